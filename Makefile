@@ -1,0 +1,56 @@
+# Everything for one machine. `make demo` and `make test` set up what they need.
+
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ringslice
+PYTHON ?= $(shell for each in python3.11 python3.12 python3; do \
+	$$each -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && { echo $$each; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEMO := data/digits
+
+.PHONY: help demo test check chaos format install clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
+	@echo "make test     the tests, with real mrjob jobs and real Horovod processes"
+	@echo "make check    lint, format and types"
+	@echo "make chaos    the slow tests: every kill point"
+	@echo "make install  the environment alone: .venv, with Horovod built for its TensorFlow"
+	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
+
+demo: $(INSTALLED)
+	$(BIN)/python -m tests.digits data/sources/digits
+	$(BIN)/ringslice pipeline data/sources/digits $(DEMO) --size 28 --color gray --format png --pack-size 32KB --workers 8
+	PATH="$(CURDIR)/$(BIN):$$PATH" horovodrun -np 2 train/main.py --data $(DEMO) --run demo --resume --epochs 15 --batch 32
+	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py"
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not chaos" $(TESTS)
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m pytest -m chaos $(TESTS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(INSTALLED)
+
+$(INSTALLED): setup.py pyproject.toml train/build_horovod.py
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is missing; install it first: apt-get install python3.11 python3.11-venv" >&2; exit 3; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv; install it first: apt-get install python3-venv" >&2; exit 3; }
+	@command -v g++ >/dev/null || { echo "a C++ compiler is missing; install it first: apt-get install g++" >&2; exit 3; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[train,dev]'
+	$(BIN)/python train/build_horovod.py --cache "$(CACHE)"
+	touch $@
+
+clean:
+	rm -rf $(VENV) data/digits data/sources/digits

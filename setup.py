@@ -1,0 +1,41 @@
+"""Packaging of ringslice: a light core; trainers, Airflow and developers ask for more by extras."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "etl" / "__init__.py").read_text()).group(1)
+
+setup(
+    name="ringslice",
+    version=VERSION,
+    description="Raw images in, a trained model out: mrjob cuts exact TFRecord slices, a Horovod ring trains on them.",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.13",
+    packages=["etl", "mapreduce", "train"],
+    package_data={"etl": ["py.typed"]},
+    entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
+    install_requires=[
+        "click>=8.1",
+        "crc32c>=2.7",
+        "mrjob>=0.7.4,<0.8",
+        "numpy>=2.0",
+        "pillow>=11",
+        "protobuf>=5",
+        "pyarrow>=18",
+        "rich>=13.7",
+        # mrjob imports distutils, which Python 3.12 no longer brings
+        "setuptools<81; python_version >= '3.12'",
+    ],
+    extras_require={
+        # horovod itself comes from train/build_horovod.py: its sdist does not compile as it is
+        "train": ["tensorflow-cpu==2.21.0", "setuptools<81", "wheel", "packaging", "cmake>=3.25,<4"],
+        "airflow": ["apache-airflow>=3.3,<4"],
+        "dev": ["hypothesis>=6", "mypy>=1.15", "pytest>=8", "ruff>=0.9", "scikit-learn>=1.6"],
+    },
+)

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Build Horovod for the TensorFlow of this environment, and install it.
+
+Horovod's last release (0.28.1, 2023) is a source distribution that does not compile against today's TensorFlow.
+This script takes that sdist by name from the package index, checks its SHA-256, makes two one-word source changes,
+builds a wheel (Gloo for the ring, no MPI) and keeps it in a cache outside the tree, keyed by everything that decides
+its bytes: sdist, changes, build settings, Python and TensorFlow. Once it is cached, a run takes seconds.
+
+    python train/build_horovod.py            # build or take from the cache, then install
+    python train/build_horovod.py --jobs 8   # more compilers at once
+
+Needs in the environment: TensorFlow, ``setuptools<81``, wheel, packaging and cmake 3; in the system: a C++ compiler.
+Uses the standard library only, for it runs before anything of ringslice's is installed.
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+VERSION = "0.28.1"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+# (file, the text to replace, its replacement, why)
+SOURCE_CHANGES = (
+    (
+        "horovod/tensorflow/xla_mpi_ops.cc",
+        "#if TENSORFLOW_VERSION >= 2006000000",
+        "#if 0",
+        "GPU-only XLA custom calls; their XLA headers no longer compile from TensorFlow's wheel",
+    ),
+    (
+        "horovod/common/gloo/gloo_controller.cc",
+        "global_ranks_.reserve(size_)",
+        "global_ranks_.resize(size_)",
+        "written to by index; without it the Gloo controller never reports a stalled tensor",
+    ),
+)
+
+SETTINGS = {
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_CPU_OPERATIONS": "GLOO",
+    "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+}
+
+
+def main() -> int:
+    options = parse_arguments()
+    try:
+        tensorflow = tensorflow_version()
+        wheel_folder = cache_folder(options.cache, tensorflow)
+        wheel = cached_wheel(wheel_folder)
+        if wheel is None:
+            require_compiler()
+            wheel = build_wheel(wheel_folder, tensorflow, options.jobs)
+        else:
+            print(f"build_horovod: {wheel.name} is in the cache", flush=True)
+        if installed_version() == wheel_version(wheel):
+            print(f"build_horovod: horovod {installed_version()} is installed", flush=True)
+        else:
+            # the wheel's needs come from the index, the wheel itself from the cache
+            run([sys.executable, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", str(wheel)])
+            run([sys.executable, "-m", "pip", "install", "--quiet", str(wheel)])
+    except BuildError as error:
+        print(f"build_horovod: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+class BuildError(Exception):
+    """The environment cannot build Horovod; the message says what to do about it."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Build Horovod for this environment's TensorFlow, and install it.",
+        epilog="example: python train/build_horovod.py --jobs 8",
+    )
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument(
+        "--cache", type=Path, default=home / "ringslice", help="folder for wheels (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once (default: %(default)s)"
+    )
+    return parser.parse_args()
+
+
+def tensorflow_version() -> str:
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise BuildError("no TensorFlow in this environment; install it first: pip install 'ringslice[train]'")
+
+
+def installed_version() -> str | None:
+    try:
+        return importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def wheel_version(wheel: Path) -> str:
+    return wheel.name.split("-")[1]
+
+
+def cache_folder(cache: Path, tensorflow: str) -> Path:
+    identity = json.dumps(
+        [SDIST_SHA256, SOURCE_CHANGES, SETTINGS, sys.version_info[:2], tensorflow, os.uname().machine]
+    )
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return cache / "wheels" / f"horovod-{VERSION}-tf{tensorflow}-py{sys.version_info[0]}{sys.version_info[1]}-{key}"
+
+
+def cached_wheel(folder: Path) -> Path | None:
+    wheels = sorted(folder.glob("horovod-*.whl"))
+    return wheels[0] if wheels else None
+
+
+def require_compiler() -> None:
+    for tool, package in (("g++", "g++"), ("make", "make")):
+        if shutil.which(tool) is None:
+            raise BuildError(f"{tool} is missing; install it first: apt-get install {package}")
+
+
+def build_wheel(folder: Path, tensorflow: str, jobs: int) -> Path:
+    print(f"build_horovod: building Horovod {VERSION} for TensorFlow {tensorflow}, 2 to 5 minutes, once", flush=True)
+    with tempfile.TemporaryDirectory(prefix="ringslice-horovod-") as name:
+        work = Path(name)
+        source = unpack(download(work), work)
+        for change in SOURCE_CHANGES:
+            replace_once(source, *change[:3])
+        log = work / "build.log"
+        environment = os.environ | SETTINGS
+        environment["HOROVOD_LOCAL_VERSION"] = "tf" + re.sub(r"\D", "", tensorflow)
+        environment["CMAKE_BUILD_PARALLEL_LEVEL"] = environment["MAX_JOBS"] = str(jobs)
+        environment["MAKEFLAGS"] = f"-j{jobs}"
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-v",
+            "--no-build-isolation",
+            "--no-deps",
+            "-w",
+            str(work),
+            str(source),
+        ]
+        with log.open("wb") as output:
+            status = subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode
+        built = cached_wheel(work)
+        if status != 0 or built is None:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+            raise BuildError(f"the build failed; its last lines:\n{tail}")
+        folder.mkdir(parents=True, exist_ok=True)
+        attempt = folder / f".{built.name}.{os.getpid()}"
+        shutil.copyfile(built, attempt)
+        final = folder / built.name
+        attempt.rename(final)
+        return final
+
+
+def download(work: Path) -> Path:
+    target = work / "sdist"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
+    command += ["--no-binary", "horovod", "--dest", str(target), f"horovod=={VERSION}"]
+    run(command)
+    sdist = target / f"horovod-{VERSION}.tar.gz"
+    digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
+    if digest != SDIST_SHA256:
+        raise BuildError(f"{sdist.name} has SHA-256 {digest}, expected {SDIST_SHA256}; not building it")
+    return sdist
+
+
+def unpack(sdist: Path, work: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work, filter="data")
+    return work / f"horovod-{VERSION}"
+
+
+def replace_once(source: Path, name: str, old: str, new: str) -> None:
+    path = source / name
+    text = path.read_text()
+    if old not in text:
+        raise BuildError(f"{name} no longer holds {old!r}; this script's source changes need a look")
+    path.write_text(text.replace(old, new, 1))
+
+
+def run(command: list[str]) -> None:
+    status = subprocess.run(command, check=False).returncode
+    if status != 0:
+        raise BuildError(f"status {status} from: {' '.join(command)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
