@@ -1,0 +1,31 @@
+"""How this package starts the others: as child processes, stopped with us, whose exit status is ours."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+STOP_TIMEOUT_S = 20.0
+
+
+def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> tuple[int, str]:
+    """Run ``python -m module arguments`` to its end; returns its exit status and, where asked, its output.
+
+    Ctrl-C reaches the child too, for it is in our process group; SIGTERM, which only we get, is handed on. Either way
+    this waits until the child has cleaned up, and ends it for good after `STOP_TIMEOUT_S`.
+    """
+    output = subprocess.PIPE if capture else None
+    with subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=output, text=True) as child:
+        try:
+            text, _ = child.communicate()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGTERM)
+            try:
+                text, _ = child.communicate(timeout=STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                raise
+            if child.returncode == 0:  # it was done before the signal came
+                raise
+        status = child.returncode
+    return (status if status >= 0 else 128 - status), text or ""

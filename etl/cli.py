@@ -1,0 +1,185 @@
+"""The command ``ringslice``: what a person types, checked, and handed to the stage that does it."""
+
+import json
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from etl import __version__
+from etl.children import run_module
+from etl.errors import UsageError, run_reporting
+from etl.ingest import ingest as run_ingest
+from etl.options import (
+    INGEST_OPTIONS,
+    JSON,
+    NORMALIZE_OPTIONS,
+    OVERWRITE,
+    SHARD_OPTIONS,
+    Option,
+    click_options,
+    command_line,
+    parse_values,
+)
+from etl.places import default_data_place
+from etl.storage import open_place
+from etl.summary import Summary
+from etl.verify import verify as run_verify
+
+RUNNERS = ("inline", "local")
+
+
+def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Take defaults from a TOML file: a table for each command (a pipeline takes its stages' too), keys as options."""
+    del parameter
+    if path is None:
+        return
+    try:
+        content = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise click.BadParameter(f"{path} is not TOML: {error}") from None
+    command = context.info_name or ""
+    tables = ("ingest", "normalize", "shard", command) if command == "pipeline" else (command,)
+    own = {name: value for table in tables for name, value in content.get(table, {}).items()}
+    known = {parameter.name for parameter in context.command.params}
+    defaults = {name.replace("-", "_"): value for name, value in own.items()}
+    if unknown := sorted(defaults.keys() - known):
+        raise click.BadParameter(
+            f"{path}: [{command}] has no option {unknown[0]!r}; known: {', '.join(sorted(filter(None, known)))}"
+        )
+    context.default_map = {**(context.default_map or {}), **defaults}
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=_read_config,
+    is_eager=True,
+    expose_value=False,
+    help="TOML file with defaults for these options, in a table named after the command.",
+)
+runner_option = click.option(
+    "-r",
+    "--runner",
+    type=click.Choice(RUNNERS),
+    default="local",
+    show_default=True,
+    help="Where mrjob runs the tasks: in this process, or in one process per core.",
+)
+root_argument = click.argument("root", required=False, default=default_data_place)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="ROOT is where a dataset lives, a path or file:///…; without it $RINGSLICE_DATA, else ./data.",
+)
+@click.version_option(__version__, prog_name="ringslice")
+def cli() -> None:
+    """Raw images in, exact TFRecord slices out: ingest, normalize, shard, verify."""
+
+
+@cli.command(epilog="Example: ringslice ingest photos/by-class data/flowers")
+@click.argument("source")
+@root_argument
+@config_option
+@click_options((*INGEST_OPTIONS, OVERWRITE, JSON))
+def ingest(source: str, root: str, **values: Any) -> None:
+    """Pack the images of SOURCE into tar files under ROOT/raw, with an image list.
+
+    SOURCE is a folder with a folder per class, or a folder with IDX files (images and labels in pairs, plain or gzip).
+    """
+    _ingest(source, root, values).show(values["json"])
+
+
+@cli.command(epilog="Example: ringslice normalize data/flowers --size 224 --format jpeg")
+@root_argument
+@config_option
+@runner_option
+@click_options((*NORMALIZE_OPTIONS, OVERWRITE, JSON))
+def normalize(root: str, **values: Any) -> None:
+    """Decode every image under ROOT/raw, bring it to one size, and keep it under ROOT/normalized."""
+    _run_job("mapreduce.normalize", NORMALIZE_OPTIONS, root, values)
+
+
+@cli.command(epilog="Example: ringslice shard data/flowers --workers 8 --split train=0.9,test=0.1")
+@root_argument
+@config_option
+@runner_option
+@click_options((*SHARD_OPTIONS, OVERWRITE, JSON))
+def shard(root: str, **values: Any) -> None:
+    """Deal the images under ROOT/normalized to TFRecord slices under ROOT/slices/NAME."""
+    _run_job("mapreduce.shard", SHARD_OPTIONS, root, values)
+
+
+@cli.command(epilog="Example: ringslice verify data/flowers --every-stage")
+@root_argument
+@config_option
+@click.option("--name", default="default", show_default=True, help="Name of the slices.")
+@click.option("--every-stage", is_flag=True, help="Also read and check the bytes of packs and parts.")
+@click_options((JSON,))
+def verify(root: str, name: str, every_stage: bool, **values: Any) -> None:
+    """Read the slices from the first byte to the last, and check all that is said of them."""
+    run_verify(open_place(root), name, every_stage).show(values["json"])
+
+
+@cli.command(epilog="Example: ringslice pipeline photos/by-class data/flowers --size 224 --workers 8")
+@click.argument("source")
+@root_argument
+@config_option
+@runner_option
+@click_options((*INGEST_OPTIONS, *NORMALIZE_OPTIONS, *SHARD_OPTIONS, OVERWRITE, JSON))
+def pipeline(source: str, root: str, **values: Any) -> None:
+    """Run ingest, normalize, shard and verify, one after the other; what is done already is not done again."""
+    as_json = values["json"]
+    ingested = _ingest(source, root, values)
+    if not as_json:
+        ingested.show(as_json=False)
+    normalized = _run_job("mapreduce.normalize", NORMALIZE_OPTIONS, root, values, capture=as_json)
+    sharded = _run_job("mapreduce.shard", SHARD_OPTIONS, root, values, capture=as_json)
+    verified = run_verify(open_place(root), values["name"])
+    if as_json:
+        stages = [ingested.to_json(), json.loads(normalized), json.loads(sharded), verified.to_json()]
+        print(json.dumps(stages, ensure_ascii=False), flush=True)
+    else:
+        verified.show(as_json=False)
+
+
+def _ingest(source: str, root: str, values: Mapping[str, Any]) -> Summary:
+    return run_ingest(open_place(source), open_place(root), parse_values(INGEST_OPTIONS, values), values["overwrite"])
+
+
+def _run_job(
+    module: str, options: tuple[Option, ...], root: str, values: Mapping[str, Any], capture: bool = False
+) -> str:
+    """Run a job as a child process; where it fails, this process ends with its status, for it has said why."""
+    words = ["-r", values["runner"], *command_line((*options, OVERWRITE, JSON), values), root]
+    status, output = run_module(module, words, capture)
+    if status:
+        sys.exit(status)
+    return output
+
+
+def main() -> NoReturn:
+    """Entry point; exits 0, 1, 2, 3 or 130."""
+
+    def run() -> int:
+        try:
+            result = cli.main(standalone_mode=False, prog_name="ringslice")
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return UsageError.status
+        except click.Abort:
+            raise KeyboardInterrupt from None
+        except click.ClickException as error:
+            path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ringslice"
+            raise UsageError(f"{error.format_message()} (see: {path} --help)") from None
+        return result if isinstance(result, int) else 0
+
+    sys.exit(run_reporting(run))
+
+
+if __name__ == "__main__":
+    main()

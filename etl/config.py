@@ -1,0 +1,163 @@
+"""What decides the bytes of each stage: frozen, checked, and written into its marker."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+from etl.errors import UsageError
+
+SPLIT_NAMES = ("train", "validation", "test")
+DEFAULT_SPLIT = "train=0.8,validation=0.1,test=0.1"
+SOURCE_SPLIT = "source"
+DEFAULT_SIDE = 224
+TARGET_SLICE_BYTES = 200_000_000
+LARGEST_SIDE = 16_384
+JPEG, PNG, RAW = "jpeg", "png", "raw"
+
+Fractions = dict[str, Fraction]
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """``'224'`` or ``'224x320'`` as (height, width) in pixels. Raises ValueError."""
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no image size; give N or HEIGHTxWIDTH in pixels")
+    height, width = int(match[1]), int(match[2] or match[1])
+    if not (1 <= height <= LARGEST_SIDE and 1 <= width <= LARGEST_SIDE):
+        raise ValueError(f"{text!r} is out of range; sides are from 1 to {LARGEST_SIDE} pixels")
+    return height, width
+
+
+def parse_split(text: str) -> Fractions | str:
+    """``'train=0.8,test=0.2'`` as exact fractions by split name, or ``'source'``. Raises ValueError."""
+    if text.strip() == SOURCE_SPLIT:
+        return SOURCE_SPLIT
+    fractions: Fractions = {}
+    for item in text.split(","):
+        name, separator, value = (word.strip() for word in item.partition("="))
+        if not separator or name not in SPLIT_NAMES or name in fractions:
+            raise ValueError(
+                f"{text!r} is no split; give e.g. {DEFAULT_SPLIT} (names: {', '.join(SPLIT_NAMES)}), or 'source'"
+            )
+        try:
+            fractions[name] = Fraction(value)
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"{value!r} is no fraction for the split {name!r}") from None
+    if any(value < 0 for value in fractions.values()) or sum(fractions.values()) != 1:
+        raise ValueError(
+            f"the fractions of {text!r} are not parts of 1; their sum is {float(sum(fractions.values())):g}"
+        )
+    if not fractions.get("train"):
+        raise ValueError(f"{text!r} leaves nothing to train on; give train a fraction above 0")
+    return {name: fractions[name] for name in SPLIT_NAMES if fractions.get(name)}
+
+
+@dataclass(frozen=True)
+class NormalizeConfig:
+    """What every normalised image looks like."""
+
+    height: int
+    width: int
+    fit: str
+    color: str
+    format: str
+    quality: int
+
+    def __post_init__(self) -> None:
+        if (
+            self.fit not in ("crop", "exact")
+            or self.color not in ("rgb", "gray")
+            or self.format not in (JPEG, PNG, RAW)
+        ):
+            raise UsageError(
+                f"no such way to normalise: fit {self.fit!r}, color {self.color!r}, format {self.format!r}"
+            )
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"--quality {self.quality} is out of range; JPEG quality is from 1 to 100")
+
+    @property
+    def channels(self) -> int:
+        return 3 if self.color == "rgb" else 1
+
+    def to_json(self) -> dict[str, Any]:
+        quality = {"quality": self.quality} if self.format == JPEG else {}
+        return {
+            "size": [self.height, self.width],
+            "fit": self.fit,
+            "color": self.color,
+            "format": self.format,
+            **quality,
+        }
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any]) -> Self:
+        height, width = config["size"]
+        return cls(height, width, config["fit"], config["color"], config["format"], config.get("quality", 95))
+
+    @classmethod
+    def resolve(cls, values: Mapping[str, Any], pixels: Mapping[str, int] | None) -> Self:
+        """From option values, with the source's own ``pixels`` (height, width, channels) where it states them."""
+        own_size = (pixels["height"], pixels["width"]) if pixels else (DEFAULT_SIDE, DEFAULT_SIDE)
+        height, width = values["size"] or own_size
+        own_color = "gray" if pixels and pixels["channels"] == 1 else "rgb"
+        own_format = PNG if pixels else JPEG
+        return cls(
+            height,
+            width,
+            values["fit"],
+            values["color"] or own_color,
+            values["format"] or own_format,
+            values["quality"],
+        )
+
+
+@dataclass(frozen=True)
+class ShardConfig:
+    """How examples are dealt to splits and slices. ``fractions`` is None where the source gave the splits."""
+
+    partition: str
+    fractions: Fractions | None
+    slices: dict[str, int]
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.partition not in ("stratified", "uniform"):
+            raise UsageError(f"--partition {self.partition!r}: give stratified or uniform")
+
+    def to_json(self) -> dict[str, Any]:
+        split = (
+            {name: str(value) for name, value in self.fractions.items()} if self.fractions is not None else SOURCE_SPLIT
+        )
+        return {"partition": self.partition, "split": split, "slices": self.slices, "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any]) -> Self:
+        split = config["split"]
+        fractions = None if split == SOURCE_SPLIT else {name: Fraction(value) for name, value in split.items()}
+        return cls(config["partition"], fractions, config["slices"], config["seed"])
+
+
+def resolve_slices(counts: Mapping[str, int], total_bytes: int, workers: int, slices: int | None) -> dict[str, int]:
+    """How many slices each split gets.
+
+    The training split gets ``slices``, or as many as make about 200 MB each, rounded up to a multiple of ``workers``;
+    the others in proportion to their examples, at least one.
+
+    Raises UsageError where a split would have more slices than examples.
+    """
+    total = sum(counts.values())
+    train = counts["train"]
+    wanted = slices or -(-total_bytes * train // (total * TARGET_SLICE_BYTES))
+    train_slices = -(-wanted // workers) * workers
+    if train_slices > train:
+        raise UsageError(
+            f"{train_slices} slices for {train} training examples; give fewer --slices (and --workers, now {workers})"
+        )
+    others = {
+        name: min(count, max(1, round(train_slices * count / train)))
+        for name, count in counts.items()
+        if name != "train"
+    }
+    return {"train": train_slices, **others}

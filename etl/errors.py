@@ -1,0 +1,110 @@
+"""What can go wrong, by exit status, and the one line that a user sees of it.
+
+Status 0 done, 1 the data falls short, 2 wrong use, 3 the environment fails, 130 interrupted.
+"""
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+INTERRUPTED = 130
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space or choose another place",
+    errno.EDQUOT: "the quota is used up: free some space or choose another place",
+    errno.EACCES: "check the permissions of the user that runs this",
+    errno.EPERM: "check the permissions of the user that runs this",
+    errno.EROFS: "the filesystem is read-only: choose another place",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+}
+
+
+class RingsliceError(Exception):
+    """A failure that is told to the user in one line and ends the process with ``status``.
+
+    ``told`` is set where another process has told it already.
+    """
+
+    status = 1
+    told = False
+
+
+class DataError(RingsliceError):
+    """The data falls short: damaged, too few, too many rejects."""
+
+    status = 1
+
+
+class UsageError(RingsliceError):
+    """The command was asked for something that cannot be: a wrong option, place or combination."""
+
+    status = 2
+
+
+class EnvironmentFailure(RingsliceError):
+    """The machine or cluster fails: a full disk, a lost service, a missing tool."""
+
+    status = 3
+
+
+def explain(error: BaseException) -> tuple[int, str] | None:
+    """The exit status and the line for ``error``; None for one that is a defect of ours."""
+    if isinstance(error, RingsliceError):
+        return error.status, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted; nothing half-written was kept, run it again to go on"
+    if isinstance(error, OSError):
+        code = error.errno or 0
+        what = os.strerror(code) if code else str(error).splitlines()[0]
+        where = f": {error.filename}" if error.filename else ""
+        remedy = f" ({_REMEDIES[code]})" if code in _REMEDIES else ""
+        return EnvironmentFailure.status, f"{what}{where}{remedy}"
+    if isinstance(error, MemoryError):
+        return EnvironmentFailure.status, "out of memory (use smaller packs or fewer processes at once)"
+    return None
+
+
+def report(error: BaseException, speaker: str = "") -> int:
+    """Print the line for ``error`` (a traceback where it is a defect of ours) to standard error; returns the status.
+
+    ``speaker`` (a rank, say) goes before the line.
+    """
+    explained = explain(error)
+    if explained is None:
+        traceback.print_exception(error)
+        return 1
+    status, line = explained
+    if os.environ.get("RINGSLICE_DEBUG"):
+        traceback.print_exception(error)
+    if not getattr(error, "told", False):
+        print(f"ringslice: error: {speaker}{line}", file=sys.stderr, flush=True)
+    return status
+
+
+def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
+    """Run ``main`` and return its exit status; a failure becomes one line on standard error and its status.
+
+    SIGTERM counts as an interrupt, so that schedulers stop a command as cleanly as Ctrl-C does. Processes forked from
+    this one do not take part: their SIGINT is for this process to deal with, and SIGTERM ends them on the spot.
+    """
+    owner = os.getpid()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        if os.getpid() == owner:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one interrupt is enough; do not disturb the cleaning up
+            raise KeyboardInterrupt
+        if number == signal.SIGTERM:
+            os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell had us ignore it
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        return main()
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error, speaker)

@@ -1,0 +1,123 @@
+"""The features of an example, as a serialized ``tf.train.Example``, without TensorFlow.
+
+The message is defined in TensorFlow's ``tensorflow/core/example/{example,feature}.proto``; here it is described to
+protobuf at run time, in a pool of its own, so that a process may hold TensorFlow's definition too.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from etl.errors import DataError
+
+ENCODED = "image/encoded"
+FORMAT = "image/format"
+HEIGHT = "image/height"
+WIDTH = "image/width"
+CHANNELS = "image/channels"
+LABEL = "image/class/label"
+TEXT = "image/class/text"
+KEY = "image/key"
+
+
+@dataclass(frozen=True)
+class ImageExample:
+    """One normalised image.
+
+    ``encoded`` is a JPEG or PNG file, or raw uint8 pixels of shape (height, width, channels) in row-major order, as
+    ``format`` says; ``label`` counts from 0 in the order of the class list, ``text`` is the class's name.
+    """
+
+    key: str
+    label: int
+    text: str
+    format: str
+    height: int
+    width: int
+    channels: int
+    encoded: bytes
+
+
+def serialize(example: ImageExample) -> bytes:
+    """The same example, the same bytes (map entries are sorted by name)."""
+    message = _Example()
+    feature = message.features.feature
+    for name, value in (
+        (ENCODED, example.encoded),
+        (FORMAT, example.format.encode()),
+        (TEXT, example.text.encode()),
+        (KEY, example.key.encode()),
+    ):
+        feature[name].bytes_list.value.append(value)
+    for name, number in (
+        (HEIGHT, example.height),
+        (WIDTH, example.width),
+        (CHANNELS, example.channels),
+        (LABEL, example.label),
+    ):
+        feature[name].int64_list.value.append(number)
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def parse(data: bytes) -> ImageExample:
+    """Inverse of `serialize`. Raises DataError for bytes that are no such example."""
+    message = _Example()
+    try:
+        message.ParseFromString(data)
+        feature = message.features.feature
+
+        def text(name: str) -> str:
+            return str(feature[name].bytes_list.value[0].decode())
+
+        def number(name: str) -> int:
+            return int(feature[name].int64_list.value[0])
+
+        return ImageExample(
+            key=text(KEY),
+            label=number(LABEL),
+            text=text(TEXT),
+            format=text(FORMAT),
+            height=number(HEIGHT),
+            width=number(WIDTH),
+            channels=number(CHANNELS),
+            encoded=bytes(feature[ENCODED].bytes_list.value[0]),
+        )
+    except (DecodeError, IndexError, UnicodeDecodeError) as error:
+        raise DataError(f"not an example of an image: {error}") from None
+
+
+def _build_message() -> Any:
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="ringslice/example.proto", package="tensorflow", syntax="proto3")
+
+    def add(message: Any, name: str, number: int, kind: int, type_name: str = "") -> Any:
+        entry = message.field.add(name=name, number=number, type=kind, label=field.LABEL_OPTIONAL)
+        if type_name:
+            entry.type_name = type_name
+        return entry
+
+    lists = {"BytesList": field.TYPE_BYTES, "FloatList": field.TYPE_FLOAT, "Int64List": field.TYPE_INT64}
+    feature = descriptor_pb2.DescriptorProto(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(lists.items(), start=1):
+        add(file.message_type.add(name=name), "value", 1, kind).label = field.LABEL_REPEATED
+        field_name = name.replace("List", "_list").lower()
+        add(feature, field_name, number, field.TYPE_MESSAGE, f".tensorflow.{name}").oneof_index = 0
+    file.message_type.append(feature)
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    add(entry, "key", 1, field.TYPE_STRING)
+    add(entry, "value", 2, field.TYPE_MESSAGE, ".tensorflow.Feature")
+    entries = add(features, "feature", 1, field.TYPE_MESSAGE, ".tensorflow.Features.FeatureEntry")
+    entries.label = field.LABEL_REPEATED
+    add(file.message_type.add(name="Example"), "features", 1, field.TYPE_MESSAGE, ".tensorflow.Features")
+
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+_Example = _build_message()

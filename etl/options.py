@@ -1,0 +1,225 @@
+"""The options of the stages, once: the ``ringslice`` command, the mrjob scripts and the pipeline take them from here.
+
+The same word is the same option everywhere.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from etl.config import parse_size, parse_split
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def parse_bytes(text: str) -> int:
+    """``'64MB'`` as a number of bytes. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"{text!r} is no size in bytes; give something like 64MB or 1GiB")
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size < 1:
+        raise ValueError(f"{text!r} is less than one byte")
+    return size
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1. Raises ValueError."""
+    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+        raise ValueError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def fraction(text: str) -> float:
+    """A number from 0 to 1. Raises ValueError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text!r} is no fraction from 0 to 1")
+    return value
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: ``parse`` turns its text into a value and raises ValueError; without ``parse`` it is a flag."""
+
+    flag: str
+    help: str
+    parse: Callable[[str], Any] | None = str
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+OVERWRITE = Option("--overwrite", "Replace what another configuration or input left there.", parse=None)
+JSON = Option("--json", "Print the summary as JSON on standard output.", parse=None)
+
+INGEST_OPTIONS = (
+    Option("--pack-size", "Size of a pack, the unit that a mapper works on.", parse_bytes, "64MB", metavar="SIZE"),
+    Option(
+        "--split-folders",
+        "The first level of folders names the split (train, validation or val, test), the second the class.",
+        parse=None,
+    ),
+)
+NORMALIZE_OPTIONS = (
+    Option(
+        "--size",
+        "Height and width in pixels: 224 or 224x320. Default: the source's own where it states one (IDX), else 224.",
+        parse_size,
+        metavar="N|HxW",
+    ),
+    Option(
+        "--fit",
+        "How an image of another shape comes to the size: crop (shorter side, then the centre) or exact (stretched).",
+        default="crop",
+        choices=("crop", "exact"),
+    ),
+    Option(
+        "--color",
+        "Colour of the images. Default: the source's own where it states one (IDX), else rgb.",
+        choices=("rgb", "gray"),
+    ),
+    Option("--format", "How pixels are kept. Default: png for IDX sources, else jpeg.", choices=("jpeg", "png", "raw")),
+    Option("--quality", "JPEG quality, 1 to 100.", positive, "95", metavar="N"),
+    Option(
+        "--max-rejects",
+        "The fraction of images that may turn out unusable; with more, the stage ends with status 1.",
+        fraction,
+        "0.01",
+        metavar="FRACTION",
+    ),
+)
+SHARD_OPTIONS = (
+    Option("--name", "Name of the slices: they go to ROOT/slices/NAME.", default="default"),
+    Option(
+        "--split",
+        "Splits: 'train=0.8,validation=0.1,test=0.1', or 'source' for the source's own."
+        " Default: the source's own where every image has one, else those fractions.",
+        parse_split,
+        metavar="SPLIT",
+    ),
+    Option(
+        "--partition",
+        "stratified: every class within one example on every slice; uniform: at random over all.",
+        default="stratified",
+        choices=("stratified", "uniform"),
+    ),
+    Option(
+        "--workers",
+        "Training processes the slices are meant for; the training split gets a multiple of it.",
+        positive,
+        "8",
+        metavar="N",
+    ),
+    Option(
+        "--slices",
+        "Slices of the training split, rounded up to a multiple of --workers. Default: about 200 MB each.",
+        positive,
+        metavar="N",
+    ),
+    Option("--seed", "Seed of splits, slices and order.", int, "0", metavar="N"),
+)
+
+
+class _Text(click.ParamType[str]):
+    """An option's value: checked by its ``parse``, handed on as the text it was, for that is what a child is given."""
+
+    name = "text"
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            self._parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+def click_options(options: Iterable[Option]) -> Callable[[Any], Any]:
+    """A decorator that gives a click command these options; their values arrive as text (flags as bool)."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(list(options)):
+            command = _click_option(option)(command)
+        return command
+
+    return decorate
+
+
+def _click_option(option: Option) -> Callable[[Any], Any]:
+    if option.parse is None:
+        return click.option(option.flag, is_flag=True, help=option.help)
+    if option.choices:
+        kind: click.ParamType[Any] = click.Choice(option.choices)
+    else:
+        kind = _Text(option.parse)
+    return click.option(
+        option.flag,
+        type=kind,
+        default=option.default,
+        show_default=option.default is not None,
+        metavar=option.metavar,
+        help=option.help,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Give an argparse parser these options; their values arrive as text (flags as bool)."""
+    for option in options:
+        if option.parse is None:
+            parser.add_argument(option.flag, action="store_true", help=option.help)
+        else:
+            parser.add_argument(
+                option.flag,
+                type=_checked(option),
+                default=option.default,
+                choices=option.choices or None,
+                metavar=option.metavar if not option.choices else None,
+                help=option.help + (f" (default: {option.default})" if option.default is not None else ""),
+            )
+
+
+def _checked(option: Option) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        assert option.parse is not None
+        try:
+            option.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return check
+
+
+def parse_values(options: Iterable[Option], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by option name, each text turned into its value; options that were not given are None."""
+    parsed = {}
+    for option in options:
+        value = values.get(option.name)
+        parsed[option.name] = option.parse(value) if option.parse is not None and value is not None else value
+    return parsed
+
+
+def command_line(options: Iterable[Option], values: Mapping[str, Any]) -> list[str]:
+    """The words that give a child process the same values."""
+    words = []
+    for option in options:
+        value = values.get(option.name)
+        if option.parse is None:
+            words += [option.flag] if value else []
+        elif value is not None:
+            words += [f"{option.flag}={value}"]
+    return words

@@ -1,0 +1,63 @@
+"""Packs: tar files of images, with an image list beside each.
+
+Headers are POSIX pax (IEEE Std 1003.1-2001) with every field that could tell when or by whom set to a constant: the
+same images, the same bytes.
+"""
+
+import hashlib
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from etl.sources import SourceImage
+from etl.storage import OutputFile
+
+MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """The images that go into one pack, in order."""
+
+    name: str
+    images: tuple[SourceImage, ...]
+
+
+def plan_packs(images: list[SourceImage], pack_bytes: int) -> Iterator[PackPlan]:
+    """Deal ``images``, in order, to packs of about ``pack_bytes`` and at most `MOST_IMAGES`; none is empty."""
+    number, batch, size = 0, list[SourceImage](), 0
+    for image in images:
+        if len(batch) == MOST_IMAGES or (batch and size + image.size_bytes > pack_bytes):
+            yield PackPlan(f"pack-{number:05d}", tuple(batch))
+            number, batch, size = number + 1, [], 0
+        batch.append(image)
+        size += image.size_bytes
+    if batch:
+        yield PackPlan(f"pack-{number:05d}", tuple(batch))
+
+
+class TarWriter:
+    """Writes members to a tar file, one after the other, and knows where each member's bytes begin."""
+
+    def __init__(self, output: OutputFile) -> None:
+        self._output = output
+
+    def add(self, name: str, data: bytes) -> int:
+        """Append a member; returns the offset of its bytes in the file."""
+        header = tarfile.TarInfo(name)
+        header.size = len(data)
+        self._output.write(header.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+        offset = self._output.size_bytes
+        self._output.write(data)
+        self._output.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+        return offset
+
+    def finish(self) -> None:
+        """Write the end of the archive: two empty blocks, up to a whole record."""
+        self._output.write(bytes(2 * tarfile.BLOCKSIZE))
+        self._output.write(bytes(-self._output.size_bytes % tarfile.RECORDSIZE))
+
+
+def content_sha256(data: bytes) -> bytes:
+    """SHA-256 of an image file's bytes, as 32 bytes."""
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,177 @@
+"""Parts: what becomes of one pack when it is normalised. A part is named by its pack, never by the task that made it.
+
+``parts/PACK.tfrecord`` holds the good images as examples, ``parts/PACK.parquet`` a row for each, and only where there
+are any, ``rejects/PACK.tar`` the bytes of the unusable ones and ``rejects/PACK.parquet`` their list. The table of rows
+is published last: a part exists when its rows do, and its facts stand in their metadata.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from etl import tables
+from etl.config import NormalizeConfig
+from etl.errors import DataError
+from etl.example import ImageExample, serialize
+from etl.images import Normalized, Reject, normalize_image
+from etl.packs import TarWriter, content_sha256
+from etl.stages import WORK_FOLDER
+from etl.storage import OutputFile, Place, publishing
+from etl.tfrecord import frame, read_records
+
+Row = dict[str, Any]
+
+
+def rows_place(normalized: Place, part: str) -> Place:
+    return normalized / "parts" / f"{part}.parquet"
+
+
+def records_place(normalized: Place, part: str) -> Place:
+    return normalized / "parts" / f"{part}.tfrecord"
+
+
+def rejects_places(normalized: Place, part: str) -> tuple[Place, Place]:
+    """The tar file of a part's rejects, and their list."""
+    return normalized / "rejects" / f"{part}.tar", normalized / "rejects" / f"{part}.parquet"
+
+
+@dataclass
+class _PartWriter:
+    """Normalises images one by one: the good ones go to ``records``, and all are remembered."""
+
+    config: NormalizeConfig
+    classes: Sequence[str]
+    records: OutputFile
+    rows: list[Row] = field(default_factory=list)
+    rejects: list[tuple[Row, bytes]] = field(default_factory=list)
+
+    def add(self, image: Row, data: bytes) -> None:
+        known = {name: image[name] for name in ("key", "sha256", "label", "split", "group")}
+        result = normalize_image(data, self.config)
+        if isinstance(result, Reject):
+            self.rejects.append((known | {"reason": result.reason.value, "detail": result.detail}, data))
+            return
+        record, crc = frame(serialize(self._example(image, result)))
+        row = {
+            "offset": self.records.size_bytes,
+            "size": len(record),
+            "crc32c": crc,
+            "width": self.config.width,
+            "height": self.config.height,
+            "source_format": result.source_format,
+            "source_width": result.source_width,
+            "source_height": result.source_height,
+            "sums": result.sums,
+            "squares": result.squares,
+        }
+        self.rows.append(known | row)
+        self.records.write(record)
+
+    def _example(self, image: Row, result: Normalized) -> ImageExample:
+        return ImageExample(
+            key=image["key"],
+            label=image["label"],
+            text=self.classes[image["label"]],
+            format=self.config.format.upper(),
+            height=self.config.height,
+            width=self.config.width,
+            channels=self.config.channels,
+            encoded=result.encoded,
+        )
+
+
+def normalize_pack(
+    raw: Place, normalized: Place, pack: str, config: NormalizeConfig, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Normalise every image of a pack and publish its part; returns the part's facts. A part that exists is kept.
+
+    Raises DataError where the pack does not hold what its image list says.
+    """
+    rows_file, work = rows_place(normalized, pack), normalized / WORK_FOLDER
+    if rows_file.exists():
+        return tables.read_facts(rows_file)
+    with publishing(records_place(normalized, pack), work) as records:
+        part = _PartWriter(config, classes, records)
+        for image, data in _read_pack(raw, pack):
+            part.add(image, data)
+    facts = {
+        "part": pack,
+        "input": len(part.rows) + len(part.rejects),
+        "records": len(part.rows),
+        "bytes": records.size_bytes,
+        "sha256": records.sha256,
+        "rejects": _publish_rejects(normalized, pack, part.rejects),
+        "examples": _count_by_split_and_label(part.rows, len(classes)),
+    }
+    tables.write_table(rows_file, work, tables.table_of(tables.ROWS, part.rows), facts)
+    return facts
+
+
+def _read_pack(raw: Place, pack: str) -> Iterator[tuple[Row, bytes]]:
+    images = tables.read_table(raw / "packs" / f"{pack}.parquet").to_pylist()
+    tar = raw / "packs" / f"{pack}.tar"
+    with tar.open_stream() as stream:
+        position = 0
+        for image in images:
+            stream.read(image["offset"] - position)  # the member's header
+            data = stream.read(image["size"])
+            position = image["offset"] + image["size"]
+            if content_sha256(data) != image["sha256"]:
+                raise DataError(
+                    f"{tar} is damaged at offset {image['offset']} ({image['key']}); ingest again with --overwrite"
+                )
+            yield image, data
+
+
+def _publish_rejects(normalized: Place, pack: str, rejects: list[tuple[Row, bytes]]) -> dict[str, Any]:
+    """Publish the rejects of a part, where there are any; returns counts by reason and SHA-256 of their files."""
+    if not rejects:
+        return {"count": 0, "by_reason": {}}
+    tar_file, list_file = rejects_places(normalized, pack)
+    rows = []
+    with publishing(tar_file, normalized / WORK_FOLDER) as output:
+        tar = TarWriter(output)
+        for row, data in rejects:
+            rows.append(row | {"offset": tar.add(row["key"], data), "size": len(data)})
+        tar.finish()
+    listed = tables.write_table(list_file, normalized / WORK_FOLDER, tables.table_of(tables.REJECTS, rows))
+    by_reason = Counter(row["reason"] for row in rows)
+    return {
+        "count": len(rows),
+        "by_reason": dict(sorted(by_reason.items())),
+        "sha256": output.sha256,
+        "list_sha256": listed.sha256,
+    }
+
+
+def _count_by_split_and_label(rows: list[Row], classes: int) -> dict[str, list[int]]:
+    """Examples by the source's split ('' where it gave none), then by label."""
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        counts.setdefault(row["split"] or "", [0] * classes)[row["label"]] += 1
+    return dict(sorted(counts.items()))
+
+
+def read_rows(normalized: Place, part: str, columns: list[str]) -> pa.Table:
+    """The rows of a part, in its order."""
+    return tables.read_table(rows_place(normalized, part), columns)
+
+
+def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[bytes]:
+    """The serialized examples of a part, in the order of its ``rows`` (columns key, size and crc32c).
+
+    Raises DataError where the records are not those that the rows tell of.
+    """
+    place = records_place(normalized, part)
+    with place.open_stream() as stream:
+        records = read_records(stream, str(place))
+        for key, size, crc in zip(*(rows[name].to_pylist() for name in ("key", "size", "crc32c")), strict=True):
+            record = next(records, None)
+            if record is None or (record.size, record.crc32c) != (size, crc):
+                raise DataError(
+                    f"{place} does not hold the example {key} that its rows tell of; normalize again with --overwrite"
+                )
+            yield record.data

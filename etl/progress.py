@@ -1,0 +1,81 @@
+"""What is shown, on standard error, while a stage works: a bar on a terminal, a plain line now and then in a log."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+LOG_INTERVAL_S = 10.0
+
+
+class Progress:
+    """How far a stage has come, in ``total`` things of one ``unit``.
+
+    with Progress("ingest", 1797, "images") as progress:
+        progress.update(done=12)
+
+    ``quiet`` shows nothing; ``ends`` tells whether a log has a line for the beginning and the end too.
+    """
+
+    def __init__(self, stage: str, total: int, unit: str, *, quiet: bool = False, ends: bool = True) -> None:
+        self.stage, self.total, self.unit = stage, total, unit
+        self.quiet, self.ends = quiet, ends
+        self._done = 0
+        self._first = 0
+        self._rich: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        self._started = self._told = time.monotonic()
+        console = Console(stderr=True)
+        if console.is_terminal and not self.quiet:
+            columns = (
+                TextColumn("{task.description:<10}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn(self.unit),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._rich = RichProgress(*columns, console=console, transient=True)
+            self._task = self._rich.add_task(self.stage, total=self.total, note="")
+            self._rich.start()
+        elif self.ends:
+            self._tell(f"{self.total:,} {self.unit} to do")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._rich is not None:
+            self._rich.stop()
+        elif kind is None and self.ends:
+            self._tell(f"{self._done:,} {self.unit} done in {time.monotonic() - self._started:.1f} s")
+
+    def skip(self, done: int) -> None:
+        """``done`` things were there before this run began; they do not count for the rate."""
+        self._first = done
+        self.update(done)
+
+    def update(self, done: int, note: str = "") -> None:
+        self._done = done
+        rate = (done - self._first) / max(1e-9, time.monotonic() - self._started)
+        note = note or f"{rate:,.0f}/s"
+        if self._rich is not None:
+            self._rich.update(self._task, completed=done, note=note)
+        elif time.monotonic() - self._told >= LOG_INTERVAL_S:
+            self._told = time.monotonic()
+            self._tell(f"{done:,} of {self.total:,} {self.unit}, {note}")
+
+    def _tell(self, line: str) -> None:
+        if not self.quiet:
+            tell(self.stage, line)
+
+
+def tell(stage: str, line: str) -> None:
+    """One line about a stage, on standard error."""
+    print(f"ringslice {stage}: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,105 @@
+"""The arithmetic of exact shares: which split and which slice every example goes to. Pure, and tested as arithmetic.
+
+Examples belong to *strata* (classes; one stratum for all where the partition is uniform; split by the source's own
+splits where those are kept). A seeded permutation takes each example's rank within its stratum; the permuted rank
+decides the split, and within the split examples are dealt to slices round-robin, each stratum going on where the one
+before it stopped. So each split holds its exact share of every stratum, any two slices of a split differ by at most one
+example, in all and within each stratum, and no list of examples is ever made.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from etl.permute import Integers, permute
+
+
+def apportion(total: int, fractions: Sequence[Fraction]) -> list[int]:
+    """``total`` divided by ``fractions`` (their sum is 1) into whole numbers by largest remainder: each within one."""
+    quotas = [total * fraction for fraction in fractions]
+    counts = [int(quota) for quota in quotas]
+    order = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def split_counts(sizes: Sequence[int], fractions: Sequence[Fraction]) -> Integers:
+    """How many examples of each stratum each split gets: int64 of shape (strata, splits).
+
+    A controlled rounding of ``sizes[s] * fractions[j]``: rows add up to ``sizes``, columns to `apportion` of the whole,
+    each cell is within one of its fraction. Every cell gets its floor; what is left of a row goes, one each, to the
+    splits that lack most (the greedy step of Gale and Ryser's theorem, so it never runs out), then those with the
+    larger remainder.
+    """
+    totals = apportion(sum(sizes), fractions)
+    counts = np.array([[int(size * fraction) for fraction in fractions] for size in sizes], dtype=np.int64)
+    lacking = [int(lack) for lack in np.array(totals) - counts.sum(axis=0)]
+    for s, size in enumerate(sizes):
+        order = sorted(range(len(fractions)), key=lambda j: (-lacking[j], counts[s, j] - size * fractions[j], j))
+        for j in order[: size - int(counts[s].sum())]:
+            counts[s, j] += 1
+            lacking[j] -= 1
+    return counts
+
+
+@dataclass(frozen=True)
+class SharePlan:
+    """A dealing of strata to splits and slices.
+
+    ``counts`` is int64 of shape (strata, splits), the examples of each stratum in each split; ``slices`` the number of
+    slices of each split. Slices are numbered through all splits, in the order of the splits.
+    """
+
+    counts: Integers
+    slices: tuple[int, ...]
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.counts.ndim != 2 or self.counts.shape[1] != len(self.slices):
+            raise ValueError(f"counts of shape {self.counts.shape} do not fit {len(self.slices)} splits")
+        if (self.counts < 0).any() or min(self.slices, default=0) < 0:
+            raise ValueError("counts and slices cannot be negative")
+        if any(total and not number for total, number in zip(self.counts.sum(axis=0), self.slices, strict=True)):
+            raise ValueError("a split with examples needs a slice")
+
+    @property
+    def sizes(self) -> Integers:
+        """Examples of each stratum: int64 of shape (strata,)."""
+        return self.counts.sum(axis=1)
+
+    def assign(self, stratum: int, ranks: Integers) -> tuple[Integers, Integers]:
+        """Split and slice (numbered through), int64 of the shape of ``ranks``, of these ranks within a stratum."""
+        bounds = np.cumsum(self.counts[stratum])
+        size = int(bounds[-1])
+        dealt = permute(ranks, size, "share", self.seed, stratum)
+        split = np.searchsorted(bounds, dealt, side="right")
+        within_split = dealt - np.concatenate(([0], bounds[:-1]))[split]
+        dealt_before = self.counts[:stratum].sum(axis=0)
+        slices = np.array(self.slices, dtype=np.int64)
+        first_slice = np.cumsum(slices) - slices
+        return split, first_slice[split] + (dealt_before[split] + within_split) % slices[split]
+
+    def deal(self, strata: Integers, first: Integers) -> tuple[Integers, Integers]:
+        """Split and slice of the examples of one part.
+
+        ``strata`` (examples,) is each example's stratum in the part's order, ``first`` (strata,) the rank of the part's
+        first example within each stratum: the examples of that stratum in all parts before.
+        """
+        splits, slices = np.empty_like(strata), np.empty_like(strata)
+        for stratum in np.unique(strata):
+            here = np.flatnonzero(strata == stratum)
+            ranks = first[stratum] + np.arange(len(here), dtype=np.int64)
+            splits[here], slices[here] = self.assign(int(stratum), ranks)
+        return splits, slices
+
+    def slice_records(self) -> Integers:
+        """Examples of each slice: int64 of shape (slices,)."""
+        records = [
+            total // number + (np.arange(number) < total % number)
+            for total, number in zip(self.counts.sum(axis=0), self.slices, strict=True)
+            if number
+        ]
+        return np.concatenate(records) if records else np.zeros(0, dtype=np.int64)

@@ -1,0 +1,111 @@
+"""Slices: TFRecord files of examples with an index beside each, and the tables about them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from crc32c import crc32c
+
+from etl import tables
+from etl.errors import DataError
+from etl.example import parse
+from etl.stages import WORK_FOLDER
+from etl.storage import OutputFile, Place, publish_bytes, publishing
+from etl.tfrecord import frame, index_bytes
+
+# A block is a run of neighbouring records: the unit of reading, of checking and of the shuffle of an epoch.
+BLOCK_BYTES = 1 << 20
+BLOCK_RECORDS = 256
+
+Row = dict[str, Any]
+
+
+def slice_name(split: str, number: int, count: int) -> str:
+    """``train/train-00002-of-00008``: the path of a slice below its manifest, without an ending."""
+    return f"{split}/{split}-{number:05d}-of-{count:05d}"
+
+
+def slice_names(slices: dict[str, int]) -> list[tuple[str, str]]:
+    """(split, name) of every slice, numbered through, for so many slices by split."""
+    return [(split, slice_name(split, number, count)) for split, count in slices.items() for number in range(count)]
+
+
+def facts_place(folder: Place, name: str) -> Place:
+    """Where a finished slice's rows and facts lie until the manifest is written."""
+    return folder / WORK_FOLDER / "slices" / f"{name.rpartition('/')[2]}.parquet"
+
+
+def blocks_place(folder: Place, name: str) -> Place:
+    return folder / WORK_FOLDER / "blocks" / f"{name.rpartition('/')[2]}.parquet"
+
+
+class BlockCounter:
+    """Cuts a slice into blocks of at most `BLOCK_BYTES` and `BLOCK_RECORDS`, at least one record each."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.rows: list[Row] = []
+
+    def add(self, record: bytes, position: int, offset: int) -> None:
+        """Add the record, with its framing, that is the slice's ``position``-th and begins at ``offset``."""
+        block = self.rows[-1] if self.rows else None
+        if block is None or block["records"] >= BLOCK_RECORDS or block["size"] + len(record) > BLOCK_BYTES:
+            block = {"slice": self._name, "first": position, "records": 0, "offset": offset, "size": 0, "crc32c": 0}
+            self.rows.append(block)
+        block["records"] += 1
+        block["size"] += len(record)
+        block["crc32c"] = crc32c(record, block["crc32c"])
+
+
+class _SliceWriter:
+    """Writes serialized examples to ``output`` as records, and remembers a row for each."""
+
+    def __init__(self, split: str, name: str, output: OutputFile) -> None:
+        self._told = {"split": split, "slice": name}
+        self._output = output
+        self.rows: list[Row] = []
+        self.blocks = BlockCounter(name)
+
+    def add(self, data: bytes) -> None:
+        example = parse(data)
+        record, crc = frame(data)
+        self.blocks.add(record, len(self.rows), self._output.size_bytes)
+        row = {
+            "key": example.key,
+            "label": example.label,
+            "offset": self._output.size_bytes,
+            "size": len(record),
+            "crc32c": crc,
+            "width": example.width,
+            "height": example.height,
+        }
+        self.rows.append(row | self._told)
+        self._output.write(record)
+
+
+def write_slice(folder: Place, split: str, name: str, examples: Iterable[bytes], expected: int) -> None:
+    """Publish one slice of serialized ``examples`` in their order: its file, its index, then its rows and facts.
+
+    Raises DataError where there are not as many as ``expected``.
+    """
+    work = folder / WORK_FOLDER
+    with publishing(folder / f"{name}.tfrecord", work) as output:
+        writer = _SliceWriter(split, name, output)
+        for data in examples:
+            writer.add(data)
+        rows = writer.rows
+        if len(rows) != expected:
+            raise DataError(f"slice {name} got {len(rows)} of {expected} examples; run again with --overwrite")
+    index = index_bytes([row["offset"] for row in rows], [row["size"] for row in rows])
+    published = publish_bytes(folder / f"{name}.idx", work, index)
+    tables.write_table(blocks_place(folder, name), work, tables.table_of(tables.BLOCKS, writer.blocks.rows))
+    facts = {
+        "split": split,
+        "name": name,
+        "records": len(rows),
+        "bytes": output.size_bytes,
+        "sha256": output.sha256,
+        "index_sha256": published.sha256,
+        "by_label": {str(label): count for label, count in sorted(Counter(row["label"] for row in rows).items())},
+    }
+    tables.write_table(facts_place(folder, name), work, tables.table_of(tables.EXAMPLES, rows), facts)

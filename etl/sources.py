@@ -1,0 +1,233 @@
+"""Where raw images come from: a folder per class, or IDX files. A source lists its images, and reads each when asked.
+
+Both know their images in a fixed order (by key) and by sizes, so that packs can be laid out before a byte is read.
+"""
+
+import gzip
+import hashlib
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import fs
+
+from etl.errors import DataError, UsageError
+from etl.storage import Place
+
+_SPLITS_BY_FOLDER = {
+    "train": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
+_IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
+_IDX_SPLITS = {"train": "train", "t10k": "test", "test": "test", "val": "validation", "validation": "validation"}
+_IDX_UBYTE = 0x08
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """One image of a source, not read yet. ``version`` changes when a file is written again (its time of change)."""
+
+    key: str
+    label: int
+    split: str | None
+    size_bytes: int
+    version: int = 0
+
+
+class Source(Protocol):
+    """What `open_source` gives."""
+
+    kind: str
+    classes: list[str]
+    images: list[SourceImage]
+    skipped: int
+
+    @property
+    def pixels(self) -> dict[str, int] | None:
+        """Height, width and channels that all images share, where the source states them."""
+
+    def read(self, image: SourceImage) -> bytes:
+        """The image file's bytes. Raises DataError where they changed since they were listed."""
+        ...
+
+
+def open_source(place: Place, split_folders: bool = False) -> Source:
+    """The source in this folder, by what it holds.
+
+    Raises UsageError where there is no such folder or nothing in it that is a source.
+    """
+    info = place.info()
+    if info.type == fs.FileType.NotFound:
+        raise UsageError(f"{place}: no such folder; give a folder with a folder per class, or with IDX files")
+    if info.type != fs.FileType.Directory:
+        raise UsageError(f"{place} is a file; give the folder that holds the images")
+    if any(_IDX_IMAGES.fullmatch(child.base_name) for child in place.children()):
+        return IdxSource(place)
+    return FolderSource(place, split_folders)
+
+
+def fingerprint(images: list[SourceImage], classes: list[str], versions: bool) -> str:
+    """SHA-256 of what the images are called, how they are labelled and how large they are (and their versions)."""
+    digest = hashlib.sha256(repr(classes).encode())
+    for image in images:
+        version = image.version if versions else 0
+        digest.update(f"{image.key}\0{image.label}\0{image.split}\0{image.size_bytes}\0{version}\n".encode())
+    return digest.hexdigest()
+
+
+class FolderSource:
+    """A folder with a folder per class; an image's key is its path below the source.
+
+    With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
+    class's folder, are skipped and counted; every other file is taken for an image.
+    """
+
+    kind = "folder"
+    pixels = None
+
+    def __init__(self, place: Place, split_folders: bool = False) -> None:
+        self._place = place
+        self._split_folders = split_folders
+        files = [info for info in place.children(recursive=True) if info.type == fs.FileType.File]
+        located = [(self._locate(info), info) for info in files]
+        found = sorted((where, info) for where, info in located if where is not None and _visible(where[2]))
+        self.skipped = len(files) - len(found)
+        if not found:
+            example = f"{place}/train/CLASS/IMAGE.jpg" if split_folders else f"{place}/CLASS/IMAGE.jpg"
+            raise UsageError(f"no images in {place}; expected files such as {example}")
+        self.classes = sorted({name for (_, name, _), _ in found})
+        self._refuse_splits_as_classes()
+        labels = {name: label for label, name in enumerate(self.classes)}
+        self.images = sorted(
+            (
+                SourceImage(key, labels[name], split or None, info.size, info.mtime_ns)
+                for (split, name, key), info in found
+            ),
+            key=lambda image: image.key,
+        )
+
+    def read(self, image: SourceImage) -> bytes:
+        data = (self._place / image.key).read_bytes()
+        if len(data) != image.size_bytes:
+            raise DataError(f"{self._place / image.key} changed while it was read; run again when nobody writes there")
+        return data
+
+    def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
+        """(split or '', class, key) of a file; None for one that lies in no class's folder."""
+        key = info.path[len(self._place.path.rstrip("/")) + 1 :]
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"the file name {key!r} in {self._place} is not UTF-8; rename it") from None
+        folders = key.split("/")[:-1]
+        if not self._split_folders:
+            return ("", folders[0], key) if folders else None
+        if len(folders) < 2:
+            return None
+        if folders[0] not in _SPLITS_BY_FOLDER:
+            if not _visible(key):
+                return None
+            raise UsageError(
+                f"{self._place}/{folders[0]} names no split; with --split-folders the first level is one of"
+                f" {', '.join(_SPLITS_BY_FOLDER)}"
+            )
+        return _SPLITS_BY_FOLDER[folders[0]], folders[1], key
+
+    def _refuse_splits_as_classes(self) -> None:
+        if not self._split_folders and len(self.classes) > 1 and set(self.classes) <= set(_SPLITS_BY_FOLDER):
+            raise UsageError(
+                f"the folders of {self._place} ({', '.join(self.classes)}) look like splits, not classes;"
+                " give --split-folders"
+            )
+
+
+class IdxSource:
+    """IDX files in pairs of images and labels, plain or gzip, each pair with a split of its own (train, t10k).
+
+    Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic number, sizes, then uint8 values). Images become PGM or
+    PPM files: a short header and the pixels as they are. A class's name is its label's number.
+    """
+
+    kind = "idx"
+
+    def __init__(self, place: Place) -> None:
+        names = [info.base_name for info in place.children()]
+        matches = [match for name in names if (match := _IDX_IMAGES.fullmatch(name))]
+        self._pixels: dict[str, npt.NDArray[np.uint8]] = {}
+        labels: dict[str, npt.NDArray[np.uint8]] = {}
+        for match in matches:
+            label_name = match[0].replace("images", "labels").replace(f"idx{match['dimensions']}", "idx1")
+            if label_name not in names:
+                raise UsageError(f"{place / match[0]} has no labels beside it; expected {label_name}")
+            images, values = _read_idx(place / match[0]), _read_idx(place / label_name)
+            if images.ndim not in (3, 4) or values.ndim != 1 or len(images) != len(values):
+                raise DataError(
+                    f"{place / match[0]} has shape {images.shape}, its labels {values.shape};"
+                    " they do not belong together"
+                )
+            self._pixels[match["stem"]], labels[match["stem"]] = images, values
+        shapes = {images.shape[1:] for images in self._pixels.values()}
+        if len(shapes) != 1:
+            raise DataError(f"the IDX files of {place} hold images of different shapes: {sorted(shapes)}")
+        height, width, channels = (*shapes.pop(), 1)[:3]
+        self.pixels = {"height": height, "width": width, "channels": channels}
+        numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
+        if not numbers:
+            raise UsageError(f"no images in {place}; its IDX files are empty")
+        self.classes = [str(number) for number in numbers]
+        self.skipped = len(names) - 2 * len(matches)
+        self.images = sorted(
+            self._list(labels, {number: label for label, number in enumerate(numbers)}), key=lambda image: image.key
+        )
+
+    def read(self, image: SourceImage) -> bytes:
+        stem, _, name = image.key.rpartition("/")
+        return self._file_header() + self._pixels[stem][int(name.split(".")[0])].tobytes()
+
+    def _list(self, labels: dict[str, npt.NDArray[np.uint8]], ids: dict[int, int]) -> Iterator[SourceImage]:
+        assert self.pixels is not None
+        suffix = "pgm" if self.pixels["channels"] == 1 else "ppm"
+        size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
+        for stem, values in labels.items():
+            digits = max(5, len(str(len(values) - 1)))
+            # the version follows the pixels, for there is no file whose time of change could
+            version = zlib.crc32(self._pixels[stem].tobytes())
+            for position, value in enumerate(values):
+                yield SourceImage(
+                    f"{stem}/{position:0{digits}d}.{suffix}", ids[int(value)], _IDX_SPLITS.get(stem), size, version
+                )
+
+    def _file_header(self) -> bytes:
+        assert self.pixels is not None
+        magic = "P5" if self.pixels["channels"] == 1 else "P6"
+        return f"{magic} {self.pixels['width']} {self.pixels['height']} 255\n".encode()
+
+
+def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
+    data = place.read_bytes()
+    if place.path.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{place} is no whole gzip file: {error}") from None
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
+        raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
+    dimensions = data[3]
+    start = 4 + 4 * dimensions
+    shape = tuple(int(side) for side in np.frombuffer(data[4:start], dtype=">u4"))
+    if len(shape) != dimensions or len(data) - start != int(np.prod(shape, dtype=np.int64)):
+        raise DataError(
+            f"{place} is truncated or too long: its header promises the shape {shape}, {len(data) - start} bytes follow"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _visible(key: str) -> bool:
+    return not any(part.startswith(".") for part in key.split("/"))

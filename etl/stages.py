@@ -1,0 +1,202 @@
+"""The contract between stages: a folder, its marker, and what a second run of the same stage finds.
+
+Stages meet only through files. Each writes one JSON marker last; a folder without its marker does not exist for any
+reader. The marker is the stage's identity and result, equal wherever and whenever it was made; where, when and by what
+it was made stands in ``run.json`` beside it. While a stage is at work its folder holds ``_work`` (the plan, attempts),
+which goes when the marker has come.
+"""
+
+import enum
+import getpass
+import hashlib
+import importlib.metadata
+import platform
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from etl.errors import DataError, UsageError
+from etl.storage import Place, json_bytes, publish_bytes
+
+RAW_FORMAT = "ringslice.raw/1"
+NORMALIZED_FORMAT = "ringslice.normalized/1"
+SLICES_FORMAT = "ringslice.slices/1"
+
+RUN_FILE = "run.json"
+WORK_FOLDER = "_work"
+PLAN_FILE = "plan.json"
+MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
+
+
+class State(enum.Enum):
+    """What `Stage.begin` found."""
+
+    DONE = "done"
+    RESUMED = "resumed"
+    FRESH = "fresh"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name."""
+
+    name: str
+    folder: Place
+    marker_name: str
+    format: str
+
+    @property
+    def marker(self) -> Place:
+        return self.folder / self.marker_name
+
+    @property
+    def work(self) -> Place:
+        return self.folder / WORK_FOLDER
+
+    @property
+    def plan(self) -> Place:
+        return self.work / PLAN_FILE
+
+    def read_marker(self) -> dict[str, Any]:
+        """The marker of this finished stage.
+
+        Raises UsageError where the stage is not finished, or was written by another version of ringslice.
+        """
+        if not self.marker.exists():
+            raise UsageError(
+                f"{self.folder} holds no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
+            )
+        marker = self.marker.read_json()
+        if marker.get("format") != self.format:
+            raise UsageError(f"{self.marker} has format {marker.get('format')!r}, this version reads {self.format!r}")
+        return marker
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the marker: what the next stage records as its input."""
+        return hashlib.sha256(self.marker.read_bytes()).hexdigest()
+
+    def begin(self, identity: dict[str, Any], overwrite: bool = False, listing: str | None = None) -> State:
+        """Make the folder ready for a run whose ``config`` and ``input`` are those of ``identity``.
+
+        DONE: the marker of the same identity is there. RESUMED: an unfinished run of it was found, what it published
+        can be kept. FRESH: the folder is empty but for the plan. Leftovers of attempts are removed. ``listing`` is what
+        an unfinished run must agree on besides, though it is not part of the identity.
+
+        Raises UsageError where a finished stage of another identity is there and ``overwrite`` is not set, or files
+        that no stage wrote.
+        """
+        if self.marker.exists() and not overwrite:
+            self._refuse_another(self.marker.read_json(), identity)
+            self.work.delete()
+            return State.DONE
+        plan = {"identity": identity, "listing": listing}
+        planned = self.plan.read_json() if self.plan.exists() else None
+        if planned == plan and not overwrite:
+            self._delete_attempts()
+            return State.RESUMED
+        if planned is None and not self.marker.exists() and not overwrite and self._holds_foreign_files():
+            raise UsageError(
+                f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
+                " choose another place or remove it"
+            )
+        self.marker.delete()  # first: from here on the stage is unfinished for every reader
+        self.folder.delete()
+        publish_bytes(self.plan, self.work, json_bytes(plan))
+        return State.FRESH
+
+    def commit(self, marker: dict[str, Any], run: "Run") -> None:
+        """Write ``run.json``, then the marker, and remove the work folder."""
+        (self.folder / RUN_FILE).delete()
+        publish_bytes(self.folder / RUN_FILE, self.work, json_bytes(run.finished()))
+        publish_bytes(self.marker, self.work, json_bytes(marker))
+        self.work.delete()
+
+    def read_run(self) -> dict[str, Any]:
+        """What is known of the run that made this stage; empty where nothing is."""
+        place = self.folder / RUN_FILE
+        return place.read_json() if place.exists() else {}
+
+    def _refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:
+        for key, ours in identity.items():
+            theirs = marker.get(key)
+            if theirs == ours:
+                continue
+            if key == "config" and isinstance(theirs, dict):
+                what = ", ".join(
+                    f"{name} {theirs.get(name)} there, {ours.get(name)} asked"
+                    for name in ours
+                    if theirs.get(name) != ours.get(name)
+                )
+            elif key == "input":
+                what = "made from other input"
+            else:
+                what = f"{key} {theirs!r} there, {ours!r} asked"
+            raise UsageError(
+                f"{self.folder} already holds another {self.name} ({what});"
+                " use another place, or --overwrite to replace it"
+            )
+
+    def _holds_foreign_files(self) -> bool:
+        return any(info.base_name != WORK_FOLDER for info in self.folder.children())
+
+    def _delete_attempts(self) -> None:
+        for info in self.work.children():
+            if info.base_name.startswith("attempt-"):
+                (self.work / info.base_name).delete()
+
+
+class Run:
+    """Where, when and by what a stage was made: the content of ``run.json``."""
+
+    def __init__(self, runner: str | None = None, **facts: object) -> None:
+        self._clock = time.monotonic()
+        self._started = datetime.now(UTC)
+        self._facts = {"runner": runner, **facts}
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._clock
+
+    def finished(self) -> dict[str, Any]:
+        return {
+            "started": self._started.isoformat(timespec="milliseconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "seconds": round(self.seconds, 3),
+            "host": socket.gethostname(),
+            "user": _user(),
+            "command": sys.argv,
+            "python": platform.python_version(),
+            "versions": {name: importlib.metadata.version(name) for name in MAKERS},
+            **self._facts,
+        }
+
+
+def raw_stage(root: Place) -> Stage:
+    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT)
+
+
+def normalized_stage(root: Place) -> Stage:
+    return Stage("normalize", root / "normalized", "dataset.json", NORMALIZED_FORMAT)
+
+
+def slices_stage(root: Place, name: str) -> Stage:
+    """The slices called ``name``. Raises UsageError for a name that is no plain file name."""
+    if not name or name.startswith((".", "_")) or "/" in name:
+        raise UsageError(f"--name {name!r} is no plain folder name; give something like 'default' or 'eight-workers'")
+    return Stage("shard", root / "slices" / name, "manifest.json", SLICES_FORMAT)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise DataError with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise DataError(message)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "unknown"

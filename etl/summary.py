@@ -1,0 +1,122 @@
+"""What a stage tells when it ends: a table for people, the same as JSON for programs. Made from the marker alone."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from etl.stages import Stage
+
+MOST_ROWS = 24
+
+
+@dataclass
+class Summary:
+    """``facts`` are names and values in the order of showing; ``tables`` (title, columns, rows) are for people only."""
+
+    stage: str
+    place: str
+    already_done: bool
+    facts: dict[str, Any]
+    tables: list[tuple[str, list[str], list[list[Any]]]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"stage": self.stage, "place": self.place, "already_done": self.already_done, **self.facts}
+
+    def show(self, as_json: bool) -> None:
+        """Print to standard output."""
+        if as_json:
+            print(json.dumps(self.to_json(), ensure_ascii=False), flush=True)
+            return
+        console = Console(width=None if Console().is_terminal else 100)
+        facts = Table(
+            title=f"{self.stage}: {'was done before' if self.already_done else 'done'}",
+            title_justify="left",
+            show_header=False,
+        )
+        facts.add_row("place", self.place)
+        for name, value in self.facts.items():
+            if isinstance(value, dict):
+                value = ", ".join(f"{key} {_text(count)}" for key, count in value.items()) or "none"
+            facts.add_row(name.replace("_", " "), _text(value))
+        console.print(facts)
+        for title, columns, rows in self.tables:
+            console.print(_shortened_table(title, columns, rows))
+
+
+def ingest_summary(stage: Stage, already_done: bool = False) -> Summary:
+    marker, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    counts = marker["counts"]
+    facts = {
+        "images": counts["images"],
+        "classes": len(marker["classes"]),
+        "skipped_files": counts["skipped"],
+        "source_splits": counts["by_split"],
+        "packs": len(marker["packs"]),
+        "bytes": counts["bytes"],
+        **_speed(counts["images"], seconds),
+    }
+    rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
+    return Summary(stage.name, str(stage.folder), already_done, facts, [("images by class", ["class", "images"], rows)])
+
+
+def normalize_summary(stage: Stage, already_done: bool = False) -> Summary:
+    marker, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    counts = marker["counts"]
+    facts = {
+        "images": counts["input"],
+        "good": counts["good"],
+        "rejects": counts["rejects"],
+        "rejects_by_reason": counts["rejects_by_reason"],
+        "parts": len(marker["parts"]),
+        "bytes": counts["bytes"],
+        **_speed(counts["input"], seconds),
+    }
+    rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
+    return Summary(
+        stage.name, str(stage.folder), already_done, facts, [("good images by class", ["class", "images"], rows)]
+    )
+
+
+def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
+    manifest, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    splits = manifest["splits"]
+    records = sum(split["records"] for split in splits.values())
+    facts = {
+        "examples": records,
+        "splits": {name: split["records"] for name, split in splits.items()},
+        "slices": {name: len(split["slices"]) for name, split in splits.items()},
+        "bytes": sum(split["bytes"] for split in splits.values()),
+        "mean": [round(value, 3) for value in manifest["statistics"]["mean"]],
+        "std": [round(value, 3) for value in manifest["statistics"]["std"]],
+        **_speed(records, seconds),
+    }
+    by_class = [
+        [name, *(split["by_class"][label] for split in splits.values())]
+        for label, name in enumerate(manifest["classes"])
+    ]
+    by_slice = [[each["name"], each["records"], each["bytes"]] for split in splits.values() for each in split["slices"]]
+    shown = [("examples by class", ["class", *splits], by_class), ("slices", ["slice", "examples", "bytes"], by_slice)]
+    return Summary(stage.name, str(stage.folder), already_done, facts, shown)
+
+
+def _speed(images: int, seconds: float) -> dict[str, Any]:
+    return {"seconds": round(seconds, 1), "images_per_s": round(images / seconds) if seconds else None}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _shortened_table(title: str, columns: list[str], rows: list[list[Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    shown = rows if len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS - 1], [f"… {len(rows) - MOST_ROWS + 1} more"]]
+    for row in shown:
+        table.add_row(*map(_text, row))
+    return table

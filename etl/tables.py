@@ -1,0 +1,175 @@
+"""The Parquet tables that stages leave beside their files: their columns, and how they are written.
+
+Small facts about a file (counts, SHA-256) travel in the schema's metadata of the table beside it, so that a stage's
+last step reads footers only.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from etl.errors import DataError
+from etl.storage import OutputFile, Place, publishing
+
+# One row per image of a pack, in the pack's order: offset and size are those of the image's bytes in the tar file.
+IMAGES = pa.schema(
+    [
+        ("key", pa.string()),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        ("group", pa.string()),
+        ("pack", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("sha256", pa.binary(32)),
+    ]
+)
+
+# One row per good image of a part, in the part's order: offset and size are those of its record in the part's TFRecord
+# file, framing included; crc32c that of the record's data; sha256 that of the source image. Sums are over the pixels
+# of each channel before they are encoded, exact.
+ROWS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("sha256", pa.binary(32)),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        ("group", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("crc32c", pa.uint32()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("source_format", pa.string()),
+        ("source_width", pa.int32()),
+        ("source_height", pa.int32()),
+        ("sums", pa.list_(pa.int64())),
+        ("squares", pa.list_(pa.int64())),
+    ]
+)
+
+# One row per reject of a part: offset and size are those of its bytes in the tar file of rejects.
+REJECTS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("sha256", pa.binary(32)),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        ("group", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+    ]
+)
+
+# One row per example of the slices, in the order of the slices: offset and size as in ROWS, in the slice's file.
+EXAMPLES = pa.schema(
+    [
+        ("key", pa.string()),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        ("slice", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("crc32c", pa.uint32()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+    ]
+)
+
+# One row per block, a run of neighbouring records of a slice: crc32c is that of all its bytes, framing included.
+BLOCKS = pa.schema(
+    [
+        ("slice", pa.string()),
+        ("first", pa.int64()),
+        ("records", pa.int64()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("crc32c", pa.uint32()),
+    ]
+)
+
+# One row per slice and class that it holds.
+CLASS_COUNTS = pa.schema(
+    [("slice", pa.string()), ("split", pa.string()), ("label", pa.int32()), ("records", pa.int64())]
+)
+
+_FACTS = b"ringslice"
+
+
+def write_table(final: Place, work: Place, table: pa.Table, facts: Mapping[str, Any] | None = None) -> OutputFile:
+    """Publish ``table`` as a Parquet file, with ``facts`` (JSON) in its schema's metadata."""
+    if facts is not None:
+        table = table.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    with publishing(final, work) as output:
+        output.write(sink.getvalue())
+    return output
+
+
+def write_tables(final: Place, work: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
+    """Publish ``parts`` as one Parquet file, a row group for each; returns it and the number of its rows."""
+    rows = 0
+    with (
+        publishing(final, work) as output,
+        pq.ParquetWriter(pa.PythonFile(_Sink(output), mode="w"), schema, compression="zstd") as writer,
+    ):
+        for part in parts:
+            writer.write_table(part.replace_schema_metadata(None), row_group_size=max(1, part.num_rows))
+            rows += part.num_rows
+    return output, rows
+
+
+class _Sink(io.RawIOBase):
+    """An output file as pyarrow's writers take it."""
+
+    def __init__(self, output: OutputFile) -> None:
+        super().__init__()
+        self._output = output
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._output.write(bytes(data))
+        return len(data)
+
+
+def table_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(cast(list[Any], rows), schema=schema)
+
+
+def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
+    """The table in this Parquet file. Raises DataError where it cannot be read as one."""
+    try:
+        with place.open_input() as source:
+            return pq.read_table(source, columns=columns)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{place} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def iterate_groups(place: Place) -> Iterator[pa.Table]:
+    """The row groups of a table, one by one. Raises DataError where it cannot be read as one."""
+    try:
+        with place.open_input() as source:
+            file = pq.ParquetFile(source)
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{place} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def read_facts(place: Place) -> dict[str, Any]:
+    """What `write_table` was given as facts. Raises DataError where there is nothing of that kind."""
+    try:
+        with place.open_input() as source:
+            metadata = pq.read_schema(source).metadata or {}
+        return cast(dict[str, Any], json.loads(metadata[_FACTS]))
+    except (pa.ArrowInvalid, KeyError, ValueError) as error:
+        raise DataError(f"{place} is damaged: {str(error).splitlines()[0]}") from None

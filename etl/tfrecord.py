@@ -1,0 +1,94 @@
+"""The TFRecord framing and its index.
+
+A record is the length of its data (uint64, little-endian), the masked CRC32C of those 8 bytes (uint32), the data, and
+the masked CRC32C of the data (uint32). The mask is ``((crc >> 15) | (crc << 17)) + 0xa282ead8`` modulo 2**32.
+Source: TensorFlow's ``tensorflow/core/lib/io/record_writer.h``; CRC32C: RFC 3720, appendix B.4.
+
+An index is a text of one line ``offset size`` for each record, in bytes, the framing included, as NVIDIA DALI's
+``tfrecord2idx`` writes it.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from etl.errors import DataError
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+_MASK_DELTA = 0xA282EAD8
+_HEADER = struct.Struct("<QI")
+_UINT32 = struct.Struct("<I")
+_UINT64 = struct.Struct("<Q")
+
+
+class ByteReader(Protocol):
+    """Anything to read bytes from, front to back."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a file: where it begins, its size with the framing, its data and their CRC32C."""
+
+    offset: int
+    size: int
+    data: bytes
+    crc32c: int
+
+
+def mask(crc: int) -> int:
+    """The masked form of a CRC32C."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def frame(data: bytes) -> tuple[bytes, int]:
+    """``data`` as one record, and its (unmasked) CRC32C."""
+    length = _UINT64.pack(len(data))
+    crc = crc32c(data)
+    return b"".join((length, _UINT32.pack(mask(crc32c(length))), data, _UINT32.pack(mask(crc)))), crc
+
+
+def read_records(stream: ByteReader, where: str) -> Iterator[Record]:
+    """The records of a file, one by one, each CRC checked.
+
+    Raises DataError, naming ``where`` and the offset, for a wrong CRC or a file that ends within a record.
+    """
+    offset = 0
+    while header := stream.read(HEADER_BYTES):
+        if len(header) < HEADER_BYTES:
+            raise DataError(f"{where} ends within the header of the record at offset {offset}")
+        length, length_crc = _HEADER.unpack(header)
+        if mask(crc32c(header[:8])) != length_crc:
+            raise DataError(f"{where}: wrong CRC of the length at offset {offset}")
+        data = stream.read(length)
+        footer = stream.read(FOOTER_BYTES)
+        if len(data) < length or len(footer) < FOOTER_BYTES:
+            raise DataError(f"{where} ends within the record at offset {offset}")
+        crc = crc32c(data)
+        if mask(crc) != _UINT32.unpack(footer)[0]:
+            raise DataError(f"{where}: wrong CRC of the data at offset {offset}")
+        yield Record(offset, FRAMING_BYTES + length, data, crc)
+        offset += FRAMING_BYTES + length
+
+
+def index_bytes(offsets: list[int], sizes: list[int]) -> bytes:
+    """The index of a file as text."""
+    return "".join(f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True)).encode()
+
+
+def parse_index(text: bytes, where: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Offsets and sizes, int64 of shape (records,), of an index. Raises DataError where it is no index."""
+    try:
+        numbers = np.array(text.split(), dtype=np.int64).reshape(-1, 2)
+    except ValueError:
+        raise DataError(f"{where} is no index of 'offset size' lines") from None
+    return numbers[:, 0], numbers[:, 1]
