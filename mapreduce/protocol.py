@@ -1,0 +1,34 @@
+"""How examples travel through the shuffle: bytes as they are, but for the four that would break a line."""
+
+ESCAPE = b"\x1b"
+_REPLACEMENTS = ((b"\n", ESCAPE + b"1"), (b"\r", ESCAPE + b"2"), (b"\t", ESCAPE + b"3"))
+
+
+def escape(data: bytes) -> bytes:
+    """``data`` without newline, return and tab; about 1.6 percent longer for random bytes (base64: 33)."""
+    data = data.replace(ESCAPE, ESCAPE + b"0")
+    for raw, escaped in _REPLACEMENTS:
+        data = data.replace(raw, escaped)
+    return data
+
+
+def unescape(data: bytes) -> bytes:
+    """Inverse of `escape`: after it every ESC is followed by a digit, so no pair can be mistaken."""
+    for raw, escaped in _REPLACEMENTS:
+        data = data.replace(escaped, raw)
+    return data.replace(ESCAPE + b"0", ESCAPE)
+
+
+class RecordProtocol:
+    """An mrjob protocol for a slice's number, an order within the slice (hexadecimal digits) and an example's bytes.
+
+    The line is ``slice TAB order TAB bytes``: sorted as text it is sorted by slice, then by order.
+    """
+
+    def read(self, line: bytes) -> tuple[int, tuple[bytes, bytes]]:
+        number, order, data = line.split(b"\t", 2)
+        return int(number), (order, unescape(data))
+
+    def write(self, key: int, value: tuple[bytes, bytes]) -> bytes:
+        order, data = value
+        return b"%08d\t%s\t%s" % (key, order, escape(data))
