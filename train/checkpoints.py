@@ -1,0 +1,66 @@
+"""Checkpoints: plain arrays in one ``.npz`` file and a JSON marker beside it, written last. No pickle, no code."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etl.errors import DataError, UsageError
+from etl.storage import Place, json_bytes, publish_bytes
+
+FORMAT = "ringslice.checkpoint/1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A finished checkpoint: its epoch, and what its marker says."""
+
+    folder: Place
+    epoch: int
+    marker: dict[str, Any]
+
+
+def save(run: Place, epoch: int, variables: Sequence[Any], facts: dict[str, Any]) -> None:
+    """Write the values of ``variables`` as the checkpoint of ``epoch``; one that is there is kept."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **{_name(number, each): each.numpy() for number, each in enumerate(variables)})
+    folder, work = run / "checkpoints", run / "_work"
+    arrays = publish_bytes(folder / f"epoch-{epoch:04d}.npz", work, buffer.getvalue())
+    marker = {"format": FORMAT, "epoch": epoch, "sha256": arrays.sha256, **facts}
+    publish_bytes(folder / f"epoch-{epoch:04d}.json", work, json_bytes(marker))
+
+
+def newest(run: Place) -> Checkpoint | None:
+    """The finished checkpoint of the latest epoch; None where there is none."""
+    markers = [info for info in (run / "checkpoints").children() if info.base_name.endswith(".json")]
+    if not markers:
+        return None
+    marker = (run / "checkpoints" / markers[-1].base_name).read_json()
+    if marker.get("format") != FORMAT:
+        raise UsageError(f"{markers[-1].path} has format {marker.get('format')!r}, this version reads {FORMAT!r}")
+    return Checkpoint(run / "checkpoints", marker["epoch"], marker)
+
+
+def load(checkpoint: Checkpoint, variables: Sequence[Any]) -> None:
+    """Set ``variables`` to the values of the checkpoint.
+
+    Raises DataError where its file is damaged, UsageError where it holds another model's variables.
+    """
+    place = checkpoint.folder / f"epoch-{checkpoint.epoch:04d}.npz"
+    if not place.exists() or place.sha256() != checkpoint.marker["sha256"]:
+        raise DataError(f"{place} is missing or damaged; remove it and its .json, and resume from the one before")
+    with np.load(io.BytesIO(place.read_bytes()), allow_pickle=False) as arrays:
+        for number, variable in enumerate(variables):
+            name = _name(number, variable)
+            if name not in arrays or arrays[name].shape != tuple(variable.shape) or len(arrays) != len(variables):
+                raise UsageError(
+                    f"{place} is of another model or optimizer ({name} does not fit);"
+                    " resume with the options it was made with"
+                )
+            variable.assign(arrays[name])
+
+
+def _name(number: int, variable: Any) -> str:
+    return f"{number:04d}-{variable.path.replace('/', '.')}"

@@ -1,0 +1,261 @@
+"""The trainer's loop, from top to bottom: next batch, gradients, all-reduce, apply; evaluate; checkpoint."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from etl.errors import EnvironmentFailure, UsageError
+from etl.manifest import Manifest
+from etl.progress import Progress, tell
+from etl.stages import RUN_FILE, Run
+from etl.storage import Place, json_bytes, open_place, publish_bytes
+from etl.summary import Summary
+from train import checkpoints
+from train.inputs import make_dataset
+from train.models import build
+from train.order import Steps
+from train.reader import Batch, SplitReader
+from train.runs import RESULT_FORMAT, Dataset, choose_run, find_dataset
+from train.schedule import Schedule
+from train.settings import Settings
+from train.strategies import Horovod, Strategy, average_state, weights_digest
+
+Metrics = dict[str, float]
+FIRST_EPOCH = 1
+EVALUATION_EPOCH = 0  # its order is that of every evaluation
+
+
+@dataclass
+class Session:
+    """What a run works with, equal on every rank but for the rank itself."""
+
+    settings: Settings
+    strategy: Strategy
+    manifest: Manifest
+    readers: dict[str, SplitReader]
+    run: Place
+    identity: dict[str, Any]
+    steps: Steps
+    schedule: Schedule
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+
+    @property
+    def is_root(self) -> bool:
+        return self.strategy.rank == 0
+
+    @property
+    def variables(self) -> list[Any]:
+        """All that a checkpoint holds."""
+        return [*self.model.variables, *self.optimizer.variables]
+
+
+def train(settings: Settings, strategy: Strategy | None = None) -> None:
+    """Train as ``settings`` say, on all ranks of ``strategy`` (default: those that horovodrun started)."""
+    strategy = strategy or Horovod()
+    ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
+    clock = Run(ranks=ranks)
+    session = prepare(settings, strategy)
+    done = strategy.from_root(lambda: restore(session))
+    strategy.broadcast(session.variables)
+    train_step, evaluate_step = compile_steps(session)
+    announce(session, done)
+    history = []
+
+    for epoch in range(done + FIRST_EPOCH, settings.epochs + FIRST_EPOCH):
+        metrics = train_epoch(session, epoch, train_step)
+        average_state(strategy, session.model.non_trainable_variables)
+        require_equal_weights(session)
+        metrics |= evaluate(session, "validation" if "validation" in session.readers else "test", evaluate_step)
+        history.append({"epoch": epoch, **metrics})
+        if session.is_root:
+            facts = {"world_size": strategy.size, **session.identity, "metrics": metrics}
+            checkpoints.save(session.run, epoch, session.variables, facts)
+            tell("train", f"epoch {epoch}: " + ", ".join(f"{name} {value:,.4g}" for name, value in metrics.items()))
+
+    result = evaluate(session, "test", evaluate_step)
+    if session.is_root:
+        finish(session, history, result, clock)
+
+
+def prepare(settings: Settings, strategy: Strategy) -> Session:
+    """Find the slices, share them out, and build the model. Rank 0 chooses, and tells the others."""
+    dataset = strategy.from_root(lambda: find_dataset(settings.data, settings.name))
+    run = strategy.from_root(lambda: choose_run(open_place(dataset.root), settings.run, settings.resume).uri)
+    manifest = Manifest.from_json(dataset.manifest)
+    strategy.from_root(lambda: bool(open_readers(dataset, manifest)))  # what is wrong with the files is told once
+    readers = open_readers(dataset, manifest)
+    steps = Steps(readers["train"].total, strategy.size, settings.batch, settings.drop_last)
+    require_steps(steps)
+    warmup_steps = round(settings.warmup_epochs * steps.number)
+    schedule = Schedule(settings.lr, strategy.size, warmup_steps, settings.epochs * steps.number, settings.decay)
+    keras.utils.set_random_seed(settings.seed)
+    shape = (manifest.height, manifest.width, manifest.channels)
+    model = build(settings.model, shape, len(manifest.classes), manifest.mean, manifest.std)
+    optimizer = keras.optimizers.SGD(settings.lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
+    optimizer.build(model.trainable_variables)
+    identity = {"slices": dataset.fingerprint, "settings": settings.of_training()}
+    place = open_place(run)
+    return Session(settings, strategy, manifest, readers, place, identity, steps, schedule, model, optimizer)
+
+
+def open_readers(dataset: Dataset, manifest: Manifest) -> dict[str, SplitReader]:
+    """A reader for each split, by name."""
+    return {split: SplitReader(dataset.folder, manifest, split) for split in manifest.splits}
+
+
+def require_steps(steps: Steps) -> None:
+    """Raise UsageError where there is not one example for every rank, or not one step."""
+    if steps.total < steps.world_size:
+        raise UsageError(f"{steps.world_size} ranks for {steps.total} training examples; start fewer ranks")
+    if not steps.number:
+        raise UsageError(
+            f"--batch {steps.batch} on {steps.world_size} ranks is more than the {steps.total} training examples;"
+            " give a smaller --batch, or leave --drop-last out"
+        )
+
+
+def restore(session: Session) -> int:
+    """Load the newest checkpoint of a run that is resumed; returns its epoch, 0 where there is none."""
+    checkpoint = checkpoints.newest(session.run) if session.settings.resume else None
+    if checkpoint is None:
+        return 0
+    for name, ours in session.identity.items():
+        theirs = checkpoint.marker.get(name)
+        if theirs != ours:
+            raise UsageError(f"{session.run} was trained with other {name} ({theirs}, now {ours}); give another --run")
+    checkpoints.load(checkpoint, session.variables)
+    return checkpoint.epoch
+
+
+def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The training step and the evaluation step, as graphs. Both return this rank's sums of loss, hits and examples.
+
+    A step's loss is the sum over the examples of all ranks, divided by their number: examples that only fill a batch up
+    have weight 0, so a step of n ranks is the step of one rank fed the concatenation of their batches.
+    """
+    model, optimizer, strategy = session.model, session.optimizer, session.strategy
+
+    def sums(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        hits = tf.cast(tf.equal(tf.argmax(logits, axis=-1), labels), tf.float32)
+        return [tf.reduce_sum(losses * weights), tf.reduce_sum(hits * weights), tf.reduce_sum(weights)]
+
+    @tf.function
+    def train_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            results = sums(model(pixels, training=True), labels, weights)
+            loss = results[0] * scale
+        gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        optimizer.apply(strategy.average(gradients))
+        return results
+
+    @tf.function
+    def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
+        return sums(model(pixels, training=False), labels, weights)
+
+    return train_step, evaluate_step
+
+
+def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) -> Metrics:
+    """One pass over the training split; returns metrics over all ranks."""
+    settings, strategy, steps = session.settings, session.strategy, session.steps
+    started = time.monotonic()
+    totals, keys = [0.0, 0.0, 0.0], list[bytes]()
+    order = session.readers["train"].order(settings.seed, epoch)
+    batches = pixel_batches(session, lambda: session.readers["train"].batches(order, steps, strategy.rank))
+    with Progress(f"train epoch {epoch}", steps.number, "steps", quiet=not session.is_root, ends=False) as progress:
+        for step, (pixels, labels, weights, names) in enumerate(batches):
+            session.optimizer.learning_rate = session.schedule.rate((epoch - FIRST_EPOCH) * steps.number + step)
+            scale = strategy.size / steps.real_everywhere(step)  # times the mean over ranks: one over all examples
+            results = train_step(pixels, labels, weights, tf.constant(scale, tf.float32))
+            totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
+            if settings.audit:
+                keys += names[: steps.real(strategy.rank, step)].numpy().tolist()
+            progress.update(step + 1)
+    if settings.audit:
+        place = session.run / "audit" / f"epoch-{epoch:04d}-rank-{strategy.rank:04d}.txt"
+        publish_bytes(place, session.run / "_work", b"".join(key + b"\n" for key in keys))
+    loss, hits, examples = strategy.sum(totals)
+    seconds = time.monotonic() - started
+    return {"train_loss": loss / examples, "train_accuracy": hits / examples, "images_per_s": examples / seconds}
+
+
+def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) -> Metrics:
+    """Loss and accuracy over every example of a split, each counted exactly once, over all ranks; empty without it.
+
+    Raises EnvironmentFailure where the ranks together saw another number of examples than the manifest tells of.
+    """
+    if split not in session.readers:
+        return {}
+    reader, strategy = session.readers[split], session.strategy
+    steps = Steps(reader.total, strategy.size, session.settings.batch)
+    order = reader.order(session.settings.seed, EVALUATION_EPOCH)
+    totals = [0.0, 0.0, 0.0]
+    for pixels, labels, weights, _ in pixel_batches(session, lambda: reader.batches(order, steps, strategy.rank)):
+        results = evaluate_step(pixels, labels, weights)
+        totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
+    loss, hits, examples = strategy.sum(totals)
+    if examples != reader.total:
+        raise EnvironmentFailure(f"{examples:.0f} examples of {split} were evaluated, it has {reader.total}")
+    return {f"{split}_loss": loss / examples, f"{split}_accuracy": hits / examples}
+
+
+def pixel_batches(session: Session, batches: Callable[[], Iterator[Batch]]) -> tf.data.Dataset:
+    """Decoded batches, read and decoded ahead by this rank's threads."""
+    threads = len(os.sched_getaffinity(0))
+    return make_dataset(batches, session.manifest, session.settings.batch, threads)
+
+
+def require_equal_weights(session: Session) -> None:
+    """Raise EnvironmentFailure unless all ranks hold the same weights, bit for bit."""
+    digests = session.strategy.gather(weights_digest(session.variables))
+    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if different:
+        raise EnvironmentFailure(
+            f"the weights of ranks {different} are not those of rank 0: gradients were not reduced"
+        )
+
+
+def announce(session: Session, done: int) -> None:
+    """Rank 0 says what is about to happen."""
+    if not session.is_root:
+        return
+    settings, steps, size = session.settings, session.steps, session.strategy.size
+    parameters = session.model.count_params()
+    epochs = (
+        f"epochs {done + FIRST_EPOCH} to {settings.epochs}" if done < settings.epochs else f"its {done} epochs are done"
+    )
+    tell("train", f"{session.run}: {settings.model} of {parameters:,} parameters, {epochs}")
+    slices = len(session.manifest.splits["train"])
+    tell(
+        "train",
+        f"{steps.total:,} examples in {slices} slices on {size} ranks: {steps.number} steps of {settings.batch} each",
+    )
+
+
+def finish(session: Session, history: list[Metrics], result: Metrics, clock: Run) -> None:
+    """Rank 0 writes down the result, its marker last, and shows the summary."""
+    work = session.run / "_work"
+    for name in ("result.json", RUN_FILE):
+        (session.run / name).delete()
+    publish_bytes(session.run / RUN_FILE, work, json_bytes(clock.finished()))
+    settings = {**session.identity["settings"], "epochs": session.settings.epochs}
+    marker = {"format": RESULT_FORMAT, **session.identity, "settings": settings, "epochs": history, "result": result}
+    publish_bytes(session.run / "result.json", work, json_bytes(marker))
+    work.delete()
+    facts = {
+        "model": session.settings.model,
+        "ranks": session.strategy.size,
+        "epochs": session.settings.epochs,
+        "global_batch": session.settings.batch * session.strategy.size,
+        **{name: round(value, 4) for name, value in {**(history[-1] if history else {}), **result}.items()},
+        "seconds": round(clock.seconds, 1),
+    }
+    Summary("train", str(session.run), not history, facts).show(session.settings.json)

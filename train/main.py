@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Train a model on slices, one process for each rank.
+
+    horovodrun -np 8 train/main.py
+    horovodrun -np 2 train/main.py --data data/flowers --model cnn --epochs 20
+
+This file is what a rank is started with: it reads the command line, takes its share of the cores, and only then loads
+TensorFlow. The loop itself is in train/loop.py, to be read from top to bottom.
+"""
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from etl.errors import UsageError, run_reporting
+from train.settings import Settings, command
+
+
+def start(settings: Settings) -> None:
+    """Load the loop, with this rank's thread budget in force, and run it."""
+    claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from train.loop import train
+
+    train(settings)
+
+
+def claim_cores(local_rank: int, local_size: int) -> None:
+    """Pin this rank to its own cores, and give its thread pools as many threads as it has cores.
+
+    Ranks that share cores without a budget start a pool for all cores each, and crawl.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    own = cores_of(cores, local_rank, local_size)
+    os.sched_setaffinity(0, own)
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, str(len(own)))
+
+
+def cores_of(cores: list[int], local_rank: int, local_size: int) -> list[int]:
+    """The cores of one of ``local_size`` ranks: equal shares, or one each in turn where ranks outnumber cores."""
+    if local_size >= len(cores):
+        return [cores[local_rank % len(cores)]]
+    return cores[len(cores) * local_rank // local_size : len(cores) * (local_rank + 1) // local_size]
+
+
+def main() -> NoReturn:
+    """Entry point of a rank; exits 0, 1, 2, 3 or 130, without waiting for threads that may never end."""
+
+    def run() -> int:
+        try:
+            command(start).main(standalone_mode=False)
+        except click.ClickException as error:
+            wrong = UsageError(f"{error.format_message()} (see: train/main.py --help)")
+            wrong.told = rank != "0"
+            raise wrong from None
+        except UsageError as error:
+            error.told = error.told or rank != "0"  # every rank has the same settings, and so the same to say
+            raise
+        return 0
+
+    rank = os.environ.get("HOROVOD_RANK", "0")
+    status = run_reporting(run, f"rank {rank}: " if "HOROVOD_RANK" in os.environ else "")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

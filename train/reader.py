@@ -1,0 +1,129 @@
+"""Reads a rank's share of a split: serialized examples in the order of an epoch, batch by batch. Imports no TensorFlow.
+
+A block of a slice is read with one call and checked with one CRC32C over all its bytes.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from etl import tables
+from etl.errors import DataError
+from etl.manifest import BLOCKS_FILE, Manifest, Slice
+from etl.permute import Integers
+from etl.storage import Place
+from etl.tfrecord import FOOTER_BYTES, HEADER_BYTES, parse_index
+from train.order import EpochOrder, Interval, Steps, Stretch, share
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of one slice: int64 arrays of shape (blocks,), ``crc32c`` uint32; ``first`` is a record's number."""
+
+    first: Integers
+    records: Integers
+    offset: Integers
+    size: Integers
+    crc32c: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``examples`` are serialized; the first ``real`` count, the others repeat one to fill the batch."""
+
+    examples: list[bytes]
+    real: int
+
+
+class SplitReader:
+    """The slices of one split below the folder of their manifest.
+
+    Raises DataError where the table of blocks does not fit the manifest.
+    """
+
+    def __init__(self, folder: Place, manifest: Manifest, split: str) -> None:
+        self._folder = folder
+        self._slices = manifest.splits[split]
+        self._blocks = _read_blocks(folder, self._slices)
+        self._index: dict[int, tuple[Integers, Integers]] = {}
+
+    @property
+    def total(self) -> int:
+        """Examples of the split."""
+        return sum(each.records for each in self._slices)
+
+    def order(self, seed: int, epoch: int) -> EpochOrder:
+        return EpochOrder([blocks.records for blocks in self._blocks], seed, epoch)
+
+    def batches(
+        self, order: EpochOrder, steps: Steps, rank: int, start: Sequence[Interval] | None = None
+    ) -> Iterator[Batch]:
+        """The batches of ``rank``: as many as there are steps, each of the full size.
+
+        ``start`` is what is left of the epoch; all of it where not given.
+
+        Raises DataError, naming slice and offset, for a damaged block.
+        """
+        left = share([(0, order.total)] if start is None else start, rank, steps.world_size)
+        records = self._records(order, left)
+        filler = b""
+        for step in range(steps.number):
+            real = steps.real(rank, step)
+            examples = list(itertools.islice(records, real))
+            filler = examples[-1] if examples else filler
+            yield Batch(examples + [filler] * (steps.batch - real), real)
+
+    def _records(self, order: EpochOrder, intervals: Sequence[Interval]) -> Iterator[bytes]:
+        for stretch in order.stretches(intervals):
+            yield from self._read(stretch)
+
+    def _read(self, stretch: Stretch) -> list[bytes]:
+        """The serialized examples of a stretch, in its order."""
+        blocks = self._blocks[stretch.slice]
+        offsets, sizes = self._offsets(stretch.slice)
+        holding = np.searchsorted(blocks.first, stretch.records, side="right") - 1
+        place = self._folder / f"{self._slices[stretch.slice].name}.tfrecord"
+        with place.open_input() as file:
+            content = {int(block): self._read_block(file, place, blocks, int(block)) for block in np.unique(holding)}
+        examples = []
+        for block, record in zip(holding.tolist(), stretch.records.tolist(), strict=True):
+            start = int(offsets[record]) - int(blocks.offset[block])
+            data = content[block]
+            examples.append(bytes(data[start + HEADER_BYTES : start + int(sizes[record]) - FOOTER_BYTES]))
+        return examples
+
+    @staticmethod
+    def _read_block(file: pa.NativeFile, place: Place, blocks: Blocks, block: int) -> memoryview:
+        offset, size = int(blocks.offset[block]), int(blocks.size[block])
+        file.seek(offset)
+        data = memoryview(file.read_buffer(size)).cast("B")
+        if len(data) != size or crc32c(data) != int(blocks.crc32c[block]):
+            raise DataError(f"{place} is damaged between offset {offset} and {offset + size}; see: ringslice verify")
+        return data
+
+    def _offsets(self, number: int) -> tuple[Integers, Integers]:
+        if number not in self._index:
+            place = self._folder / f"{self._slices[number].name}.idx"
+            self._index[number] = parse_index(place.read_bytes(), str(place))
+            if len(self._index[number][0]) != self._slices[number].records:
+                raise DataError(f"{place} does not list {self._slices[number].records} records; see: ringslice verify")
+        return self._index[number]
+
+
+def _read_blocks(folder: Place, slices: Sequence[Slice]) -> list[Blocks]:
+    table = tables.read_table(folder / BLOCKS_FILE)
+    columns = {name: table[name].to_numpy() for name in ("first", "records", "offset", "size", "crc32c")}
+    names = np.array(table["slice"].to_pylist())
+    found = []
+    for each in slices:
+        own = np.flatnonzero(names == each.name)
+        blocks = Blocks(**{name: column[own] for name, column in columns.items()})
+        if int(blocks.records.sum()) != each.records or int(blocks.size.sum()) != each.size_bytes:
+            raise DataError(f"{folder / BLOCKS_FILE} does not fit the slice {each.name}; see: ringslice verify")
+        found.append(blocks)
+    return found

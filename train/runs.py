@@ -1,0 +1,64 @@
+"""Where a run finds its slices and where it leaves what it makes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from etl.errors import UsageError
+from etl.stages import Stage, slices_stage
+from etl.storage import Place, open_place
+
+RESULT_FORMAT = "ringslice.run/1"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Finished slices: the root they belong to, their name, manifest and fingerprint."""
+
+    root: str
+    name: str
+    manifest: dict[str, Any]
+    fingerprint: str
+
+    @property
+    def folder(self) -> Place:
+        return slices_stage(open_place(self.root), self.name).folder
+
+
+def find_dataset(place: str, name: str | None) -> Dataset:
+    """The slices called ``name`` at ``place``, a root or a folder of roots; the newest finished ones without a name.
+
+    Raises UsageError where there are none.
+    """
+    start = open_place(place)
+    roots = [start, *(start / info.base_name for info in start.children() if not info.is_file)]
+    stages = [(root, stage) for root in roots for stage in _finished(root) if name in (None, stage.folder.name)]
+    if not stages:
+        wanted = f"slices called {name!r}" if name else "finished slices"
+        raise UsageError(
+            f"no {wanted} under {start}; make some with: ringslice pipeline SOURCE {start} (or give --data ROOT)"
+        )
+    root, stage = max(stages, key=lambda found: (found[1].read_run().get("finished", ""), found[0].path))
+    return Dataset(root.uri, stage.folder.name, stage.read_marker(), stage.fingerprint())
+
+
+def _finished(root: Place) -> list[Stage]:
+    names = [info.base_name for info in (root / "slices").children() if not info.is_file]
+    stages = [slices_stage(root, name) for name in names if not name.startswith((".", "_"))]
+    return [stage for stage in stages if stage.marker.exists()]
+
+
+def choose_run(root: Place, name: str | None, resume: bool) -> Place:
+    """The folder of the run called ``name``; without a name the newest run's to ``resume``, else the next number's.
+
+    Raises UsageError where a run of that name is there and ``resume`` is not set.
+    """
+    if name is not None and (not name or "/" in name or name.startswith((".", "_"))):
+        raise UsageError(f"--run {name!r} is no plain folder name; give something like 'first-try'")
+    there = [info.base_name for info in (root / "runs").children() if not info.is_file]
+    numbered = sorted(int(each[4:]) for each in there if each.startswith("run-") and each[4:].isdigit())
+    if name is None:
+        number = (numbered[-1] if numbered else 0) + (0 if resume and numbered else 1)
+        return root / "runs" / f"run-{number:04d}"
+    if name in there and not resume:
+        raise UsageError(f"{root / 'runs' / name} is there already; give --resume to go on with it, or another --run")
+    return root / "runs" / name

@@ -1,0 +1,130 @@
+"""The settings of a run, and its command line. Imports no TensorFlow: --help and a wrong option answer at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from etl.errors import UsageError
+from etl.places import DATA_PLACE, default_data_place
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of a run; the options of `command` say what each means."""
+
+    data: str
+    name: str | None
+    model: str
+    epochs: int
+    batch: int
+    lr: float
+    momentum: float
+    warmup_epochs: float
+    decay: str
+    drop_last: bool
+    seed: int
+    run: str | None
+    resume: bool
+    audit: bool
+    json: bool
+
+    def __post_init__(self) -> None:
+        for flag, value, least in (
+            ("--epochs", self.epochs, 1),
+            ("--batch", self.batch, 1),
+            ("--warmup-epochs", self.warmup_epochs, 0),
+        ):
+            if value < least:
+                raise UsageError(f"{flag} {value} is out of range; give at least {least}")
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"--momentum {self.momentum:g} is out of range; give a number from 0 to below 1")
+
+    def of_training(self) -> dict[str, Any]:
+        """Those that decide what is learned: a run is resumed with the same ones."""
+        names = ("model", "batch", "lr", "momentum", "warmup_epochs", "decay", "drop_last", "seed")
+        return {name: getattr(self, name) for name in names}
+
+
+_OPTIONS = (
+    click.option(
+        "--data",
+        default=default_data_place,
+        metavar="ROOT",
+        help=f"The dataset's root, or a folder of roots. Default: ${DATA_PLACE}, else ./data.",
+    ),
+    click.option("--name", help="Name of the slices. Default: the newest finished ones."),
+    click.option(
+        "--model",
+        default="cnn",
+        show_default=True,
+        help="mlp, cnn, or module:function, a function of (image shape, classes) that gives a Keras model of logits.",
+    ),
+    click.option("--epochs", type=int, default=10, show_default=True, help="Passes over the training split."),
+    click.option(
+        "--batch",
+        type=int,
+        default=64,
+        show_default=True,
+        help="Examples per step on each rank; the global batch is this times the ranks.",
+    ),
+    click.option(
+        "--lr",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="Learning rate for one rank; it is multiplied by the number of ranks.",
+    ),
+    click.option("--momentum", type=float, default=0.9, show_default=True, help="Nesterov momentum of SGD."),
+    click.option(
+        "--warmup-epochs",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Epochs over which the rate grows to its full size.",
+    ),
+    click.option(
+        "--decay",
+        type=click.Choice(["cosine", "none"]),
+        default="cosine",
+        show_default=True,
+        help="How the rate falls after that.",
+    ),
+    click.option(
+        "--drop-last",
+        is_flag=True,
+        help="Leave out what does not fill a batch on every rank, instead of filling up with repeats of no weight.",
+    ),
+    click.option(
+        "--seed", type=int, default=0, show_default=True, help="Seed of the first weights and of the order of examples."
+    ),
+    click.option("--run", help="Name of the run, under ROOT/runs. Default: the next number."),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Go on with the run (the newest one without --run) from its last checkpoint, if there is one.",
+    ),
+    click.option(
+        "--audit", is_flag=True, help="Every rank writes down the keys of the examples it consumed, under the run."
+    ),
+    click.option("--json", is_flag=True, help="Print the summary as JSON on standard output."),
+)
+
+
+def command(start: Callable[[Settings], None]) -> click.Command:
+    """The command line; ``start`` is called with the settings."""
+
+    def run(**values: Any) -> None:
+        start(Settings(**values))
+
+    run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
+
+    After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
+    under ROOT/runs; at the end it evaluates every example of the test split exactly once."""
+    decorated: Any = run
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    settings = {"help_option_names": ["-h", "--help"]}
+    epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --model cnn --epochs 20"
+    return click.command("train/main.py", context_settings=settings, epilog=epilog)(decorated)

@@ -1,0 +1,105 @@
+"""What differs between ways of training in parallel, behind one small interface; Horovod is the one there is."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+from etl.errors import RingsliceError
+
+T = TypeVar("T")
+
+
+class RootFailed(RingsliceError):
+    """Rank 0 failed and said why; this rank ends with the same status, without a word."""
+
+    told = True
+
+    def __init__(self, status: int) -> None:
+        super().__init__("rank 0 failed")
+        self.status = status
+
+
+class Strategy(Protocol):
+    """``rank`` counts all processes from 0 to before ``size``, ``local_rank`` those of one host."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The mean over all ranks of each tensor, in one grouped all-reduce."""
+        ...
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sums over all ranks, in float64."""
+        ...
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Give every rank the values that rank 0 has for these Keras variables."""
+        ...
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank."""
+        ...
+
+    def from_root(self, make: Callable[[], T]) -> T:
+        """What ``make`` returns on rank 0, on every rank. Where it raises there, every rank raises."""
+        ...
+
+
+class Horovod:
+    """Ranks in a ring, started by ``horovodrun``; alone where there is none."""
+
+    def __init__(self) -> None:
+        hvd.init()
+        self.rank, self.size = hvd.rank(), hvd.size()
+        self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
+
+    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return [float(value) for value in hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum).numpy()]
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        # Horovod does not know Keras 3's variables, only the TensorFlow ones within
+        hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+
+    def gather(self, value: T) -> list[T]:
+        return list(hvd.allgather_object(value))
+
+    def from_root(self, make: Callable[[], T]) -> T:
+        value: T | None = None
+        error: Exception | None = None
+        if self.rank == 0:
+            try:
+                value = make()
+            except Exception as raised:  # told to all ranks first, then raised as it is
+                error = raised
+        failed, value = hvd.broadcast_object((getattr(error, "status", 1) if error else None, value), root_rank=0)
+        if error is not None:
+            raise error
+        if failed is not None:
+            raise RootFailed(failed)
+        return value
+
+
+def average_state(strategy: Strategy, variables: Sequence[Any]) -> None:
+    """Set variables that differ by rank (batch norm's running statistics) to their mean over all ranks."""
+    floating = [variable for variable in variables if np.issubdtype(np.dtype(variable.dtype), np.floating)]
+    if floating:
+        for variable, mean in zip(floating, strategy.average([variable.value for variable in floating]), strict=True):
+            variable.assign(mean)
+
+
+def weights_digest(variables: Sequence[Any]) -> str:
+    """SHA-256 of the bytes of all these variables, in their order."""
+    digest = hashlib.sha256()
+    for variable in variables:
+        digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
+    return digest.hexdigest()
