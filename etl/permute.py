@@ -34,7 +34,8 @@ def permutation(n: int, *seed: object) -> Integers:
 
 
 def _round_keys(seed: tuple[object, ...]) -> npt.NDArray[np.uint64]:
-    digest = hashlib.blake2b(repr(seed).encode(), digest_size=8 * _ROUNDS).digest()
+    plain = tuple(int(each) if isinstance(each, np.integer) else each for each in seed)
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8 * _ROUNDS).digest()
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
 
 

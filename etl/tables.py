@@ -7,6 +7,7 @@ last step reads footers only.
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
@@ -105,7 +106,7 @@ _FACTS = b"ringslice"
 def write_table(final: Place, work: Place, table: pa.Table, facts: Mapping[str, Any] | None = None) -> OutputFile:
     """Publish ``table`` as a Parquet file, with ``facts`` (JSON) in its schema's metadata."""
     if facts is not None:
-        table = table.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
+        table = table.replace_schema_metadata({_FACTS: json.dumps(facts)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     with publishing(final, work) as output:
@@ -146,30 +147,35 @@ def table_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
-    """The table in this Parquet file. Raises DataError where it cannot be read as one."""
-    try:
-        with place.open_input() as source:
-            return pq.read_table(source, columns=columns)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{place} is damaged: {str(error).splitlines()[0]}") from None
+    """The table in this Parquet file. Raises DataError where it cannot be read as one, or has not these ``columns``."""
+    with _reading(place) as source:
+        table = pq.read_table(source, columns=columns)
+        if missing := set(columns or ()) - set(table.column_names):
+            raise KeyError(f"no column {', '.join(sorted(missing))}")
+        return table
 
 
 def iterate_groups(place: Place) -> Iterator[pa.Table]:
     """The row groups of a table, one by one. Raises DataError where it cannot be read as one."""
-    try:
-        with place.open_input() as source:
-            file = pq.ParquetFile(source)
-            for group in range(file.num_row_groups):
-                yield file.read_row_group(group)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{place} is damaged: {str(error).splitlines()[0]}") from None
+    with _reading(place) as source:
+        file = pq.ParquetFile(source)
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group)
 
 
 def read_facts(place: Place) -> dict[str, Any]:
     """What `write_table` was given as facts. Raises DataError where there is nothing of that kind."""
-    try:
-        with place.open_input() as source:
-            metadata = pq.read_schema(source).metadata or {}
+    with _reading(place) as source:
+        metadata = pq.read_schema(source).metadata or {}
         return cast(dict[str, Any], json.loads(metadata[_FACTS]))
-    except (pa.ArrowInvalid, KeyError, ValueError) as error:
-        raise DataError(f"{place} is damaged: {str(error).splitlines()[0]}") from None
+
+
+@contextmanager
+def _reading(place: Place) -> Iterator[pa.NativeFile]:
+    with place.open_input() as source:
+        try:
+            yield source
+        except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
+                raise
+            raise DataError(f"{place} is damaged: {(str(error) or 'empty').splitlines()[0]}") from None

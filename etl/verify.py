@@ -15,6 +15,7 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.example import parse
+from etl.manifest import EXAMPLES_FILE
 from etl.parts import read_rows, records_place, rejects_places, rows_place
 from etl.progress import Progress
 from etl.slices import BlockCounter
@@ -26,6 +27,7 @@ from etl.tfrecord import Record, frame, parse_index, read_records
 MOST_NAMED = 10
 
 Row = dict[str, Any]
+KeyLabelCrc = tuple[str, int, int]
 
 
 @dataclass
@@ -101,7 +103,7 @@ def verify(root: Place, name: str, every_stage: bool = False) -> Summary:
         _check_part_files(normalized, dataset, findings)
     _check_rows(normalized, dataset, findings)
     _check_slices(slices, manifest, findings)
-    _check_exactly_once(slices, normalized, dataset, findings)
+    findings.collect(lambda: _check_exactly_once(slices, normalized, dataset, findings))
     if findings.lines:
         lines = "".join(f"\n  {line}" for line in findings.lines)
         raise DataError(f"{slices.folder} does not hold what is said of it, {len(findings.lines)} findings:{lines}")
@@ -233,41 +235,33 @@ class SliceCheck:
 def _check_exactly_once(slices: Stage, normalized: Stage, dataset: Row, findings: Findings) -> None:
     """The table of examples, which every slice was held against, has each row of ``normalized`` exactly once."""
     dealt, good = Multiset(), Multiset()
-    for table in _groups(tables.iterate_groups(slices.folder / "examples.parquet"), findings):
-        _add(dealt, table)
-    parts = (read_rows(normalized.folder, part["part"], ["key", "label", "crc32c"]) for part in dataset["parts"])
-    for table in _groups(parts, findings):
-        _add(good, table)
+    for row in _dealt_rows(slices):
+        dealt.add(*row)
+    for row in _good_rows(normalized, dataset):
+        good.add(*row)
     if dealt != good:
         findings.lines.append(
             f"{dealt.number} examples were dealt, {good.number} images are good, and they are not the same"
         )
-        findings.lines += _name_differences(slices, normalized, dataset)
+        findings.lines += _name_differences(Counter(_dealt_rows(slices)), Counter(_good_rows(normalized, dataset)))
 
 
-def _groups(groups: Iterator[pa.Table], findings: Findings) -> Iterator[pa.Table]:
-    try:
-        yield from groups
-    except (DataError, FileNotFoundError) as error:
-        findings.lines.append(str(error).splitlines()[0])
+def _dealt_rows(slices: Stage) -> Iterator[KeyLabelCrc]:
+    for table in tables.iterate_groups(slices.folder / EXAMPLES_FILE):
+        yield from _triples(table)
 
 
-def _add(multiset: Multiset, table: pa.Table) -> None:
-    for row in zip(*(table[name].to_pylist() for name in ("key", "label", "crc32c")), strict=True):
-        multiset.add(*row)
-
-
-def _name_differences(slices: Stage, normalized: Stage, dataset: Row) -> list[str]:
-    """The first few keys that are missing, doubled or changed. Holds all keys in memory; only a failure asks for it."""
-    dealt: Counter[tuple[str, int, int]] = Counter()
-    for table in tables.iterate_groups(slices.folder / "examples.parquet"):
-        dealt.update(zip(*(table[name].to_pylist() for name in ("key", "label", "crc32c")), strict=True))
-    good: Counter[tuple[str, int, int]] = Counter()
+def _good_rows(normalized: Stage, dataset: Row) -> Iterator[KeyLabelCrc]:
     for part in dataset["parts"]:
-        table = read_rows(normalized.folder, part["part"], ["key", "label", "crc32c"])
-        good.update(zip(*(table[name].to_pylist() for name in ("key", "label", "crc32c")), strict=True))
-    lines = [f"{key}: good, but not (or not so) in the slices" for key, _, _ in (good - dealt)]
-    lines += [
-        f"{key}: in the slices {dealt[row]} times, {good[row]} times good" for row in (dealt - good) for key in row[:1]
-    ]
+        yield from _triples(read_rows(normalized.folder, part["part"], ["key", "label", "crc32c"]))
+
+
+def _triples(table: pa.Table) -> Iterator[KeyLabelCrc]:
+    return zip(*(table[name].to_pylist() for name in ("key", "label", "crc32c")), strict=True)
+
+
+def _name_differences(dealt: Counter[KeyLabelCrc], good: Counter[KeyLabelCrc]) -> list[str]:
+    """The first few keys that are missing, doubled or changed. Holds all keys in memory; only a failure asks for it."""
+    lines = [f"{row[0]}: good, but not (or not so) in the slices" for row in good - dealt]
+    lines += [f"{row[0]}: {dealt[row]} times in the slices, {good[row]} times good" for row in dealt - good]
     return lines[:MOST_NAMED] + ([f"and {len(lines) - MOST_NAMED} more"] if len(lines) > MOST_NAMED else [])

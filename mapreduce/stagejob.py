@@ -63,9 +63,9 @@ class StageJob(MRJob):
         super().configure_args()
         self.add_passthru_arg("--job-file", metavar="URI", help="What every task needs to know; set by the driver.")
         add_arguments(self.arg_parser, (*self.OPTIONS, OVERWRITE, JSON))
-        self.arg_parser.usage = "%(prog)s [options] ROOT"
-        self.arg_parser.description = self.__doc__
-        self.arg_parser.epilog = f"example: {self.EXAMPLE}"
+
+    def _usage(self) -> str:  # what mrjob begins its --help with
+        return f"%(prog)s [options] ROOT\n\n{self.__doc__}\n\nExample: {self.EXAMPLE}"
 
     def load_args(self, args: list[str]) -> None:
         super().load_args(args)

@@ -63,4 +63,4 @@ def load(checkpoint: Checkpoint, variables: Sequence[Any]) -> None:
 
 
 def _name(number: int, variable: Any) -> str:
-    return f"{number:04d}-{variable.path.replace('/', '.')}"
+    return f"{number:04d}-{variable.name}"  # not its path, which counts the models that a process made before

@@ -10,6 +10,9 @@ TensorFlow. The loop itself is in train/loop.py, to be read from top to bottom.
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import click
@@ -22,9 +25,29 @@ def start(settings: Settings) -> None:
     """Load the loop, with this rank's thread budget in force, and run it."""
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from train.loop import train
-
+    with hushed():
+        from train.loop import train
     train(settings)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep standard error back while TensorFlow loads, for it greets every rank with lines that no setting turns off.
+
+    What was kept back is told after all where loading fails.
+    """
+    error_stream = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(error_stream, kept.read())
+            raise
+        finally:
+            os.dup2(error_stream, 2)
+            os.close(error_stream)
 
 
 def claim_cores(local_rank: int, local_size: int) -> None:

@@ -116,8 +116,8 @@ class SplitReader:
 
 
 def _read_blocks(folder: Place, slices: Sequence[Slice]) -> list[Blocks]:
-    table = tables.read_table(folder / BLOCKS_FILE)
-    columns = {name: table[name].to_numpy() for name in ("first", "records", "offset", "size", "crc32c")}
+    table = tables.read_table(folder / BLOCKS_FILE, tables.BLOCKS.names)
+    columns = {name: table[name].to_numpy() for name in table.column_names if name != "slice"}
     names = np.array(table["slice"].to_pylist())
     found = []
     for each in slices:

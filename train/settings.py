@@ -125,6 +125,6 @@ def command(start: Callable[[Settings], None]) -> click.Command:
     decorated: Any = run
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
-    settings = {"help_option_names": ["-h", "--help"]}
+    settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "RINGSLICE"}
     epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --model cnn --epochs 20"
     return click.command("train/main.py", context_settings=settings, epilog=epilog)(decorated)

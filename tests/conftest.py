@@ -1,0 +1,105 @@
+"""What tests share: real images, a finished dataset, and ways to run the commands as a user does."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.digits import write_digits
+
+REPOSITORY = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-size", "32KB")
+
+Finished = subprocess.CompletedProcess[str]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a user who has activated the project's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGSLICE_")}
+    return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "TF_CPP_MIN_LOG_LEVEL": "2"} | more
+
+
+def run(*words: object, cwd: Path = REPOSITORY, timeout_s: float = 120, **more: str) -> Finished:
+    """Run a command to its end; its output as text."""
+    return subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment(**more),
+        timeout=timeout_s,
+        capture_output=True,
+        text=True,
+    )
+
+
+def ringslice(*words: object, **more: str) -> Finished:
+    return run("ringslice", *words, **more)
+
+
+def horovodrun(ranks: int, *words: object, timeout_s: float = 240, **more: str) -> Finished:
+    return run("horovodrun", "-np", ranks, *words, timeout_s=timeout_s, **more)
+
+
+def succeeded(finished: Finished) -> Finished:
+    """The same, if it exited 0; what it printed, if not."""
+    assert finished.returncode == 0, (
+        f"{finished.args} exited {finished.returncode}\n{finished.stdout}\n{finished.stderr}"
+    )
+    return finished
+
+
+def failed(finished: Finished, status: int, line: str) -> None:
+    """It exited with ``status``, and told why in one line that holds ``line``; no traceback."""
+    errors = [each for each in finished.stderr.splitlines() if "ringslice: error:" in each]
+    assert finished.returncode == status, f"{finished.returncode}: {finished.stderr}"
+    assert len(errors) == 1, finished.stderr
+    assert line in errors[0], errors[0]
+    assert "Traceback" not in finished.stderr, finished.stderr
+
+
+def contents(folder: Path, *left_out: str) -> dict[str, bytes]:
+    """Every file below, by its path; without the names in ``left_out``."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in left_out)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 1,797 digits as PNG files in a folder per class."""
+    folder = tmp_path_factory.mktemp("source") / "digits"
+    write_digits(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def digits_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits through the whole pipeline, 8 training slices. Tests read it, and leave its slices as they are."""
+    root = tmp_path_factory.mktemp("roots") / "digits"
+    succeeded(ringslice("pipeline", digits, root, *DIGITS_OPTIONS, "--workers", 8))
+    return root
+
+
+TreeMaker = Callable[[Mapping[str, int]], Path]
+
+
+@pytest.fixture
+def make_tree(tmp_path: Path) -> TreeMaker:
+    """Makes a source folder of small seeded colour images, so many for each class."""
+
+    def make(counts: Mapping[str, int]) -> Path:
+        generator = np.random.default_rng(7)
+        folder = tmp_path / "source"
+        for name, count in counts.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                pixels = generator.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
+        return folder
+
+    return make

@@ -1,0 +1,182 @@
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from etl.errors import DataError, UsageError
+from etl.ingest import ingest
+from etl.storage import open_place
+from tests.conftest import TreeMaker, contents
+
+VALUES: dict[str, Any] = {"pack_size": 2000, "split_folders": False}
+
+
+def run(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dict[str, Any]:
+    summary = ingest(open_place(str(source)), open_place(str(root)), VALUES | values, overwrite)
+    return summary.to_json()
+
+
+def write_idx(
+    folder: Path, stem: str, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], zipped: bool
+) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, values in ((f"{stem}-images-idx{images.ndim}-ubyte", images), (f"{stem}-labels-idx1-ubyte", labels)):
+        header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+        data = header + values.astype(np.uint8).tobytes()
+        (folder / (name + ".gz" * zipped)).write_bytes(gzip.compress(data) if zipped else data)
+
+
+def test_packs_hold_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"b": 7, "a": 5}), tmp_path / "root"
+    (source / "a" / ".hidden").write_text("x")
+    (source / "readme.txt").write_text("x")
+    (source / "a" / "empty.png").write_bytes(b"")
+    told = run(source, root)
+    assert (told["images"], told["classes"], told["skipped_files"]) == (13, 2, 2)
+    assert told["packs"] > 1
+    rows = [row for path in sorted((root / "raw/packs").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
+    for row in rows:
+        data = (source / row["key"]).read_bytes()
+        pack = root / "raw/packs" / f"{row['pack']}.tar"
+        with tarfile.open(pack) as archive:
+            member = archive.getmember(row["key"])
+            assert (member.offset_data, member.size) == (row["offset"], row["size"])
+            assert archive.extractfile(member).read() == data  # type: ignore[union-attr]
+        assert row["sha256"] == hashlib.sha256(data).digest()
+        assert row["label"] == ["a", "b"].index(row["key"][0])
+
+
+def test_the_same_images_give_the_same_bytes_anywhere(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 4, "b": 4})
+    moved = shutil.copytree(source, tmp_path / "moved" / "elsewhere")
+    run(source, tmp_path / "one")
+    run(moved, tmp_path / "two")
+    assert contents(tmp_path / "one", "run.json") == contents(tmp_path / "two", "run.json")
+
+
+def test_a_second_run_does_nothing_and_another_dataset_is_refused(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 4, "b": 4}), tmp_path / "root"
+    run(source, root)
+    before = contents(root)
+    assert run(source, root)["already_done"]
+    os.utime(source / "a" / "000.png", (1, 1))
+    assert run(source, root)["already_done"]  # touched, but its content is the same
+    assert contents(root) == before
+    changed = source / "a" / "000.png"
+    changed.write_bytes(changed.read_bytes()[:-1] + b"!")
+    with pytest.raises(UsageError, match=r"a/000\.png differs"):
+        run(source, root)
+    (source / "a" / "new.png").write_bytes(b"x")
+    with pytest.raises(UsageError, match="already holds another"):
+        run(source, root)
+    with pytest.raises(UsageError, match="pack_bytes 2000 there, 9 asked"):
+        run(source, root, pack_size=9)
+    assert contents(root) == before
+    assert run(source, root, overwrite=True)["images"] == 9
+
+
+def test_an_unfinished_run_goes_on_and_that_of_another_source_does_not(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 6, "b": 6}), tmp_path / "root"
+    run(source, root)
+    whole = contents(root, "run.json")
+    plan = root / "raw" / "_work" / "plan.json"
+
+    def undo(keep: int) -> None:
+        (root / "raw" / "dataset.json").unlink()
+        packs = sorted((root / "raw" / "packs").iterdir(), key=lambda path: (path.stem, path.suffix == ".parquet"))
+        for path in packs[keep:]:  # a pack's list comes after the pack
+            path.unlink()
+
+    # a run that was killed leaves packs, an attempt, and its plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("etl.ingest._write_packs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(source, tmp_path / "other")
+    killed_plan = (tmp_path / "other" / "raw" / "_work" / "plan.json").read_bytes()
+    undo(keep=3)
+    plan.parent.mkdir()
+    plan.write_bytes(killed_plan)
+    (plan.parent / "attempt-host-1-ab").write_bytes(b"half")
+    kept = (root / "raw" / "packs" / "pack-00000.tar").stat().st_mtime_ns
+    run(source, root)
+    assert contents(root, "run.json") == whole
+    assert (root / "raw" / "packs" / "pack-00000.tar").stat().st_mtime_ns == kept
+    undo(keep=3)
+    plan.parent.mkdir()
+    plan.write_bytes(killed_plan.replace(b"2000", b"2001"))
+    run(source, root)
+    assert contents(root, "run.json") == whole
+    assert (root / "raw" / "packs" / "pack-00000.tar").stat().st_mtime_ns != kept
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_idx_files_keep_their_pixels_and_splits(tmp_path: Path, zipped: bool, channels: int) -> None:
+    shape = (12, 5, 4) if channels == 1 else (12, 5, 4, 3)
+    images = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    labels = np.arange(12) % 11  # as numbers, not as text: 10 comes after 9
+    write_idx(tmp_path / "idx", "train", images[:8], labels[:8], zipped)
+    write_idx(tmp_path / "idx", "t10k", images[8:], labels[8:], zipped)
+    told = run(tmp_path / "idx", tmp_path / "root")
+    assert told["source_splits"] == {"test": 4, "train": 8}
+    rows = [row for path in (tmp_path / "root/raw/packs").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    for row in rows:
+        stem, number = row["key"].split(".")[0].split("/")
+        place = int(number) + (8 if stem == "t10k" else 0)
+        data = (tmp_path / "root/raw/packs" / f"{row['pack']}.tar").read_bytes()
+        member = data[row["offset"] : row["offset"] + row["size"]]
+        assert member.endswith(b" 4 5 255\n" + images[place].tobytes())
+        assert row["label"] == labels[place]
+
+
+def test_folders_of_splits(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"train/a": 2, "val/a": 1, "test/b": 1})
+    with pytest.raises(UsageError, match="look like splits, not classes; give --split-folders"):
+        run(source, tmp_path / "root")
+    assert run(source, tmp_path / "root", split_folders=True)["source_splits"] == {
+        "test": 1,
+        "train": 2,
+        "validation": 1,
+    }
+    with pytest.raises(UsageError, match="names no split"):
+        run(make_tree({"dev/a": 1}), tmp_path / "other", split_folders=True)
+
+
+def test_what_is_no_source_is_told(make_tree: TreeMaker, tmp_path: Path) -> None:
+    images = np.zeros((3, 2, 2), np.uint8)
+    with pytest.raises(UsageError, match="no such folder"):
+        run(tmp_path / "nowhere", tmp_path / "root")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no images in"):
+        run(tmp_path / "empty", tmp_path / "root")
+    write_idx(tmp_path / "idx", "train", images, np.zeros(2), zipped=False)
+    with pytest.raises(DataError, match="do not belong together"):
+        run(tmp_path / "idx", tmp_path / "root")
+    (tmp_path / "idx" / "train-labels-idx1-ubyte").unlink()
+    with pytest.raises(UsageError, match="no labels beside it; expected train-labels-idx1-ubyte"):
+        run(tmp_path / "idx", tmp_path / "root")
+    write_idx(tmp_path / "cut", "train", images, np.zeros(3), zipped=True)
+    path = tmp_path / "cut" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="no whole gzip file"):
+        run(tmp_path / "cut", tmp_path / "root")
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 3]) + np.array([3, 2, 2], ">u4").tobytes() + bytes(11)))
+    with pytest.raises(DataError, match="truncated or too long"):
+        run(tmp_path / "cut", tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+def test_files_of_somebody_else_are_left_alone(make_tree: TreeMaker, tmp_path: Path) -> None:
+    (tmp_path / "root" / "raw").mkdir(parents=True)
+    (tmp_path / "root" / "raw" / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds files but neither"):
+        run(make_tree({"a": 1}), tmp_path / "root")
+    assert contents(tmp_path / "root") == {"raw/thesis.txt": b"mine"}

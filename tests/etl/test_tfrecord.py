@@ -1,0 +1,66 @@
+import io
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.errors import DataError
+from etl.example import ImageExample, parse, serialize
+from etl.tfrecord import frame, index_bytes, parse_index, read_records
+
+EXAMPLE = ImageExample("a/ü.png", 3, "ü", "PNG", 2, 1, 3, b"\x89PNG\0\xff")
+
+
+@given(st.lists(st.binary(max_size=300), max_size=6))
+def test_what_is_framed_is_read(datas: list[bytes]) -> None:
+    file = b"".join(frame(data)[0] for data in datas)
+    records = list(read_records(io.BytesIO(file), "x"))
+    assert [record.data for record in records] == datas
+    assert [record.offset for record in records] == [sum(r.size for r in records[:i]) for i in range(len(datas))]
+
+
+def test_framing_is_tensorflows(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    datas = [b"", b"one", b"x" * 1000]
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for data in datas:
+            writer.write(data)
+    assert (tmp_path / "theirs").read_bytes() == b"".join(frame(data)[0] for data in datas)
+
+
+def test_every_flipped_bit_and_every_cut_within_a_record_is_found() -> None:
+    file = frame(b"abc")[0] + frame(b"defg")[0]
+    for bit in range(8 * len(file)):
+        damaged = bytearray(file)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DataError, match="x"):
+            list(read_records(io.BytesIO(bytes(damaged)), "x"))
+    boundary = len(frame(b"abc")[0])
+    for length in set(range(1, len(file))) - {boundary}:
+        with pytest.raises(DataError, match="ends within"):
+            list(read_records(io.BytesIO(file[:length]), "x"))
+
+
+def test_an_index_is_a_line_of_offset_and_size_per_record() -> None:
+    text = index_bytes([0, 19], [19, 20])
+    assert text == b"0 19\n19 20\n"
+    offsets, sizes = parse_index(text, "x")
+    assert (offsets.tolist(), sizes.tolist()) == ([0, 19], [19, 20])
+    for wrong in (b"1 2 3", b"a b"):
+        with pytest.raises(DataError, match="no index"):
+            parse_index(wrong, "x")
+
+
+def test_an_example_is_tensorflows_example() -> None:
+    theirs = tf.train.Example.FromString(serialize(EXAMPLE))
+    assert theirs.features.feature["image/encoded"].bytes_list.value[0] == EXAMPLE.encoded
+    assert theirs.features.feature["image/class/label"].int64_list.value[0] == 3
+    assert theirs.features.feature["image/key"].bytes_list.value[0].decode() == "a/ü.png"
+    assert theirs.SerializeToString(deterministic=True) == serialize(EXAMPLE)
+    assert parse(theirs.SerializeToString()) == EXAMPLE
+
+
+@pytest.mark.parametrize("wrong", [b"\xff\xff", b"", serialize(EXAMPLE)[:-3]])
+def test_bytes_that_are_no_example_are_refused(wrong: bytes) -> None:
+    with pytest.raises(DataError, match="not an example"):
+        parse(wrong)

@@ -1,0 +1,170 @@
+"""The jobs from bytes, in process, and their results by every runner."""
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from etl.example import parse
+from etl.tfrecord import read_records
+from mapreduce.normalize import Normalize
+from mapreduce.shard import Shard, order_key
+from tests.conftest import TreeMaker, contents, failed, ringslice, run, succeeded
+
+SMALL = ("-r", "inline", "--size", "8", "--format", "png")
+
+
+def ingest(source: Path, root: Path, *words: object) -> Path:
+    succeeded(ringslice("ingest", source, root, *words))
+    return root
+
+
+def job_file(root: Path, **job: Any) -> str:
+    path = root / "job.json"
+    path.write_text(json.dumps({"root": str(root), **job}))
+    return str(path)
+
+
+def test_normalize_maps_a_line_to_a_part(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = ingest(make_tree({"a": 3, "b": 2}), tmp_path / "root")
+    config = {"size": [8, 8], "fit": "crop", "color": "rgb", "format": "png"}
+    job = Normalize(["--mapper", "--job-file", job_file(root, config=config, classes=["a", "b"])])
+    job.sandbox(stdin=io.BytesIO(b'{"pack": "pack-00000"}\n'))
+    job.run_mapper()
+    assert job.stdout.getvalue() == b'"pack-00000"\t5\n'
+    with (root / "normalized/parts/pack-00000.tfrecord").open("rb") as stream:
+        examples = [parse(record.data) for record in read_records(stream, "x")]
+    assert [(example.key, example.label, example.text) for example in examples] == [
+        *((f"a/{number:03d}.png", 0, "a") for number in range(3)),
+        *((f"b/{number:03d}.png", 1, "b") for number in range(2)),
+    ]
+    assert {(example.height, example.width, example.channels, example.format) for example in examples} == {
+        (8, 8, 3, "PNG")
+    }
+
+
+def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = ingest(make_tree({"a": 4}), tmp_path / "root")
+    succeeded(ringslice("normalize", root, *SMALL))
+    config = {"partition": "uniform", "split": {"train": "1"}, "slices": {"train": 2}, "seed": 0}
+    names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
+    told = {"folder": str(root / "slices/x"), "config": config, "classes": 1, "counts": [[4]], "slices": names}
+    arguments = ["--job-file", job_file(root, **told, todo=[0, 1])]
+    mapper = Shard(["--mapper", *arguments])
+    mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": [0]}\n'))
+    mapper.run_mapper()
+    lines = sorted(mapper.stdout.getvalue().splitlines(keepends=True))
+    assert [line[:8] for line in lines] == [b"00000000"] * 2 + [b"00000001"] * 2
+    reducer = Shard(["--reducer", *arguments])
+    reducer.sandbox(stdin=io.BytesIO(b"".join(lines)))
+    reducer.run_reducer()
+    for number, (_, name, _) in enumerate(names):
+        with (root / f"slices/x/{name}.tfrecord").open("rb") as stream:
+            keys = [parse(record.data).key for record in read_records(stream, "x")]
+        assert keys == sorted(keys, key=lambda key: order_key(key, 0))
+        assert len(keys) == 2, number
+    only = Shard(["--mapper", "--job-file", job_file(root, **told, todo=[1])])
+    only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": [0]}\n'))
+    only.run_mapper()
+    assert sorted(only.stdout.getvalue().splitlines(keepends=True)) == lines[2:]
+
+
+@pytest.fixture
+def digits_copy(digits_root: Path, tmp_path: Path) -> Path:
+    """The digits' raw packs in a root of their own."""
+    shutil.copytree(digits_root / "raw", tmp_path / "root" / "raw")
+    return tmp_path / "root"
+
+
+def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy: Path) -> None:
+    image = ("--size", "28", "--color", "gray", "--format", "png")
+    succeeded(run("mapreduce/normalize.py", "-r", "inline", digits_copy, *image))
+    succeeded(run("mapreduce/shard.py", "-r", "inline", digits_copy))
+    for stage in ("normalized", "slices"):
+        assert contents(digits_copy / stage, "run.json") == contents(digits_root / stage, "run.json")
+
+
+def test_seed_and_partition_decide_the_slices(digits_root: Path, digits_copy: Path) -> None:
+    shutil.copytree(digits_root / "normalized", digits_copy / "normalized")
+    before = contents(digits_copy / "normalized")
+    for name, words in (("seed", ("--seed", 1)), ("uniform", ("--partition", "uniform")), ("again", ())):
+        succeeded(ringslice("shard", digits_copy, "-r", "inline", "--name", name, *words))
+    assert contents(digits_copy / "normalized") == before
+    keys = {name: keys_by_split(digits_copy / "slices" / name) for name in ("seed", "uniform", "again")}
+    assert keys["again"] == keys_by_split(digits_root / "slices" / "default")
+    assert contents(digits_copy / "slices/again", "run.json") == contents(digits_root / "slices/default", "run.json")
+    assert keys["seed"]["test"] != keys["again"]["test"]
+    assert every(keys["uniform"]) == every(keys["again"])
+
+
+def keys_by_split(folder: Path) -> dict[str, list[str]]:
+    rows = pq.read_table(folder / "examples.parquet", columns=["key", "split"]).to_pylist()
+    return {split: [row["key"] for row in rows if row["split"] == split] for split in ("train", "validation", "test")}
+
+
+def every(keys: dict[str, list[str]]) -> list[str]:
+    return sorted(key for split in keys.values() for key in split)
+
+
+def test_what_is_done_is_not_done_again(digits_root: Path) -> None:
+    before = contents(digits_root)
+    told = succeeded(ringslice("normalize", digits_root, "--size", 28, "--color", "gray", "--format", "png", "--json"))
+    assert json.loads(told.stdout)["already_done"]
+    assert "done before" in succeeded(ringslice("shard", digits_root)).stdout
+    failed(ringslice("normalize", digits_root, "--size", 32), 2, "size [28, 28] there, [32, 32] asked")
+    failed(ringslice("shard", digits_root, "--seed", 3), 2, "seed 0 there, 3 asked")
+    assert contents(digits_root) == before
+
+
+def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 30, "b": 30}), tmp_path / "root"
+    good = (source / "a/000.png").read_bytes()
+    bad = {"a/cut.png": good[:60], "b/empty.png": b"", "b/text.jpg": b"hello"}
+    for key, data in bad.items():
+        (source / key).write_bytes(data)
+    ingest(source, root, "--pack-size", "2KB")
+    failed(
+        ringslice("normalize", root, *SMALL), 1, "3 of 63 images are unusable (1 empty, 1 not-an-image, 1 truncated)"
+    )
+    assert not (root / "normalized/dataset.json").exists()
+    parts = contents(root / "normalized/parts")
+    told = json.loads(succeeded(ringslice("normalize", root, *SMALL, "--max-rejects", 0.05, "--json")).stdout)
+    assert (told["images"], told["good"], told["rejects"]) == (63, 60, 3)
+    assert contents(root / "normalized/parts") == parts  # kept, not made again
+    rows = [row for path in (root / "normalized/rejects").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert {row["key"]: row["reason"] for row in rows} == {
+        "a/cut.png": "truncated",
+        "b/empty.png": "empty",
+        "b/text.jpg": "not-an-image",
+    }
+    for tar in (root / "normalized/rejects").glob("*.tar"):
+        with tarfile.open(tar) as archive:
+            for member in archive:
+                assert archive.extractfile(member).read() == bad.pop(member.name)  # type: ignore[union-attr]
+    assert not bad
+    succeeded(ringslice("shard", root, "-r", "inline", "--workers", 2))
+    assert json.loads(succeeded(ringslice("verify", root, "--every-stage", "--json")).stdout)["examples"] == 60
+
+
+def test_a_damaged_pack_or_part_stops_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = ingest(make_tree({"a": 9}), tmp_path / "root")
+    pack = root / "raw/packs/pack-00000.tar"
+    whole = pack.read_bytes()
+    pack.write_bytes(whole[:600] + b"?" + whole[601:])
+    for runner in ("inline", "local"):
+        failed(ringslice("normalize", root, "-r", runner), 1, "pack-00000.tar is damaged at offset 512 (a/000.png)")
+    assert list((root / "normalized").rglob("*.tfrecord")) == []
+    pack.write_bytes(whole)
+    succeeded(ringslice("normalize", root, *SMALL))
+    part = root / "normalized/parts/pack-00000.tfrecord"
+    data = part.read_bytes()
+    part.write_bytes(data[:50] + b"?" + data[51:])
+    failed(ringslice("shard", root, "--workers", 1), 1, "pack-00000.tfrecord: wrong CRC of the data at offset 0")
+    assert not (root / "slices/default/manifest.json").exists()
+    part.write_bytes(data)
+    succeeded(ringslice("shard", root, "--workers", 1))

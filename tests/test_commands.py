@@ -1,0 +1,132 @@
+"""The commands as a user meets them: exit statuses, one clear line, nothing half-written."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, TreeMaker, contents, environment, failed, ringslice, run, succeeded
+
+
+@pytest.mark.parametrize("command", ["ingest", "normalize", "shard", "verify", "pipeline"])
+def test_help_has_an_example(command: str) -> None:
+    told = succeeded(ringslice(command, "--help")).stdout
+    assert f"Example: ringslice {command}" in told
+    assert "Usage:" in told
+
+
+@pytest.mark.parametrize("script", ["mapreduce/normalize.py", "mapreduce/shard.py"])
+def test_scripts_tell_their_options(script: str) -> None:
+    told = succeeded(run(script, "--help")).stdout
+    assert "ROOT" in told
+    assert "--overwrite" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("ingest", "/no/such/folder", "ROOT"), 2, "/no/such/folder: no such folder"),
+        (("ingest", "EMPTY", "ROOT"), 2, "no images in"),
+        (("ingest", "SOURCE", "s3://bucket/x"), 2, "cannot open 's3://bucket/x'"),
+        (("ingest",), 2, "Missing argument 'SOURCE'"),
+        (("ingest", "SOURCE", "ROOT", "--pack-size", "huge"), 2, "'huge' is no size in bytes"),
+        (("normalize", "ROOT"), 2, "holds no finished ingest"),
+        (("normalize", "ROOT", "--size", "0"), 2, "sides are from 1"),
+        (("normalize", "ROOT", "--fit", "round"), 2, "'round' is not one of"),
+        (("normalize", "ROOT", "--max-rejects", "2"), 2, "'2' is no fraction"),
+        (("normalize", "ROOT", "--colour", "gray"), 2, "No such option"),
+        (("shard", "ROOT"), 2, "holds no finished normalize"),
+        (("shard", "ROOT", "--split", "train=0.5"), 2, "not parts of 1"),
+        (("shard", "ROOT", "--workers", "0"), 2, "'0' is no whole number"),
+        (("verify", "ROOT"), 2, "holds no finished shard"),
+        (("verify", "ROOT", "--name", "../x"), 2, "no plain folder name"),
+        (("frobnicate",), 2, "No such command"),
+    ],
+)
+def test_wrong_use_gets_one_line_and_leaves_nothing(
+    words: tuple[str, ...], status: int, line: str, make_tree: TreeMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"ROOT": tmp_path / "root", "EMPTY": tmp_path / "empty", "SOURCE": make_tree({"a": 2})}
+    failed(ringslice(*(places.get(word, word) for word in words)), status, line)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "give exactly one ROOT"),
+        (("a", "b"), "give exactly one ROOT"),
+        (("-r", "emr", "a"), "runners are inline, local"),
+    ],
+)
+def test_wrong_use_of_a_script(words: tuple[str, ...], line: str) -> None:
+    failed(run("mapreduce/normalize.py", *words), 2, line)
+
+
+def test_more_slices_than_images(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    succeeded(ringslice("ingest", make_tree({"a": 3, "b": 3}), root))
+    succeeded(ringslice("normalize", root, "-r", "inline", "--size", 8))
+    failed(ringslice("shard", root, "--slices", 9), 2, "16 slices for 5 training examples")
+    assert not (root / "slices").exists()
+    failed(ringslice("shard", root, "--split", "source"), 1, "have no split of the source's own")
+
+
+def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_path: Path) -> None:
+    config, root = tmp_path / "nightly.toml", tmp_path / "root"
+    config.write_text('[normalize]\nsize = "8x6"\nrunner = "inline"\n[shard]\nworkers = 3\nrunner = "inline"\n')
+    told = ringslice("pipeline", make_tree({"a": 20}), root, "--config", config, "--workers", 2, "--json")
+    stages = json.loads(succeeded(told).stdout)
+    assert [stage["stage"] for stage in stages] == ["ingest", "normalize", "shard", "verify"]
+    assert json.loads((root / "normalized/dataset.json").read_text())["config"]["size"] == [8, 6]
+    assert stages[2]["slices"]["train"] == 2
+    config.write_text("[shard]\nwrokers = 3\n")
+    failed(ringslice("shard", root, "--config", config), 2, "has no option 'wrokers'")
+
+
+def test_the_place_comes_from_the_environment(make_tree: TreeMaker, tmp_path: Path) -> None:
+    succeeded(ringslice("ingest", make_tree({"a": 2}), RINGSLICE_DATA=str(tmp_path / "there")))
+    assert (tmp_path / "there/raw/dataset.json").exists()
+
+
+def test_a_terminal_gets_a_bar(make_tree: TreeMaker, tmp_path: Path) -> None:
+    command = f"ringslice ingest {make_tree({'a': 300})} {tmp_path / 'root'} --pack-size 1KB"
+    told = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        env=environment(TERM="xterm"),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0
+    assert "━" in told.stdout
+    assert "images to do" not in told.stdout
+
+
+FULL_DISK = """
+mount -t tmpfs -o size=200k none "$1" || exit 99
+ringslice ingest "$2" "$1/root"; status=$?
+find "$1/root" -type f | grep -v _work/plan.json
+exit $status
+"""
+
+
+def test_a_full_disk_ends_with_one_line_and_status_3(digits: Path, tmp_path: Path) -> None:
+    finished = run("unshare", "-rm", "sh", "-c", FULL_DISK, "sh", tmp_path, digits)
+    failed(finished, 3, "No space left on device")
+    assert finished.stdout == ""  # no file but the plan
+
+
+def test_stages_of_one_root_are_chained(make_tree: TreeMaker, tmp_path: Path) -> None:
+    """A root whose raw images were replaced: what was made of the old ones is not taken for current."""
+    source, root = make_tree({"a": 20}), tmp_path / "root"
+    words = ("-r", "inline", "--size", 8, "--workers", 1)
+    succeeded(ringslice("pipeline", source, root, *words))
+    (source / "a" / "000.png").write_bytes((source / "a" / "001.png").read_bytes())
+    failed(ringslice("pipeline", source, root, *words), 2, "already holds other")
+    succeeded(ringslice("ingest", source, root, "--overwrite"))
+    before = contents(root)
+    failed(ringslice("normalize", root, "-r", "inline", "--size", 8), 2, "made from other input")
+    assert contents(root) == before

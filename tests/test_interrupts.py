@@ -1,0 +1,136 @@
+"""Stages that are stopped in the middle, and run again: the same bytes as if nothing had happened."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import DIGITS_OPTIONS, REPOSITORY, contents, environment, ringslice, succeeded
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage's folder, its options, its marker, and the files that show it at work."""
+
+    name: str
+    folder: str
+    options: tuple[str, ...]
+    marker: str
+    sign: str
+
+
+STAGES = (
+    Stage("ingest", "raw", ("--pack-size", "4KB"), "raw/dataset.json", "raw/packs/*.parquet"),
+    Stage("normalize", "normalized", DIGITS_OPTIONS[:6], "normalized/dataset.json", "normalized/parts/*.parquet"),
+    Stage("shard", "slices", (), "slices/default/manifest.json", "slices/default/_work/slices/*.parquet"),
+)
+by_name = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A signal, to all processes of a stage or to its first alone, once so many of its files are published."""
+
+    number: signal.Signals
+    everyone: bool
+    after: int = 1
+
+
+CTRL_C = Stop(signal.SIGINT, everyone=True)
+SCHEDULER = Stop(signal.SIGTERM, everyone=False)
+KILL = Stop(signal.SIGKILL, everyone=True)
+
+
+class Running:
+    """A stage in a session of its own; what it tells goes to a file."""
+
+    def __init__(self, stage: Stage, source: Path, root: Path) -> None:
+        words = ["ingest", str(source)] if stage.name == "ingest" else [stage.name, "-r", "local"]
+        self._log = root.parent / f"{stage.name}-{time.monotonic_ns()}.log"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                ["ringslice", *words, str(root), *stage.options],
+                cwd=REPOSITORY,
+                env=environment(),
+                start_new_session=True,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    def wait(self) -> int:
+        return self.process.wait(60)
+
+    def told(self) -> str:
+        return self._log.read_text()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not holds():
+            assert self.process.poll() is None, f"it ended before it could be stopped: {self.told()}"
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.001)
+
+    def stop(self, how: Stop) -> None:
+        """Send the signal, and see every process of the session end."""
+        (os.killpg if how.everyone else os.kill)(self.process.pid, how.number)
+        self.wait()
+        deadline = time.monotonic() + 20
+        while left := self._session():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+
+    def _session(self) -> str:
+        return subprocess.run(["ps", "-s", str(self.process.pid), "-o", "args="], capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("undisturbed") / "root"
+    for stage in STAGES:
+        running = Running(stage, digits, root)
+        assert running.wait() == 0, running.told()
+    return root
+
+
+def stop_and_run_again(stage: Stage, how: Stop, source: Path, undisturbed: Path, root: Path) -> Running:
+    """Stop a stage in the middle, then run it to its end and compare; returns the one that was stopped."""
+    for earlier in STAGES[: STAGES.index(stage)]:
+        if not (root / earlier.folder).exists():
+            shutil.copytree(undisturbed / earlier.folder, root / earlier.folder)
+    stopped = Running(stage, source, root)
+    stopped.wait_until(lambda: len(list(root.glob(stage.sign))) >= how.after)
+    stopped.stop(how)
+    assert not (root / stage.marker).exists(), "it was done before it was stopped"
+    again = Running(stage, source, root)
+    assert again.wait() == 0, again.told()
+    assert contents(root / stage.folder, "run.json") == contents(undisturbed / stage.folder, "run.json")
+    return stopped
+
+
+@by_name
+@pytest.mark.parametrize("how", [CTRL_C, SCHEDULER, KILL], ids=["ctrl-c", "sigterm", "kill-9"])
+def test_a_stage_that_was_stopped_goes_on(
+    stage: Stage, how: Stop, digits: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    stopped = stop_and_run_again(stage, how, digits, undisturbed, tmp_path / "root")
+    if how is KILL:
+        assert stopped.process.returncode == -signal.SIGKILL
+        if stage.name == "shard":
+            assert "exactly once" in succeeded(ringslice("verify", tmp_path / "root", "--every-stage")).stdout
+    else:
+        assert stopped.process.returncode == 130
+        assert stopped.told().count("ringslice: error: interrupted") == 1, stopped.told()
+        assert "Traceback" not in stopped.told()
+
+
+@pytest.mark.chaos
+@by_name
+@pytest.mark.parametrize("after", [2, 3, 5, 7, 9])
+def test_killed_at_any_point(stage: Stage, after: int, digits: Path, undisturbed: Path, tmp_path: Path) -> None:
+    stop_and_run_again(stage, Stop(signal.SIGKILL, True, after), digits, undisturbed, tmp_path / "root")

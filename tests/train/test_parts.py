@@ -1,0 +1,129 @@
+"""The smaller parts of the trainer: rates, cores, models, checkpoints, and where runs live."""
+
+import itertools
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from etl.errors import DataError, UsageError
+from etl.storage import open_place
+from train import checkpoints
+from train.main import cores_of
+from train.models import build, cnn, mlp
+from train.runs import choose_run, find_dataset
+from train.schedule import Schedule
+
+
+def test_the_rate_warms_up_to_the_scaled_one_and_decays() -> None:
+    schedule = Schedule(0.1, 8, warmup_steps=10, total_steps=110)
+    rates = [schedule.rate(step) for step in range(110)]
+    assert rates[0] == pytest.approx(0.1 + 0.7 / 10)
+    assert rates[9] == rates[10] == pytest.approx(0.8)
+    assert rates[60] == pytest.approx(0.4)
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates[10:]))
+    assert 0 < rates[-1] < 0.001
+    assert Schedule(0.1, 2, 0, 10, "none").rate(9) == 0.2
+    with pytest.raises(UsageError, match="--lr 0 is no learning rate"):
+        Schedule(0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(("cores", "ranks"), [(2, 1), (2, 2), (2, 8), (16, 3), (16, 8), (1, 4)])
+def test_ranks_share_cores_evenly(cores: int, ranks: int) -> None:
+    own = [cores_of(list(range(cores)), rank, ranks) for rank in range(ranks)]
+    uses = [sum(core in each for each in own) for core in range(cores)]
+    assert all(own)
+    assert max(uses) - min(uses) <= 1
+    assert min(uses) >= 1
+
+
+def test_the_mlp_is_784_1024_10() -> None:
+    assert mlp((28, 28, 1), 10).count_params() == 784 * 1024 + 1024 + 1024 * 10 + 10
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (28, 28, 1), (57, 33, 3)])
+def test_the_cnn_takes_any_size(shape: tuple[int, int, int]) -> None:
+    assert cnn(shape, 7).output_shape == (None, 7)
+
+
+def test_a_model_begins_with_normalisation() -> None:
+    model = build("mlp", (2, 2, 3), 4, mean=[10, 20, 30], std=[1, 2, 4])
+    pixels = np.array([[[[11, 24, 30]] * 2] * 2], dtype=np.uint8)
+    assert np.allclose(keras.ops.convert_to_numpy(model.layers[0](pixels)), [1, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("resnet", "give mlp, cnn, or module:function"),
+        ("no_such_module:f", "No module named 'no_such_module'"),
+        ("json:nothing", "has no attribute 'nothing'"),
+        ("json:__name__", "is no function"),
+        ("tests.train.test_parts:wrong_model", r"gives \(None, 3\), not logits of shape \(batch, 10\)"),
+    ],
+)
+def test_a_model_that_cannot_be_is_told(name: str, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        build(name, (8, 8, 1), 10, [0], [1])
+
+
+def wrong_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    del classes
+    return mlp(shape, 3)
+
+
+def test_a_checkpoint_comes_back_and_damage_is_found(tmp_path: Path) -> None:
+    run = open_place(str(tmp_path))
+    model = mlp((2, 2, 1), 3)
+    assert checkpoints.newest(run) is None
+    for epoch in (9, 10):
+        checkpoints.save(run, epoch, model.variables, {"slices": "x"})
+    found = checkpoints.newest(run)
+    assert found is not None
+    assert (found.epoch, found.marker["slices"]) == (10, "x")
+    other = mlp((2, 2, 1), 3)
+    checkpoints.load(found, other.variables)
+    assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(model.variables, other.variables, strict=True))
+    with pytest.raises(UsageError, match="another model"):
+        checkpoints.load(found, cnn((2, 2, 1), 3).variables)
+    path = tmp_path / "checkpoints" / "epoch-0010.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="damaged"):
+        checkpoints.load(found, other.variables)
+
+
+def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
+    for root, name, finished in (
+        ("a", "default", "2026-01-02"),
+        ("b", "default", "2026-01-03"),
+        ("b", "old", "2026-01-01"),
+    ):
+        folder = tmp_path / root / "slices" / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"format": "ringslice.slices/1"}))
+        (folder / "run.json").write_text(json.dumps({"finished": finished}))
+    (tmp_path / "c" / "slices" / "unfinished").mkdir(parents=True)
+    found = find_dataset(str(tmp_path), None)
+    assert (found.root, found.name) == (str(tmp_path / "b"), "default")
+    assert find_dataset(str(tmp_path / "a"), None).root == str(tmp_path / "a")
+    assert find_dataset(str(tmp_path), "old").name == "old"
+    with pytest.raises(UsageError, match="no slices called 'none'"):
+        find_dataset(str(tmp_path), "none")
+    with pytest.raises(UsageError, match="no finished slices under"):
+        find_dataset(str(tmp_path / "c"), None)
+
+
+def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
+    root = open_place(str(tmp_path))
+    assert choose_run(root, None, resume=True).name == "run-0001"
+    for name in ("run-0001", "run-0009", "mine"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    assert choose_run(root, None, resume=False).name == "run-0010"
+    assert choose_run(root, None, resume=True).name == "run-0009"
+    assert choose_run(root, "mine", resume=True).name == "mine"
+    with pytest.raises(UsageError, match="is there already; give --resume"):
+        choose_run(root, "mine", resume=False)
+    with pytest.raises(UsageError, match="no plain folder name"):
+        choose_run(root, "../x", resume=False)

@@ -1,0 +1,168 @@
+"""Real Horovod processes: the same steps as one rank, the same weights everywhere, the literal line, the whole way."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.conftest import REPOSITORY, contents, environment, failed, horovodrun, ringslice, run, succeeded
+
+SCRIPT = "tests/train/same_steps.py"
+Weights = list[npt.NDArray[np.float32]]
+
+
+def weights(path: Path) -> Weights:
+    with np.load(path) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def require_same_on_all_ranks(out: Path, name: str, ranks: int) -> Weights:
+    all_weights = [weights(out / f"{name}-{ranks}-{rank}.npz") for rank in range(ranks)]
+    for rank, own in enumerate(all_weights):
+        for one, other in zip(all_weights[0], own, strict=True):
+            assert np.array_equal(one, other), f"rank {rank} differs"
+    return all_weights[0]
+
+
+def require_close(one: Weights, other: Weights) -> None:
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_take_the_steps_of_one_rank_fed_their_batches(ranks: int, digits_root: Path, tmp_path: Path) -> None:
+    succeeded(run("python", SCRIPT, digits_root, tmp_path, f"one-of-{ranks}"))
+    succeeded(horovodrun(ranks, SCRIPT, digits_root, tmp_path, "ring"))
+    require_close(require_same_on_all_ranks(tmp_path, "ring", ranks), weights(tmp_path / f"one-of-{ranks}-1-0.npz"))
+    if ranks == 2:  # the twin: without the all-reduce the very same checks fail
+        succeeded(horovodrun(ranks, SCRIPT, digits_root, tmp_path, "identity"))
+        with pytest.raises(AssertionError, match="rank 1 differs"):
+            require_same_on_all_ranks(tmp_path, "identity", ranks)
+        with pytest.raises(AssertionError, match="Not equal to tolerance"):
+            require_close(weights(tmp_path / "identity-2-0.npz"), weights(tmp_path / "one-of-2-1-0.npz"))
+
+
+def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> None:
+    """horovodrun -np 8 train/main.py: eight processes, disjoint keys, together the epoch."""
+    root = tmp_path / "data" / "digits"
+    shutil.copytree(digits_root / "slices", root / "slices")
+    told = horovodrun(
+        8,
+        "train/main.py",
+        RINGSLICE_DATA=f"{tmp_path}/data",
+        RINGSLICE_AUDIT="1",
+        RINGSLICE_EPOCHS="2",
+        RINGSLICE_MODEL="mlp",
+    )
+    assert "train: done" in succeeded(told).stdout
+    ranks = json.loads((root / "runs/run-0001/run.json").read_text())["ranks"]
+    assert [each["rank"] for each in ranks] == list(range(8))
+    assert len({each["pid"] for each in ranks}) == 8
+    keys = list_keys(root / "slices" / "default", "train")
+    for epoch in (1, 2):
+        audits = sorted((root / "runs/run-0001/audit").glob(f"epoch-{epoch:04d}-rank-*.txt"))
+        consumed = [audit.read_text().splitlines() for audit in audits]
+        assert sorted(map(len, consumed)) == [179] * 3 + [180] * 5
+        assert sorted(key for own in consumed for key in own) == keys
+    result = json.loads((root / "runs/run-0001/result.json").read_text())
+    assert 0 < result["result"]["test_accuracy"] <= 1
+    assert not (root / "runs/run-0001/_work").exists()
+
+
+def list_keys(folder: Path, split: str) -> list[str]:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(folder / "examples.parquet", columns=["key", "split"]).to_pylist()
+    return sorted(row["key"] for row in rows if row["split"] == split)
+
+
+def test_a_killed_run_is_resumed_to_the_same_weights(digits_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
+    words = ["python", "train/main.py", "--data", str(tmp_path / "root"), "--model", "mlp", "--batch", "128"]
+    runs = tmp_path / "root" / "runs"
+    succeeded(run(*words, "--epochs", 3, "--run", "whole"))
+    stopped = subprocess.Popen(
+        [*words, "--epochs", "3", "--run", "killed"],
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (runs / "killed/checkpoints/epoch-0001.json").exists():
+        assert stopped.poll() is None
+        time.sleep(0.002)
+    stopped.send_signal(signal.SIGKILL)
+    assert stopped.wait() == -signal.SIGKILL
+    assert not (runs / "killed/result.json").exists()
+    failed(run(*words, "--epochs", 3, "--run", "killed"), 2, "is there already; give --resume")
+    failed(run(*words, "--epochs", 3, "--run", "killed", "--resume", "--lr", 1), 2, "was trained with other settings")
+    succeeded(run(*words, "--epochs", 3, "--run", "killed", "--resume"))
+    whole, killed = contents(runs / "whole" / "checkpoints"), contents(runs / "killed" / "checkpoints")
+    assert sorted(whole) == [f"epoch-{epoch:04d}.{kind}" for epoch in (1, 2, 3) for kind in ("json", "npz")]
+    assert {name: data for name, data in whole.items() if name.endswith("npz")} == {
+        name: data for name, data in killed.items() if name.endswith("npz")
+    }
+    again = succeeded(run(*words, "--epochs", 3, "--run", "killed", "--resume"))
+    assert "was done before" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("--data", "EMPTY"), 2, "no finished slices under"),
+        (("--model", "resnet"), 2, "--model 'resnet': give mlp, cnn, or module:function"),
+        (("--optimizer", "adam"), 2, "No such option '--optimizer'"),
+        (("--batch", "0"), 2, "--batch 0 is out of range"),
+        (("--batch", "2000", "--drop-last"), 2, "is more than the 1437 training examples"),
+    ],
+)
+def test_wrong_use_of_the_trainer(
+    words: tuple[str, ...], status: int, line: str, digits_root: Path, tmp_path: Path
+) -> None:
+    words = tuple(str(tmp_path) if word == "EMPTY" else word for word in words)
+    told = run("train/main.py", *words, RINGSLICE_DATA=str(digits_root))
+    failed(told, status, line)
+    assert not (digits_root / "runs").exists()
+
+
+def test_more_ranks_than_examples_is_told_once(digits: Path, tmp_path: Path) -> None:
+    source, root = tmp_path / "source", tmp_path / "root"
+    for label in "01":
+        (source / label).mkdir(parents=True)
+        shutil.copy(sorted((digits / label).iterdir())[0], source / label)
+    words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")
+    succeeded(ringslice("pipeline", source, root, *words))
+    told = horovodrun(2, "train/main.py", "--data", root)
+    assert told.returncode != 0
+    lines = [line for line in (told.stderr + told.stdout).splitlines() if "ringslice: error:" in line]
+    assert len(lines) == 1, told.stderr
+    assert "2 ranks for 1 training examples; start fewer ranks" in lines[0]
+
+
+def test_a_users_own_model_trains(digits_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
+    (tmp_path / "mine.py").write_text(
+        "import keras\n"
+        "def linear(shape, classes):\n"
+        "    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])\n"
+    )
+    main = os.path.join(REPOSITORY, "train", "main.py")
+    words = ("--data", "root", "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
+    told = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
+    assert told["model"] == "mine:linear"
+    assert told["test_accuracy"] > 0.8
+
+
+def test_the_demo_reaches_its_accuracy_on_two_ranks(digits_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
+    words = ("--data", tmp_path / "root", "--epochs", 5, "--batch", 32)
+    succeeded(horovodrun(2, "train/main.py", *words))
+    result = json.loads((tmp_path / "root/runs/run-0001/result.json").read_text())
+    assert result["result"]["test_accuracy"] >= 0.95

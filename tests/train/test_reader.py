@@ -1,0 +1,93 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from etl.errors import DataError
+from etl.example import parse
+from etl.manifest import Manifest
+from etl.storage import open_place
+from train.inputs import make_dataset
+from train.order import Steps
+from train.reader import SplitReader
+
+
+def open_reader(folder: Path, split: str = "train") -> SplitReader:
+    return SplitReader(open_place(str(folder)), read_manifest(folder), split)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    return Manifest.from_json(json.loads((folder / "manifest.json").read_text()))
+
+
+@pytest.fixture
+def slices(digits_root: Path) -> Path:
+    return digits_root / "slices" / "default"
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 11])
+def test_ranks_read_the_epoch_between_them(slices: Path, world_size: int) -> None:
+    reader = open_reader(slices)
+    steps = Steps(reader.total, world_size, 50)
+    order = reader.order(seed=0, epoch=1)
+    keys: list[str] = []
+    for rank in range(world_size):
+        batches = list(reader.batches(order, steps, rank))
+        assert len(batches) == steps.number
+        assert all(len(batch.examples) == 50 for batch in batches)
+        keys += [parse(example).key for batch in batches for example in batch.examples[: batch.real]]
+    rows = [line.split() for line in (slices / "train").glob("*.idx") for line in line.read_text().splitlines()]
+    assert len(keys) == len(set(keys)) == len(rows) == 1437
+
+
+def test_what_is_left_of_an_epoch_is_read_on_by_other_ranks(slices: Path) -> None:
+    reader = open_reader(slices)
+    order = reader.order(seed=0, epoch=1)
+    first = list(reader.batches(order, Steps(1000, 1, 100), 0, start=[(0, 1000)]))
+    left = [(1000, order.total)]
+    rest = [b for rank in range(3) for b in reader.batches(order, Steps(437, 3, 100), rank, start=left)]
+    keys = [parse(example).key for batch in first + rest for example in batch.examples[: batch.real]]
+    assert len(keys) == len(set(keys)) == 1437
+    assert list(reader.batches(order, Steps(0, 1, 100), 0, start=[])) == []
+
+
+def test_a_damaged_block_is_named(slices: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(slices, tmp_path / "slices")
+    path = folder / "train" / "train-00003-of-00008.tfrecord"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 4
+    path.write_bytes(bytes(data))
+    reader = open_reader(folder)
+    with pytest.raises(DataError, match=r"train-00003-of-00008\.tfrecord is damaged between offset 0 and \d+"):
+        list(reader.batches(reader.order(0, 1), Steps(reader.total, 1, 100), 0))
+
+
+def test_tables_that_do_not_fit_are_refused(slices: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(slices, tmp_path / "slices")
+    shutil.copy(folder / "blocks.parquet", folder / "whole.parquet")
+    shutil.copy(folder / "class_counts.parquet", folder / "blocks.parquet")
+    with pytest.raises(DataError, match=r"blocks\.parquet"):
+        open_reader(folder)
+    shutil.copy(folder / "whole.parquet", folder / "blocks.parquet")
+    (folder / "test" / "test-00000-of-00001.idx").write_text("0 1\n")
+    reader = open_reader(folder, "test")
+    with pytest.raises(DataError, match="does not list 180 records"):
+        next(reader.batches(reader.order(0, 0), Steps(reader.total, 1, 10), 0))
+
+
+def test_pixels_labels_weights_and_keys(slices: Path) -> None:
+    reader, manifest = open_reader(slices, "test"), read_manifest(slices)
+    order, steps = reader.order(0, 0), Steps(reader.total, 1, 50)
+    dataset = make_dataset(lambda: reader.batches(order, steps, 0), manifest, 50, threads=1)
+    found = list(dataset.as_numpy_iterator())
+    examples = [example for batch in reader.batches(order, steps, 0) for example in batch.examples]
+    assert [pixels.shape for pixels, *_ in found] == [(50, 28, 28, 1)] * 4
+    assert sum(weights.sum() for _, _, weights, _ in found) == 180
+    for (pixels, labels, _, keys), start in zip(found, range(0, 200, 50), strict=True):
+        for number, data in enumerate(examples[start : start + 50]):
+            example = parse(data)
+            assert (example.key.encode(), example.label) == (keys[number], labels[number])
+            assert np.array_equal(pixels[number], tf.io.decode_png(example.encoded).numpy())
