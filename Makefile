@@ -26,7 +26,7 @@ demo: $(INSTALLED)
 	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py"
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not chaos" $(TESTS)
+	$(BIN)/python -m pytest -m "not chaos" -n 2 --dist worksteal $(TESTS)
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m pytest -m chaos $(TESTS)

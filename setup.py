@@ -36,6 +36,6 @@ setup(
         # horovod itself comes from train/build_horovod.py: its sdist does not compile as it is
         "train": ["tensorflow-cpu==2.21.0", "setuptools<81", "wheel", "packaging", "cmake>=3.25,<4"],
         "airflow": ["apache-airflow>=3.3,<4"],
-        "dev": ["hypothesis>=6", "mypy>=1.15", "pytest>=8", "ruff>=0.9", "scikit-learn>=1.6"],
+        "dev": ["hypothesis>=6", "mypy>=1.15", "pytest>=8", "pytest-xdist>=3", "ruff>=0.9", "scikit-learn>=1.6"],
     },
 )

@@ -39,11 +39,11 @@ def run(*words: object, cwd: Path = REPOSITORY, timeout_s: float = 120, **more: 
 
 
 def ringslice(*words: object, **more: str) -> Finished:
-    return run("ringslice", *words, **more)
+    return run("ringslice", *words, cwd=REPOSITORY, timeout_s=120, **more)
 
 
 def horovodrun(ranks: int, *words: object, timeout_s: float = 240, **more: str) -> Finished:
-    return run("horovodrun", "-np", ranks, *words, timeout_s=timeout_s, **more)
+    return run("horovodrun", "-np", ranks, *words, cwd=REPOSITORY, timeout_s=timeout_s, **more)
 
 
 def succeeded(finished: Finished) -> Finished:

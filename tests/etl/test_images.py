@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,9 @@ RGB = NormalizeConfig(16, 16, "crop", "rgb", "raw", 95)
 Pixels = npt.NDArray[np.uint8]
 
 
-def encode(pixels: Pixels, kind: str = "PNG", **options: object) -> bytes:
+def encode(pixels: npt.NDArray[Any], kind: str = "PNG", **options: object) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **options)  # type: ignore[arg-type]
+    Image.fromarray(pixels).save(buffer, kind, **options)
     return buffer.getvalue()
 
 

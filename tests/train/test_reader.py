@@ -39,7 +39,7 @@ def test_ranks_read_the_epoch_between_them(slices: Path, world_size: int) -> Non
         assert len(batches) == steps.number
         assert all(len(batch.examples) == 50 for batch in batches)
         keys += [parse(example).key for batch in batches for example in batch.examples[: batch.real]]
-    rows = [line.split() for line in (slices / "train").glob("*.idx") for line in line.read_text().splitlines()]
+    rows = [line for path in (slices / "train").glob("*.idx") for line in path.read_text().splitlines()]
     assert len(keys) == len(set(keys)) == len(rows) == 1437
 
 

@@ -1,0 +1,68 @@
+"""Who may import whom, and what modules may be called; read from the source."""
+
+import ast
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, run, succeeded
+
+CORE = {"click", "crc32c", "google", "mrjob", "numpy", "PIL", "pyarrow", "rich"}
+ALLOWED = {
+    "etl": CORE - {"mrjob"},
+    "mapreduce": {"etl", "mrjob", "numpy"},
+    "train": {"etl", "click", "crc32c", "horovod", "keras", "numpy", "pyarrow", "tensorflow"},
+}
+# the core of the reader: a PyTorch reader can stand on it
+WITHOUT_TENSORFLOW = {"order.py", "reader.py", "schedule.py", "settings.py", "runs.py", "checkpoints.py", "main.py"}
+
+MODULES = [path for package in ALLOWED for path in sorted((REPOSITORY / package).rglob("*.py"))]
+by_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+
+
+def imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names.add((node.module or "").split(".")[0])
+    return names - sys.stdlib_module_names
+
+
+@by_module
+def test_imports_go_one_way(path: Path) -> None:
+    package = path.relative_to(REPOSITORY).parts[0]
+    assert imported(path) <= ALLOWED[package] | {package}
+    if path.name in WITHOUT_TENSORFLOW:
+        assert not imported(path) & {"tensorflow", "keras", "horovod"}
+
+
+@by_module
+def test_no_module_is_named_like_another(path: Path) -> None:
+    others = set(packages_distributions()) - set(ALLOWED) | sys.stdlib_module_names
+    assert path.stem in {"__init__", "main"} or path.stem not in others
+
+
+def test_modules_and_functions_stay_readable() -> None:
+    for path in MODULES:
+        text = path.read_text()
+        assert text.count("\n") <= 350, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"
+
+
+def test_a_mapper_starts_without_tensorflow() -> None:
+    probe = "import sys, mapreduce.normalize, mapreduce.shard; sys.exit('tensorflow' in sys.modules)"
+    succeeded(run("python", "-c", probe))
+
+
+def test_horovod_is_there_in_seconds_the_second_time() -> None:
+    told = succeeded(run("python", "train/build_horovod.py", timeout_s=30))
+    assert "is in the cache" in told.stdout
+    assert "is installed" in told.stdout
