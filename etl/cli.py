@@ -11,7 +11,8 @@ import click
 
 from etl import __version__
 from etl.children import run_module
-from etl.errors import UsageError, run_reporting
+from etl.entry import invoke
+from etl.errors import run_reporting
 from etl.ingest import ingest as run_ingest
 from etl.options import (
     INGEST_OPTIONS,
@@ -164,21 +165,7 @@ def _run_job(
 
 def main() -> NoReturn:
     """Entry point; exits 0, 1, 2, 3 or 130."""
-
-    def run() -> int:
-        try:
-            result = cli.main(standalone_mode=False, prog_name="ringslice")
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            return UsageError.status
-        except click.Abort:
-            raise KeyboardInterrupt from None
-        except click.ClickException as error:
-            path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ringslice"
-            raise UsageError(f"{error.format_message()} (see: {path} --help)") from None
-        return result if isinstance(result, int) else 0
-
-    sys.exit(run_reporting(run))
+    sys.exit(run_reporting(lambda: invoke(cli, "ringslice")))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.slices import blocks_place, facts_place
-from etl.stages import SLICES_FORMAT, require
+from etl.stages import SLICES_FORMAT, WORK_FOLDER, require
 from etl.storage import Place
 
 EXAMPLES_FILE = "examples.parquet"
@@ -131,7 +131,7 @@ def _class_counts(facts: list[dict[str, Any]]) -> pa.Table:
 
 def _write(folder: Place, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
     (folder / name).delete()
-    output, rows = tables.write_tables(folder / name, folder / "_work", schema, parts)
+    output, rows = tables.write_tables(folder / name, folder / WORK_FOLDER, schema, parts)
     return {"file": name, "rows": rows, "sha256": output.sha256}
 
 

@@ -26,6 +26,7 @@ from mrjob.step import StepFailedException
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError, run_reporting
 from etl.options import JSON, OVERWRITE, Option, add_arguments, parse_values
 from etl.progress import Progress
+from etl.stages import WORK_FOLDER
 from etl.storage import Place, json_bytes, open_place, publish_bytes
 from etl.summary import Summary
 
@@ -108,9 +109,9 @@ class StageJob(MRJob):
         self.summary(already_done=work is None).show(self.options.json)
 
     def _run_tasks(self, work: Work) -> None:
-        job_file = work.folder / "_work" / "job.json"
+        job_file = work.folder / WORK_FOLDER / "job.json"
         job_file.delete()
-        publish_bytes(job_file, work.folder / "_work", json_bytes(work.job))
+        publish_bytes(job_file, work.folder / WORK_FOLDER, json_bytes(work.job))
         with tempfile.NamedTemporaryFile("w", prefix="ringslice-", suffix=".jsonl") as work_list:
             work_list.writelines(json.dumps(line) + "\n" for line in work.lines)
             work_list.flush()

@@ -22,7 +22,7 @@ for split, told in manifest["splits"].items():
         data = Path(path).read_bytes()
         assert hashlib.sha256(data).hexdigest() == each["sha256"], path
         records = [record.numpy() for record in tf.data.TFRecordDataset(path)]
-        index = [tuple(map(int, line.split())) for line in Path(slices, f"{each['name']}.idx").open()]
+        index = [tuple(map(int, line.split())) for line in Path(slices, f"{each['name']}.idx").read_text().splitlines()]
         assert len(records) == len(index) == each["records"], path
         assert sum(size for _, size in index) == len(data) == each["bytes"], path
         for record, (offset, size) in zip(records, index, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from etl.errors import DataError, UsageError
+from etl.stages import WORK_FOLDER
 from etl.storage import Place, json_bytes, publish_bytes
 
 FORMAT = "ringslice.checkpoint/1"
@@ -26,20 +27,25 @@ def save(run: Place, epoch: int, variables: Sequence[Any], facts: dict[str, Any]
     """Write the values of ``variables`` as the checkpoint of ``epoch``; one that is there is kept."""
     buffer = io.BytesIO()
     np.savez(buffer, **{_name(number, each): each.numpy() for number, each in enumerate(variables)})
-    folder, work = run / "checkpoints", run / "_work"
+    folder, work = run / "checkpoints", run / WORK_FOLDER
     arrays = publish_bytes(folder / f"epoch-{epoch:04d}.npz", work, buffer.getvalue())
     marker = {"format": FORMAT, "epoch": epoch, "sha256": arrays.sha256, **facts}
     publish_bytes(folder / f"epoch-{epoch:04d}.json", work, json_bytes(marker))
 
 
+def history(run: Place) -> list[dict[str, Any]]:
+    """The metrics of every epoch so far, as the checkpoints' markers tell them."""
+    return [{"epoch": marker["epoch"], **marker["metrics"]} for marker in map(Place.read_json, _markers(run))]
+
+
 def newest(run: Place) -> Checkpoint | None:
     """The finished checkpoint of the latest epoch; None where there is none."""
-    markers = [info for info in (run / "checkpoints").children() if info.base_name.endswith(".json")]
+    markers = _markers(run)
     if not markers:
         return None
-    marker = (run / "checkpoints" / markers[-1].base_name).read_json()
+    marker = markers[-1].read_json()
     if marker.get("format") != FORMAT:
-        raise UsageError(f"{markers[-1].path} has format {marker.get('format')!r}, this version reads {FORMAT!r}")
+        raise UsageError(f"{markers[-1]} has format {marker.get('format')!r}, this version reads {FORMAT!r}")
     return Checkpoint(run / "checkpoints", marker["epoch"], marker)
 
 
@@ -60,6 +66,11 @@ def load(checkpoint: Checkpoint, variables: Sequence[Any]) -> None:
                     " resume with the options it was made with"
                 )
             variable.assign(arrays[name])
+
+
+def _markers(run: Place) -> list[Place]:
+    folder = run / "checkpoints"
+    return [folder / info.base_name for info in folder.children() if info.base_name.endswith(".json")]
 
 
 def _name(number: int, variable: Any) -> str:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure, UsageError
 from etl.manifest import Manifest
 from etl.progress import Progress, tell
-from etl.stages import RUN_FILE, Run
+from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, json_bytes, open_place, publish_bytes
 from etl.summary import Summary
 from train import checkpoints
@@ -24,7 +24,7 @@ from train.reader import Batch, SplitReader
 from train.runs import RESULT_FORMAT, Dataset, choose_run, find_dataset
 from train.schedule import Schedule
 from train.settings import Settings
-from train.strategies import Horovod, Strategy, average_state, weights_digest
+from train.strategies import Horovod, Strategy, average_state, telling_lost_peers, weights_digest
 
 Metrics = dict[str, float]
 FIRST_EPOCH = 1
@@ -59,29 +59,28 @@ class Session:
 def train(settings: Settings, strategy: Strategy | None = None) -> None:
     """Train as ``settings`` say, on all ranks of ``strategy`` (default: those that horovodrun started)."""
     strategy = strategy or Horovod()
-    ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
-    clock = Run(ranks=ranks)
-    session = prepare(settings, strategy)
-    done = strategy.from_root(lambda: restore(session))
-    strategy.broadcast(session.variables)
-    train_step, evaluate_step = compile_steps(session)
-    announce(session, done)
-    history = []
+    with telling_lost_peers():
+        ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
+        clock = Run(ranks=ranks)
+        session = prepare(settings, strategy)
+        done = strategy.from_root(lambda: restore(session))
+        strategy.broadcast(session.variables)
+        train_step, evaluate_step = compile_steps(session)
+        announce(session, done)
 
-    for epoch in range(done + FIRST_EPOCH, settings.epochs + FIRST_EPOCH):
-        metrics = train_epoch(session, epoch, train_step)
-        average_state(strategy, session.model.non_trainable_variables)
-        require_equal_weights(session)
-        metrics |= evaluate(session, "validation" if "validation" in session.readers else "test", evaluate_step)
-        history.append({"epoch": epoch, **metrics})
+        for epoch in range(done + FIRST_EPOCH, settings.epochs + FIRST_EPOCH):
+            metrics = train_epoch(session, epoch, train_step)
+            average_state(strategy, session.model.non_trainable_variables)
+            require_equal_weights(session)
+            metrics |= evaluate(session, "validation" if "validation" in session.readers else "test", evaluate_step)
+            if session.is_root:
+                facts = {"world_size": strategy.size, **session.identity, "metrics": metrics}
+                checkpoints.save(session.run, epoch, session.variables, facts)
+                tell("train", f"epoch {epoch}: " + ", ".join(f"{name} {value:,.4g}" for name, value in metrics.items()))
+
+        result = evaluate(session, "test", evaluate_step)
         if session.is_root:
-            facts = {"world_size": strategy.size, **session.identity, "metrics": metrics}
-            checkpoints.save(session.run, epoch, session.variables, facts)
-            tell("train", f"epoch {epoch}: " + ", ".join(f"{name} {value:,.4g}" for name, value in metrics.items()))
-
-    result = evaluate(session, "test", evaluate_step)
-    if session.is_root:
-        finish(session, history, result, clock)
+            finish(session, result, clock, already_done=done >= settings.epochs)
 
 
 def prepare(settings: Settings, strategy: Strategy) -> Session:
@@ -181,10 +180,10 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
             progress.update(step + 1)
     if settings.audit:
         place = session.run / "audit" / f"epoch-{epoch:04d}-rank-{strategy.rank:04d}.txt"
-        publish_bytes(place, session.run / "_work", b"".join(key + b"\n" for key in keys))
+        publish_bytes(place, session.run / WORK_FOLDER, b"".join(key + b"\n" for key in keys))
     loss, hits, examples = strategy.sum(totals)
     seconds = time.monotonic() - started
-    return {"train_loss": loss / examples, "train_accuracy": hits / examples, "images_per_s": examples / seconds}
+    return {"train_loss": loss / examples, "train_accuracy": hits / examples, "images_per_s": round(examples / seconds)}
 
 
 def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) -> Metrics:
@@ -240,9 +239,9 @@ def announce(session: Session, done: int) -> None:
     )
 
 
-def finish(session: Session, history: list[Metrics], result: Metrics, clock: Run) -> None:
+def finish(session: Session, result: Metrics, clock: Run, already_done: bool) -> None:
     """Rank 0 writes down the result, its marker last, and shows the summary."""
-    work = session.run / "_work"
+    work, history = session.run / WORK_FOLDER, checkpoints.history(session.run)
     for name in ("result.json", RUN_FILE):
         (session.run / name).delete()
     publish_bytes(session.run / RUN_FILE, work, json_bytes(clock.finished()))
@@ -255,7 +254,7 @@ def finish(session: Session, history: list[Metrics], result: Metrics, clock: Run
         "ranks": session.strategy.size,
         "epochs": session.settings.epochs,
         "global_batch": session.settings.batch * session.strategy.size,
-        **{name: round(value, 4) for name, value in {**(history[-1] if history else {}), **result}.items()},
+        **{name: round(value, 4) for name, value in {**history[-1], **result}.items()},
         "seconds": round(clock.seconds, 1),
     }
-    Summary("train", str(session.run), not history, facts).show(session.settings.json)
+    Summary("train", str(session.run), already_done, facts).show(session.settings.json)

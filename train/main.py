@@ -9,15 +9,16 @@ TensorFlow. The loop itself is in train/loop.py, to be read from top to bottom.
 """
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
-import click
-
-from etl.errors import UsageError, run_reporting
+from etl.entry import invoke
+from etl.errors import INTERRUPTED, UsageError, run_reporting
 from train.settings import Settings, command
 
 
@@ -71,24 +72,32 @@ def cores_of(cores: list[int], local_rank: int, local_size: int) -> list[int]:
 
 def main() -> NoReturn:
     """Entry point of a rank; exits 0, 1, 2, 3 or 130, without waiting for threads that may never end."""
+    rank = os.environ.get("HOROVOD_RANK")
 
     def run() -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end_at_once)
         try:
-            command(start).main(standalone_mode=False)
-        except click.ClickException as error:
-            wrong = UsageError(f"{error.format_message()} (see: train/main.py --help)")
-            wrong.told = rank != "0"
-            raise wrong from None
+            return invoke(command(start), "train/main.py")
         except UsageError as error:
-            error.told = error.told or rank != "0"  # every rank has the same settings, and so the same to say
+            error.told = error.told or rank not in (None, "0")  # every rank is asked for the same
             raise
-        return 0
 
-    rank = os.environ.get("HOROVOD_RANK", "0")
-    status = run_reporting(run, f"rank {rank}: " if "HOROVOD_RANK" in os.environ else "")
+    status = run_reporting(run, f"rank {rank}: " if rank is not None else "")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    """End this rank on Ctrl-C or SIGTERM, here and now: an exception would have to find its way out of TensorFlow.
+
+    Nothing is lost: what is being written has no final name yet. One rank tells, or the one that runs alone.
+    """
+    del number, frame
+    if os.environ.get("HOROVOD_RANK", "0") == "0":
+        os.write(2, b"ringslice: interrupted; --resume goes on from the last checkpoint\n")
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

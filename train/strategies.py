@@ -1,14 +1,17 @@
 """What differs between ways of training in parallel, behind one small interface; Horovod is the one there is."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
+from horovod.common.exceptions import HorovodInternalError
 
-from etl.errors import RingsliceError
+from etl.errors import EnvironmentFailure, RingsliceError
 
 T = TypeVar("T")
 
@@ -21,6 +24,26 @@ class RootFailed(RingsliceError):
     def __init__(self, status: int) -> None:
         super().__init__("rank 0 failed")
         self.status = status
+
+
+class PeerLost(EnvironmentFailure):
+    """Another rank has ended in the middle of things."""
+
+
+@contextmanager
+def telling_lost_peers() -> Iterator[None]:
+    """Turn what Horovod raises on the ranks that are left into one line, told by rank 0."""
+    try:
+        yield
+    except (tf.errors.OpError, HorovodInternalError) as error:
+        if "horovod" not in f"{type(error)} {error}".lower():
+            raise
+        lost = PeerLost(
+            "another rank has ended (its own line, or horovodrun's, says why), so this one ends too;"
+            " --resume goes on from the last checkpoint"
+        )
+        lost.told = os.environ.get("HOROVOD_RANK", "0") != "0"
+        raise lost from error
 
 
 class Strategy(Protocol):

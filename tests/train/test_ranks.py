@@ -109,6 +109,9 @@ def test_a_killed_run_is_resumed_to_the_same_weights(digits_root: Path, tmp_path
     assert {name: data for name, data in whole.items() if name.endswith("npz")} == {
         name: data for name, data in killed.items() if name.endswith("npz")
     }
+    results = [json.loads((runs / name / "result.json").read_text()) for name in ("whole", "killed")]
+    assert [epoch["epoch"] for epoch in results[1]["epochs"]] == [1, 2, 3]
+    assert results[0]["result"] == results[1]["result"]
     again = succeeded(run(*words, "--epochs", 3, "--run", "killed", "--resume"))
     assert "was done before" in again.stdout
 

@@ -1,0 +1,23 @@
+"""How a click command becomes a process: its failures are ours, with our lines and statuses."""
+
+import click
+
+from etl.errors import UsageError
+
+
+def invoke(command: click.Command, name: str) -> int:
+    """Run ``command`` on this process's arguments; returns its exit status.
+
+    Raises UsageError for what click finds wrong, and whatever the command raises.
+    """
+    try:
+        result = command.main(standalone_mode=False, prog_name=name)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return UsageError.status
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
+        raise UsageError(f"{error.format_message()} (see: {path} --help)") from None
+    return result if isinstance(result, int) else 0
