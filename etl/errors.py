@@ -57,10 +57,13 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return error.status, str(error)
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted; nothing half-written was kept, run it again to go on"
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, ValueError):  # both: io.UnsupportedOperation, a defect
         code = error.errno or 0
-        what = os.strerror(code) if code else str(error).splitlines()[0]
-        where = f": {error.filename}" if error.filename else ""
+        text = (
+            str(error).splitlines()[0].removeprefix(f"[Errno {code}] ").partition(". Detail:")[0]
+        )  # as pyarrow has it
+        what = os.strerror(code) if code else text
+        where = f": {error.filename or text}" if code else ""
         remedy = f" ({_REMEDIES[code]})" if code in _REMEDIES else ""
         return EnvironmentFailure.status, f"{what}{where}{remedy}"
     if isinstance(error, MemoryError):

@@ -95,9 +95,13 @@ class FolderSource:
     def __init__(self, place: Place, split_folders: bool = False) -> None:
         self._place = place
         self._split_folders = split_folders
-        files = [info for info in place.children(recursive=True) if info.type == fs.FileType.File]
+        files = list(_walk(place, ()))
         located = [(self._locate(info), info) for info in files]
-        found = sorted((where, info) for where, info in located if where is not None and _visible(where[2]))
+        found = [
+            (where, info)
+            for where, info in located
+            if where is not None and _visible(where[2]) and info.type == fs.FileType.File
+        ]
         self.skipped = len(files) - len(found)
         if not found:
             example = f"{place}/train/CLASS/IMAGE.jpg" if split_folders else f"{place}/CLASS/IMAGE.jpg"
@@ -122,10 +126,6 @@ class FolderSource:
     def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
         """(split or '', class, key) of a file; None for one that lies in no class's folder."""
         key = info.path[len(self._place.path.rstrip("/")) + 1 :]
-        try:
-            key.encode()
-        except UnicodeEncodeError:
-            raise DataError(f"the file name {key!r} in {self._place} is not UTF-8; rename it") from None
         folders = key.split("/")[:-1]
         if not self._split_folders:
             return ("", folders[0], key) if folders else None
@@ -227,6 +227,17 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
             f"{place} is truncated or too long: its header promises the shape {shape}, {len(data) - start} bytes follow"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _walk(place: Place, above: tuple[str, ...]) -> Iterator[fs.FileInfo]:
+    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles."""
+    if place.real_path in above:
+        raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
+    for info in place.children():
+        if info.type == fs.FileType.Directory:
+            yield from _walk(place / info.base_name, (*above, place.real_path))
+        else:
+            yield info
 
 
 def _visible(key: str) -> bool:

@@ -94,18 +94,33 @@ class Stage:
             return State.DONE
         plan = {"identity": identity, "listing": listing}
         planned = self.plan.read_json() if self.plan.exists() else None
-        if planned == plan and not overwrite:
+        if planned == plan and not overwrite and not self._discard.exists():
             self._delete_attempts()
             return State.RESUMED
-        if planned is None and not self.marker.exists() and not overwrite and self._holds_foreign_files():
+        if planned is None and not overwrite and not self._discard.exists() and self._holds_foreign_files():
             raise UsageError(
                 f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
                 " choose another place or remove it"
             )
-        self.marker.delete()  # first: from here on the stage is unfinished for every reader
-        self.folder.delete()
+        self._clear()
         publish_bytes(self.plan, self.work, json_bytes(plan))
+        self._discard.delete()
         return State.FRESH
+
+    @property
+    def _discard(self) -> Place:
+        """While this file is there, all that lies in the folder is to be thrown away."""
+        return self.work / "discard"
+
+    def _clear(self) -> None:
+        """Empty the folder but for `_discard`. A run that is killed in here is begun afresh by the next one."""
+        if not self._discard.exists():
+            publish_bytes(self._discard, self.work, b"")
+        self.marker.delete()  # before anything that it tells of
+        for folder in (self.folder, self.work):
+            for info in folder.children():
+                if info.base_name not in (WORK_FOLDER, self._discard.name):
+                    (folder / info.base_name).delete()
 
     def commit(self, marker: dict[str, Any], run: "Run") -> None:
         """Write ``run.json``, then the marker, and remove the work folder."""

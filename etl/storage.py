@@ -57,9 +57,20 @@ class Place:
         return bool(self.info().type == fs.FileType.Directory)
 
     def children(self, recursive: bool = False) -> list[fs.FileInfo]:
-        """What lies below, sorted by path; empty where there is no such folder."""
+        """What lies below, sorted by path; empty where there is no such folder.
+
+        Raises UsageError for a name that is not UTF-8.
+        """
         selector = fs.FileSelector(self.path, recursive=recursive, allow_not_found=True)
-        return sorted(self.filesystem.get_file_info(selector), key=lambda info: info.path)
+        try:
+            return sorted(self.filesystem.get_file_info(selector), key=lambda info: info.path)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"the name {error.object!r} below {self} is not UTF-8; rename it") from None
+
+    @property
+    def real_path(self) -> str:
+        """The path with symbolic links followed, where the filesystem has them."""
+        return os.path.realpath(self.path) if self.scheme == "file" else self.path
 
     def open_input(self) -> pyarrow.NativeFile:
         """Open for reading at any offset. Raises FileNotFoundError."""
@@ -160,8 +171,10 @@ def publishing(final: Place, work: Place) -> Iterator[OutputFile]:
         output.won = publish(attempt, final)
         if not output.won and final.sha256() != output.sha256:
             raise EnvironmentFailure(f"{final} was there with other bytes; remove it, or run again with --overwrite")
-    except BaseException:
+    except BaseException as error:
         _delete_attempt(attempt)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = str(final)  # pyarrow does not say where
         raise
 
 

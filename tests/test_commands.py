@@ -115,7 +115,7 @@ exit $status
 
 def test_a_full_disk_ends_with_one_line_and_status_3(digits: Path, tmp_path: Path) -> None:
     finished = run("unshare", "-rm", "sh", "-c", FULL_DISK, "sh", tmp_path, digits)
-    failed(finished, 3, "No space left on device")
+    failed(finished, 3, f"No space left on device: {tmp_path}/root/raw/packs/pack-00000.tar (free some space")
     assert finished.stdout == ""  # no file but the plan
 
 

@@ -174,6 +174,27 @@ def test_what_is_no_source_is_told(make_tree: TreeMaker, tmp_path: Path) -> None
     assert not (tmp_path / "root").exists()
 
 
+def test_links_are_followed_but_not_in_circles(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 2})
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(source / "a/000.png", tmp_path / "elsewhere/x.png")
+    (source / "b").symlink_to(tmp_path / "elsewhere")
+    (source / "a" / "link.png").symlink_to(source / "a/000.png")
+    (source / "a" / "dangling.png").symlink_to(tmp_path / "nowhere")
+    told = run(source, tmp_path / "root")
+    assert told["images"] == 4  # a dangling link leads to none
+    (source / "a" / "loop").symlink_to(source)
+    with pytest.raises(UsageError, match="a/loop is a link back to a folder"):
+        run(source, tmp_path / "other")
+
+
+def test_a_name_that_is_not_utf8_is_told(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 1})
+    Path(os.fsdecode(os.fsencode(source / "a") + b"/\xff.png")).write_bytes(b"x")
+    with pytest.raises(UsageError, match="is not UTF-8; rename it"):
+        run(source, tmp_path / "root")
+
+
 def test_files_of_somebody_else_are_left_alone(make_tree: TreeMaker, tmp_path: Path) -> None:
     (tmp_path / "root" / "raw").mkdir(parents=True)
     (tmp_path / "root" / "raw" / "thesis.txt").write_text("mine")
