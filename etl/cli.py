@@ -15,10 +15,12 @@ from etl.entry import invoke
 from etl.errors import run_reporting
 from etl.ingest import ingest as run_ingest
 from etl.options import (
+    DEFAULT_RUNNER,
     INGEST_OPTIONS,
     JSON,
     NORMALIZE_OPTIONS,
     OVERWRITE,
+    RUNNERS,
     SHARD_OPTIONS,
     Option,
     click_options,
@@ -29,8 +31,6 @@ from etl.places import default_data_place
 from etl.storage import open_place
 from etl.summary import Summary
 from etl.verify import verify as run_verify
-
-RUNNERS = ("inline", "local")
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -66,7 +66,7 @@ runner_option = click.option(
     "-r",
     "--runner",
     type=click.Choice(RUNNERS),
-    default="local",
+    default=DEFAULT_RUNNER,
     show_default=True,
     help="Where mrjob runs the tasks: in this process, or in one process per core.",
 )

@@ -61,6 +61,9 @@ class Option:
         return self.flag.lstrip("-").replace("-", "_")
 
 
+RUNNERS = ("inline", "local")
+DEFAULT_RUNNER = "local"
+
 OVERWRITE = Option("--overwrite", "Replace what another configuration or input left there.", parse=None)
 JSON = Option("--json", "Print the summary as JSON on standard output.", parse=None)
 

@@ -49,13 +49,13 @@ class Normalize(StageJob):
         folder = self._stage.folder
         done = {name for name in images if rows_place(folder, name).exists()}
 
-        def count_done() -> int:
-            return sum(images.get(info.base_name.removesuffix(".parquet"), 0) for info in (folder / "parts").children())
+        def watch() -> tuple[int, str]:
+            parts = (info.base_name.removesuffix(".parquet") for info in (folder / "parts").children())
+            return sum(images.get(part, 0) for part in parts), ""
 
         job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
-        return Work(
-            folder, job, [{"pack": name} for name in images if name not in done], sum(images.values()), count_done
-        )
+        lines = [{"pack": name} for name in images if name not in done]
+        return Work(folder, job, lines, sum(images.values()), watch)
 
     def finish(self) -> None:
         facts = [self._checked_facts(pack) for pack in self._raw["packs"]]

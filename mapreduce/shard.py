@@ -20,11 +20,13 @@ from etl.options import SHARD_OPTIONS
 from etl.parts import read_part, read_rows
 from etl.shares import SharePlan
 from etl.slices import facts_place, slice_names, write_slice
-from etl.stages import Run, State, normalized_stage, slices_stage
-from etl.storage import Place, open_place
+from etl.stages import WORK_FOLDER, Run, State, normalized_stage, slices_stage
+from etl.storage import Place, open_place, publish_bytes
 from etl.summary import Summary, shard_summary
 from mapreduce.protocol import RecordProtocol
 from mapreduce.stagejob import StageJob, Work, main
+
+READ_FOLDER = "read"  # below the work folder: an empty file for each part that a mapper is done with
 
 
 class Shard(StageJob):
@@ -47,6 +49,8 @@ class Shard(StageJob):
         for key, number, data in zip(rows["key"].to_pylist(), slices, examples, strict=True):
             if number in wanted:
                 yield number, (order_key(key, config.seed), data)
+        work = open_place(self.job["folder"]) / WORK_FOLDER
+        publish_bytes(work / READ_FOLDER / task["part"], work, b"")  # for who watches
 
     def reducer(self, number: int, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
         split, name, records = self.job["slices"][number]
@@ -84,7 +88,8 @@ class Shard(StageJob):
         lines = [
             {"part": part["part"], "first": first.tolist()} for part, first in zip(parts, dealing.firsts, strict=True)
         ]
-        return Work(folder, job, lines if todo else [], sum(records), self._count_done)
+        (self._stage.work / READ_FOLDER).delete()
+        return Work(folder, job, lines if todo else [], sum(records), self._watch)
 
     def finish(self) -> None:
         manifest = build_manifest(self._stage.folder, self._identity, self._normalized, self._slices, self._statistics)
@@ -93,10 +98,12 @@ class Shard(StageJob):
     def summary(self, already_done: bool) -> Summary:
         return shard_summary(self._stage, already_done)
 
-    def _count_done(self) -> int:
-        folder = self._stage.work / "slices"
-        done = {info.base_name.removesuffix(".parquet") for info in folder.children()}
-        return sum(records for _, name, records in self._slices if name.rpartition("/")[2] in done)
+    def _watch(self) -> tuple[int, str]:
+        work = self._stage.work
+        done = {info.base_name.removesuffix(".parquet") for info in (work / "slices").children()}
+        read, parts = len((work / READ_FOLDER).children()), len(self._normalized["parts"])
+        examples = sum(records for _, name, records in self._slices if name.rpartition("/")[2] in done)
+        return examples, f"{read} of {parts} parts read" if read < parts else ""
 
 
 def order_key(key: str, seed: int) -> bytes:

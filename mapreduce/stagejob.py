@@ -24,14 +24,12 @@ from mrjob.protocol import JSONProtocol, JSONValueProtocol
 from mrjob.step import StepFailedException
 
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError, run_reporting
-from etl.options import JSON, OVERWRITE, Option, add_arguments, parse_values
+from etl.options import DEFAULT_RUNNER, JSON, OVERWRITE, RUNNERS, Option, add_arguments, parse_values
 from etl.progress import Progress
 from etl.stages import WORK_FOLDER
 from etl.storage import Place, json_bytes, open_place, publish_bytes
 from etl.summary import Summary
 
-RUNNERS = ("inline", "local")
-DEFAULT_RUNNER = "local"
 POLL_INTERVAL_S = 0.5
 DIE_WITH_PARENT = "RINGSLICE_DIE_WITH_PARENT"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -41,14 +39,14 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 class Work:
     """What a stage has its tasks do: ``job`` goes to all of them, each of ``lines`` to one.
 
-    ``count_done`` tells how many of ``total`` images are in published files by now.
+    ``watch`` tells how many of ``total`` images are in published files by now, and what else there is to tell.
     """
 
     folder: Place
     job: dict[str, Any]
     lines: list[dict[str, Any]]
     total: int
-    count_done: Callable[[], int]
+    watch: Callable[[], tuple[int, str]]
 
 
 class StageJob(MRJob):
@@ -131,11 +129,11 @@ def _polling(work: Work) -> Iterator[None]:
     stage = work.job["stage"]
     stopped = threading.Event()
     with Progress(stage, work.total, "images") as progress:
-        progress.skip(work.count_done())
+        progress.skip(work.watch()[0])
 
         def poll() -> None:
             while not stopped.wait(POLL_INTERVAL_S):
-                progress.update(work.count_done())
+                progress.update(*work.watch())
 
         thread = threading.Thread(target=poll, name="progress", daemon=True)
         thread.start()
@@ -144,7 +142,7 @@ def _polling(work: Work) -> Iterator[None]:
         finally:
             stopped.set()
             thread.join()
-            progress.update(work.count_done())
+            progress.update(*work.watch())
 
 
 class _Failure(logging.Handler):

@@ -71,12 +71,12 @@ class SplitReader:
         """
         left = share([(0, order.total)] if start is None else start, rank, steps.world_size)
         records = self._records(order, left)
-        filler = b""
+        repeated: list[bytes] = []
         for step in range(steps.number):
             real = steps.real(rank, step)
             examples = list(itertools.islice(records, real))
-            filler = examples[-1] if examples else filler
-            yield Batch(examples + [filler] * (steps.batch - real), real)
+            repeated = examples[-1:] or repeated or list(self._records(order, [(0, 1)]))  # a rank may have none at all
+            yield Batch(examples + repeated * (steps.batch - real), real)
 
     def _records(self, order: EpochOrder, intervals: Sequence[Interval]) -> Iterator[bytes]:
         for stretch in order.stretches(intervals):

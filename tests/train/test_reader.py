@@ -54,6 +54,16 @@ def test_what_is_left_of_an_epoch_is_read_on_by_other_ranks(slices: Path) -> Non
     assert list(reader.batches(order, Steps(0, 1, 100), 0, start=[])) == []
 
 
+def test_a_rank_without_a_single_example_gets_repeats(slices: Path) -> None:
+    reader = open_reader(slices, "test")
+    order, steps = reader.order(0, 0), Steps(180, 200, 4)
+    batches = [list(reader.batches(order, steps, rank)) for rank in range(200)]
+    assert sum(batch.real for own in batches for batch in own) == 180
+    assert min(own[0].real for own in batches) == 0
+    assert all(parse(example) for own in batches for batch in own for example in batch.examples)
+    assert {len(own) for own in batches} == {1}
+
+
 def test_a_damaged_block_is_named(slices: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(slices, tmp_path / "slices")
     path = folder / "train" / "train-00003-of-00008.tfrecord"
