@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from mrjob.job import MRJob
@@ -31,7 +32,7 @@ from etl.storage import Place, json_bytes, open_place, publish_bytes
 from etl.summary import Summary
 
 POLL_INTERVAL_S = 0.5
-DIE_WITH_PARENT = "RINGSLICE_DIE_WITH_PARENT"
+DRIVER_PID = "RINGSLICE_DRIVER_PID"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -113,9 +114,12 @@ class StageJob(MRJob):
         with tempfile.NamedTemporaryFile("w", prefix="ringslice-", suffix=".jsonl") as work_list:
             work_list.writelines(json.dumps(line) + "\n" for line in work.lines)
             work_list.flush()
-            arguments = [*self._arguments, "--job-file", job_file.uri, "--cleanup-on-failure", "ALL", work_list.name]
+            # tasks on this machine run in this very environment: without mrjob's bootstrap no shell stands between us
+            # and them, so that they end with us
+            ours = ("--job-file", job_file.uri, "--no-bootstrap-mrjob", "--cleanup-on-failure", "ALL")
+            arguments = [*self._arguments, *ours, work_list.name]
             if self.options.runner == "local":
-                os.environ[DIE_WITH_PARENT] = "1"
+                os.environ[DRIVER_PID] = str(os.getpid())
             with _first_failure() as failure, _polling(work), type(self)(args=arguments).make_runner() as runner:
                 try:
                     runner.run()
@@ -160,6 +164,9 @@ class _Failure(logging.Handler):
         text = "\n".join(self.messages)
         line = re.search(r"^ringslice: error: (.*)$", text, re.MULTILINE)
         status = re.search(r"exit status (\d+)", str(error))
+        if killed := re.search(r"died with <Signals\.(\w+)", str(error)):
+            out_of_memory = " (out of memory? use smaller packs or --num-cores 1)" if killed[1] == "SIGKILL" else ""
+            raise EnvironmentFailure(f"a task was ended by {killed[1]}{out_of_memory}; run again to go on") from None
         if line is None or status is None:
             raise EnvironmentFailure(f"a task ended without a word ({error}); what it wrote:\n{text}") from None
         kinds: dict[str, type[RingsliceError]] = {"1": DataError, "2": UsageError, "3": EnvironmentFailure}
@@ -180,13 +187,24 @@ def _first_failure() -> Iterator[_Failure]:
         log.propagate = propagated
 
 
+def end_with_driver(driver_pid: int) -> None:
+    """Have this task end (by SIGTERM) when its parent does, a worker that mrjob's local runner forked from the driver.
+
+    Raises KeyboardInterrupt where the parent is gone already.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    status = Path(f"/proc/{os.getppid()}/stat").read_text()
+    if int(status.rpartition(")")[2].split()[1]) != driver_pid:  # its fourth field: the parent's parent (proc(5))
+        raise KeyboardInterrupt
+
+
 def main(job_class: type[StageJob]) -> NoReturn:
     """Run a job script: the driver, or one task of it, as its arguments say."""
 
     def run() -> int:
         job = job_class()
-        if job.is_task() and os.environ.get(DIE_WITH_PARENT):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if job.is_task() and DRIVER_PID in os.environ:
+            end_with_driver(int(os.environ[DRIVER_PID]))
         job.execute()
         return 0
 

@@ -1,13 +1,15 @@
 """Stages that are stopped in the middle, and run again: the same bytes as if nothing had happened."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -48,7 +50,9 @@ KILL = Stop(signal.SIGKILL, everyone=True)
 
 
 class Running:
-    """A stage in a session of its own; what it tells goes to a file."""
+    """A stage in a session of its own; what it tells goes to a file. None outlives its test."""
+
+    all: ClassVar[list["Running"]] = []
 
     def __init__(self, stage: Stage, source: Path, root: Path) -> None:
         words = ["ingest", str(source)] if stage.name == "ingest" else [stage.name, "-r", "local"]
@@ -62,6 +66,7 @@ class Running:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
+        self.all.append(self)
 
     def wait(self) -> int:
         return self.process.wait(60)
@@ -76,17 +81,31 @@ class Running:
             assert time.monotonic() < deadline, self.told()
             time.sleep(0.001)
 
-    def stop(self, how: Stop) -> None:
+    def stop(self, how: Stop, within_s: float = 20) -> None:
         """Send the signal, and see every process of the session end."""
         (os.killpg if how.everyone else os.kill)(self.process.pid, how.number)
         self.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + within_s
         while left := self._session():
             assert time.monotonic() < deadline, left
             time.sleep(0.05)
 
+    def tasks(self) -> list[int]:
+        found = subprocess.run(["pgrep", "-s", str(self.process.pid), "-f", "--", "--mapper"], capture_output=True)
+        return [int(pid) for pid in found.stdout.split()]
+
     def _session(self) -> str:
         return subprocess.run(["ps", "-s", str(self.process.pid), "-o", "args="], capture_output=True, text=True).stdout
+
+
+@pytest.fixture(autouse=True)
+def stop_what_runs() -> Iterator[None]:
+    yield
+    for running in Running.all:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.process.pid, signal.SIGKILL)
+        running.wait()
+    Running.all.clear()
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +153,30 @@ def test_a_stage_that_was_stopped_goes_on(
 @pytest.mark.parametrize("after", [2, 3, 5, 7, 9])
 def test_killed_at_any_point(stage: Stage, after: int, digits: Path, undisturbed: Path, tmp_path: Path) -> None:
     stop_and_run_again(stage, Stop(signal.SIGKILL, True, after), digits, undisturbed, tmp_path / "root")
+
+
+def start_slow_task(digits: Path, root: Path) -> Running:
+    """A stage whose tasks would work on for minutes."""
+    succeeded(ringslice("ingest", digits, root))
+    return Running(Stage("normalize", "normalized", ("--size", "3000"), "", ""), digits, root)
+
+
+@pytest.mark.parametrize("when", ["before the tasks", "in a task"])
+def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Path) -> None:
+    slow = start_slow_task(digits, tmp_path / "root")
+    if when == "in a task":
+        slow.wait_until(lambda: bool(slow.tasks()))
+    else:
+        slow.wait_until(lambda: bool(list(tmp_path.glob("root/normalized/_work/attempt-*"))))
+    slow.stop(SCHEDULER, within_s=5)
+    assert slow.process.returncode == 130
+    assert not list(tmp_path.glob("root/normalized/parts/*"))
+
+
+def test_a_task_that_dies_alone_is_told(digits: Path, tmp_path: Path) -> None:
+    slow = start_slow_task(digits, tmp_path / "root")
+    slow.wait_until(lambda: bool(slow.tasks()))
+    os.kill(slow.tasks()[0], signal.SIGKILL)
+    assert slow.wait() == 3
+    assert "a task was ended by SIGKILL (out of memory?" in slow.told().splitlines()[-1]
+    assert not list(tmp_path.glob("root/normalized/parts/*"))
