@@ -1,6 +1,7 @@
-"""From a reader's batches of serialized examples to batches of pixels, in ``tf.data``."""
+"""From a reader's batches of serialized examples to batches of pixels, through ``tf.data``."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -13,18 +14,31 @@ PREFETCH_BATCHES = 4
 _DECODERS: dict[str, Callable[..., tf.Tensor]] = {"JPEG": tf.io.decode_jpeg, "PNG": tf.io.decode_png}
 
 
-def make_dataset(
-    batches: Callable[[], Iterator[Batch]], manifest: Manifest, batch: int, threads: int
-) -> tf.data.Dataset:
-    """A dataset of (pixels, labels, weights, keys), one element for each batch of ``batches``.
+@dataclass(frozen=True)
+class PixelBatch:
+    """``pixels`` are uint8 of shape (batch, height, width, channels), ``labels`` int64, ``weights`` float32 (0 for the
+    repeats that fill a batch up) and ``keys`` string, each of shape (batch,)."""
 
-    Pixels are uint8 of shape (batch, height, width, channels), labels int64, weights float32 (0 for the repeats that
-    fill a batch up) and keys string, each of shape (batch,). ``threads`` is the budget for decoding.
+    pixels: tf.Tensor
+    labels: tf.Tensor
+    weights: tf.Tensor
+    keys: tf.Tensor
+
+
+def decode_ahead(batches: Iterator[Batch], manifest: Manifest, batch: int, threads: int) -> Iterator[PixelBatch]:
+    """A decoded batch for each of ``batches``, whose size is ``batch``; ``threads`` is the budget for decoding ahead.
+
+    Raises what ``batches`` raises, as it was: ``tf.data`` would make a message of its own of it.
     """
+    raised: list[Exception] = []
 
     def generate() -> Iterator[tuple[list[bytes], list[float]]]:
-        for each in batches():
-            yield each.examples, [1.0] * each.real + [0.0] * (batch - each.real)
+        try:
+            for each in batches:
+                yield each.examples, [1.0] * each.real + [0.0] * (batch - each.real)
+        except Exception as error:
+            raised.append(error)
+            raise
 
     signature = (tf.TensorSpec((batch,), tf.string), tf.TensorSpec((batch,), tf.float32))
     options = tf.data.Options()
@@ -32,7 +46,13 @@ def make_dataset(
     options.threading.max_intra_op_parallelism = 1
     dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     dataset = dataset.map(_decoder(manifest, batch), num_parallel_calls=threads, deterministic=True)
-    return dataset.prefetch(PREFETCH_BATCHES).with_options(options)
+    try:
+        for tensors in dataset.prefetch(PREFETCH_BATCHES).with_options(options):
+            yield PixelBatch(*tensors)
+    except tf.errors.OpError:
+        if raised:
+            raise raised[0] from None
+        raise
 
 
 def _decoder(manifest: Manifest, batch: int) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]:

@@ -17,7 +17,7 @@ from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, json_bytes, open_place, publish_bytes
 from etl.summary import Summary
 from train import checkpoints
-from train.inputs import make_dataset
+from train.inputs import PixelBatch, decode_ahead
 from train.models import build
 from train.order import Steps
 from train.reader import Batch, SplitReader
@@ -168,15 +168,15 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
     started = time.monotonic()
     totals, keys = [0.0, 0.0, 0.0], list[bytes]()
     order = session.readers["train"].order(settings.seed, epoch)
-    batches = pixel_batches(session, lambda: session.readers["train"].batches(order, steps, strategy.rank))
+    batches = decoded(session, session.readers["train"].batches(order, steps, strategy.rank))
     with Progress(f"train epoch {epoch}", steps.number, "steps", quiet=not session.is_root, ends=False) as progress:
-        for step, (pixels, labels, weights, names) in enumerate(batches):
+        for step, batch in enumerate(batches):
             session.optimizer.learning_rate = session.schedule.rate((epoch - FIRST_EPOCH) * steps.number + step)
             scale = strategy.size / steps.real_everywhere(step)  # times the mean over ranks: one over all examples
-            results = train_step(pixels, labels, weights, tf.constant(scale, tf.float32))
+            results = train_step(batch.pixels, batch.labels, batch.weights, tf.constant(scale, tf.float32))
             totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
             if settings.audit:
-                keys += names[: steps.real(strategy.rank, step)].numpy().tolist()
+                keys += batch.keys[: steps.real(strategy.rank, step)].numpy().tolist()
             progress.update(step + 1)
     if settings.audit:
         place = session.run / "audit" / f"epoch-{epoch:04d}-rank-{strategy.rank:04d}.txt"
@@ -197,8 +197,8 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
     steps = Steps(reader.total, strategy.size, session.settings.batch)
     order = reader.order(session.settings.seed, EVALUATION_EPOCH)
     totals = [0.0, 0.0, 0.0]
-    for pixels, labels, weights, _ in pixel_batches(session, lambda: reader.batches(order, steps, strategy.rank)):
-        results = evaluate_step(pixels, labels, weights)
+    for batch in decoded(session, reader.batches(order, steps, strategy.rank)):
+        results = evaluate_step(batch.pixels, batch.labels, batch.weights)
         totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
     loss, hits, examples = strategy.sum(totals)
     if examples != reader.total:
@@ -206,10 +206,9 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
     return {f"{split}_loss": loss / examples, f"{split}_accuracy": hits / examples}
 
 
-def pixel_batches(session: Session, batches: Callable[[], Iterator[Batch]]) -> tf.data.Dataset:
-    """Decoded batches, read and decoded ahead by this rank's threads."""
-    threads = len(os.sched_getaffinity(0))
-    return make_dataset(batches, session.manifest, session.settings.batch, threads)
+def decoded(session: Session, batches: Iterator[Batch]) -> Iterator[PixelBatch]:
+    """These batches with their pixels, read and decoded ahead by this rank's threads."""
+    return decode_ahead(batches, session.manifest, session.settings.batch, len(os.sched_getaffinity(0)))
 
 
 def require_equal_weights(session: Session) -> None:

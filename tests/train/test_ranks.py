@@ -149,6 +149,20 @@ def test_more_ranks_than_examples_is_told_once(digits: Path, tmp_path: Path) -> 
     assert "2 ranks for 1 training examples; start fewer ranks" in lines[0]
 
 
+def test_a_damaged_slice_is_told_by_the_rank_that_reads_it(digits_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
+    path = tmp_path / "root/slices/default/train/train-00005-of-00008.tfrecord"
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(bytes(data))
+    told = horovodrun(2, "train/main.py", "--data", tmp_path / "root", "--model", "mlp")
+    assert told.returncode != 0
+    lines = [line for line in told.stderr.splitlines() if "is damaged between offset 0 and" in line]
+    assert len(lines) == 1, told.stderr
+    assert "ringslice: error: rank " in lines[0]
+    assert not list(tmp_path.rglob("checkpoints"))
+
+
 def test_a_users_own_model_trains(digits_root: Path, tmp_path: Path) -> None:
     shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
     (tmp_path / "mine.py").write_text(

@@ -1,5 +1,6 @@
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ from etl.errors import DataError
 from etl.example import parse
 from etl.manifest import Manifest
 from etl.storage import open_place
-from train.inputs import make_dataset
+from train.inputs import decode_ahead
 from train.order import Steps
-from train.reader import SplitReader
+from train.reader import Batch, SplitReader
 
 
 def open_reader(folder: Path, split: str = "train") -> SplitReader:
@@ -91,13 +92,23 @@ def test_tables_that_do_not_fit_are_refused(slices: Path, tmp_path: Path) -> Non
 def test_pixels_labels_weights_and_keys(slices: Path) -> None:
     reader, manifest = open_reader(slices, "test"), read_manifest(slices)
     order, steps = reader.order(0, 0), Steps(reader.total, 1, 50)
-    dataset = make_dataset(lambda: reader.batches(order, steps, 0), manifest, 50, threads=1)
-    found = list(dataset.as_numpy_iterator())
+    found = list(decode_ahead(reader.batches(order, steps, 0), manifest, 50, threads=1))
     examples = [example for batch in reader.batches(order, steps, 0) for example in batch.examples]
-    assert [pixels.shape for pixels, *_ in found] == [(50, 28, 28, 1)] * 4
-    assert sum(weights.sum() for _, _, weights, _ in found) == 180
-    for (pixels, labels, _, keys), start in zip(found, range(0, 200, 50), strict=True):
+    assert [batch.pixels.shape for batch in found] == [(50, 28, 28, 1)] * 4
+    assert sum(float(tf.reduce_sum(batch.weights)) for batch in found) == 180
+    for batch, start in zip(found, range(0, 200, 50), strict=True):
         for number, data in enumerate(examples[start : start + 50]):
             example = parse(data)
-            assert (example.key.encode(), example.label) == (keys[number], labels[number])
-            assert np.array_equal(pixels[number], tf.io.decode_png(example.encoded).numpy())
+            assert (example.key.encode(), example.label) == (batch.keys[number].numpy(), batch.labels[number].numpy())
+            assert np.array_equal(batch.pixels[number], tf.io.decode_png(example.encoded))
+
+
+def test_what_the_reader_raises_comes_through_tensorflow_as_it_was(slices: Path) -> None:
+    def batches() -> Iterator[Batch]:
+        reader = open_reader(slices, "test")
+        yield next(reader.batches(reader.order(0, 0), Steps(180, 1, 50), 0))
+        raise DataError("slice 7 is damaged")
+
+    decoded = decode_ahead(batches(), read_manifest(slices), 50, threads=1)
+    with pytest.raises(DataError, match="slice 7 is damaged"):
+        list(decoded)
