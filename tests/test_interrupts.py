@@ -91,11 +91,17 @@ class Running:
             time.sleep(0.05)
 
     def tasks(self) -> list[int]:
-        found = subprocess.run(["pgrep", "-s", str(self.process.pid), "-f", "--", "--mapper"], capture_output=True)
-        return [int(pid) for pid in found.stdout.split()]
+        return [pid for pid, command in self._session().items() if "--mapper" in command]
 
-    def _session(self) -> str:
-        return subprocess.run(["ps", "-s", str(self.process.pid), "-o", "args="], capture_output=True, text=True).stdout
+    def _session(self) -> dict[int, str]:
+        """The processes of the session that are alive, with their command lines."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                command = (folder / "cmdline").read_text().replace("\0", " ")
+                if command and os.getsid(int(folder.name)) == self.process.pid:  # a dead process has no command line
+                    found[int(folder.name)] = command
+        return found
 
 
 @pytest.fixture(autouse=True)

@@ -253,7 +253,7 @@ def finish(session: Session, result: Metrics, clock: Run, already_done: bool) ->
         "ranks": session.strategy.size,
         "epochs": session.settings.epochs,
         "global_batch": session.settings.batch * session.strategy.size,
-        **{name: round(value, 4) for name, value in {**history[-1], **result}.items()},
+        **{name: round(value, 4) for name, value in (history[-1] | result).items() if name != "epoch"},
         "seconds": round(clock.seconds, 1),
     }
     Summary("train", str(session.run), already_done, facts).show(session.settings.json)
