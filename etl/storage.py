@@ -4,6 +4,7 @@ A file is written under a name of its attempt's own and then *published*: rename
 not there yet. Of two attempts at one file the first to publish wins; the other removes its own.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,9 @@ from etl.errors import EnvironmentFailure, UsageError
 
 READ_BUFFER_BYTES = 1 << 20
 WRITE_BUFFER_BYTES = 1 << 20
+
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ def publishing(final: Place, work: Place) -> Iterator[OutputFile]:
             raise EnvironmentFailure(f"{final} was there with other bytes; remove it, or run again with --overwrite")
     except BaseException as error:
         _delete_attempt(attempt)
-        if isinstance(error, OSError) and error.errno and not error.filename:
+        if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
             error.filename = str(final)  # pyarrow does not say where
         raise
 
@@ -192,6 +196,10 @@ def publish(attempt: Place, final: Place) -> bool:
         os.link(attempt.path, final.path)
     except FileExistsError:
         return False
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise EnvironmentFailure(f"{final} is on a filesystem without hard links; choose another place") from None
+        raise
     finally:
         _delete_attempt(attempt)
     return True
