@@ -82,6 +82,7 @@ class NormalizeConfig:
         return 3 if self.color == "rgb" else 1
 
     def to_json(self) -> dict[str, Any]:
+        """As the marker has it: without a quality where there is no JPEG."""
         quality = {"quality": self.quality} if self.format == JPEG else {}
         return {
             "size": [self.height, self.width],
@@ -127,6 +128,7 @@ class ShardConfig:
             raise UsageError(f"--partition {self.partition!r}: give stratified or uniform")
 
     def to_json(self) -> dict[str, Any]:
+        """As the manifest has it: fractions as exact text, or 'source'."""
         split = (
             {name: str(value) for name, value in self.fractions.items()} if self.fractions is not None else SOURCE_SPLIT
         )

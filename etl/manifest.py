@@ -142,8 +142,6 @@ class Slice:
     name: str
     records: int
     size_bytes: int
-    sha256: str
-    index_sha256: str
 
 
 @dataclass(frozen=True)
@@ -165,10 +163,7 @@ class Manifest:
         try:
             image, statistics = marker["image"], marker["statistics"]
             splits = {
-                name: tuple(
-                    Slice(each["name"], each["records"], each["bytes"], each["sha256"], each["index_sha256"])
-                    for each in split["slices"]
-                )
+                name: tuple(Slice(each["name"], each["records"], each["bytes"]) for each in split["slices"])
                 for name, split in marker["splits"].items()
             }
             return cls(

@@ -49,6 +49,7 @@ class _PartWriter:
     rejects: list[tuple[Row, bytes]] = field(default_factory=list)
 
     def add(self, image: Row, data: bytes) -> None:
+        """Normalise one image of the pack's list."""
         known = {name: image[name] for name in ("key", "sha256", "label", "split", "group")}
         result = normalize_image(data, self.config)
         if isinstance(result, Reject):

@@ -62,6 +62,7 @@ class Progress:
         self.update(done)
 
     def update(self, done: int, note: str = "") -> None:
+        """``done`` things are done by now; ``note`` is shown instead of the rate."""
         self._done = done
         rate = (done - self._first) / max(1e-9, time.monotonic() - self._started)
         note = note or f"{rate:,.0f}/s"

@@ -67,6 +67,7 @@ class _SliceWriter:
         self.blocks = BlockCounter(name)
 
     def add(self, data: bytes) -> None:
+        """Append a serialized example."""
         example = parse(data)
         record, crc = frame(data)
         self.blocks.add(record, len(self.rows), self._output.size_bytes)

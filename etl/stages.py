@@ -176,6 +176,7 @@ class Run:
         return time.monotonic() - self._clock
 
     def finished(self) -> dict[str, Any]:
+        """The content of ``run.json`` for a run that ends now."""
         return {
             "started": self._started.isoformat(timespec="milliseconds"),
             "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -57,9 +57,6 @@ class Place:
     def exists(self) -> bool:
         return bool(self.info().type != fs.FileType.NotFound)
 
-    def is_folder(self) -> bool:
-        return bool(self.info().type == fs.FileType.Directory)
-
     def children(self, recursive: bool = False) -> list[fs.FileInfo]:
         """What lies below, sorted by path; empty where there is no such folder.
 

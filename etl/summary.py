@@ -47,6 +47,7 @@ class Summary:
 
 
 def ingest_summary(stage: Stage, already_done: bool = False) -> Summary:
+    """What a finished ``raw`` tells."""
     marker, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
     counts = marker["counts"]
     facts = {
@@ -63,6 +64,7 @@ def ingest_summary(stage: Stage, already_done: bool = False) -> Summary:
 
 
 def normalize_summary(stage: Stage, already_done: bool = False) -> Summary:
+    """What a finished ``normalized`` tells."""
     marker, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
     counts = marker["counts"]
     facts = {
@@ -81,6 +83,7 @@ def normalize_summary(stage: Stage, already_done: bool = False) -> Summary:
 
 
 def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
+    """What finished slices tell: their sizes, and examples by split and class."""
     manifest, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
     splits = manifest["splits"]
     records = sum(split["records"] for split in splits.values())

@@ -28,6 +28,7 @@ class Normalize(StageJob):
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
     def mapper(self, _: None, task: dict[str, str]) -> Iterator[tuple[str, int]]:
+        """From the line of a pack: normalise its images and publish its part."""
         root = open_place(self.job["root"])
         config = NormalizeConfig.from_json(self.job["config"])
         facts = normalize_pack(root / "raw", root / "normalized", task["pack"], config, self.job["classes"])

@@ -38,6 +38,7 @@ class Shard(StageJob):
     SORT_VALUES = True
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+        """From the line of a part: each of its examples, under its slice's number and its order there."""
         normalized = open_place(self.job["root"]) / "normalized"
         config = ShardConfig.from_json(self.job["config"])
         plan = SharePlan(np.array(self.job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
@@ -53,6 +54,7 @@ class Shard(StageJob):
         publish_bytes(work / READ_FOLDER / task["part"], work, b"")  # for who watches
 
     def reducer(self, number: int, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
+        """All examples of one slice, in their order: write it."""
         split, name, records = self.job["slices"][number]
         folder = open_place(self.job["folder"])
         write_slice(folder, split, name, (data for _, data in values), records)

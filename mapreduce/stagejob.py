@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Work:
     watch: Callable[[], tuple[int, str]]
 
 
-class StageJob(MRJob):
+class StageJob(MRJob, ABC):
     """A stage as an mrjob job. Subclasses give OPTIONS, `prepare` and `finish` for the driver, and the tasks' steps."""
 
     INPUT_PROTOCOL = JSONValueProtocol
@@ -81,16 +82,17 @@ class StageJob(MRJob):
             self._job = open_place(self.options.job_file).read_json()
         return self._job
 
+    @abstractmethod
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         """Begin the stage; None where it is done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> None:
         """Check what the tasks published and write the marker."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self, already_done: bool) -> Summary:
-        raise NotImplementedError
+        """What to tell at the end."""
 
     def run_job(self) -> None:
         """Run the whole stage. Overrides mrjob's, which only runs the tasks."""

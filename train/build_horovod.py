@@ -57,6 +57,7 @@ SETTINGS = {
 
 
 def main() -> int:
+    """Build or take from the cache, then install; returns the exit status, 3 where the environment fails."""
     options = parse_arguments()
     try:
         tensorflow = tensorflow_version()
@@ -138,6 +139,7 @@ def require_compiler() -> None:
 
 
 def build_wheel(folder: Path, tensorflow: str, jobs: int) -> Path:
+    """Build in a temporary folder; the wheel appears in ``folder`` whole. Raises BuildError with the log's end."""
     print(f"build_horovod: building Horovod {VERSION} for TensorFlow {tensorflow}, 2 to 5 minutes, once", flush=True)
     with tempfile.TemporaryDirectory(prefix="ringslice-horovod-") as name:
         work = Path(name)
@@ -177,6 +179,7 @@ def build_wheel(folder: Path, tensorflow: str, jobs: int) -> Path:
 
 
 def download(work: Path) -> Path:
+    """The sdist from the package index. Raises BuildError where its SHA-256 is not the known one."""
     target = work / "sdist"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
     command += ["--no-binary", "horovod", "--dest", str(target), f"horovod=={VERSION}"]

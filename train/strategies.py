@@ -47,12 +47,10 @@ def telling_lost_peers() -> Iterator[None]:
 
 
 class Strategy(Protocol):
-    """``rank`` counts all processes from 0 to before ``size``, ``local_rank`` those of one host."""
+    """``rank`` counts the processes from 0 to before ``size``."""
 
     rank: int
     size: int
-    local_rank: int
-    local_size: int
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The mean over all ranks of each tensor, in one grouped all-reduce."""
@@ -81,7 +79,6 @@ class Horovod:
     def __init__(self) -> None:
         hvd.init()
         self.rank, self.size = hvd.rank(), hvd.size()
-        self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
@@ -97,6 +94,7 @@ class Horovod:
         return list(hvd.allgather_object(value))
 
     def from_root(self, make: Callable[[], T]) -> T:
+        """Rank 0's value or failure goes to all ranks in one broadcast."""
         value: T | None = None
         error: Exception | None = None
         if self.rank == 0:
