@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etl.config import SOURCE_SPLIT, SPLIT_NAMES, Fractions, ShardConfig
-from etl.errors import DataError, UsageError
+from etl.config import SPLIT_NAMES, Fractions, ShardConfig
+from etl.errors import DataError
 from etl.permute import Integers
 from etl.shares import SharePlan, split_counts
 
@@ -94,11 +94,7 @@ def resolve_fractions(
     if split is None:
         own = all(name for part in parts for name in part["examples"])
         return None if own else default
-    if isinstance(split, str):
-        if split != SOURCE_SPLIT:
-            raise UsageError(f"--split {split!r}: give fractions or {SOURCE_SPLIT!r}")
-        return None
-    return split
+    return None if isinstance(split, str) else split  # the one text that a split can be is 'source'
 
 
 @dataclass(frozen=True)

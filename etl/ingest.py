@@ -6,7 +6,7 @@ from typing import Any
 
 from etl import tables
 from etl.errors import DataError, UsageError
-from etl.packs import PackPlan, TarWriter, content_sha256, plan_packs
+from etl.packs import PackPlan, TarWriter, content_sha256, pack_places, plan_packs
 from etl.progress import Progress, tell
 from etl.sources import Source, fingerprint, open_source
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
@@ -42,7 +42,7 @@ def _write_packs(stage: Stage, source: Source, plans: list[PackPlan]) -> list[di
     with Progress("ingest", len(source.images), "images") as progress:
         done = 0
         for plan in plans:
-            listed = stage.folder / "packs" / f"{plan.name}.parquet"
+            _, listed = pack_places(stage.folder, plan.name)
             if listed.exists():
                 packs.append(tables.read_facts(listed) | {"list_sha256": listed.sha256()})
                 done += len(plan.images)
@@ -55,7 +55,7 @@ def _write_packs(stage: Stage, source: Source, plans: list[PackPlan]) -> list[di
 
 def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress, done: int) -> dict[str, Any]:
     rows = []
-    tar_place = stage.folder / "packs" / f"{plan.name}.tar"
+    tar_place, list_place = pack_places(stage.folder, plan.name)
     with publishing(tar_place, stage.work) as output:
         tar = TarWriter(output)
         for count, image in enumerate(plan.images, start=1):
@@ -66,9 +66,7 @@ def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress
             progress.update(done + count)
         tar.finish()
     facts = {"name": plan.name, "images": len(rows), "bytes": output.size_bytes, "sha256": output.sha256}
-    listed = tables.write_table(
-        stage.folder / "packs" / f"{plan.name}.parquet", stage.work, tables.table_of(tables.IMAGES, rows), facts
-    )
+    listed = tables.write_table(list_place, stage.work, tables.table_of(tables.IMAGES, rows), facts)
     return facts | {"list_sha256": listed.sha256}
 
 
@@ -101,7 +99,8 @@ def _require_same_content(stage: Stage, source: Source, listing: str) -> None:
     with Progress("ingest", len(source.images), "images") as progress:
         done = 0
         for pack in stage.read_marker()["packs"]:
-            known = tables.read_table(stage.folder / "packs" / f"{pack['name']}.parquet", ["key", "sha256"]).to_pylist()
+            _, listed = pack_places(stage.folder, pack["name"])
+            known = tables.read_table(listed, ["key", "sha256"]).to_pylist()
             for row, image in zip(known, images, strict=False):
                 if row["key"] != image.key or row["sha256"] != content_sha256(source.read(image)):
                     raise UsageError(

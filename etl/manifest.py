@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl import tables
+from etl.config import NormalizeConfig
 from etl.errors import DataError
 from etl.slices import blocks_place, facts_place
 from etl.stages import SLICES_FORMAT, WORK_FOLDER, require
@@ -65,17 +66,16 @@ def build_manifest(
     """
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
-    height, width = normalized["config"]["size"]
-    channels = 3 if normalized["config"]["color"] == "rgb" else 1
+    image = NormalizeConfig.from_json(normalized["config"])
     return {
         "format": SLICES_FORMAT,
         **identity,
         "classes": normalized["classes"],
         "image": {
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "format": normalized["config"]["format"].upper(),
+            "height": image.height,
+            "width": image.width,
+            "channels": image.channels,
+            "format": image.format.upper(),
         },
         "splits": {
             split: _split(facts, split, len(normalized["classes"]))
@@ -178,6 +178,3 @@ class Manifest:
             )
         except KeyError as error:
             raise DataError(f"the manifest lacks {error}; it was damaged or written by something else") from None
-
-    def records(self, split: str) -> int:
-        return sum(each.records for each in self.splits.get(split, ()))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from etl.sources import SourceImage
-from etl.storage import OutputFile
+from etl.storage import OutputFile, Place
 
 MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
 
@@ -34,6 +34,11 @@ def plan_packs(images: list[SourceImage], pack_bytes: int) -> Iterator[PackPlan]
         size += image.size_bytes
     if batch:
         yield PackPlan(f"pack-{number:05d}", tuple(batch))
+
+
+def pack_places(raw: Place, pack: str) -> tuple[Place, Place]:
+    """The tar file of a pack, and its image list."""
+    return raw / "packs" / f"{pack}.tar", raw / "packs" / f"{pack}.parquet"
 
 
 class TarWriter:

@@ -17,7 +17,7 @@ from etl.config import NormalizeConfig
 from etl.errors import DataError
 from etl.example import ImageExample, serialize
 from etl.images import Normalized, Reject, normalize_image
-from etl.packs import TarWriter, content_sha256
+from etl.packs import TarWriter, content_sha256, pack_places
 from etl.stages import WORK_FOLDER
 from etl.storage import OutputFile, Place, publishing
 from etl.tfrecord import frame, read_records
@@ -112,8 +112,8 @@ def normalize_pack(
 
 
 def _read_pack(raw: Place, pack: str) -> Iterator[tuple[Row, bytes]]:
-    images = tables.read_table(raw / "packs" / f"{pack}.parquet").to_pylist()
-    tar = raw / "packs" / f"{pack}.tar"
+    tar, listed = pack_places(raw, pack)
+    images = tables.read_table(listed).to_pylist()
     with tar.open_stream() as stream:
         position = 0
         for image in images:

@@ -200,9 +200,14 @@ def normalized_stage(root: Place) -> Stage:
 
 def slices_stage(root: Place, name: str) -> Stage:
     """The slices called ``name``. Raises UsageError for a name that is no plain file name."""
-    if not name or name.startswith((".", "_")) or "/" in name:
+    if not is_folder_name(name):
         raise UsageError(f"--name {name!r} is no plain folder name; give something like 'default' or 'eight-workers'")
     return Stage("shard", root / "slices" / name, "manifest.json", SLICES_FORMAT)
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether people may call slices or runs so: one folder, neither hidden nor one of our own."""
+    return bool(name) and not name.startswith((".", "_")) and "/" not in name
 
 
 def require(condition: bool, message: str) -> None:

@@ -37,12 +37,17 @@ class ByteReader(Protocol):
 
 @dataclass(frozen=True)
 class Record:
-    """One record of a file: where it begins, its size with the framing, its data and their CRC32C."""
+    """One record of a file: where it begins, its data, their CRC32C, and all its bytes with the framing."""
 
     offset: int
-    size: int
     data: bytes
     crc32c: int
+    framed: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that the record takes in the file."""
+        return len(self.framed)
 
 
 def mask(crc: int) -> int:
@@ -76,7 +81,7 @@ def read_records(stream: ByteReader, where: str) -> Iterator[Record]:
         crc = crc32c(data)
         if mask(crc) != _UINT32.unpack(footer)[0]:
             raise DataError(f"{where}: wrong CRC of the data at offset {offset}")
-        yield Record(offset, FRAMING_BYTES + length, data, crc)
+        yield Record(offset, data, crc, b"".join((header, data, footer)))
         offset += FRAMING_BYTES + length
 
 

@@ -16,13 +16,14 @@ from etl import tables
 from etl.errors import DataError
 from etl.example import parse
 from etl.manifest import EXAMPLES_FILE
+from etl.packs import pack_places
 from etl.parts import read_rows, records_place, rejects_places, rows_place
 from etl.progress import Progress
 from etl.slices import BlockCounter
 from etl.stages import Stage, normalized_stage, raw_stage, slices_stage
 from etl.storage import Place
 from etl.summary import Summary
-from etl.tfrecord import Record, frame, parse_index, read_records
+from etl.tfrecord import Record, parse_index, read_records
 
 MOST_NAMED = 10
 
@@ -126,8 +127,9 @@ def _check_packs(stage: Stage, dataset: Row, findings: Findings) -> None:
         " run normalize again with --overwrite",
     )
     for pack in marker["packs"]:
-        findings.require_sha256(stage.folder / "packs" / f"{pack['name']}.tar", pack["sha256"])
-        findings.require_sha256(stage.folder / "packs" / f"{pack['name']}.parquet", pack["list_sha256"])
+        tar, listed = pack_places(stage.folder, pack["name"])
+        findings.require_sha256(tar, pack["sha256"])
+        findings.require_sha256(listed, pack["list_sha256"])
 
 
 def _check_part_files(stage: Stage, dataset: Row, findings: Findings) -> None:
@@ -199,7 +201,7 @@ class SliceCheck:
             reader = HashingReader(stream)
             for position, record in enumerate(read_records(reader, str(place))):
                 self._check_record(place, position, record)
-                found.add(frame(record.data)[0], position, record.offset)
+                found.add(record.framed, position, record.offset)
                 offsets.append(record.offset)
                 sizes.append(record.size)
         self._require(

@@ -102,9 +102,10 @@ class Shard(StageJob):
 
     def _watch(self) -> tuple[int, str]:
         work = self._stage.work
-        done = {info.base_name.removesuffix(".parquet") for info in (work / "slices").children()}
+        published = {info.base_name for info in (work / "slices").children()}
         read, parts = len((work / READ_FOLDER).children()), len(self._normalized["parts"])
-        examples = sum(records for _, name, records in self._slices if name.rpartition("/")[2] in done)
+        done = [each for each in self._slices if facts_place(self._stage.folder, each[1]).name in published]
+        examples = sum(records for _, _, records in done)
         return examples, f"{read} of {parts} parts read" if read < parts else ""
 
 

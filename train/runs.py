@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import UsageError
-from etl.stages import Stage, slices_stage
+from etl.stages import Stage, is_folder_name, slices_stage
 from etl.storage import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"
@@ -43,7 +43,7 @@ def find_dataset(place: str, name: str | None) -> Dataset:
 
 def _finished(root: Place) -> list[Stage]:
     names = [info.base_name for info in (root / "slices").children() if not info.is_file]
-    stages = [slices_stage(root, name) for name in names if not name.startswith((".", "_"))]
+    stages = [slices_stage(root, name) for name in names if is_folder_name(name)]
     return [stage for stage in stages if stage.marker.exists()]
 
 
@@ -52,7 +52,7 @@ def choose_run(root: Place, name: str | None, resume: bool) -> Place:
 
     Raises UsageError where a run of that name is there and ``resume`` is not set.
     """
-    if name is not None and (not name or "/" in name or name.startswith((".", "_"))):
+    if name is not None and not is_folder_name(name):
         raise UsageError(f"--run {name!r} is no plain folder name; give something like 'first-try'")
     there = [info.base_name for info in (root / "runs").children() if not info.is_file]
     numbered = sorted(int(each[4:]) for each in there if each.startswith("run-") and each[4:].isdigit())
