@@ -8,14 +8,18 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := data/digits
 
-.PHONY: help demo test check chaos format install clean
+.PHONY: help demo test check chaos format install clean hadoop-up hadoop-down hadoop-status
 .DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+include airflow_dags/airflow.mk
 
 help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
 	@echo "make test     the tests, with real mrjob jobs and real Horovod processes"
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point"
+	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
 	@echo "make install  the environment alone: .venv, with Horovod built for its TensorFlow"
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
 
@@ -25,10 +29,10 @@ demo: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" horovodrun -np 2 train/main.py --data $(DEMO) --run demo --resume --epochs 15 --batch 32
 	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py"
 
-test: $(INSTALLED)
+test: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(BIN)/python -m pytest -m "not chaos" -n 2 --dist worksteal $(TESTS)
 
-chaos: $(INSTALLED)
+chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(BIN)/python -m pytest -m chaos $(TESTS)
 
 check: $(INSTALLED)
@@ -41,6 +45,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 install: $(INSTALLED)
+
+hadoop-up hadoop-down hadoop-status: hadoop-%: $(INSTALLED)
+	$(BIN)/python -m tests.hadoop $*
 
 $(INSTALLED): setup.py pyproject.toml train/build_horovod.py
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is missing; install it first: apt-get install python3.11 python3.11-venv" >&2; exit 3; }

@@ -11,6 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.digits import write_digits
+from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
+
+__all__ = ["hadoop", "hadoop_alone", "hadoop_undisturbed"]  # fixtures
 
 REPOSITORY = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent

@@ -1,0 +1,103 @@
+"""A real Airflow of `.venvs/airflow`, with a home and a SQLite database of its own, to run the DAG in."""
+
+import json
+import os
+import sqlite3
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import REPOSITORY, Finished, environment, succeeded
+
+BIN = REPOSITORY / ".venvs" / "airflow" / "bin"
+DAG_FILE = REPOSITORY / "airflow_dags" / "image_training.py"
+DAG_ID = "image_training"
+
+Params = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class DagRun:
+    """A DAG run that has ended: what it printed, and by task its state, the number of tries, and its XCom."""
+
+    finished: Finished
+    states: dict[str, str | None]
+    tries: dict[str, int]
+    xcoms: dict[str, Any]
+
+    @property
+    def log(self) -> str:
+        return self.finished.stdout + self.finished.stderr
+
+
+@dataclass(frozen=True)
+class Airflow:
+    """``home`` is its ``$AIRFLOW_HOME``."""
+
+    home: Path
+
+    def make(self) -> None:
+        """Make its home, with the DAG file linked into it, and its database."""
+        (self.home / "dags").mkdir(parents=True)
+        (self.home / "dags" / DAG_FILE.name).symlink_to(DAG_FILE)
+        succeeded(self.run("airflow", "db", "migrate"))
+
+    def start(self, *words: object, **more: str) -> subprocess.Popen[str]:
+        """Start a command of Airflow's environment; the project's is not on its PATH."""
+        own = {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "NO_COLOR": "1",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }
+        return subprocess.Popen(
+            [str(BIN / str(words[0])), *map(str, words[1:])],
+            cwd=self.home,
+            env=environment(**own | more),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: object, timeout_s: float = 240, **more: str) -> Finished:
+        """Run a command of Airflow's environment to its end."""
+        return self._finish(self.start(*words, **more), timeout_s)
+
+    @staticmethod
+    def _finish(started: subprocess.Popen[str], timeout_s: float) -> Finished:
+        with started as process:
+            try:
+                output, errors = process.communicate(timeout=timeout_s)
+            except BaseException:
+                process.terminate()  # the task passes it on
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def start_dags_test(
+        self, params: Params, *options: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        return self.start(
+            "airflow", "dags", "test", DAG_ID, "--conf", json.dumps(params), *options, **environment or {}
+        )
+
+    def dags_test(self, params: Params, environment: Mapping[str, str] | None = None, timeout_s: float = 240) -> DagRun:
+        """Run the whole DAG once with ``params``; ``environment`` is what a worker's holds besides."""
+        finished = self._finish(self.start_dags_test(params, environment=environment), timeout_s)
+        rows = self.query("SELECT task_id, state, try_number FROM task_instance WHERE run_id = {newest}")
+        xcoms = self.query("SELECT task_id, value FROM xcom WHERE key = 'return_value' AND run_id = {newest}")
+        return DagRun(
+            finished,
+            {task: state for task, state, _ in rows},
+            {task: tries for task, _, tries in rows},
+            {task: json.loads(value) for task, value in xcoms},
+        )
+
+    def query(self, question: str) -> list[tuple[Any, ...]]:
+        """Rows of the database; ``{newest}`` stands for the newest DAG run's id."""
+        with sqlite3.connect(self.home / "airflow.db", timeout=30) as database:
+            newest = "(SELECT run_id FROM dag_run ORDER BY id DESC LIMIT 1)"
+            rows = database.execute(question.format(newest=newest)).fetchall()
+        database.close()
+        return rows

@@ -1,0 +1,216 @@
+"""The DAG in a real Airflow: it parses, runs the whole job, and fails, stops and quotes as it says."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow_dags.real_airflow import BIN, DAG_FILE, Airflow
+from tests.conftest import ringslice, succeeded
+from tests.test_imports import imported
+
+TASKS = ["ingest", "normalize", "shard", "verify", "train", "evaluate"]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+    if not (BIN / "airflow").exists():
+        pytest.fail("Airflow is missing; install it first: make .venvs/airflow/.installed")
+    made = Airflow(tmp_path_factory.mktemp("airflow") / "home")
+    made.make()
+    return made
+
+
+@pytest.fixture(scope="session")
+def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight of each of three digits."""
+    folder = tmp_path_factory.mktemp("source") / "few"
+    for label in "012":
+        (folder / label).mkdir(parents=True)
+        for path in sorted((digits / label).iterdir())[:8]:
+            shutil.copy(path, folder / label)
+    return folder
+
+
+def last_json(text: str) -> dict[str, Any]:
+    return json.loads(text.splitlines()[-1])
+
+
+def test_it_imports_airflow_and_the_standard_library_only() -> None:
+    assert imported(DAG_FILE) == {"airflow"}
+
+
+def test_it_parses_at_once(airflow: Airflow) -> None:
+    found = last_json(succeeded(airflow.run("python", HERE / "describe.py", airflow.home / "dags")).stdout)
+    assert found["import_errors"] == {}
+    assert list(found["tasks"]) == TASKS
+    assert found["tasks"] == {task: TASKS[number + 1 : number + 2] for number, task in enumerate(TASKS)}
+    assert (found["retries"], found["catchup"], found["paused"], found["max_active_runs"]) == ([2], False, True, 1)
+    assert found["documented"]
+    assert all(description and schema["type"] for description, schema in found["params"].values())
+    assert found["seconds"] < 1  # of processor time: what else the machine does has no part in it
+
+
+def test_the_whole_job(airflow: Airflow, few_digits: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    params = {
+        "source": str(few_digits),
+        "root": str(root),
+        "size": "8",
+        "workers": 2,
+        "slices": 2,
+        "runner": "local",
+        "run": "first",
+        "model": "mlp",
+        "epochs": 2,
+        "min_accuracy": 0,
+    }
+    done = airflow.dags_test(params)
+    assert done.finished.returncode == 0, done.log
+    assert done.states == dict.fromkeys(TASKS, "success")
+    assert set(done.tries.values()) == {1}
+    assert [done.xcoms[task]["stage"] for task in TASKS] == TASKS
+    assert done.xcoms["shard"]["examples"] == 24
+    assert done.xcoms["train"]["ranks"] == 2
+    result = json.loads((root / "runs/first/result.json").read_text())
+    evaluation = json.loads((root / "runs/first/evaluation-test.json").read_text())
+    assert len(result["epochs"]) == 2
+    assert evaluation["accuracy"] == result["result"]["test_accuracy"]
+    assert evaluation["accuracy"] == pytest.approx(done.xcoms["evaluate"]["accuracy"], abs=1e-4)
+
+
+def test_wrong_use_is_not_tried_again(airflow: Airflow, tmp_path: Path) -> None:
+    done = airflow.dags_test({"source": "no such folder; touch pwned", "root": str(tmp_path / "root")})
+    assert done.finished.returncode != 0
+    assert done.states == {"ingest": "failed"} | dict.fromkeys(TASKS[1:], "upstream_failed")
+    assert done.tries["ingest"] == 1
+    assert "no such folder; touch pwned: no such folder" in done.log
+    assert "AirflowFailException: ingest exited 2, wrong use: not tried again" in done.log
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_param_of_another_type_is_refused(airflow: Airflow) -> None:
+    refused = airflow.dags_test({"workers": "two"}).finished
+    assert refused.returncode != 0
+    assert "Invalid input for param workers: 'two' is not of type 'integer'" in refused.stderr + refused.stdout
+
+
+FAKE = """#!{python} -S
+import json, os, sys
+name, status = os.path.basename(sys.argv[0]), os.environ.get("FAKE_STATUS", "0")
+with open("started.txt", "a") as file:
+    print(json.dumps([name, *sys.argv[1:]]), file=file)
+if name == "ringslice":
+    print(json.dumps({{"from": name}}), flush=True)
+    sys.exit(int(status) if status.isdigit() else 1)
+print("[0]<stdout>:" + json.dumps({{"from": name}}))
+print("[1]<stderr>:a line that comes late", flush=True)
+if status.isdigit() and status != "0":
+    print("Exit code: " + status, file=sys.stderr)
+sys.exit(status != "0")
+"""
+
+
+@pytest.fixture
+def fake_home(tmp_path: Path) -> Path:
+    """A project whose commands write down their words, and end with the status that ``$FAKE_STATUS`` says."""
+    folder = tmp_path / "a project" / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "ringslice").write_text(FAKE.format(python=sys.executable))
+    (folder / "ringslice").chmod(0o755)
+    (folder / "horovodrun").symlink_to("ringslice")
+    return folder.parent.parent
+
+
+def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) -> None:
+    root = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} *"
+    source, model, config = "{date}; touch pwned", "-m $HOME ~ *", "&& touch pwned.toml"
+    params = {
+        **{"source": source, "root": root, "model": model, "config": config, "run": "|| touch pwned"},
+        **{"size": None, "slices": 7, "min_accuracy": 0.5, "overwrite": True, "runner": "hadoop"},
+    }
+    done = airflow.dags_test(params, {"RINGSLICE_HOME": str(fake_home)})
+    assert done.finished.returncode == 0, done.log
+    started = [json.loads(line) for line in (fake_home / "started.txt").read_text().splitlines()]
+    day = started[0][6].removesuffix("; touch pwned")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", day)
+    options, ranks = ["--json", f"--config={config}"], ["horovodrun", "-np", "2"]
+    of_run = ["--json", f"--data={root}", "--name=default", "--run=|| touch pwned"]
+    assert started == [
+        ["ringslice", "ingest", *options, "--overwrite", "--", f"{day}; touch pwned", root],
+        ["ringslice", "normalize", *options, "--overwrite", "--runner=hadoop", "--", root],
+        ["ringslice", "shard", *options, "--overwrite", "--runner=hadoop", "--workers=2", "--slices=7", "--", root],
+        ["ringslice", "verify", *options, "--", root],
+        [*ranks, "train/main.py", *of_run, "--resume", f"--model={model}", "--epochs=10"],
+        [*ranks, "train/evaluate.py", *of_run, "--min-accuracy=0.5"],
+    ]
+    assert {path.name for path in fake_home.iterdir()} == {".venv", "started.txt"}
+    assert done.xcoms == {task: {"from": started[number][0]} for number, task in enumerate(TASKS)}
+
+
+def test_what_is_tried_again(airflow: Airflow, fake_home: Path) -> None:
+    words = ("python", HERE / "try_statuses.py", airflow.home / "dags", 0, 1, 2, 3, 130, 137, "of-horovodrun-itself")
+    told = last_json(succeeded(airflow.run(*words, RINGSLICE_HOME=str(fake_home))).stdout)
+    for task in ("ingest", "train"):
+        assert told[f"{task} 0"] == ""
+        assert {told[f"{task} {status}"] for status in (1, 2)} == {"AirflowFailException"}
+        assert {told[f"{task} {status}"] for status in (3, 130, 137)} == {"AirflowException"}
+    assert told["train of-horovodrun-itself"] == "AirflowException"
+
+
+def processes_of(root: Path) -> set[int]:
+    """The processes that a task has started for this root."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"PARAM_ROOT={root}\0" in (folder / "environ").read_text(errors="replace"):
+                found.add(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(holds: Callable[[], object], running: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert running is None or running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("task", ["normalize", "train"])
+def test_a_stopped_task_ends_with_all_its_processes(
+    task: str, airflow: Airflow, digits: Path, digits_root: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    if task == "normalize":
+        succeeded(ringslice("ingest", digits, root))
+    else:
+        shutil.copytree(digits_root / "slices", root / "slices")
+    earlier = "|".join(TASKS[: TASKS.index(task)])
+    params = {"root": str(root), "size": "3000", "run": "stopped", "model": "mlp", "epochs": 5000}
+    running = airflow.start_dags_test(params, "--mark-success-pattern", earlier)
+    signs = {"normalize": "normalized/_work/**/attempt*", "train": "runs/stopped/checkpoints/epoch-0001.json"}
+    try:
+        wait_until(lambda: list(root.glob(signs[task])), running)
+        assert len(processes_of(root)) >= 2
+        running.send_signal(signal.SIGTERM)  # as Airflow's supervisor does
+        wait_until(lambda: not processes_of(root))
+        question = f"SELECT state FROM task_instance WHERE task_id = '{task}' AND run_id = {{newest}}"
+        wait_until(lambda: airflow.query(question) == [("up_for_retry",)])
+    finally:
+        running.kill()
+        output = running.communicate()[0]
+        for pid in processes_of(root):
+            os.kill(pid, signal.SIGKILL)
+    assert "Command exited with return code 130" in output, output[-3000:]

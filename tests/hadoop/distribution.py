@@ -1,0 +1,169 @@
+"""A Hadoop home with the layout of Hadoop's own release, made of Maven's artifacts, once, in the user's cache."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from etl.errors import EnvironmentFailure
+
+VERSION = "3.4.2"
+BUILDER = 1  # raise it when what is built changes by this module alone
+HERE = Path(__file__).parent
+SOURCES = (HERE / "pom.xml", HERE / "home" / "launcher.sh", HERE / "home" / "log4j.properties")
+JARS = Path("share/hadoop/common/lib")
+TOOLS = Path("share/hadoop/tools/lib")
+WEBAPPS = Path("share/hadoop/hdfs/webapps")
+NATIVE = Path("lib/native")
+NAME_IMAGE = Path("name")  # a formatted NameNode's folder, to copy
+LIBHDFS_CRATE = ("hdfs-sys", "0.3.1")  # carries Hadoop's own C sources of libhdfs
+JDK = "openjdk-17-jdk-headless"
+COMMAND_TIMEOUT_S = 900
+
+
+def cache_folder() -> Path:
+    """Where everything that is set up once is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ringslice"
+
+
+def hadoop_home() -> Path:
+    """The Hadoop home, which is set up first where it is not there yet."""
+    digest = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in SOURCES), str(BUILDER).encode()]))
+    home = cache_folder() / f"hadoop-{VERSION}-{digest.hexdigest()[:12]}"
+    if not home.is_dir():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with locked(home.with_name(f"{home.name}.lock")):
+            if not home.is_dir():
+                _set_up(home)
+    return home
+
+
+def java_home() -> Path:
+    """JAVA_HOME, or the home of the java on the PATH."""
+    if named := os.environ.get("JAVA_HOME"):
+        return Path(named)
+    return Path(os.path.realpath(require("java", JDK))).parent.parent
+
+
+def require(command: str, package: str) -> str:
+    """The path of a command; fails with the package that holds it."""
+    path = shutil.which(command)
+    if path is None:
+        raise EnvironmentFailure(f"{command} is missing; install it first: apt-get install {package}")
+    return path
+
+
+@contextmanager
+def locked(path: Path, shared: bool = False) -> Iterator[None]:
+    """Hold the lock on ``path`` while the block runs; it ends with this process at the latest."""
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+
+
+def _set_up(home: Path) -> None:
+    java = _check_tools()
+    began = time.monotonic()
+    print(f"setting up Hadoop {VERSION} in {home} (once)", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent) as folder:
+        building = Path(folder) / "home"
+        _lay_out(building)
+        _copy_jars(building)
+        _add_libhdfs(building / NATIVE / "libhdfs.so", java, Path(folder))
+        _format(building, java)
+        building.rename(home)
+    print(f"Hadoop {VERSION} is set up, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _check_tools() -> Path:
+    """JAVA_HOME; fails before anything is fetched where a tool is missing."""
+    require("mvn", "maven")
+    java = java_home()
+    if not _installed_libhdfs().is_file():
+        require("cargo", "cargo")
+        require("gcc", "gcc libc6-dev")
+        if not (java / "include" / "jni.h").is_file():
+            raise EnvironmentFailure(f"{java} has no include/jni.h; install it first: apt-get install {JDK}")
+    return java
+
+
+def _installed_libhdfs() -> Path:
+    """Where the Hadoop that the user has, if any, keeps libhdfs.so."""
+    return Path(os.environ.get("HADOOP_HOME", "/nowhere")) / NATIVE / "libhdfs.so"
+
+
+def _lay_out(home: Path) -> None:
+    for folder in ("bin", "etc/hadoop", JARS, TOOLS, NATIVE):
+        (home / folder).mkdir(parents=True)
+    launcher = home / "bin" / "hadoop"
+    shutil.copy(HERE / "home" / "launcher.sh", launcher)
+    launcher.chmod(0o755)
+    for name in ("hdfs", "yarn", "mapred"):
+        (home / "bin" / name).symlink_to(launcher.name)
+    shutil.copy(HERE / "home" / "log4j.properties", home / "etc" / "hadoop")
+    for site in ("core", "hdfs", "yarn", "mapred"):
+        (home / "etc" / "hadoop" / f"{site}-site.xml").write_text("<configuration/>\n")
+    for name in ("hdfs", "datanode"):  # HDFS' web servers ask for their folders, even to serve nothing but JSON
+        (home / WEBAPPS / name / "WEB-INF").mkdir(parents=True)
+        (home / WEBAPPS / name / "WEB-INF" / "web.xml").write_text("<web-app/>\n")
+
+
+def _copy_jars(home: Path) -> None:
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={home / JARS}"]
+    _run(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal])
+    for jar in (home / JARS).glob("hadoop-streaming-*.jar"):
+        jar.rename(home / TOOLS / jar.name)
+
+
+def _add_libhdfs(target: Path, java: Path, folder: Path) -> None:
+    """Take libhdfs.so from the Hadoop that the user has, or else compile it."""
+    if _installed_libhdfs().is_file():
+        shutil.copy(_installed_libhdfs(), target)
+        return
+    name, version = LIBHDFS_CRATE
+    project = folder / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "src" / "lib.rs").touch()
+    package = '[package]\nname = "sources"\nversion = "0.0.0"\nedition = "2021"\n'
+    (project / "Cargo.toml").write_text(f'{package}[dependencies]\n{name} = {{ version = "={version}" }}\n')
+    _run(["cargo", "vendor", "--quiet", "vendor"], project)
+    sources = project / "vendor" / name / "libhdfs" / "hdfs_3_3"
+    includes = [sources.parent, sources, sources / "include", sources / "os", sources / "os" / "posix"]
+    includes += [java / "include", java / "include" / "linux"]
+    server = java / "lib" / "server"
+    words = ["gcc", "-O2", "-w", "-fPIC", "-shared", "-fcommon", *(f"-I{each}" for each in includes)]
+    words += [str(each) for each in sorted([*sources.glob("*.c"), *(sources / "os" / "posix").glob("*.c")])]
+    _run([*words, f"-L{server}", f"-Wl,-rpath,{server}", "-ljvm", "-lpthread", "-o", str(target)])
+
+
+def _format(home: Path, java: Path) -> None:
+    """Format a NameNode's folder, for clusters to copy: a JVM less to wait for at each start."""
+    words = [str(home / "bin" / "hdfs"), "namenode", "-D", "fs.defaultFS=hdfs://127.0.0.1:8020"]
+    words += ["-D", f"dfs.namenode.name.dir={(home / NAME_IMAGE).as_uri()}", "-format", "-nonInteractive"]
+    environment = {"JAVA_HOME": str(java), "PATH": os.environ["PATH"], "HADOOP_LOG_DIR": tempfile.gettempdir()}
+    _run(words, environment=environment)
+
+
+def copy_name_image(home: Path, target: Path) -> None:
+    """Make ``target`` a formatted NameNode's folder, of a cluster id of its own: no other's DataNode joins it."""
+    shutil.copytree(home / NAME_IMAGE, target)
+    version = target / "current" / "VERSION"
+    version.write_text(re.sub(r"(?m)^clusterID=.*$", f"clusterID=CID-{os.urandom(8).hex()}", version.read_text()))
+
+
+def _run(words: list[str], folder: Path | None = None, environment: dict[str, str] | None = None) -> None:
+    finished = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
+    )
+    if finished.returncode != 0:
+        output = (finished.stderr + finished.stdout).strip().splitlines() or ["it told nothing"]
+        errors = [line for line in output if "ERROR" in line or "error" in line] or output
+        raise EnvironmentFailure(f"{Path(words[0]).name} failed while Hadoop was set up: {errors[0].strip()}")

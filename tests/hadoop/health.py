@@ -1,0 +1,52 @@
+"""What the daemons tell of themselves over HTTP."""
+
+import http.client
+import json
+import urllib.parse
+import urllib.request
+from typing import Any
+
+TIMEOUT_S = 5.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by a proxy: it is this machine
+
+
+def get(url: str) -> Any:
+    """The JSON at an address."""
+    with _DIRECT.open(url, timeout=TIMEOUT_S) as response:
+        return json.load(response)
+
+
+def put(url: str, value: object = None) -> None:
+    data = None if value is None else json.dumps(value).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="PUT")
+    with _DIRECT.open(request, timeout=TIMEOUT_S) as response:
+        response.read()
+
+
+def serves(daemon: str, web: str, resource_manager: str, started: float) -> bool:
+    """Whether a daemon does its work: the NameNode out of safe mode, the others known to their masters.
+
+    ``started`` is the time it was started at, since what a master tells may be of the one before it.
+    """
+    try:
+        if daemon == "namenode":
+            return not _bean(web, "NameNode", "NameNodeInfo")["Safemode"]
+        if daemon == "datanode":
+            actors = json.loads(_bean(web, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
+            return bool(actors) and all(_reported(actor) for actor in actors)
+        if daemon == "resourcemanager":
+            return get(f"{web}/ws/v1/cluster/info")["clusterInfo"]["state"] == "STARTED"
+        get(f"{web}/ws/v1/node/info")
+        nodes = (get(f"{resource_manager}/ws/v1/cluster/nodes")["nodes"] or {}).get("node", [])
+        return any(node["state"] == "RUNNING" and node["lastHealthUpdate"] / 1000 > started for node in nodes)
+    except (OSError, http.client.HTTPException, LookupError, ValueError):
+        return False
+
+
+def _reported(actor: dict[str, str]) -> bool:
+    return actor["ActorState"] == "RUNNING" and int(actor["LastBlockReport"]) < 10**9
+
+
+def _bean(web: str, service: str, name: str) -> dict[str, Any]:
+    query = urllib.parse.quote(f"Hadoop:service={service},name={name}")
+    return get(f"{web}/jmx?qry={query}")["beans"][0]

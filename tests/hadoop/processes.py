@@ -1,0 +1,111 @@
+"""Processes by id and start time, so that a number that another process has by now is not taken for ours."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+POLL_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Process:
+    """``started`` is in clock ticks since the machine's start, as proc(5) has it."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def find(cls, pid: int) -> "Process | None":
+        """The process that has this id now; None where there is none, or only its exit status is left of it."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    @classmethod
+    def this(cls) -> "Process":
+        found = cls.find(os.getpid())
+        assert found is not None
+        return found
+
+    @property
+    def started_s(self) -> float:
+        """The time it started, in seconds since the epoch."""
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return booted + self.started / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def lives(self) -> bool:
+        _reap(self.pid)
+        return Process.find(self.pid) == self
+
+    def send(self, number: int) -> None:
+        if self.lives:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
+
+
+def spawn(words: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> Process:
+    """Start a command in a session of its own, in ``folder``, its output appended to ``log``."""
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    into = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *words]
+    all_signals = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
+    # not subprocess: a Popen that is dropped while its process runs on warns
+    pid = os.posix_spawn(
+        into[0], into, environment, file_actions=actions, setsid=True, setsigdef=all_signals, setsigmask=()
+    )
+    process = Process.find(pid)
+    return process or Process(pid, 0)
+
+
+def end(processes: list[Process], grace_s: float) -> None:
+    """Ask them to end, and end them where they have not after ``grace_s``."""
+    for process in processes:
+        process.send(signal.SIGTERM)
+    if not _gone(processes, grace_s):
+        for process in processes:
+            process.send(signal.SIGKILL)
+        _gone(processes, 10)
+
+
+def find_all(holds: Callable[[list[bytes], list[bytes]], bool]) -> list[Process]:
+    """The processes of whose command line and environment ``holds`` is true."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        process = Process.find(int(entry.name))
+        try:
+            words, environment = ((entry / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if process is not None and holds(words, environment):
+            found.append(process)
+    return found
+
+
+def _gone(processes: list[Process], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while any(process.lives for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_INTERVAL_S)
+    return True
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # not this process' child
+        pass

@@ -1,0 +1,56 @@
+"""A cluster's folder as other processes find it: its record, `cluster.json`, and the processes that are its own."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.hadoop.processes import Process, end, find_all
+
+RECORD = "cluster.json"
+MARK = "RINGSLICE_HADOOP_FOLDER"  # in the environment of the daemons and, by configuration.py, of their containers
+STOP_GRACE_S = 5.0
+SWEEPS = 3
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The record; empty where there is none."""
+    try:
+        return json.loads((folder / RECORD).read_text())
+    except FileNotFoundError:
+        return {}
+
+
+def read_processes(folder: Path) -> dict[str, Process]:
+    return {name: Process(*each) for name, each in read(folder).get("processes", {}).items()}
+
+
+def write(folder: Path, cluster: Mapping[str, Any], processes: Mapping[str, Process]) -> None:
+    """Keep what tells of a cluster, and the daemons' processes by their names."""
+    record = {**cluster, "processes": {name: [each.pid, each.started] for name, each in processes.items()}}
+    unfinished = folder / f"{RECORD}.{os.getpid()}"
+    unfinished.write_text(json.dumps(record, indent=1) + "\n")
+    unfinished.rename(folder / RECORD)
+
+
+def forget(folder: Path) -> None:
+    (folder / RECORD).unlink(missing_ok=True)
+
+
+def end_processes(folder: Path) -> None:
+    """End the daemons of the cluster in ``folder``, and what their containers run."""
+    end(list(read_processes(folder).values()), STOP_GRACE_S)
+    for _ in range(SWEEPS):  # again, since one that is about to start another may be ended too late
+        if left := find_left(folder):
+            end(left, 0)
+
+
+def find_left(folder: Path) -> list[Process]:
+    """The daemons and what their containers run, found by the mark, or by YARN's scripts, which start without it."""
+    mark, scripts = f"{MARK}={folder}".encode(), f"{folder}/yarn/local/".encode()
+
+    def holds(words: list[bytes], environment: list[bytes]) -> bool:
+        return mark in environment or (words[0].endswith(b"bash") and any(each.startswith(scripts) for each in words))
+
+    return find_all(holds)
