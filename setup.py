@@ -23,8 +23,10 @@ setup(
     install_requires=[
         "click>=8.1",
         "crc32c>=2.7",
+        "hdfs-native>=0.14.7,<1",
         "mrjob>=0.7.4,<0.8",
         "numpy>=2.0",
+        "packaging>=23",
         "pillow>=11",
         "protobuf>=5",
         "pyarrow>=18",

@@ -18,6 +18,19 @@ JPEG, PNG, RAW = "jpeg", "png", "raw"
 
 Fractions = dict[str, Fraction]
 
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def parse_bytes(text: str) -> int:
+    """``'64MB'`` as a number of bytes. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"{text!r} is no size in bytes; give something like 64MB or 1GiB")
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size < 1:
+        raise ValueError(f"{text!r} is less than one byte")
+    return size
+
 
 def parse_size(text: str) -> tuple[int, int]:
     """``'224'`` or ``'224x320'`` as (height, width) in pixels. Raises ValueError."""

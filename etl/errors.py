@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 
 INTERRUPTED = 130
+DEBUG_VARIABLE = "RINGSLICE_DEBUG"
 
 _REMEDIES = {
     errno.ENOSPC: "free some space or choose another place",
@@ -81,7 +82,7 @@ def report(error: BaseException, speaker: str = "") -> int:
         traceback.print_exception(error)
         return 1
     status, line = explained
-    if os.environ.get("RINGSLICE_DEBUG"):
+    if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
     if not getattr(error, "told", False):
         print(f"ringslice: error: {speaker}{line}", file=sys.stderr, flush=True)

@@ -8,9 +8,10 @@ from etl import tables
 from etl.errors import DataError, UsageError
 from etl.packs import PackPlan, TarWriter, content_sha256, pack_places, plan_packs
 from etl.progress import Progress, tell
+from etl.publishing import publishing
 from etl.sources import Source, fingerprint, open_source
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
-from etl.storage import Place, publishing
+from etl.storage import Place
 from etl.summary import Summary, ingest_summary
 
 
@@ -28,12 +29,14 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     listing = fingerprint(source.images, source.classes, versions=True)
     run = Run(source=str(source_place), listing=listing)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
-    state = stage.begin(identity, overwrite, listing)
-    if state is State.DONE:
+    if stage.begin(identity, overwrite, listing) is State.DONE:
         _require_same_content(stage, source, listing)
         return ingest_summary(stage, already_done=True)
-    packs = _write_packs(stage, source, list(plan_packs(source.images, config["pack_bytes"])))
-    stage.commit(_marker(source, identity, packs), run)
+    try:
+        packs = _write_packs(stage, source, list(plan_packs(source.images, config["pack_bytes"])))
+        stage.commit(_marker(source, identity, packs), run)
+    finally:
+        stage.release()
     return ingest_summary(stage)
 
 
@@ -56,7 +59,7 @@ def _write_packs(stage: Stage, source: Source, plans: list[PackPlan]) -> list[di
 def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress, done: int) -> dict[str, Any]:
     rows = []
     tar_place, list_place = pack_places(stage.folder, plan.name)
-    with publishing(tar_place, stage.work) as output:
+    with publishing(tar_place, stage.attempts) as output:
         tar = TarWriter(output)
         for count, image in enumerate(plan.images, start=1):
             data = source.read(image)
@@ -66,7 +69,7 @@ def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress
             progress.update(done + count)
         tar.finish()
     facts = {"name": plan.name, "images": len(rows), "bytes": output.size_bytes, "sha256": output.sha256}
-    listed = tables.write_table(list_place, stage.work, tables.table_of(tables.IMAGES, rows), facts)
+    listed = tables.write_table(list_place, stage.attempts, tables.table_of(tables.IMAGES, rows), facts)
     return facts | {"list_sha256": listed.sha256}
 
 

@@ -12,7 +12,7 @@ from etl import tables
 from etl.config import NormalizeConfig
 from etl.errors import DataError
 from etl.slices import blocks_place, facts_place
-from etl.stages import SLICES_FORMAT, WORK_FOLDER, require
+from etl.stages import SLICES_FORMAT, Stage, require
 from etl.storage import Place
 
 EXAMPLES_FILE = "examples.parquet"
@@ -54,7 +54,7 @@ def _add(sums: list[int], column: pa.ChunkedArray) -> list[int]:
 
 
 def build_manifest(
-    folder: Place,
+    stage: Stage,
     identity: Mapping[str, Any],
     normalized: Mapping[str, Any],
     slices: Sequence[tuple[str, str, int]],
@@ -64,6 +64,7 @@ def build_manifest(
 
     Raises DataError where a slice is missing or holds another number of examples.
     """
+    folder = stage.folder
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
     image = NormalizeConfig.from_json(normalized["config"])
@@ -84,12 +85,12 @@ def build_manifest(
         "statistics": statistics.to_json(),
         "tables": {
             "examples": _write(
-                folder, EXAMPLES_FILE, tables.EXAMPLES, (tables.read_table(facts_place(folder, name)) for name in names)
+                stage, EXAMPLES_FILE, tables.EXAMPLES, (tables.read_table(facts_place(folder, name)) for name in names)
             ),
             "blocks": _write(
-                folder, BLOCKS_FILE, tables.BLOCKS, (tables.read_table(blocks_place(folder, name)) for name in names)
+                stage, BLOCKS_FILE, tables.BLOCKS, (tables.read_table(blocks_place(folder, name)) for name in names)
             ),
-            "class_counts": _write(folder, CLASS_COUNTS_FILE, tables.CLASS_COUNTS, [_class_counts(facts)]),
+            "class_counts": _write(stage, CLASS_COUNTS_FILE, tables.CLASS_COUNTS, [_class_counts(facts)]),
         },
     }
 
@@ -129,9 +130,8 @@ def _class_counts(facts: list[dict[str, Any]]) -> pa.Table:
     return tables.table_of(tables.CLASS_COUNTS, rows)
 
 
-def _write(folder: Place, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
-    (folder / name).delete()
-    output, rows = tables.write_tables(folder / name, folder / WORK_FOLDER, schema, parts)
+def _write(stage: Stage, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
+    output, rows = tables.write_tables(stage.folder / name, stage.attempts, schema, parts)
     return {"file": name, "rows": rows, "sha256": output.sha256}
 
 

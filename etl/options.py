@@ -4,6 +4,7 @@ The same word is the same option everywhere.
 """
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,20 +12,17 @@ from typing import Any
 
 import click
 
-from etl.config import parse_size, parse_split
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-
-
-def parse_bytes(text: str) -> int:
-    """``'64MB'`` as a number of bytes. Raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is no size in bytes; give something like 64MB or 1GiB")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
-    if size < 1:
-        raise ValueError(f"{text!r} is less than one byte")
-    return size
+from etl.config import parse_bytes, parse_size, parse_split
+from etl.errors import DEBUG_VARIABLE
+from etl.hdfs_settings import (
+    BLOCK_SIZE_VARIABLE,
+    DEFAULT_HEAP,
+    DRIVER_VARIABLE,
+    DRIVERS,
+    HEAP_VARIABLE,
+    REPLICATION_VARIABLE,
+    USER_VARIABLE,
+)
 
 
 def positive(text: str) -> int:
@@ -47,7 +45,10 @@ def fraction(text: str) -> float:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: ``parse`` turns its text into a value and raises ValueError; without ``parse`` it is a flag."""
+    """One option: ``parse`` turns its text into a value and raises ValueError; without ``parse`` it is a flag.
+
+    With ``variable`` its value goes to that environment variable, for this process and all its children.
+    """
 
     flag: str
     help: str
@@ -55,17 +56,70 @@ class Option:
     default: str | None = None
     choices: tuple[str, ...] = ()
     metavar: str | None = None
+    variable: str | None = None
 
     @property
     def name(self) -> str:
         return self.flag.lstrip("-").replace("-", "_")
 
 
-RUNNERS = ("inline", "local")
+HADOOP = "hadoop"
+RUNNERS = ("inline", "local", HADOOP)
 DEFAULT_RUNNER = "local"
 
 OVERWRITE = Option("--overwrite", "Replace what another configuration or input left there.", parse=None)
 JSON = Option("--json", "Print the summary as JSON on standard output.", parse=None)
+
+ENVIRONMENT_OPTIONS = (
+    Option(
+        "--hdfs-driver",
+        "Client of hdfs:// places: native (no Java) or libhdfs (the site's own, in a JVM). Default: native.",
+        choices=DRIVERS,
+        variable=DRIVER_VARIABLE,
+    ),
+    Option("--hdfs-user", "User on HDFS. Default: who runs this.", metavar="NAME", variable=USER_VARIABLE),
+    Option(
+        "--hdfs-replication",
+        "Replicas of what is written to HDFS. Default: the site's.",
+        positive,
+        metavar="N",
+        variable=REPLICATION_VARIABLE,
+    ),
+    Option(
+        "--hdfs-block-size",
+        "Block size of what is written to HDFS. Default: the site's.",
+        parse_bytes,
+        metavar="SIZE",
+        variable=BLOCK_SIZE_VARIABLE,
+    ),
+    Option(
+        "--hdfs-heap",
+        f"Heap of libhdfs' JVM. Default: {DEFAULT_HEAP}.",
+        parse_bytes,
+        metavar="SIZE",
+        variable=HEAP_VARIABLE,
+    ),
+    Option("--debug", "Show tracebacks, Java's too.", parse=None, variable=DEBUG_VARIABLE),
+)
+HADOOP_OPTIONS = (
+    Option("--queue", "With -r hadoop: the YARN queue. Default: the cluster's.", metavar="NAME"),
+    Option(
+        "--priority",
+        "With -r hadoop: priority of the job within its queue.",
+        choices=("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW"),
+    ),
+    Option("--task-memory", "With -r hadoop: memory of a task's container.", parse_bytes, "1GiB", metavar="SIZE"),
+    Option(
+        "--restart",
+        "With -r hadoop: end a job of this stage that still runs on the cluster, instead of joining it.",
+        parse=None,
+    ),
+)
+CLUSTER_PYTHON = Option(  # mrjob's own option, where a job is run as a script
+    "--python-bin",
+    "With -r hadoop: a Python of the nodes that has ringslice. Default: ours is packed and sent along.",
+    metavar="PATH",
+)
 
 INGEST_OPTIONS = (
     Option("--pack-size", "Size of a pack, the unit that a mapper works on.", parse_bytes, "64MB", metavar="SIZE"),
@@ -163,8 +217,9 @@ def click_options(options: Iterable[Option]) -> Callable[[Any], Any]:
 
 
 def _click_option(option: Option) -> Callable[[Any], Any]:
+    to_environment: dict[str, Any] = {"expose_value": False, "callback": _set_variable} if option.variable else {}
     if option.parse is None:
-        return click.option(option.flag, is_flag=True, help=option.help)
+        return click.option(option.flag, is_flag=True, help=option.help, **to_environment)
     if option.choices:
         kind: click.ParamType[Any] = click.Choice(option.choices)
     else:
@@ -176,7 +231,21 @@ def _click_option(option: Option) -> Callable[[Any], Any]:
         show_default=option.default is not None,
         metavar=option.metavar,
         help=option.help,
+        **to_environment,
     )
+
+
+def _set_variable(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    del context
+    set_variables({str(parameter.name): value})
+
+
+def set_variables(values: Mapping[str, Any]) -> None:
+    """Set the environment variables of `ENVIRONMENT_OPTIONS` whose options were given among ``values``, by name."""
+    for option in ENVIRONMENT_OPTIONS:
+        assert option.variable is not None
+        if value := values.get(option.name):
+            os.environ[option.variable] = "1" if value is True else str(value)
 
 
 def add_arguments(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:

@@ -9,8 +9,9 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from etl.publishing import OutputFile
 from etl.sources import SourceImage
-from etl.storage import OutputFile, Place
+from etl.storage import Place
 
 MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
 

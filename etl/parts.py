@@ -6,7 +6,7 @@ is published last: a part exists when its rows do, and its facts stand in their 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ from etl.errors import DataError
 from etl.example import ImageExample, serialize
 from etl.images import Normalized, Reject, normalize_image
 from etl.packs import TarWriter, content_sha256, pack_places
-from etl.stages import WORK_FOLDER
-from etl.storage import OutputFile, Place, publishing
+from etl.publishing import OutputFile, publishing
+from etl.storage import Place
 from etl.tfrecord import frame, read_records
 
 Row = dict[str, Any]
@@ -85,29 +85,40 @@ class _PartWriter:
 
 
 def normalize_pack(
-    raw: Place, normalized: Place, pack: str, config: NormalizeConfig, classes: Sequence[str]
+    raw: Place,
+    normalized: Place,
+    pack: str,
+    config: NormalizeConfig,
+    *,
+    classes: Sequence[str],
+    attempts: Place,
+    report: Callable[[int], None] = lambda images: None,
 ) -> dict[str, Any]:
     """Normalise every image of a pack and publish its part; returns the part's facts. A part that exists is kept.
 
+    What is written lies in the folder ``attempts`` until it is published. ``report`` is told how many images are done,
+    after each.
+
     Raises DataError where the pack does not hold what its image list says.
     """
-    rows_file, work = rows_place(normalized, pack), normalized / WORK_FOLDER
+    rows_file = rows_place(normalized, pack)
     if rows_file.exists():
         return tables.read_facts(rows_file)
-    with publishing(records_place(normalized, pack), work) as records:
+    with publishing(records_place(normalized, pack), attempts) as records:
         part = _PartWriter(config, classes, records)
-        for image, data in _read_pack(raw, pack):
+        for done, (image, data) in enumerate(_read_pack(raw, pack), start=1):
             part.add(image, data)
+            report(done)
     facts = {
         "part": pack,
         "input": len(part.rows) + len(part.rejects),
         "records": len(part.rows),
         "bytes": records.size_bytes,
         "sha256": records.sha256,
-        "rejects": _publish_rejects(normalized, pack, part.rejects),
+        "rejects": _publish_rejects(normalized, attempts, pack, part.rejects),
         "examples": _count_by_split_and_label(part.rows, len(classes)),
     }
-    tables.write_table(rows_file, work, tables.table_of(tables.ROWS, part.rows), facts)
+    tables.write_table(rows_file, attempts, tables.table_of(tables.ROWS, part.rows), facts)
     return facts
 
 
@@ -127,18 +138,18 @@ def _read_pack(raw: Place, pack: str) -> Iterator[tuple[Row, bytes]]:
             yield image, data
 
 
-def _publish_rejects(normalized: Place, pack: str, rejects: list[tuple[Row, bytes]]) -> dict[str, Any]:
+def _publish_rejects(normalized: Place, attempts: Place, pack: str, rejects: list[tuple[Row, bytes]]) -> dict[str, Any]:
     """Publish the rejects of a part, where there are any; returns counts by reason and SHA-256 of their files."""
     if not rejects:
         return {"count": 0, "by_reason": {}}
     tar_file, list_file = rejects_places(normalized, pack)
     rows = []
-    with publishing(tar_file, normalized / WORK_FOLDER) as output:
+    with publishing(tar_file, attempts) as output:
         tar = TarWriter(output)
         for row, data in rejects:
             rows.append(row | {"offset": tar.add(row["key"], data), "size": len(data)})
         tar.finish()
-    listed = tables.write_table(list_file, normalized / WORK_FOLDER, tables.table_of(tables.REJECTS, rows))
+    listed = tables.write_table(list_file, attempts, tables.table_of(tables.REJECTS, rows))
     by_reason = Counter(row["reason"] for row in rows)
     return {
         "count": len(rows),

@@ -9,8 +9,9 @@ from crc32c import crc32c
 from etl import tables
 from etl.errors import DataError
 from etl.example import parse
+from etl.publishing import OutputFile, publish_bytes, publishing
 from etl.stages import WORK_FOLDER
-from etl.storage import OutputFile, Place, publish_bytes, publishing
+from etl.storage import Place
 from etl.tfrecord import frame, index_bytes
 
 # A block is a run of neighbouring records: the unit of reading, of checking and of the shuffle of an epoch.
@@ -84,13 +85,18 @@ class _SliceWriter:
         self._output.write(record)
 
 
-def write_slice(folder: Place, split: str, name: str, examples: Iterable[bytes], expected: int) -> None:
+def write_slice(
+    folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[bytes]
+) -> dict[str, Any]:
     """Publish one slice of serialized ``examples`` in their order: its file, its index, then its rows and facts.
 
-    Raises DataError where there are not as many as ``expected``.
+    ``planned`` are its split, its name and how many examples it is to have; what is written lies in the folder
+    ``attempts`` until it is published. Returns the facts.
+
+    Raises DataError where there are not as many as planned.
     """
-    work = folder / WORK_FOLDER
-    with publishing(folder / f"{name}.tfrecord", work) as output:
+    split, name, expected = planned
+    with publishing(folder / f"{name}.tfrecord", attempts) as output:
         writer = _SliceWriter(split, name, output)
         for data in examples:
             writer.add(data)
@@ -98,8 +104,8 @@ def write_slice(folder: Place, split: str, name: str, examples: Iterable[bytes],
         if len(rows) != expected:
             raise DataError(f"slice {name} got {len(rows)} of {expected} examples; run again with --overwrite")
     index = index_bytes([row["offset"] for row in rows], [row["size"] for row in rows])
-    published = publish_bytes(folder / f"{name}.idx", work, index)
-    tables.write_table(blocks_place(folder, name), work, tables.table_of(tables.BLOCKS, writer.blocks.rows))
+    published = publish_bytes(folder / f"{name}.idx", attempts, index)
+    tables.write_table(blocks_place(folder, name), attempts, tables.table_of(tables.BLOCKS, writer.blocks.rows))
     facts = {
         "split": split,
         "name": name,
@@ -109,4 +115,5 @@ def write_slice(folder: Place, split: str, name: str, examples: Iterable[bytes],
         "index_sha256": published.sha256,
         "by_label": {str(label): count for label, count in sorted(Counter(row["label"] for row in rows).items())},
     }
-    tables.write_table(facts_place(folder, name), work, tables.table_of(tables.EXAMPLES, rows), facts)
+    tables.write_table(facts_place(folder, name), attempts, tables.table_of(tables.EXAMPLES, rows), facts)
+    return facts

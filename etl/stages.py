@@ -2,8 +2,8 @@
 
 Stages meet only through files. Each writes one JSON marker last; a folder without its marker does not exist for any
 reader. The marker is the stage's identity and result, equal wherever and whenever it was made; where, when and by what
-it was made stands in ``run.json`` beside it. While a stage is at work its folder holds ``_work`` (the plan, attempts),
-which goes when the marker has come.
+it was made stands in ``run.json`` beside it. While a stage is at work its folder holds ``_work`` (the plan, the claim,
+attempts), which goes when the marker has come.
 """
 
 import enum
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from etl.claims import CLAIMS_FOLDER, Claim
 from etl.errors import DataError, UsageError
-from etl.storage import Place, json_bytes, publish_bytes
+from etl.publishing import json_bytes, publish_bytes, replace_bytes
+from etl.storage import Place
 
 RAW_FORMAT = "ringslice.raw/1"
 NORMALIZED_FORMAT = "ringslice.normalized/1"
@@ -28,6 +30,7 @@ SLICES_FORMAT = "ringslice.slices/1"
 RUN_FILE = "run.json"
 WORK_FOLDER = "_work"
 PLAN_FILE = "plan.json"
+_TASKS = "tasks-"
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
 
@@ -39,14 +42,21 @@ class State(enum.Enum):
     FRESH = "fresh"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stage:
-    """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name."""
+    """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name.
+
+    Whoever writes begins with `begin` and ends with `release`: in between it holds the stage's claim (`etl.claims`).
+    """
 
     name: str
     folder: Place
     marker_name: str
     format: str
+
+    def __post_init__(self) -> None:
+        self._claim: Claim | None = None
+        self.resumed = False
 
     @property
     def marker(self) -> Place:
@@ -59,6 +69,12 @@ class Stage:
     @property
     def plan(self) -> Place:
         return self.work / PLAN_FILE
+
+    @property
+    def attempts(self) -> Place:
+        """Where the run that holds the claim writes what it is about to publish."""
+        assert self._claim is not None, "begin first"
+        return self._claim.attempts
 
     def read_marker(self) -> dict[str, Any]:
         """The marker of this finished stage.
@@ -79,31 +95,40 @@ class Stage:
         return hashlib.sha256(self.marker.read_bytes()).hexdigest()
 
     def begin(self, identity: dict[str, Any], overwrite: bool = False, listing: str | None = None) -> State:
-        """Make the folder ready for a run whose ``config`` and ``input`` are those of ``identity``.
+        """Claim the folder and make it ready for a run whose ``config`` and ``input`` are those of ``identity``.
 
-        DONE: the marker of the same identity is there. RESUMED: an unfinished run of it was found, what it published
-        can be kept. FRESH: the folder is empty but for the plan. Leftovers of attempts are removed. ``listing`` is what
-        an unfinished run must agree on besides, though it is not part of the identity.
+        DONE: the marker of the same identity is there, and nothing is claimed. RESUMED: an unfinished run of it was
+        found, what it published can be kept. FRESH: the folder is empty but for the plan. ``listing`` is what an
+        unfinished run must agree on besides, though it is not part of the identity.
 
         Raises UsageError where a finished stage of another identity is there and ``overwrite`` is not set, or files
-        that no stage wrote.
+        that no stage wrote; EnvironmentFailure where another run is at work on the stage.
         """
-        if self.marker.exists() and not overwrite:
+        finished = not overwrite and self.marker.exists()
+        if finished:
             self._refuse_another(self.marker.read_json(), identity)
-            self.work.delete()
-            return State.DONE
-        plan = {"identity": identity, "listing": listing}
+            if not self.work.exists():
+                return State.DONE
+        elif not overwrite:
+            self._refuse_foreign_files()
+        self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
+        try:
+            if not overwrite and self.marker.exists():  # only now nobody else can be replacing it
+                self._refuse_another(self.marker.read_json(), identity)
+                self._delete_work()
+                return State.DONE
+            return self._resume_or_clear({"identity": identity, "listing": listing}, overwrite)
+        except BaseException:
+            self.release()
+            raise
+
+    def _resume_or_clear(self, plan: dict[str, Any], overwrite: bool) -> State:
         planned = self.plan.read_json() if self.plan.exists() else None
         if planned == plan and not overwrite and not self._discard.exists():
-            self._delete_attempts()
+            self.resumed = True
             return State.RESUMED
-        if planned is None and not overwrite and not self._discard.exists() and self._holds_foreign_files():
-            raise UsageError(
-                f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
-                " choose another place or remove it"
-            )
         self._clear()
-        publish_bytes(self.plan, self.work, json_bytes(plan))
+        publish_bytes(self.plan, self.attempts, json_bytes(plan))
         self._discard.delete()
         return State.FRESH
 
@@ -114,20 +139,48 @@ class Stage:
 
     def _clear(self) -> None:
         """Empty the folder but for `_discard`. A run that is killed in here is begun afresh by the next one."""
+        assert self._claim is not None
         if not self._discard.exists():
-            publish_bytes(self._discard, self.work, b"")
+            publish_bytes(self._discard, self.attempts, b"")
+        kept = {WORK_FOLDER, CLAIMS_FOLDER, self._discard.name, self.attempts.name}
+        self._claim.check()
         self.marker.delete()  # before anything that it tells of
         for folder in (self.folder, self.work):
             for info in folder.children():
-                if info.base_name not in (WORK_FOLDER, self._discard.name):
+                if info.base_name not in kept:
+                    self._claim.check()
                     (folder / info.base_name).delete()
 
+    def open_tasks(self) -> Place:
+        """A new folder for what tasks are about to publish. The tasks of earlier runs can publish no more."""
+        assert self._claim is not None
+        for folder in self.task_folders():
+            self._claim.check()
+            folder.delete()
+        return (self.work / f"{_TASKS}{self._claim.number:06d}-{self._claim.token}").make_folder()
+
+    def task_folders(self) -> list[Place]:
+        """Folders of tasks, of earlier runs too."""
+        names = [info.base_name for info in self.work.children()]
+        return [self.work / name for name in names if name.startswith(_TASKS)]
+
     def commit(self, marker: dict[str, Any], run: "Run") -> None:
-        """Write ``run.json``, then the marker, and remove the work folder."""
-        (self.folder / RUN_FILE).delete()
-        publish_bytes(self.folder / RUN_FILE, self.work, json_bytes(run.finished()))
-        publish_bytes(self.marker, self.work, json_bytes(marker))
+        """Write ``run.json``, then the marker, and remove the work folder and with it the claim."""
+        replace_bytes(self.folder / RUN_FILE, self.attempts, json_bytes(run.finished()))
+        publish_bytes(self.marker, self.attempts, json_bytes(marker))
+        self._delete_work()
+
+    def _delete_work(self) -> None:
+        assert self._claim is not None
+        self._claim.stop_beating()
+        self._claim = None
         self.work.delete()
+
+    def release(self) -> None:
+        """Give up the claim, if this run still holds one; what it published stays for the next run to go on from."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     def read_run(self) -> dict[str, Any]:
         """What is known of the run that made this stage; empty where nothing is."""
@@ -154,13 +207,12 @@ class Stage:
                 " use another place, or --overwrite to replace it"
             )
 
-    def _holds_foreign_files(self) -> bool:
-        return any(info.base_name != WORK_FOLDER for info in self.folder.children())
-
-    def _delete_attempts(self) -> None:
-        for info in self.work.children():
-            if info.base_name.startswith("attempt-"):
-                (self.work / info.base_name).delete()
+    def _refuse_foreign_files(self) -> None:
+        if any(info.base_name != WORK_FOLDER for info in self.folder.children()) and not self.work.exists():
+            raise UsageError(
+                f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
+                " choose another place or remove it"
+            )
 
 
 class Run:
@@ -170,6 +222,10 @@ class Run:
         self._clock = time.monotonic()
         self._started = datetime.now(UTC)
         self._facts = {"runner": runner, **facts}
+
+    def note(self, **facts: object) -> None:
+        """Add to what is known of the run."""
+        self._facts |= facts
 
     @property
     def seconds(self) -> float:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.errors import DataError
-from etl.storage import OutputFile, Place, publishing
+from etl.publishing import OutputFile, publishing
+from etl.storage import Place
 
 # One row per image of a pack, in the pack's order: offset and size are those of the image's bytes in the tar file.
 IMAGES = pa.schema(
@@ -103,22 +104,22 @@ CLASS_COUNTS = pa.schema(
 _FACTS = b"ringslice"
 
 
-def write_table(final: Place, work: Place, table: pa.Table, facts: Mapping[str, Any] | None = None) -> OutputFile:
+def write_table(final: Place, attempts: Place, table: pa.Table, facts: Mapping[str, Any] | None = None) -> OutputFile:
     """Publish ``table`` as a Parquet file, with ``facts`` (JSON) in its schema's metadata."""
     if facts is not None:
         table = table.replace_schema_metadata({_FACTS: json.dumps(facts)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    with publishing(final, work) as output:
+    with publishing(final, attempts) as output:
         output.write(sink.getvalue())
     return output
 
 
-def write_tables(final: Place, work: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
+def write_tables(final: Place, attempts: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
     """Publish ``parts`` as one Parquet file, a row group for each; returns it and the number of its rows."""
     rows = 0
     with (
-        publishing(final, work) as output,
+        publishing(final, attempts) as output,
         pq.ParquetWriter(pa.PythonFile(_Sink(output), mode="w"), schema, compression="zstd") as writer,
     ):
         for part in parts:

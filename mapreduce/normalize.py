@@ -14,11 +14,12 @@ from etl.config import NormalizeConfig
 from etl.errors import DataError
 from etl.options import NORMALIZE_OPTIONS
 from etl.parts import normalize_pack, rows_place
-from etl.stages import NORMALIZED_FORMAT, Run, State, normalized_stage, raw_stage, require
+from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require
 from etl.storage import Place, open_place
 from etl.summary import Summary, normalize_summary
 from etl.tables import read_facts
-from mapreduce.stagejob import StageJob, Work, main
+from mapreduce.stagejob import StageJob, main
+from mapreduce.work import Work, worthwhile_tasks
 
 
 class Normalize(StageJob):
@@ -27,36 +28,47 @@ class Normalize(StageJob):
     OPTIONS = NORMALIZE_OPTIONS
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
-    def mapper(self, _: None, task: dict[str, str]) -> Iterator[tuple[str, int]]:
+    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
         """From the line of a pack: normalise its images and publish its part."""
         root = open_place(self.job["root"])
         config = NormalizeConfig.from_json(self.job["config"])
-        facts = normalize_pack(root / "raw", root / "normalized", task["pack"], config, self.job["classes"])
+        facts = normalize_pack(
+            root / "raw",
+            root / "normalized",
+            task["pack"],
+            config,
+            classes=self.job["classes"],
+            attempts=self.attempts,
+            report=lambda images: self.report(f"{task['pack']}: {images} images"),
+        )
+        self.count_task(task["bytes"], facts["bytes"])
         self.increment_counter("images", "good", facts["records"])
         for reason, count in facts["rejects"]["by_reason"].items():
             self.increment_counter("images", reason, count)
         yield facts["part"], facts["records"]
 
+    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
+        return normalized_stage(root)
+
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        self._run = Run(runner)
         self._raw = raw_stage(root).read_marker()
-        self._stage = normalized_stage(root)
         self._max_rejects = values["max_rejects"]
         config = NormalizeConfig.resolve(values, self._raw["pixels"])
         self._identity = {"config": config.to_json(), "input": raw_stage(root).fingerprint()}
-        if self._stage.begin(self._identity, overwrite) is State.DONE:
+        if self.stage.begin(self._identity, overwrite) is State.DONE:
             return None
         images = {pack["name"]: pack["images"] for pack in self._raw["packs"]}
-        folder = self._stage.folder
-        done = {name for name in images if rows_place(folder, name).exists()}
+        folder = self.stage.folder
+        todo = [pack for pack in self._raw["packs"] if not rows_place(folder, pack["name"]).exists()]
+        tasks = worthwhile_tasks(sum(pack["bytes"] for pack in todo), sum(pack["images"] for pack in todo))
 
         def watch() -> tuple[int, str]:
             parts = (info.base_name.removesuffix(".parquet") for info in (folder / "parts").children())
             return sum(images.get(part, 0) for part in parts), ""
 
         job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
-        lines = [{"pack": name} for name in images if name not in done]
-        return Work(folder, job, lines, sum(images.values()), watch)
+        lines = [{"pack": pack["name"], "bytes": pack["bytes"]} for pack in todo]
+        return Work(job, lines, tasks, sum(images.values()), watch)
 
     def finish(self) -> None:
         facts = [self._checked_facts(pack) for pack in self._raw["packs"]]
@@ -66,10 +78,10 @@ class Normalize(StageJob):
             raise DataError(
                 f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}),"
                 f" more than --max-rejects {self._max_rejects:g};"
-                f" look at {self._stage.folder / 'rejects'}, or allow more"
+                f" look at {self.stage.folder / 'rejects'}, or allow more"
             )
         require(
-            counts["good"] > 0, f"no image of {self._stage.folder} is usable; look at {self._stage.folder / 'rejects'}"
+            counts["good"] > 0, f"no image of {self.stage.folder} is usable; look at {self.stage.folder / 'rejects'}"
         )
         marker = {
             "format": NORMALIZED_FORMAT,
@@ -78,13 +90,13 @@ class Normalize(StageJob):
             "counts": counts,
             "parts": facts,
         }
-        self._stage.commit(marker, self._run)
+        self.stage.commit(marker, self.run_record)
 
     def summary(self, already_done: bool) -> Summary:
-        return normalize_summary(self._stage, already_done)
+        return normalize_summary(self.stage, already_done)
 
     def _checked_facts(self, pack: dict[str, Any]) -> dict[str, Any]:
-        rows = rows_place(self._stage.folder, pack["name"])
+        rows = rows_place(self.stage.folder, pack["name"])
         require(rows.exists(), f"{rows} is missing though the job ended; run again")
         facts = read_facts(rows)
         total = facts["records"] + facts["rejects"]["count"]

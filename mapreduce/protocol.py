@@ -20,15 +20,15 @@ def unescape(data: bytes) -> bytes:
 
 
 class RecordProtocol:
-    """An mrjob protocol for a slice's number, an order within the slice (hexadecimal digits) and an example's bytes.
+    """An mrjob protocol for a slice's key, an order within the slice (hexadecimal digits) and an example's bytes.
 
-    The line is ``slice TAB order TAB bytes``: sorted as text it is sorted by slice, then by order.
+    The line is ``key TAB order TAB bytes``: sorted as text it is sorted by slice, then by order.
     """
 
-    def read(self, line: bytes) -> tuple[int, tuple[bytes, bytes]]:
-        number, order, data = line.split(b"\t", 2)
-        return int(number), (order, unescape(data))
+    def read(self, line: bytes) -> tuple[bytes, tuple[bytes, bytes]]:
+        key, order, data = line.split(b"\t", 2)
+        return key, (order, unescape(data))
 
-    def write(self, key: int, value: tuple[bytes, bytes]) -> bytes:
+    def write(self, key: bytes, value: tuple[bytes, bytes]) -> bytes:
         order, data = value
-        return b"%08d\t%s\t%s" % (key, order, escape(data))
+        return b"%s\t%s\t%s" % (key, order, escape(data))

@@ -5,50 +5,43 @@ line of JSON for each task's input), has mrjob run the tasks, checks what they p
 publish their files themselves; nothing that a runner reports is taken for a result.
 """
 
-import ctypes
 import json
-import logging
 import os
-import re
-import signal
 import sys
 import tempfile
-import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
-from mrjob.step import StepFailedException
 
-from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError, run_reporting
-from etl.options import DEFAULT_RUNNER, JSON, OVERWRITE, RUNNERS, Option, add_arguments, parse_values
-from etl.progress import Progress
-from etl.stages import WORK_FOLDER
-from etl.storage import Place, json_bytes, open_place, publish_bytes
+from etl.errors import UsageError, run_reporting
+from etl.options import (
+    DEFAULT_RUNNER,
+    ENVIRONMENT_OPTIONS,
+    HADOOP,
+    HADOOP_OPTIONS,
+    JSON,
+    OVERWRITE,
+    RUNNERS,
+    Option,
+    add_arguments,
+    parse_values,
+    set_variables,
+)
+from etl.publishing import json_bytes, publish_bytes
+from etl.stages import Run, Stage
+from etl.storage import Place, open_place
 from etl.summary import Summary
+from mapreduce.local_job import DRIVER_PID, end_with_driver, run_here
+from mapreduce.work import JOB_FILE, Work, showing_progress
+from mapreduce.yarn_job import ClusterOptions, YarnJob, arguments
+from mapreduce.yarn_runner import YarnRunner
 
-POLL_INTERVAL_S = 0.5
-DRIVER_PID = "RINGSLICE_DRIVER_PID"
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a stage has its tasks do: ``job`` goes to all of them, each of ``lines`` to one.
-
-    ``watch`` tells how many of ``total`` images are in published files by now, and what else there is to tell.
-    """
-
-    folder: Place
-    job: dict[str, Any]
-    lines: list[dict[str, Any]]
-    total: int
-    watch: Callable[[], tuple[int, str]]
+REPORT_INTERVAL_S = 5.0
 
 
 class StageJob(MRJob, ABC):
@@ -63,7 +56,7 @@ class StageJob(MRJob, ABC):
     def configure_args(self) -> None:
         super().configure_args()
         self.add_passthru_arg("--job-file", metavar="URI", help="What every task needs to know; set by the driver.")
-        add_arguments(self.arg_parser, (*self.OPTIONS, OVERWRITE, JSON))
+        add_arguments(self.arg_parser, (*self.OPTIONS, *HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS, OVERWRITE, JSON))
 
     def _usage(self) -> str:  # what mrjob begins its --help with
         return f"%(prog)s [options] ROOT\n\n{self.__doc__}\n\nExample: {self.EXAMPLE}"
@@ -71,6 +64,8 @@ class StageJob(MRJob, ABC):
     def load_args(self, args: list[str]) -> None:
         super().load_args(args)
         self._arguments = list(args)
+        set_variables(vars(self.options))
+        self._reported = time.monotonic()
         self.options.runner = self.options.runner or DEFAULT_RUNNER
         if self.options.job_file and len(self.options.args) == 2:  # ROOT and the work list: the list alone is input
             self.options.args = self.options.args[1:]
@@ -82,9 +77,31 @@ class StageJob(MRJob, ABC):
             self._job = open_place(self.options.job_file).read_json()
         return self._job
 
+    @property
+    def attempts(self) -> Place:
+        """In a task: where it writes what it is about to publish."""
+        return open_place(self.options.job_file).parent
+
+    def report(self, status: str) -> None:
+        """In a task: tell the runner that it is alive, now and then; a silent one is ended by Hadoop."""
+        if time.monotonic() - self._reported > REPORT_INTERVAL_S:
+            self._reported = time.monotonic()
+            self.set_status(status)
+
+    def count_task(self, bytes_in: int, bytes_out: int) -> None:
+        """In a task: count what it read and wrote, and where it ran."""
+        self.increment_counter("bytes", "in", bytes_in)
+        self.increment_counter("bytes", "out", bytes_out)
+        where = "in a YARN container" if os.environ.get("CONTAINER_ID") else "on the driver's machine"
+        self.increment_counter("lines", where)
+
+    @abstractmethod
+    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
+        """The stage that this job is, for these option values."""
+
     @abstractmethod
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        """Begin the stage; None where it is done."""
+        """Begin the stage, which is at ``self.stage``; None where it is done."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -102,102 +119,65 @@ class StageJob(MRJob, ABC):
             raise UsageError(f"give exactly one ROOT, got {self.options.args or 'none'}; example: {self.EXAMPLE}")
         root = open_place(self.options.args[0])
         values = parse_values(self.OPTIONS, vars(self.options))
-        work = self.prepare(root, values, self.options.runner, self.options.overwrite)
-        if work is not None:
-            if work.lines:
-                self._run_tasks(work)
-            self.finish()
+        self.stage = self.stage_at(root, values)
+        self.run_record = Run(self.options.runner)
+        yarn_job = self._yarn_job() if self.options.runner == HADOOP else None
+        try:
+            work = self.prepare(root, values, self.options.runner, self.options.overwrite)
+            if work is not None:
+                if work.lines:
+                    self.run_record.note(**(self._run_on_yarn(work, yarn_job) if yarn_job else self._run_here(work)))
+                self.finish()
+        finally:
+            self.stage.release()
         self.summary(already_done=work is None).show(self.options.json)
 
-    def _run_tasks(self, work: Work) -> None:
-        job_file = work.folder / WORK_FOLDER / "job.json"
-        job_file.delete()
-        publish_bytes(job_file, work.folder / WORK_FOLDER, json_bytes(work.job))
+    def _run_here(self, work: Work) -> dict[str, Any]:
+        # tasks on this machine run in this very environment: without mrjob's bootstrap no shell stands between us and
+        # them, so that they end with us
+        with showing_progress(work), self._tasks(work, self._open_job_file(work), []) as job:
+            return run_here(job)
+
+    def _yarn_job(self) -> YarnJob:
+        asked = parse_values(HADOOP_OPTIONS, vars(self.options))
+        job = YarnJob(self.stage, ClusterOptions(**asked, python_bin=self.options.python_bin))
+        job.check()
+        return job
+
+    def _run_on_yarn(self, work: Work, yarn_job: YarnJob) -> dict[str, Any]:
+        with showing_progress(work, lambda: yarn_job.note):
+            if running := yarn_job.running():
+                yarn_job.join(running)
+                return yarn_job.facts()
+            job_file = self._open_job_file(work)
+            properties = yarn_job.options.jobconf(self.stage, yarn_job.tag, work.tasks, len(work.lines))
+            properties |= {"mapreduce.job.reduces": str(work.job["reducers"])} if "reducers" in work.job else {}
+            words = arguments(yarn_job.options, self.stage, job_file.parent)
+            words += [f"-D{name}={value}" for name, value in properties.items()]
+            with self._tasks(work, job_file, words) as job:
+                yarn_job.submit(job)
+        return yarn_job.facts()
+
+    def _open_job_file(self, work: Work) -> Place:
+        job_file = self.stage.open_tasks() / JOB_FILE
+        publish_bytes(job_file, self.stage.attempts, json_bytes(work.job))
+        return job_file
+
+    @contextmanager
+    def _tasks(self, work: Work, job_file: Place, words: list[str]) -> Iterator["StageJob"]:
+        """The mrjob job of the tasks alone; what the user gave comes after ``words`` of ours, and so wins."""
         with tempfile.NamedTemporaryFile("w", prefix="ringslice-", suffix=".jsonl") as work_list:
             work_list.writelines(json.dumps(line) + "\n" for line in work.lines)
             work_list.flush()
-            # tasks on this machine run in this very environment: without mrjob's bootstrap no shell stands between us
-            # and them, so that they end with us
             ours = ("--job-file", job_file.uri, "--no-bootstrap-mrjob", "--cleanup-on-failure", "ALL")
-            arguments = [*self._arguments, *ours, work_list.name]
-            if self.options.runner == "local":
-                os.environ[DRIVER_PID] = str(os.getpid())
-            with _first_failure() as failure, _polling(work), type(self)(args=arguments).make_runner() as runner:
-                try:
-                    runner.run()
-                except StepFailedException as error:
-                    failure.raise_for(error)
+            yield type(self)(args=[*words, *self._arguments, *ours, work_list.name])
 
+    def hadoop_input_format(self) -> str | None:
+        """On Hadoop, lines of the work list are dealt to tasks by their number, not by their bytes."""
+        return "org.apache.hadoop.mapred.lib.NLineInputFormat" if self.options.runner == HADOOP else None
 
-@contextmanager
-def _polling(work: Work) -> Iterator[None]:
-    """Show how many images are in published files while the block runs."""
-    stage = work.job["stage"]
-    stopped = threading.Event()
-    with Progress(stage, work.total, "images") as progress:
-        progress.skip(work.watch()[0])
-
-        def poll() -> None:
-            while not stopped.wait(POLL_INTERVAL_S):
-                progress.update(*work.watch())
-
-        thread = threading.Thread(target=poll, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopped.set()
-            thread.join()
-            progress.update(*work.watch())
-
-
-class _Failure(logging.Handler):
-    """Collects what mrjob logs, which holds the standard error of the task that failed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    def raise_for(self, error: StepFailedException) -> NoReturn:
-        """Raise what the task itself raised, as far as its output tells."""
-        text = "\n".join(self.messages)
-        line = re.search(r"^ringslice: error: (.*)$", text, re.MULTILINE)
-        status = re.search(r"exit status (\d+)", str(error))
-        if killed := re.search(r"died with <Signals\.(\w+)", str(error)):
-            out_of_memory = " (out of memory? use smaller packs or --num-cores 1)" if killed[1] == "SIGKILL" else ""
-            raise EnvironmentFailure(f"a task was ended by {killed[1]}{out_of_memory}; run again to go on") from None
-        if line is None or status is None:
-            raise EnvironmentFailure(f"a task ended without a word ({error}); what it wrote:\n{text}") from None
-        kinds: dict[str, type[RingsliceError]] = {"1": DataError, "2": UsageError, "3": EnvironmentFailure}
-        if status[1] not in kinds:
-            raise KeyboardInterrupt from None
-        raise kinds[status[1]](line[1]) from None
-
-
-@contextmanager
-def _first_failure() -> Iterator[_Failure]:
-    log, handler = logging.getLogger("mrjob"), _Failure()
-    log.addHandler(handler)
-    propagated, log.propagate = log.propagate, False
-    try:
-        yield handler
-    finally:
-        log.removeHandler(handler)
-        log.propagate = propagated
-
-
-def end_with_driver(driver_pid: int) -> None:
-    """Have this task end (by SIGTERM) when its parent does, a worker that mrjob's local runner forked from the driver.
-
-    Raises KeyboardInterrupt where the parent is gone already.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    status = Path(f"/proc/{os.getppid()}/stat").read_text()
-    if int(status.rpartition(")")[2].split()[1]) != driver_pid:  # its fourth field: the parent's parent (proc(5))
-        raise KeyboardInterrupt
+    def _runner_class(self) -> type:
+        return YarnRunner if self.options.runner == HADOOP else super()._runner_class()
 
 
 def main(job_class: type[StageJob]) -> NoReturn:

@@ -58,7 +58,7 @@ def test_wrong_use_gets_one_line_and_leaves_nothing(
     [
         ((), "give exactly one ROOT"),
         (("a", "b"), "give exactly one ROOT"),
-        (("-r", "emr", "a"), "runners are inline, local"),
+        (("-r", "emr", "a"), "runners are inline, local, hadoop"),
     ],
 )
 def test_wrong_use_of_a_script(words: tuple[str, ...], line: str) -> None:

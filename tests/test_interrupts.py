@@ -173,7 +173,7 @@ def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Pa
     if when == "in a task":
         slow.wait_until(lambda: bool(slow.tasks()))
     else:
-        slow.wait_until(lambda: bool(list(tmp_path.glob("root/normalized/_work/attempt-*"))))
+        slow.wait_until(lambda: bool(list(tmp_path.glob("root/normalized/_work/*/attempt-*"))))
     slow.stop(SCHEDULER, within_s=5)
     assert slow.process.returncode == 130
     assert not list(tmp_path.glob("root/normalized/parts/*"))

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from etl.errors import DataError, UsageError
+from etl.publishing import json_bytes, publish_bytes
 from etl.stages import WORK_FOLDER
-from etl.storage import Place, json_bytes, publish_bytes
+from etl.storage import Place
 
 FORMAT = "ringslice.checkpoint/1"
 
@@ -22,12 +23,16 @@ class Checkpoint:
     epoch: int
     marker: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        return f"epoch-{self.epoch:04d}"
+
 
 def save(run: Place, epoch: int, variables: Sequence[Any], facts: dict[str, Any]) -> None:
     """Write the values of ``variables`` as the checkpoint of ``epoch``; one that is there is kept."""
     buffer = io.BytesIO()
     np.savez(buffer, **{_name(number, each): each.numpy() for number, each in enumerate(variables)})
-    folder, work = run / "checkpoints", run / WORK_FOLDER
+    folder, work = run / "checkpoints", (run / WORK_FOLDER).make_folder()
     arrays = publish_bytes(folder / f"epoch-{epoch:04d}.npz", work, buffer.getvalue())
     marker = {"format": FORMAT, "epoch": epoch, "sha256": arrays.sha256, **facts}
     publish_bytes(folder / f"epoch-{epoch:04d}.json", work, json_bytes(marker))
@@ -54,7 +59,7 @@ def load(checkpoint: Checkpoint, variables: Sequence[Any]) -> None:
 
     Raises DataError where its file is damaged, UsageError where it holds another model's variables.
     """
-    place = checkpoint.folder / f"epoch-{checkpoint.epoch:04d}.npz"
+    place = checkpoint.folder / f"{checkpoint.name}.npz"
     if not place.exists() or place.sha256() != checkpoint.marker["sha256"]:
         raise DataError(f"{place} is missing or damaged; remove it and its .json, and resume from the one before")
     with np.load(io.BytesIO(place.read_bytes()), allow_pickle=False) as arrays:

@@ -13,8 +13,9 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure, UsageError
 from etl.manifest import Manifest
 from etl.progress import Progress, tell
+from etl.publishing import json_bytes, publish_bytes
 from etl.stages import RUN_FILE, WORK_FOLDER, Run
-from etl.storage import Place, json_bytes, open_place, publish_bytes
+from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
 from train.inputs import PixelBatch, decode_ahead
@@ -87,11 +88,17 @@ def prepare(settings: Settings, strategy: Strategy) -> Session:
     """Find the slices, share them out, and build the model. Rank 0 chooses, and tells the others."""
     dataset = strategy.from_root(lambda: find_dataset(settings.data, settings.name))
     run = strategy.from_root(lambda: choose_run(open_place(dataset.root), settings.run, settings.resume).uri)
+    session = open_session(settings, strategy, dataset, run)
+    require_steps(session.steps)
+    return session
+
+
+def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: str) -> Session:
+    """The session of the run at the URI ``run``, with every split's reader and the model at its first weights."""
     manifest = Manifest.from_json(dataset.manifest)
     strategy.from_root(lambda: bool(open_readers(dataset, manifest)))  # what is wrong with the files is told once
     readers = open_readers(dataset, manifest)
     steps = Steps(readers["train"].total, strategy.size, settings.batch, settings.drop_last)
-    require_steps(steps)
     warmup_steps = round(settings.warmup_epochs * steps.number)
     schedule = Schedule(settings.lr, strategy.size, warmup_steps, settings.epochs * steps.number, settings.decay)
     keras.utils.set_random_seed(settings.seed)
@@ -180,7 +187,7 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
             progress.update(step + 1)
     if settings.audit:
         place = session.run / "audit" / f"epoch-{epoch:04d}-rank-{strategy.rank:04d}.txt"
-        publish_bytes(place, session.run / WORK_FOLDER, b"".join(key + b"\n" for key in keys))
+        publish_bytes(place, (session.run / WORK_FOLDER).make_folder(), b"".join(key + b"\n" for key in keys))
     loss, hits, examples = strategy.sum(totals)
     seconds = time.monotonic() - started
     return {"train_loss": loss / examples, "train_accuracy": hits / examples, "images_per_s": round(examples / seconds)}
@@ -240,7 +247,7 @@ def announce(session: Session, done: int) -> None:
 
 def finish(session: Session, result: Metrics, clock: Run, already_done: bool) -> None:
     """Rank 0 writes down the result, its marker last, and shows the summary."""
-    work, history = session.run / WORK_FOLDER, checkpoints.history(session.run)
+    work, history = (session.run / WORK_FOLDER).make_folder(), checkpoints.history(session.run)
     for name in ("result.json", RUN_FILE):
         (session.run / name).delete()
     publish_bytes(session.run / RUN_FILE, work, json_bytes(clock.finished()))

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+import click
+
 from etl.entry import invoke
 from etl.errors import INTERRUPTED, UsageError, run_reporting
 from train.settings import Settings, command
@@ -24,11 +26,18 @@ from train.settings import Settings, command
 
 def start(settings: Settings) -> None:
     """Load the loop, with this rank's thread budget in force, and run it."""
+    with loading():
+        from train.loop import train
+    train(settings)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """What a rank does around its first import of TensorFlow: take its cores, keep TensorFlow's greetings back."""
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with hushed():
-        from train.loop import train
-    train(settings)
+        yield
 
 
 @contextmanager
@@ -70,15 +79,28 @@ def cores_of(cores: list[int], local_rank: int, local_size: int) -> list[int]:
     return cores[len(cores) * local_rank // local_size : len(cores) * (local_rank + 1) // local_size]
 
 
-def main() -> NoReturn:
-    """Entry point of a rank; exits 0, 1, 2, 3 or 130, without waiting for threads that may never end."""
+def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
+    """Run ``command`` as a rank; exits 0, 1, 2, 3 or 130, without waiting for threads that may never end.
+
+    ``remedy`` says how to go on after an interrupt.
+    """
     rank = os.environ.get("HOROVOD_RANK")
+
+    def end_at_once(number: int, frame: FrameType | None) -> None:
+        """End this rank on Ctrl-C or SIGTERM, here and now: an exception would have to find its way out of TensorFlow.
+
+        Nothing is lost: what is being written has no final name yet. One rank tells, or the one that runs alone.
+        """
+        del number, frame
+        if rank in (None, "0"):
+            os.write(2, f"ringslice: interrupted; {remedy}\n".encode())
+        os._exit(INTERRUPTED)
 
     def run() -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end_at_once)
         try:
-            return invoke(command(start), "train/main.py")
+            return invoke(command, name)
         except UsageError as error:
             error.told = error.told or rank not in (None, "0")  # every rank is asked for the same
             raise
@@ -89,15 +111,9 @@ def main() -> NoReturn:
     os._exit(status)
 
 
-def end_at_once(number: int, frame: FrameType | None) -> None:
-    """End this rank on Ctrl-C or SIGTERM, here and now: an exception would have to find its way out of TensorFlow.
-
-    Nothing is lost: what is being written has no final name yet. One rank tells, or the one that runs alone.
-    """
-    del number, frame
-    if os.environ.get("HOROVOD_RANK", "0") == "0":
-        os.write(2, b"ringslice: interrupted; --resume goes on from the last checkpoint\n")
-    os._exit(INTERRUPTED)
+def main() -> NoReturn:
+    """Entry point of a rank that trains."""
+    run_rank(command(start), "train/main.py", "--resume goes on from the last checkpoint")
 
 
 if __name__ == "__main__":

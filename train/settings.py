@@ -47,14 +47,20 @@ class Settings:
         return {name: getattr(self, name) for name in names}
 
 
+ENVIRONMENT_PREFIX = "RINGSLICE"  # RINGSLICE_EPOCHS=3 is --epochs 3
+
+DATA = click.option(
+    "--data",
+    default=default_data_place,
+    metavar="ROOT",
+    help=f"The dataset's root, or a folder of roots. Default: ${DATA_PLACE}, else ./data.",
+)
+NAME = click.option("--name", help="Name of the slices. Default: the newest finished ones.")
+JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
+
 _OPTIONS = (
-    click.option(
-        "--data",
-        default=default_data_place,
-        metavar="ROOT",
-        help=f"The dataset's root, or a folder of roots. Default: ${DATA_PLACE}, else ./data.",
-    ),
-    click.option("--name", help="Name of the slices. Default: the newest finished ones."),
+    DATA,
+    NAME,
     click.option(
         "--model",
         default="cnn",
@@ -108,7 +114,7 @@ _OPTIONS = (
     click.option(
         "--audit", is_flag=True, help="Every rank writes down the keys of the examples it consumed, under the run."
     ),
-    click.option("--json", is_flag=True, help="Print the summary as JSON on standard output."),
+    JSON,
 )
 
 
@@ -125,6 +131,6 @@ def command(start: Callable[[Settings], None]) -> click.Command:
     decorated: Any = run
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
-    settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "RINGSLICE"}
+    settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}
     epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --model cnn --epochs 20"
     return click.command("train/main.py", context_settings=settings, epilog=epilog)(decorated)

@@ -34,7 +34,7 @@ def test_normalize_maps_a_line_to_a_part(make_tree: TreeMaker, tmp_path: Path) -
     root = ingest(make_tree({"a": 3, "b": 2}), tmp_path / "root")
     config = {"size": [8, 8], "fit": "crop", "color": "rgb", "format": "png"}
     job = Normalize(["--mapper", "--job-file", job_file(root, config=config, classes=["a", "b"])])
-    job.sandbox(stdin=io.BytesIO(b'{"pack": "pack-00000"}\n'))
+    job.sandbox(stdin=io.BytesIO(b'{"pack": "pack-00000", "bytes": 10240}\n'))
     job.run_mapper()
     assert job.stdout.getvalue() == b'"pack-00000"\t5\n'
     with (root / "normalized/parts/pack-00000.tfrecord").open("rb") as stream:
@@ -54,7 +54,7 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(make_tree: Tr
     config = {"partition": "uniform", "split": {"train": "1"}, "slices": {"train": 2}, "seed": 0}
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
     told = {"folder": str(root / "slices/x"), "config": config, "classes": 1, "counts": [[4]], "slices": names}
-    arguments = ["--job-file", job_file(root, **told, todo=[0, 1])]
+    arguments = ["--job-file", job_file(root, **told, todo=[0, 1], reducers=1)]
     mapper = Shard(["--mapper", *arguments])
     mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": [0]}\n'))
     mapper.run_mapper()
@@ -68,7 +68,7 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(make_tree: Tr
             keys = [parse(record.data).key for record in read_records(stream, "x")]
         assert keys == sorted(keys, key=lambda key: order_key(key, 0))
         assert len(keys) == 2, number
-    only = Shard(["--mapper", "--job-file", job_file(root, **told, todo=[1])])
+    only = Shard(["--mapper", "--job-file", job_file(root, **told, todo=[1], reducers=1)])
     only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": [0]}\n'))
     only.run_mapper()
     assert sorted(only.stdout.getvalue().splitlines(keepends=True)) == lines[2:]

@@ -1,0 +1,192 @@
+"""Claims: at most one run at work on a stage, and an owner that was replaced stops before it writes.
+
+Each run takes the next number under ``_work/claims``: a file that only one run can make. The highest number owns the
+stage. A run that finds another's claim says so and ends where the owner lives; where the owner is dead, it takes the
+next number and deletes the folder that the dead one's attempts are written to. From then on nothing of the old owner
+can be published, even if it only slept (`etl.publishing`).
+
+On this host a process lives while its number and start time are in ``/proc``. Of an owner on another host only one
+thing is known: it touches its claim every `HEARTBEAT_S`. Where that does not move for `PATIENCE_S`, as this process's
+own clock has it, the owner is taken for dead. No two hosts' clocks are compared.
+"""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from etl.errors import EnvironmentFailure
+from etl.progress import tell
+from etl.publishing import TakenError, json_bytes, publish_bytes
+from etl.storage import Place
+
+CLAIMS_FOLDER = "claims"
+HEARTBEAT_S = 5.0
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process: its host (with its namespace of process numbers), its number there, and when it started."""
+
+    host: str
+    pid: int
+    started: str
+
+    @classmethod
+    def this_process(cls) -> Self:
+        return cls(_host(), os.getpid(), _start_time(os.getpid()))
+
+    @classmethod
+    def from_json(cls, claim: Mapping[str, Any]) -> Self:
+        return cls(claim["host"], claim["pid"], claim["started"])
+
+    def is_dead_for_sure(self) -> bool:
+        """Whether this host can tell that the process is gone."""
+        return self.host == _host() and _start_time(self.pid) != self.started
+
+    def is_alive_for_sure(self) -> bool:
+        return self.host == _host() and _start_time(self.pid) == self.started
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host.partition('/')[0]}"
+
+
+def _host() -> str:
+    """This machine since it booted, and the namespace that its process numbers belong to (a container has its own)."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
+
+
+def _start_time(pid: int) -> str:
+    """When the process started, in clock ticks since boot (proc(5)); empty where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    state, *fields = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else fields[18]
+
+
+class Claim:
+    """This process's hold of a stage, from `take` to `release`; ``attempts`` is where it writes."""
+
+    def __init__(self, work: Place, number: int, token: str) -> None:
+        self._work = work
+        self._place = _place(work, number)
+        self.number = number
+        self.token = token
+        self.attempts = work / f"driver-{number:06d}-{token}"
+        self._lost = threading.Event()
+        self._stopped = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="claim", daemon=True)
+
+    @classmethod
+    def take(cls, work: Place, what: str) -> "Claim":
+        """Claim the stage whose work folder is ``work``; ``what`` names it to people.
+
+        Raises EnvironmentFailure where a living run has it.
+        """
+        claim = cls(work, _next_number(work, what), secrets.token_hex(4))
+        owner = {**asdict(Owner.this_process()), "token": claim.token}
+        try:
+            claim.attempts.make_folder()
+            publish_bytes(claim._place, claim.attempts, json_bytes(owner))
+            if _highest(work) != claim.number:
+                raise TakenError("a higher number was faster")
+        except BaseException as error:
+            with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
+                claim.attempts.delete()
+            if isinstance(error, TakenError):
+                raise _busy(what, "a run that began at this moment") from None
+            raise
+        claim._heart.start()
+        claim._delete_predecessors()
+        return claim
+
+    def check(self) -> None:
+        """Raise EnvironmentFailure where another run has taken over."""
+        if self._lost.is_set() or not self._place.exists():
+            raise EnvironmentFailure(f"another run has taken over {self._work.parent}; this one stops")
+
+    def stop_beating(self) -> None:
+        """Touch the claim no more: it is about to be deleted."""
+        self._stopped.set()
+        self._heart.join()
+
+    def release(self) -> None:
+        """Give the stage up; nothing of this run stays but what it published.
+
+        Where storage fails now, the claim stays; the next run sees that its owner is dead.
+        """
+        self.stop_beating()
+        with suppress(OSError, EnvironmentFailure):
+            self.attempts.delete()
+            self._place.delete()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_S):
+            try:
+                self._place.filesystem.touch(self._place.path)
+            except FileNotFoundError:
+                self._lost.set()
+                return
+            except (OSError, EnvironmentFailure):  # the next beat may go through; who writes will tell if not
+                continue
+
+    def _delete_predecessors(self) -> None:
+        """Delete what owners before us could still publish from; their tasks' folders are the stage's to judge."""
+        for info in self._work.children():
+            if info.base_name.startswith("driver-") and info.base_name != self.attempts.name:
+                (self._work / info.base_name).delete()
+        for number in _numbers(self._work):
+            if number < self.number:
+                _place(self._work, number).delete()
+
+
+def _next_number(work: Place, what: str) -> int:
+    highest = _highest(work)
+    if highest is None:
+        return 1
+    try:
+        owner = Owner.from_json(_place(work, highest).read_json())
+    except FileNotFoundError:  # released this moment
+        return highest + 1
+    if owner.is_alive_for_sure() or not (owner.is_dead_for_sure() or _stands_still(_place(work, highest), owner)):
+        raise _busy(what, str(owner))
+    return highest + 1
+
+
+def _stands_still(claim: Place, owner: Owner) -> bool:
+    """Whether nobody touches the claim for `PATIENCE_S`."""
+    tell("claim", f"{claim} is held by {owner}; waiting up to {PATIENCE_S:.0f} s to see whether it is alive")
+    before = claim.info().mtime_ns
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        time.sleep(HEARTBEAT_S / 5)
+        if claim.info().mtime_ns != before:
+            return False
+    return True
+
+
+def _busy(what: str, owner: str) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{what} is at work already ({owner}); wait for it, or end it, and run again")
+
+
+def _place(work: Place, number: int) -> Place:
+    return work / CLAIMS_FOLDER / f"{number:06d}.json"
+
+
+def _numbers(work: Place) -> list[int]:
+    names: list[Any] = [info.base_name.removesuffix(".json") for info in (work / CLAIMS_FOLDER).children()]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def _highest(work: Place) -> int | None:
+    return max(_numbers(work), default=None)

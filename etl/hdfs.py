@@ -1,0 +1,200 @@
+"""HDFS as a filesystem of ours, by one of two drivers: hdfs-native (no JVM) or libhdfs (the site's own client).
+
+Whatever the driver, renames, new files and times of change go through hdfs-native: the NameNode's own exclusive rename
+is what publishing stands on, and pyarrow has no way to it.
+"""
+
+import errno
+import io
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import hdfs_native
+import pyarrow
+from pyarrow import fs
+
+from etl.errors import EnvironmentFailure, UsageError
+from etl.filesystems import Filesystem
+from etl.hadoop_site import site_configuration
+from etl.hdfs_errors import HdfsFailure, explaining
+from etl.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings
+from etl.retries import retrying
+
+# A NameNode that does not answer is told of after 7 s, not after hdfs-native's 3 minutes; the site's own word wins.
+_PATIENCE = {
+    "dfs.client.failover.max.attempts": "5",
+    "dfs.client.failover.sleep.base.millis": "200",
+    "dfs.client.failover.sleep.max.millis": "2000",
+}
+
+Result = TypeVar("Result")
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same call may go through a moment later."""
+    return isinstance(error, HdfsFailure) and error.transient
+
+
+class HdfsFilesystem(Filesystem):
+    """One HDFS, by its authority (``host:port``, or a nameservice of the site). Connects when it is first used.
+
+    A connection belongs to the process that opened it: JVM threads and sockets do not outlive a fork. One that was
+    not used yet is opened by each process for itself.
+    """
+
+    scheme = "hdfs"
+
+    def __init__(self, authority: str, settings: HdfsSettings) -> None:
+        self.authority = authority
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._client: hdfs_native.Client | None = None
+        self._owner = 0
+
+    def uri(self, path: str) -> str:
+        return f"hdfs://{self.authority}{path}"
+
+    @property
+    def client(self) -> hdfs_native.Client:
+        """This process's connection. Raises EnvironmentFailure where it is that of a process we were forked from."""
+        with self._lock:
+            if self._client is None:
+                self._client, self._owner = self._connect(), os.getpid()
+        self.require_own_process(self._owner)
+        return self._client
+
+    def _connect(self) -> hdfs_native.Client:
+        site = site_configuration()
+        patience = {name: value for name, value in _PATIENCE.items() if name not in site}
+        with self.explaining("/"):
+            return hdfs_native.Client(f"hdfs://{self.authority}", patience)
+
+    def require_own_process(self, owner: int) -> None:
+        """Raise EnvironmentFailure unless ``owner`` is this process."""
+        if owner != os.getpid():
+            raise EnvironmentFailure(
+                f"the connection to hdfs://{self.authority} was opened by process {owner} and is used by its"
+                f" fork {os.getpid()}; open places after the fork, in each process"
+            )
+
+    def explaining(self, path: str) -> AbstractContextManager[None]:
+        """Within this context, what goes wrong at ``path`` is told as ours."""
+        return explaining(self.uri(path), f"hdfs://{self.authority}")
+
+    def call(self, path: str, function: Callable[[], Result]) -> Result:
+        """What ``function`` returns, its failures told as those of ``path``; it is called again if they may pass."""
+
+        def explained() -> Result:
+            with self.explaining(path):
+                return function()
+
+        return retrying(explained, is_transient)
+
+    def opening(self, path: str, function: Callable[[], Result]) -> Result:
+        """What ``function`` returns, which opens ``path`` for reading. Raises IsADirectoryError for a folder."""
+        try:
+            return self.call(path, function)
+        except FileNotFoundError:  # what a NameNode says of a folder too
+            if self.arrow.get_file_info(path).type != fs.FileType.Directory:
+                raise
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.uri(path))
+
+    def create(self, path: str) -> hdfs_native.FileWriter:
+        """A new file, in a folder that is there, open for writing with hdfs-native."""
+        options = hdfs_native.WriteOptions(
+            block_size=self.settings.block_size_bytes,
+            replication=self.settings.replication,
+            permission=0o644,
+            overwrite=False,
+            create_parent=False,
+        )
+        with self.explaining(path):
+            return self.client.create(path, options)
+
+    def sync(self, path: str) -> None:
+        """A closed file is on its DataNodes."""
+
+    def rename_new(self, path: str, target: str) -> None:
+        self._rename(path, target, overwrite=False)
+
+    def replace(self, path: str, target: str) -> None:
+        self._rename(path, target, overwrite=True)
+
+    def _rename(self, path: str, target: str, overwrite: bool) -> None:
+        """Rename, again where the answer was lost: ``path`` being gone then means that it took effect."""
+        answer_lost = False
+
+        def rename() -> None:
+            nonlocal answer_lost
+            try:
+                self.client.rename(path, target, overwrite)
+            except FileExistsError:
+                raise
+            except FileNotFoundError:
+                if not (answer_lost and self._is_there(target)):
+                    raise
+            except (OSError, RuntimeError):
+                answer_lost = True
+                raise
+
+        self.call(path, rename)
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self.client.get_file_info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def touch(self, path: str) -> None:
+        now_ms = int(time.time() * 1000)
+        self.call(path, lambda: self.client.set_times(path, now_ms, now_ms))
+
+
+def writable(hdfs: HdfsFilesystem, path: str, writer: Any) -> pyarrow.NativeFile:
+    """What either driver opened for writing at ``path``, its failures told as ours."""
+    return pyarrow.PythonFile(_Writer(hdfs, path, writer), mode="w")
+
+
+class _Writer(io.RawIOBase):
+    """A file being written, its failures told as ours."""
+
+    def __init__(self, hdfs: HdfsFilesystem, path: str, writer: Any) -> None:
+        super().__init__()
+        self._hdfs, self._path, self._writer = hdfs, path, writer
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        with self._hdfs.explaining(self._path):
+            return self._writer.write(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with self._hdfs.explaining(self._path):
+                self._writer.close()
+
+
+def open_hdfs(authority: str, settings: HdfsSettings) -> HdfsFilesystem:
+    """The HDFS at ``authority``, by the driver of ``settings``; without an authority the site's default filesystem.
+
+    Raises UsageError where there is no such default.
+    """
+    from etl.libhdfs_driver import LibhdfsHdfs  # these stand on this module
+    from etl.native_driver import NativeHdfs
+
+    if not authority:
+        default = site_configuration().get("fs.defaultFS", "")
+        if not default.startswith("hdfs://"):
+            raise UsageError(
+                "hdfs:/// names the site's default filesystem, but core-site.xml has no fs.defaultFS with hdfs://;"
+                " set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"
+            )
+        authority = default.removeprefix("hdfs://").rstrip("/")
+    return {NATIVE: NativeHdfs, LIBHDFS: LibhdfsHdfs}[settings.driver](authority, settings)

@@ -1,0 +1,125 @@
+"""Files that appear whole or not at all.
+
+A file is written under a name of its attempt's own and then *published*: renamed, atomically, to a final name that is
+not there yet. Of two attempts at one file the first to publish wins; the other removes its own.
+
+Attempts lie in a folder of their owner's (a run of a stage, or its tasks). Whoever takes a stage over deletes the
+folders of those before it: from then on none of their attempts can be written or published (the rename and the deletion
+are ordered by the filesystem), so an owner that has been replaced stops at its next write.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import pyarrow
+
+from etl.errors import EnvironmentFailure
+from etl.storage import Place
+
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+class TakenError(EnvironmentFailure):
+    """The name is taken, by a file of other bytes."""
+
+
+@dataclass
+class OutputFile:
+    """A file that is being written; ``sha256``, ``size_bytes`` and ``won`` hold once it has been published."""
+
+    place: Place
+    stream: pyarrow.NativeFile
+    size_bytes: int = 0
+    won: bool = False
+
+    def __post_init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview | pyarrow.Buffer) -> None:
+        self.stream.write(data)
+        self._digest.update(data)
+        self.size_bytes += len(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+@contextmanager
+def publishing(final: Place, attempts: Place) -> Iterator[OutputFile]:
+    """Write ``final``: it is there, whole, after the block, and untouched when the block raises.
+
+    The bytes go to an attempt's own name in the folder ``attempts`` (of the same filesystem), which must be there.
+    Where another attempt has published ``final`` meanwhile, its bytes must equal ours.
+
+    Raises TakenError where ``final`` is there with other bytes, EnvironmentFailure where ``attempts`` is gone.
+    """
+    with _attempt(final, attempts) as (attempt, output):
+        yield output
+        output.stream.close()
+        output.won = publish(attempt, final)
+        if not output.won and final.sha256() != output.sha256:
+            raise TakenError(f"{final} was there with other bytes; remove it, or run again with --overwrite")
+
+
+@contextmanager
+def _attempt(final: Place, attempts: Place) -> Iterator[tuple[Place, OutputFile]]:
+    attempt = attempts / f"attempt-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    stream = None
+    try:
+        stream = attempt.filesystem.open_new(attempt.path)
+        final.parent.make_folder()  # only now: who was replaced makes no folder again
+        yield attempt, OutputFile(final, stream)
+    except BaseException as error:
+        with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
+            if stream is not None:
+                stream.close()
+        with suppress(OSError, EnvironmentFailure):
+            attempt.delete()
+        if isinstance(error, FileNotFoundError) and not attempts.exists():
+            raise EnvironmentFailure(f"{final} was not written: another run has taken this stage over") from None
+        if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
+            error.filename = str(final)  # pyarrow does not say where
+        raise
+
+
+def publish(attempt: Place, final: Place) -> bool:
+    """Give the closed file ``attempt`` the name ``final``, in one atomic step, if that name is free.
+
+    Returns False where it was taken; the attempt's file is then removed.
+    """
+    attempt.filesystem.sync(attempt.path)
+    try:
+        attempt.filesystem.rename_new(attempt.path, final.path)
+    except FileExistsError:
+        attempt.delete()
+        return False
+    return True
+
+
+def publish_bytes(final: Place, attempts: Place, data: bytes) -> OutputFile:
+    """Publish a file of ``data``."""
+    with publishing(final, attempts) as output:
+        output.write(data)
+    return output
+
+
+def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
+    """Put a file of ``data`` in the place of ``final``, in one atomic step, whether it is there or not."""
+    with _attempt(final, attempts) as (attempt, output):
+        output.write(data)
+        output.stream.close()
+        attempt.filesystem.sync(attempt.path)
+        attempt.filesystem.replace(attempt.path, final.path)
+
+
+def json_bytes(value: object) -> bytes:
+    """``value`` as the JSON text that markers are written in: the same value, the same bytes."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()

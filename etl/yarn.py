@@ -1,0 +1,192 @@
+"""YARN's ResourceManager and an application's own web services, as far as jobs need them (Hadoop's REST APIs)."""
+
+import getpass
+import json
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from etl.errors import EnvironmentFailure
+from etl.hadoop_site import site_configuration
+
+REQUEST_TIMEOUT_S = 10.0
+DEFAULT_PORT = 8088
+ENDED = frozenset({"FINISHED", "FAILED", "KILLED"})
+MOST_LOG_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Application:
+    """An application as the ResourceManager tells of it."""
+
+    id: str
+    state: str
+    final_status: str
+    progress: float
+    diagnostics: str
+    queue: str
+
+    @classmethod
+    def from_json(cls, app: dict[str, Any]) -> "Application":
+        diagnostics = " ".join(str(app.get("diagnostics", "")).split())
+        return cls(app["id"], app["state"], app["finalStatus"], app.get("progress", 0.0), diagnostics, app["queue"])
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def succeeded(self) -> bool:
+        return self.final_status == "SUCCEEDED"
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """An attempt at a task that did not succeed, and what it wrote to its standard error at last."""
+
+    id: str
+    state: str
+    node: str
+    diagnostics: str
+    error_output: str
+
+
+class ResourceManager:
+    """The ResourceManager at one of ``addresses`` (``http://host:port``); with several, the one that answers."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._addresses = addresses
+
+    @classmethod
+    def of_site(cls) -> "ResourceManager":
+        """The one that the files under HADOOP_CONF_DIR name. Raises EnvironmentFailure where they name none."""
+        site = site_configuration()
+        scheme = "https" if site.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
+        key = "yarn.resourcemanager.webapp" + (".https" if scheme == "https" else "") + ".address"
+        suffixes = [f".{name.strip()}" for name in site.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if name]
+        addresses = []
+        for suffix in suffixes or [""]:
+            if address := site.get(key + suffix):
+                addresses.append(f"{scheme}://{address}")
+            elif host := site.get("yarn.resourcemanager.hostname" + suffix):
+                addresses.append(f"{scheme}://{host}:{DEFAULT_PORT}")
+        if not addresses:
+            raise EnvironmentFailure(
+                "no ResourceManager is known: yarn-site.xml under HADOOP_CONF_DIR names none"
+                " (yarn.resourcemanager.hostname); set HADOOP_CONF_DIR to the cluster's configuration"
+            )
+        return cls(addresses)
+
+    def __str__(self) -> str:
+        return " or ".join(self._addresses)
+
+    def information(self) -> dict[str, Any]:
+        """Version and state. Raises EnvironmentFailure where no ResourceManager answers."""
+        return self._get("/ws/v1/cluster/info")["clusterInfo"]
+
+    def queues(self) -> list[str]:
+        """Names of the queues that take applications."""
+        scheduler = self._get("/ws/v1/cluster/scheduler")["scheduler"]["schedulerInfo"]
+        return sorted(_leaf_queues(scheduler))
+
+    def metrics(self) -> dict[str, Any]:
+        return self._get("/ws/v1/cluster/metrics")["clusterMetrics"]
+
+    def tagged(self, tag: str) -> list[Application]:
+        """Applications that carry ``tag`` and have not ended, oldest first."""
+        found = (self._get(f"/ws/v1/cluster/apps?applicationTags={tag}").get("apps") or {}).get("app", [])
+        ordered = sorted(found, key=lambda app: app.get("startedTime", 0))
+        return [each for each in map(Application.from_json, ordered) if not each.ended]
+
+    def application(self, application: str) -> Application:
+        return Application.from_json(self._get(f"/ws/v1/cluster/apps/{application}")["app"])
+
+    def kill(self, application: str) -> None:
+        """End an application with all its containers; nothing happens to one that has ended."""
+        body = json.dumps({"state": "KILLED"}).encode()
+        user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self._request(f"/ws/v1/cluster/apps/{application}/state?user.name={user}", "PUT", body)
+
+    def map_reduce_job(self, application: str) -> dict[str, Any]:
+        """What the application's master tells of its job; empty while there is none to ask."""
+        jobs = self._ask_master(application, "jobs").get("jobs") or {}
+        return next(iter(jobs.get("job", [])), {})
+
+    def counters(self, application: str) -> dict[str, dict[str, int]]:
+        """The job's counters by group and name, as its master tells them; empty where it is gone."""
+        job = _job_of(application)
+        groups = self._ask_master(application, f"jobs/{job}/counters").get("jobCounters", {}).get("counterGroup", [])
+        return {
+            group["counterGroupName"]: {each["name"]: each["totalCounterValue"] for each in group["counter"]}
+            for group in groups
+        }
+
+    def failed_attempts(self, application: str, known: frozenset[str] = frozenset()) -> list[FailedAttempt]:
+        """Attempts that failed or were killed, but for those ``known`` by id; empty where the master is gone."""
+        job = _job_of(application)
+        found = []
+        for task in (self._ask_master(application, f"jobs/{job}/tasks").get("tasks") or {}).get("task", []):
+            answer = self._ask_master(application, f"jobs/{job}/tasks/{task['id']}/attempts")
+            for attempt in (answer.get("taskAttempts") or {}).get("taskAttempt", []):
+                if attempt["state"] in ("FAILED", "KILLED") and attempt["id"] not in known:
+                    found.append(self._failed(attempt))
+        return found
+
+    def _failed(self, attempt: dict[str, Any]) -> FailedAttempt:
+        node, container = attempt.get("nodeHttpAddress", ""), attempt.get("assignedContainerId", "")
+        return FailedAttempt(
+            attempt["id"],
+            attempt["state"],
+            node,
+            attempt.get("diagnostics", ""),
+            _container_error_output(node, container),
+        )
+
+    def _ask_master(self, application: str, path: str) -> dict[str, Any]:
+        try:
+            return self._get(f"/proxy/{application}/ws/v1/mapreduce/{path}")
+        except (EnvironmentFailure, ValueError):  # not there yet, or gone: then the answer is a page for people
+            return {}
+
+    def _get(self, path: str) -> dict[str, Any]:
+        return json.loads(self._request(path))
+
+    def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
+        reason = ""
+        for address in self._addresses:
+            headers = {"Accept": "application/json", "Content-Type": "application/json"}
+            request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310 - the site's own
+            try:
+                with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:  # noqa: S310
+                    return answer.read()
+            except urllib.error.HTTPError as error:
+                reason = f"{error.code} {error.reason}"
+            except (OSError, ValueError) as error:
+                reason = str(getattr(error, "reason", error))
+        raise EnvironmentFailure(
+            f"the ResourceManager at {self} does not answer ({reason}); check that YARN is up, and"
+            " yarn.resourcemanager.webapp.address of yarn-site.xml under HADOOP_CONF_DIR"
+        )
+
+
+def _job_of(application: str) -> str:
+    return application.replace("application_", "job_")
+
+
+def _leaf_queues(queue: dict[str, Any]) -> list[str]:
+    children = (queue.get("queues") or {}).get("queue", [])
+    if not children:
+        return [queue["queueName"]] if "queueName" in queue else []
+    return [name for child in children for name in _leaf_queues(child)]
+
+
+def _container_error_output(node: str, container: str) -> str:
+    """The end of a container's standard error, from its NodeManager; empty where it does not tell."""
+    url = f"http://{node}/ws/v1/node/containers/{container}/logs/stderr?size=-{MOST_LOG_BYTES}"
+    try:
+        with urllib.request.urlopen(url, timeout=REQUEST_TIMEOUT_S) as answer:
+            return answer.read().decode(errors="replace")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,61 @@
+"""What a stage has its tasks do, and how far they are."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from etl.errors import EnvironmentFailure
+from etl.progress import Progress
+
+JOB_FILE = "job.json"
+POLL_INTERVAL_S = 0.5
+# What makes a task worth the seconds that a container's JVM and Python take to start.
+TASK_BYTES = 64 << 20
+TASK_IMAGES = 20_000
+
+
+def worthwhile_tasks(size_bytes: int, images: int) -> int:
+    """Into how many tasks so much work is cut on a cluster."""
+    return max(1, round(size_bytes / TASK_BYTES + images / TASK_IMAGES))
+
+
+@dataclass(frozen=True)
+class Work:
+    """``job`` goes to all tasks, each of ``lines`` to one, ``tasks`` is how many of them a cluster is worth asking for.
+
+    ``watch`` tells how many of ``total`` images are in published files by now, and what else there is to tell.
+    """
+
+    job: dict[str, Any]
+    lines: list[dict[str, Any]]
+    tasks: int
+    total: int
+    watch: Callable[[], tuple[int, str]]
+
+
+@contextmanager
+def showing_progress(work: Work, note: Callable[[], str] = str) -> Iterator[None]:
+    """Show how many images are in published files, and ``note``, while the block runs."""
+    stopped = threading.Event()
+    with Progress(work.job["stage"], work.total, "images") as progress:
+        progress.skip(work.watch()[0])
+
+        def look() -> None:
+            with suppress(OSError, EnvironmentFailure):  # who reads or writes next will tell
+                done, more = work.watch()
+                progress.update(done, ", ".join(filter(None, (more, note()))))
+
+        def poll() -> None:
+            while not stopped.wait(POLL_INTERVAL_S):
+                look()
+
+        thread = threading.Thread(target=poll, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
+            look()

@@ -1,0 +1,246 @@
+"""A stage's tasks on YARN: submitted or joined, followed, and ended with us."""
+
+import getpass
+import hashlib
+import logging
+import math
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from mrjob.step import StepFailedException
+
+from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure, RingsliceError, UsageError
+from etl.hadoop_site import hadoop_command, java_home, streaming_jar
+from etl.progress import tell
+from etl.publishing import publishing
+from etl.stages import Stage
+from etl.storage import READ_BUFFER_BYTES, Place, open_place
+from etl.yarn import Application, FailedAttempt, ResourceManager
+from mapreduce.archive import cached_archive
+from mapreduce.work import JOB_FILE
+
+PACKED_PYTHON = "env/bin/python"
+PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")
+PYTHON_BYTES = 320 << 20  # of a container: what a task's Python and what the JVM keeps outside its heap take
+LEAST_HEAP_BYTES = 128 << 20
+SILENCE_S = 60.0  # so long may the ResourceManager not answer before the job is given up
+KINDS: dict[int, type[RingsliceError]] = {1: DataError, 2: UsageError, 3: EnvironmentFailure}
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """What the user asked of the cluster; see `etl.options.HADOOP_OPTIONS`."""
+
+    queue: str | None
+    priority: str | None
+    task_memory: int
+    restart: bool
+    python_bin: str | None
+
+    def jobconf(self, stage: Stage, tag: str, tasks: int, lines: int) -> dict[str, str]:
+        """Hadoop's properties for a job of ``tasks`` map tasks that share ``lines`` of the work list."""
+        heap = max(LEAST_HEAP_BYTES, self.task_memory - PYTHON_BYTES)
+        megabytes = self.task_memory >> 20
+        asked = {"mapreduce.job.queuename": self.queue, "mapreduce.job.priority": self.priority}
+        return {
+            "mapreduce.job.name": f"ringslice {stage.name} {stage.folder}",
+            "mapreduce.job.tags": tag,
+            "mapreduce.input.lineinputformat.linespermap": str(math.ceil(lines / min(lines, tasks))),
+            "stream.map.input.ignoreKey": "true",
+            "mapreduce.map.memory.mb": str(megabytes),
+            "mapreduce.reduce.memory.mb": str(megabytes),
+            "mapreduce.map.java.opts": f"-Xmx{heap >> 20}m",
+            "mapreduce.reduce.java.opts": f"-Xmx{heap >> 20}m",
+            "mapreduce.task.io.sort.mb": str(min(256, (heap >> 20) // 2)),
+            "mapreduce.map.output.compress": "false",
+            "mapreduce.job.reduce.slowstart.completedmaps": "0.8",
+            **{name: value for name, value in asked.items() if value},
+        }
+
+
+@dataclass
+class YarnJob:
+    """The job of ``stage`` on the cluster."""
+
+    stage: Stage
+    options: ClusterOptions
+    manager: ResourceManager = field(default_factory=ResourceManager.of_site)
+    application: Application | None = None
+    failed: list[FailedAttempt] = field(default_factory=list)
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    note: str = ""
+    _answered: float = field(default_factory=time.monotonic)
+
+    @property
+    def tag(self) -> str:
+        """What every job of this stage's folder is marked with on the cluster, whoever starts it."""
+        return "ringslice-" + hashlib.sha256(self.stage.folder.uri.encode()).hexdigest()[:20]
+
+    def check(self) -> None:
+        """Raise EnvironmentFailure where the cluster cannot be asked, or has no such queue."""
+        queues = self.manager.queues()
+        if self.options.queue is not None and self.options.queue.rpartition(".")[2] not in queues:
+            raise EnvironmentFailure(
+                f"--queue {self.options.queue!r} does not exist at {self.manager}; its queues are: {', '.join(queues)}"
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """What ``run.json`` keeps of it."""
+        applications = [self.application.id] if self.application else []
+        ours = {
+            group: counts
+            for group, counts in self.counters.items()
+            if not group.startswith("org.apache.hadoop") and group != "Shuffle Errors"
+        }
+        failed = [f"{each.id} {each.state.lower()}" for each in self.failed]
+        return {"applications": applications, "counters": ours, "attempts_lost": failed}
+
+    def running(self) -> Application | None:
+        """A job of this stage that still runs and can be joined; others are ended.
+
+        One can be joined where this run goes on with the same plan, and the job's tasks may still publish.
+        """
+        running = self.manager.tagged(self.tag)
+        may_publish = any((folder / JOB_FILE).exists() for folder in self.stage.task_folders())
+        if len(running) == 1 and self.stage.resumed and may_publish and not self.options.restart:
+            return running[0]
+        for each in running:
+            tell(self.stage.name, f"ending {each.id}, which still runs for {self.stage.folder}")
+            self.end(each.id)
+        return None
+
+    def join(self, application: Application) -> None:
+        """Follow an application that an earlier run has left to its end."""
+        tell(self.stage.name, f"joining {application.id}, which runs already (--restart would end it)")
+        self.application = application
+        try:
+            while not self.application.ended:
+                self.follow()
+                time.sleep(0.5)
+        except BaseException:
+            self.end(application.id)
+            raise
+        if not self.application.succeeded:
+            self.raise_failure(self.application.diagnostics)
+
+    def submit(self, job: Any) -> None:
+        """Run the mrjob ``job``, by a `YarnRunner`, to its end; whatever ends us ends it on the cluster."""
+        logging.getLogger("mrjob").setLevel(logging.DEBUG if os.environ.get(DEBUG_VARIABLE) else logging.ERROR)
+        with job.make_runner() as runner:
+            runner.follow = self.follow
+            try:
+                runner.run()
+            except StepFailedException:
+                if self.application:
+                    self.application = self.manager.application(self.application.id)
+                self.raise_failure(self.application.diagnostics if self.application else runner.output)
+            except BaseException:
+                for each in self.manager.tagged(self.tag):
+                    self.end(each.id)
+                raise
+
+    def follow(self) -> None:
+        """Look how the application is; tell of attempts that failed. Raises what makes further attempts useless."""
+        try:
+            if self.application is None:
+                self.application = next(iter(self.manager.tagged(self.tag)), None)
+                return
+            self.application = self.manager.application(self.application.id)
+            self._answered = time.monotonic()
+        except EnvironmentFailure:
+            if time.monotonic() - self._answered > SILENCE_S:
+                raise
+            return
+        job = self.manager.map_reduce_job(self.application.id)
+        self.counters = self.manager.counters(self.application.id) or self.counters
+        if job:
+            progress = f"map {job['mapProgress']:.0f} %, reduce {job['reduceProgress']:.0f} %"
+            self.note = f"{self.application.id}: {progress if job['reducesTotal'] else progress.partition(',')[0]}"
+        for attempt in self.manager.failed_attempts(self.application.id, frozenset(each.id for each in self.failed)):
+            self.failed.append(attempt)
+            self._tell_failure(attempt)
+
+    def _tell_failure(self, attempt: FailedAttempt) -> None:
+        status, line = cause_of(attempt)
+        if os.environ.get(DEBUG_VARIABLE):
+            tell(self.stage.name, f"{attempt.id} on {attempt.node}: {attempt.diagnostics}\n{attempt.error_output}")
+        if attempt.state == "FAILED":
+            if status in (DataError.status, UsageError.status):
+                raise KINDS[status](line)
+            tell(self.stage.name, f"{attempt.id} on {attempt.node} failed: {line}")
+
+    def end(self, application: str) -> None:
+        """Kill an application on the cluster, and wait until it is gone."""
+        self.manager.kill(application)
+        deadline = time.monotonic() + SILENCE_S
+        while not self.manager.application(application).ended and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+    def raise_failure(self, diagnostics: str) -> NoReturn:
+        """Raise the cause of the job's failure: what its last failed attempt said, else what the cluster says."""
+        causes = [cause_of(each) for each in self.failed if each.state == "FAILED"]
+        status, line = causes[-1] if causes else (EnvironmentFailure.status, cause_of_output(diagnostics))
+        where = f" ({self.application.id})" if self.application else ""
+        raise KINDS.get(status, EnvironmentFailure)(f"{line}{where}")
+
+
+def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
+    """The exit status and the one line of why an attempt failed."""
+    told = re.findall(r"^ringslice: error: (.*)$", attempt.error_output, re.MULTILINE)
+    code = re.search(r"subprocess failed with code (\d+)", attempt.diagnostics)
+    if "memory limit" in attempt.diagnostics:
+        used = re.search(r"Current usage: (.*?)[;.]? ?Killing", " ".join(attempt.diagnostics.split()))
+        return EnvironmentFailure.status, (
+            f"a task took more memory than its container has ({used[1] if used else 'killed by YARN'});"
+            " give more with --task-memory"
+        )
+    if told:
+        return int(code[1]) if code else EnvironmentFailure.status, told[-1]
+    last = [line for line in attempt.error_output.splitlines() if line.strip() and "log4j" not in line]
+    if code and last:
+        return EnvironmentFailure.status, f"its Python exited with {code[1]}: {last[-1].strip()}"
+    return EnvironmentFailure.status, cause_of_output(attempt.diagnostics)
+
+
+def cause_of_output(text: str) -> str:
+    """The line of what Hadoop printed that says why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    telling = [line for line in lines if re.search(r"Exception|Error|failed|Failed|Killed|killed", line)]
+    line = (telling or lines or ["the cluster does not say why"])[-1]
+    return re.sub(r"^.*?(?:[\w.]+\.)?(\w+(?:Exception|Error)): ", r"\1: ", line)
+
+
+def arguments(options: ClusterOptions, stage: Stage, tasks_folder: Place) -> list[str]:
+    """The words for mrjob's Hadoop runner that depend on the site: its programs, and the containers' Python."""
+    os.environ.setdefault("JAVA_HOME", str(java_home()))
+    words = ["--hadoop-bin", hadoop_command(), "--hadoop-streaming-jar", str(streaming_jar())]
+    passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
+    for name, value in {**passed, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}.items():
+        words += ["--cmdenv", f"{name}={value}"]
+    if options.python_bin is None:
+        words += ["--python-bin", PACKED_PYTHON, "--archives", f"{upload_python(stage.name)}#env"]
+    if stage.folder.filesystem.scheme == "hdfs":
+        words += ["--hadoop-tmp-dir", (tasks_folder / "mrjob").uri]
+    else:
+        words += ["--hadoop-tmp-dir", f"{_home()}/jobs"]
+    return words
+
+
+def upload_python(stage: str) -> str:
+    """The URI of the containers' Python on the cluster's default filesystem; sent there once per version."""
+    archive = cached_archive()
+    folder = open_place(f"{_home()}/python")
+    final = folder / archive.name
+    if not final.exists():
+        tell(stage, f"sending the tasks' Python to {final}, once for this version ({archive.stat().st_size >> 20} MiB)")
+        with publishing(final, folder.make_folder()) as output, archive.open("rb") as source:
+            while data := source.read(READ_BUFFER_BYTES):
+                output.write(data)
+    return final.uri
+
+
+def _home() -> str:
+    return f"hdfs:///user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}/.ringslice"

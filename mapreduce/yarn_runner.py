@@ -1,0 +1,104 @@
+"""mrjob's Hadoop runner without the JVMs it need not start: HDFS by our own client, one `hadoop jar` for the job.
+
+As mrjob has it, eight JVMs run one after the other before a job is submitted; here only the one that submits it.
+"""
+
+import ctypes
+import functools
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mrjob.fs.composite import CompositeFilesystem
+from mrjob.fs.hadoop import HadoopFilesystem
+from mrjob.fs.local import LocalFilesystem
+from mrjob.hadoop import HadoopJobRunner
+
+from etl.storage import READ_BUFFER_BYTES, open_place
+
+POLL_INTERVAL_S = 0.5
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBC = ctypes.CDLL(None)
+
+
+class HdfsFiles(HadoopFilesystem):
+    """What mrjob asks of HDFS, answered without ``hadoop fs``."""
+
+    def __init__(self, hadoop_bin: list[str], version: str) -> None:
+        super().__init__(hadoop_bin)
+        self._hadoop_version = version
+
+    def exists(self, path_glob: str) -> bool:
+        return open_place(path_glob).exists()
+
+    def ls(self, path_glob: str) -> Iterator[str]:
+        for info in open_place(path_glob).children(recursive=True):
+            if info.is_file:
+                yield open_place(path_glob).filesystem.uri(info.path)
+
+    def mkdir(self, path: str) -> None:
+        open_place(path).make_folder()
+
+    def put(self, src: str, path: str) -> None:
+        place = open_place(path)
+        with open(src, "rb") as source, place.filesystem.open_new(place.path) as target:
+            while data := source.read(READ_BUFFER_BYTES):
+                target.write(data)
+
+    def rm(self, path_glob: str) -> None:
+        open_place(path_glob).delete()
+
+
+class YarnRunner(HadoopJobRunner):
+    """Runs a job on YARN. ``follow`` is called while it runs, about twice a second, and may raise to end it."""
+
+    follow: Callable[[], None]
+    output = ""  # what `hadoop jar` printed
+
+    @functools.cached_property
+    def fs(self) -> CompositeFilesystem:
+        files = CompositeFilesystem()
+        version = re.search(r"-(\d+(?:\.\d+)+)", Path(self._opts["hadoop_streaming_jar"]).name)
+        files.add_fs("hadoop", HdfsFiles(self._opts["hadoop_bin"], version[1] if version else "3"))
+        files.add_fs("local", LocalFilesystem())
+        return files
+
+    def _run_hadoop(
+        self, hadoop_args: list[str], env: dict[str, str], record_callback: Callable[..., Any]
+    ) -> tuple[int, dict[str, Any]]:
+        """Run ``hadoop jar`` to its end; overrides mrjob's, which would leave it to the terminal's Ctrl-C."""
+        del record_callback
+        with tempfile.TemporaryFile() as output:
+            with subprocess.Popen(
+                hadoop_args,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+                preexec_fn=_end_with_driver,
+            ) as client:
+                try:
+                    while client.poll() is None:
+                        self.follow()
+                        time.sleep(POLL_INTERVAL_S)
+                finally:
+                    client.kill()
+            output.seek(0)
+            self.output = output.read().decode(errors="replace")
+        return client.returncode, {}
+
+    def _log_counters(self, log_interpretation: dict[str, Any], step_num: int) -> None:
+        """Counters are asked for at the application's master."""
+
+    def _pick_error(self, log_interpretation: dict[str, Any], step_type: str) -> None:
+        """Causes are read from the attempts' own output."""
+
+
+def _end_with_driver() -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

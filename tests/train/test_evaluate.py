@@ -1,0 +1,93 @@
+"""A run's checkpoint evaluated apart from its training: the trainer's own result, on any number of ranks."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import failed, horovodrun, run, succeeded
+
+SCRIPT = "train/evaluate.py"
+
+
+@pytest.fixture(scope="module")
+def trained(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with the run ``mine``, trained on 2 ranks."""
+    root = tmp_path_factory.mktemp("evaluate") / "root"
+    shutil.copytree(digits_root / "slices", root / "slices")
+    words = ("--data", root, "--run", "mine", "--model", "cnn", "--batch", 50, "--epochs", 1, "--warmup-epochs", 0)
+    succeeded(horovodrun(2, "train/main.py", *words))
+    return root
+
+
+def read(root: Path, name: str) -> dict[str, Any]:
+    return json.loads((root / "runs" / "mine" / name).read_text())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, trained: Path) -> None:
+    words = (SCRIPT, "--data", trained, "--run", "mine", "--json")
+    told = succeeded(run("python", *words) if ranks == 1 else horovodrun(ranks, *words))
+    found, theirs = read(trained, "evaluation-test.json"), read(trained, "result.json")["result"]
+    assert found["accuracy"] == theirs["test_accuracy"]
+    assert found["loss"] == pytest.approx(theirs["test_loss"], rel=1e-6)  # batches sum in float32, in another order
+    if ranks == 2:
+        assert found["loss"] == theirs["test_loss"]
+    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 180, "epoch-0001")
+    folder = trained / "runs/mine"
+    assert found["checkpoint_sha256"] == digest(folder / "checkpoints/epoch-0001.npz")
+    assert found["slices"] == digest(trained / "slices/default/manifest.json")
+    summary = json.loads(told.stdout[told.stdout.index("{") :])
+    assert (summary["ranks"], summary["accuracy"]) == (ranks, round(found["accuracy"], 4))
+    assert {path.name for path in folder.iterdir()} == {
+        "checkpoints",
+        "evaluation-test.json",
+        "result.json",
+        "run.json",
+    }
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_an_accuracy_that_is_too_low_is_told_once_and_kept(trained: Path) -> None:
+    words = (SCRIPT, "--data", trained, "--run", "mine", "--split", "validation", "--min-accuracy")
+    told = horovodrun(2, *words, 1)
+    accuracy = read(trained, "evaluation-validation.json")["accuracy"]
+    assert accuracy == read(trained, "result.json")["epochs"][-1]["validation_accuracy"] < 1
+    lines = [line for line in told.stderr.splitlines() if "ringslice: error:" in line]
+    assert len(lines) == 1, told.stderr
+    assert f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({trained}/runs/mine" in lines[0]
+    assert "Exit code: 1" in told.stderr
+    succeeded(run(*words, accuracy))  # alone, and exactly met
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("--run", "other"), 2, "runs/other holds no finished checkpoint"),
+        (("--run", "mine", "--split", "dev"), 2, "--split 'dev': "),
+        (("--run", "mine", "--min-accuracy", "90"), 2, "--min-accuracy 90 is out of range"),
+        (("--run", "mine", "--name", "none"), 2, "no slices called 'none'"),
+        (("--epochs", "3"), 2, "No such option '--epochs'"),
+    ],
+)
+def test_wrong_use(words: tuple[str, ...], status: int, line: str, trained: Path) -> None:
+    before = sorted(trained.rglob("*"))
+    failed(run(SCRIPT, "--data", trained, *words), status, line)
+    assert sorted(trained.rglob("*")) == before
+
+
+def test_a_run_that_does_not_fit_is_refused(trained: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(trained, tmp_path / "root")
+    words = (SCRIPT, "--data", root, "--run", "mine")
+    arrays = root / "runs/mine/checkpoints/epoch-0001.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-1])
+    failed(run(*words), 1, "epoch-0001.npz is missing or damaged")
+    manifest = root / "slices/default/manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    failed(run(*words), 2, "was trained on other slices than")

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Evaluate a run's newest checkpoint on one split, every example exactly once, one process for each rank.
+
+    train/evaluate.py --data data/flowers --run nightly
+    horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9
+
+The number of ranks need not be the training's. The work itself is in train/evaluation.py.
+"""
+
+from typing import Any, NoReturn
+
+import click
+
+from etl.errors import UsageError
+from train.main import loading, run_rank
+from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
+
+
+@click.command(
+    "train/evaluate.py",
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Example: horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9",
+)
+@DATA
+@NAME
+@click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
+@click.option("--split", default="test", show_default=True, help="The split to evaluate.")
+@click.option(
+    "--min-accuracy",
+    type=float,
+    metavar="FRACTION",
+    help="End with status 1 where the accuracy is below this, from 0 to 1.",
+)
+@JSON
+def command(min_accuracy: float | None, **values: Any) -> None:
+    """Evaluate the newest checkpoint of a run on one split, on as many ranks as horovodrun starts.
+
+    Every example counts exactly once. The result goes to ROOT/runs/NAME/evaluation-SPLIT.json.
+    """
+    if min_accuracy is not None and not 0 <= min_accuracy <= 1:
+        raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
+    with loading():
+        from train.evaluation import Evaluation, evaluate_run
+    evaluate_run(Evaluation(min_accuracy=min_accuracy, **values))
+
+
+def main() -> NoReturn:
+    """Entry point of a rank that evaluates."""
+    run_rank(command, "train/evaluate.py", "nothing was written, run it again")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The evaluation of a run that has a checkpoint, apart from its training and on any number of ranks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from etl.errors import DataError, UsageError
+from etl.publishing import json_bytes, replace_bytes
+from etl.stages import Run
+from etl.storage import Place, open_place
+from etl.summary import Summary
+from train import checkpoints
+from train.loop import Session, compile_steps, evaluate, open_session
+from train.runs import Dataset, choose_run, find_dataset
+from train.settings import Settings
+from train.strategies import Horovod, Strategy, telling_lost_peers
+
+FORMAT = "ringslice.evaluation/1"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What to evaluate; the options of train/evaluate.py say what each means."""
+
+    data: str
+    name: str | None
+    run: str | None
+    split: str
+    min_accuracy: float | None
+    json: bool
+
+
+def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
+    """Evaluate as ``wanted`` says, on all ranks of ``strategy`` (default: those that horovodrun started)."""
+    strategy = strategy or Horovod()
+    clock = Run()
+    with telling_lost_peers():
+        dataset = strategy.from_root(lambda: find_dataset(wanted.data, wanted.name))
+        run = strategy.from_root(lambda: choose_run(open_place(dataset.root), wanted.run, resume=True).uri)
+        marker = strategy.from_root(lambda: find_checkpoint(open_place(run), dataset, wanted.split).marker)
+        session = open_session(settings_of(wanted, marker), strategy, dataset, run)
+        checkpoint = checkpoints.Checkpoint(session.run / "checkpoints", marker["epoch"], marker)
+        strategy.from_root(lambda: checkpoints.load(checkpoint, session.variables))
+        strategy.broadcast(session.variables)
+        metrics = evaluate(session, wanted.split, compile_steps(session)[1])
+        result = {
+            "split": wanted.split,
+            "examples": session.readers[wanted.split].total,
+            "loss": metrics[f"{wanted.split}_loss"],
+            "accuracy": metrics[f"{wanted.split}_accuracy"],
+            "checkpoint": checkpoint.name,
+            "checkpoint_sha256": marker["sha256"],
+            "slices": dataset.fingerprint,
+        }
+        strategy.from_root(lambda: finish(session, wanted, result, clock))
+
+
+def find_checkpoint(run: Place, dataset: Dataset, split: str) -> checkpoints.Checkpoint:
+    """The newest checkpoint of ``run``. Raises UsageError where it has none, or was not made from these slices."""
+    checkpoint = checkpoints.newest(run)
+    if checkpoint is None:
+        raise UsageError(f"{run} holds no finished checkpoint; give --run NAME of a run that was trained")
+    if checkpoint.marker["slices"] != dataset.fingerprint:
+        raise UsageError(f"{run} was trained on other slices than {dataset.folder}; give --name of its slices")
+    if split not in dataset.manifest["splits"]:
+        raise UsageError(f"--split {split!r}: {dataset.folder} has {', '.join(dataset.manifest['splits'])}")
+    return checkpoint
+
+
+def settings_of(wanted: Evaluation, marker: dict[str, Any]) -> Settings:
+    """The settings that the checkpoint was trained with."""
+    return Settings(
+        **marker["settings"],
+        data=wanted.data,
+        name=wanted.name,
+        epochs=marker["epoch"],
+        run=wanted.run,
+        resume=True,
+        audit=False,
+        json=wanted.json,
+    )
+
+
+def finish(session: Session, wanted: Evaluation, result: dict[str, Any], clock: Run) -> None:
+    """Write the result down and show it. Raises DataError where the accuracy is below what is wanted."""
+    place = session.run / f"evaluation-{wanted.split}.json"
+    work = (session.run / "_evaluation").make_folder()  # not the trainer's, which may be at work
+    replace_bytes(place, work, json_bytes({"format": FORMAT, **result}))
+    work.delete()
+    shown = {"loss": round(result["loss"], 4), "accuracy": round(result["accuracy"], 4)}
+    facts = {"model": session.settings.model, "ranks": session.strategy.size, **result, **shown}
+    facts["seconds"] = round(clock.seconds, 1)
+    Summary("evaluate", str(session.run), False, facts).show(wanted.json)
+    if wanted.min_accuracy is not None and result["accuracy"] < wanted.min_accuracy:
+        raise DataError(
+            f"accuracy {result['accuracy']:.4f} on {wanted.split} is below --min-accuracy {wanted.min_accuracy:g}"
+            f" ({session.run}, {result['checkpoint']})"
+        )
