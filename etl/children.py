@@ -24,7 +24,7 @@ def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> 
                 text, _ = child.communicate(timeout=STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 child.kill()
-                raise
+                raise KeyboardInterrupt from None
             if child.returncode == 0:  # it was done before the signal came
                 raise
         status = child.returncode

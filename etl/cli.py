@@ -11,11 +11,15 @@ import click
 
 from etl import __version__
 from etl.children import run_module
+from etl.doctor import GROUPS, diagnose
 from etl.entry import invoke
-from etl.errors import run_reporting
+from etl.errors import end_process, run_reporting
 from etl.ingest import ingest as run_ingest
 from etl.options import (
+    CLUSTER_PYTHON,
     DEFAULT_RUNNER,
+    ENVIRONMENT_OPTIONS,
+    HADOOP_OPTIONS,
     INGEST_OPTIONS,
     JSON,
     NORMALIZE_OPTIONS,
@@ -30,6 +34,7 @@ from etl.options import (
 from etl.places import default_data_place
 from etl.storage import open_place
 from etl.summary import Summary
+from etl.surroundings import Surroundings
 from etl.verify import verify as run_verify
 
 
@@ -68,14 +73,16 @@ runner_option = click.option(
     type=click.Choice(RUNNERS),
     default=DEFAULT_RUNNER,
     show_default=True,
-    help="Where mrjob runs the tasks: in this process, or in one process per core.",
+    help="Where mrjob runs the tasks: in this process, in one process per core, or on a Hadoop cluster.",
 )
+_JOB_OPTIONS = (*HADOOP_OPTIONS, CLUSTER_PYTHON, *ENVIRONMENT_OPTIONS)
 root_argument = click.argument("root", required=False, default=default_data_place)
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="ROOT is where a dataset lives, a path or file:///…; without it $RINGSLICE_DATA, else ./data.",
+    epilog="ROOT is where a dataset lives, a path, file:///… or hdfs://namenode/…; without it $RINGSLICE_DATA,"
+    " else ./data.",
 )
 @click.version_option(__version__, prog_name="ringslice")
 def cli() -> None:
@@ -86,7 +93,7 @@ def cli() -> None:
 @click.argument("source")
 @root_argument
 @config_option
-@click_options((*INGEST_OPTIONS, OVERWRITE, JSON))
+@click_options((*INGEST_OPTIONS, OVERWRITE, JSON, *ENVIRONMENT_OPTIONS))
 def ingest(source: str, root: str, **values: Any) -> None:
     """Pack the images of SOURCE into tar files under ROOT/raw, with an image list.
 
@@ -99,7 +106,7 @@ def ingest(source: str, root: str, **values: Any) -> None:
 @root_argument
 @config_option
 @runner_option
-@click_options((*NORMALIZE_OPTIONS, OVERWRITE, JSON))
+@click_options((*NORMALIZE_OPTIONS, OVERWRITE, JSON, *_JOB_OPTIONS))
 def normalize(root: str, **values: Any) -> None:
     """Decode every image under ROOT/raw, bring it to one size, and keep it under ROOT/normalized."""
     _run_job("mapreduce.normalize", NORMALIZE_OPTIONS, root, values)
@@ -109,7 +116,7 @@ def normalize(root: str, **values: Any) -> None:
 @root_argument
 @config_option
 @runner_option
-@click_options((*SHARD_OPTIONS, OVERWRITE, JSON))
+@click_options((*SHARD_OPTIONS, OVERWRITE, JSON, *_JOB_OPTIONS))
 def shard(root: str, **values: Any) -> None:
     """Deal the images under ROOT/normalized to TFRecord slices under ROOT/slices/NAME."""
     _run_job("mapreduce.shard", SHARD_OPTIONS, root, values)
@@ -120,10 +127,24 @@ def shard(root: str, **values: Any) -> None:
 @config_option
 @click.option("--name", default="default", show_default=True, help="Name of the slices.")
 @click.option("--every-stage", is_flag=True, help="Also read and check the bytes of packs and parts.")
-@click_options((JSON,))
+@click_options((JSON, *ENVIRONMENT_OPTIONS))
 def verify(root: str, name: str, every_stage: bool, **values: Any) -> None:
     """Read the slices from the first byte to the last, and check all that is said of them."""
     run_verify(open_place(root), name, every_stage).show(values["json"])
+
+
+@cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")
+@click.argument("uri", required=False, default=default_data_place)
+@click.option("--queue", metavar="NAME", help="A YARN queue that must exist.")
+@click.option("--python-bin", metavar="PATH", help="The nodes' own Python, to be tried in place of the packed one.")
+@click.option("--only", "groups", multiple=True, type=click.Choice(GROUPS), help="Only these checks; may be repeated.")
+@click_options((*ENVIRONMENT_OPTIONS, JSON))
+def doctor(uri: str, queue: str | None, python_bin: str | None, groups: tuple[str, ...], **values: Any) -> int:
+    """Look whether all that the stages need works here: Python, Hadoop, the storage at URI, YARN, Horovod, GPUs.
+
+    Exit status 0 if nothing fails, else 3. It leaves nothing behind. Without URI it takes $RINGSLICE_DATA, else ./data.
+    """
+    return diagnose(Surroundings(uri, queue, python_bin), groups, values["json"])
 
 
 @cli.command(epilog="Example: ringslice pipeline photos/by-class data/flowers --size 224 --workers 8")
@@ -131,7 +152,7 @@ def verify(root: str, name: str, every_stage: bool, **values: Any) -> None:
 @root_argument
 @config_option
 @runner_option
-@click_options((*INGEST_OPTIONS, *NORMALIZE_OPTIONS, *SHARD_OPTIONS, OVERWRITE, JSON))
+@click_options((*INGEST_OPTIONS, *NORMALIZE_OPTIONS, *SHARD_OPTIONS, OVERWRITE, JSON, *_JOB_OPTIONS))
 def pipeline(source: str, root: str, **values: Any) -> None:
     """Run ingest, normalize, shard and verify, one after the other; what is done already is not done again."""
     as_json = values["json"]
@@ -156,7 +177,12 @@ def _run_job(
     module: str, options: tuple[Option, ...], root: str, values: Mapping[str, Any], capture: bool = False
 ) -> str:
     """Run a job as a child process; where it fails, this process ends with its status, for it has said why."""
-    words = ["-r", values["runner"], *command_line((*options, OVERWRITE, JSON), values), root]
+    words = [
+        "-r",
+        values["runner"],
+        *command_line((*options, *HADOOP_OPTIONS, CLUSTER_PYTHON, OVERWRITE, JSON), values),
+        root,
+    ]
     status, output = run_module(module, words, capture)
     if status:
         sys.exit(status)
@@ -165,7 +191,7 @@ def _run_job(
 
 def main() -> NoReturn:
     """Entry point; exits 0, 1, 2, 3 or 130."""
-    sys.exit(run_reporting(lambda: invoke(cli, "ringslice")))
+    end_process(run_reporting(lambda: invoke(cli, "ringslice")))
 
 
 if __name__ == "__main__":

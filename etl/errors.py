@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
+from typing import NoReturn
 
 INTERRUPTED = 130
 DEBUG_VARIABLE = "RINGSLICE_DEBUG"
@@ -89,11 +90,25 @@ def report(error: BaseException, speaker: str = "") -> int:
     return status
 
 
+def end_process(status: int) -> NoReturn:
+    """End this process now, once what it printed is out.
+
+    Clients of HDFS leave threads behind (Arrow's, a JVM's) that take Python's end badly: they abort, or never end.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # nobody reads it any more
+            pass
+    os._exit(status)
+
+
 def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
     """Run ``main`` and return its exit status; a failure becomes one line on standard error and its status.
 
     SIGTERM counts as an interrupt, so that schedulers stop a command as cleanly as Ctrl-C does. Processes forked from
-    this one do not take part: their SIGINT is for this process to deal with, and SIGTERM ends them on the spot.
+    this one do not take part: their SIGINT is for this process to deal with, and SIGTERM makes them exit, giving back
+    the locks they hold (one that dies with a lock of its pool's would have this process wait for ever).
     """
     owner = os.getpid()
 
@@ -103,12 +118,14 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one interrupt is enough; do not disturb the cleaning up
             raise KeyboardInterrupt
         if number == signal.SIGTERM:
-            os._exit(128 + number)
+            sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell had us ignore it
         signal.signal(signal.SIGINT, interrupt)
     try:
         return main()
+    except SystemExit as error:  # argparse's, or a child's status that was told already
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     except (Exception, KeyboardInterrupt) as error:
         return report(error, speaker)

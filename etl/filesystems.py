@@ -13,7 +13,7 @@ import errno
 import os
 import posixpath
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import ClassVar
 from urllib.parse import unquote
 
@@ -71,6 +71,11 @@ class Filesystem(ABC):
     def real_path(self, path: str) -> str:
         """The path with symbolic links followed, where the filesystem has them."""
         return path
+
+    def explaining(self, path: str) -> AbstractContextManager[None]:
+        """Within this context, what goes wrong at ``path`` is told in words of ours."""
+        del path
+        return nullcontext()
 
 
 class LocalFilesystem(Filesystem):

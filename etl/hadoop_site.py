@@ -98,10 +98,13 @@ def class_path() -> str:
 
 
 def libhdfs_folder() -> Path:
-    """The folder of libhdfs.so: ARROW_LIBHDFS_DIR, else HADOOP_HOME/lib/native. Raises EnvironmentFailure."""
+    """The folder of libhdfs.so: HADOOP_HOME/lib/native, else ARROW_LIBHDFS_DIR, as pyarrow looks for it.
+
+    Raises EnvironmentFailure.
+    """
     home = os.environ.get("HADOOP_HOME")
     folders = [
-        Path(each) for each in (os.environ.get("ARROW_LIBHDFS_DIR"), home and os.path.join(home, "lib/native")) if each
+        Path(each) for each in (home and os.path.join(home, "lib/native"), os.environ.get("ARROW_LIBHDFS_DIR")) if each
     ]
     for folder in folders:
         if (folder / "libhdfs.so").exists():

@@ -34,8 +34,14 @@ _NUMBERS = {
     IsADirectoryError: errno.EISDIR,
     NotADirectoryError: errno.ENOTDIR,
 }
-_WITHOUT_DATANODE = re.compile(r"could only be written to \d+ of the \d+|Failed to find datanode|replicated to 0 nodes|Failed to complete file")
-_BLOCKS = re.compile(r"BlocksNotFound|Could not obtain block|no (?:live )?datanode|Failed to (?:read|connect)", re.I)
+_WITHOUT_DATANODE = re.compile(
+    r"could only be written to \d+ of the \d+|Failed to find datanode|replicated to 0 nodes|Failed to complete file"
+)
+_BLOCKS = re.compile(
+    r"BlocksNotFound|BlockMissing|All DataNodes failed|Could not obtain block|no (?:live )?datanode"
+    r"|Failed to (?:read|connect)|HDFS read failed.*errno 255",  # of reads libhdfs tells no more
+    re.I,
+)
 # no connection came to be, though the client tried for seconds
 _UNREACHABLE = re.compile(
     r"Connection refused|failed to lookup address|UnknownHost|NoRouteToHost|No route to host|HDFS connection failed"
@@ -96,7 +102,9 @@ def explain_failure(error: Exception, place: str, address: str) -> HdfsFailure:
             transient=not _UNREACHABLE.search(text),
         )
     if _BLOCKS.search(text):
-        return HdfsFailure(f"{place}: no live DataNode serves its blocks ({line}); look at: hdfs fsck", transient=True)
+        return HdfsFailure(
+            f"{place}: no live DataNode serves its blocks ({_reason(line)}); look at: hdfs fsck", transient=True
+        )
     if java := _JAVA_LINE.match(line):
         name = java["name"].rpartition(".")[2]
         remedy = f" ({_JAVA[name]})" if name in _JAVA else ""
@@ -112,4 +120,5 @@ def _without_datanode(place: str) -> HdfsFailure:
 
 
 def _reason(line: str) -> str:
-    return re.sub(r" \(os error \d+\)", "", line)
+    """A client's own words, without what only its authors read."""
+    return re.sub(r" \(os error \d+\)|: \[DatanodeInfoProto.*|: \[\]\"\)$", "", line)

@@ -14,12 +14,13 @@ import platform
 import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from etl.claims import CLAIMS_FOLDER, Claim
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.publishing import json_bytes, publish_bytes, replace_bytes
 from etl.storage import Place
 
@@ -157,7 +158,10 @@ class Stage:
         for folder in self.task_folders():
             self._claim.check()
             folder.delete()
-        return (self.work / f"{_TASKS}{self._claim.number:06d}-{self._claim.token}").make_folder()
+        return self._tasks_of(self._claim).make_folder()
+
+    def _tasks_of(self, claim: Claim) -> Place:
+        return self.work / f"{_TASKS}{claim.number:06d}-{claim.token}"
 
     def task_folders(self) -> list[Place]:
         """Folders of tasks, of earlier runs too."""
@@ -179,6 +183,8 @@ class Stage:
     def release(self) -> None:
         """Give up the claim, if this run still holds one; what it published stays for the next run to go on from."""
         if self._claim is not None:
+            with suppress(OSError, EnvironmentFailure):  # what stays is fenced off by the next run
+                self._tasks_of(self._claim).delete()
             self._claim.release()
             self._claim = None
 

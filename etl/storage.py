@@ -75,7 +75,10 @@ class Place:
         return self._arrow.open_input_stream(self.path, compression=None, buffer_size=READ_BUFFER_BYTES)
 
     def read_bytes(self) -> bytes:
-        with self._arrow.open_input_stream(self.path, compression=None) as stream:
+        with (
+            self.filesystem.explaining(self.path),
+            self._arrow.open_input_stream(self.path, compression=None) as stream,
+        ):
             return cast(bytes, stream.read())
 
     def read_json(self) -> dict[str, Any]:
@@ -90,7 +93,10 @@ class Place:
     def sha256(self) -> str:
         """SHA-256 of the file's content, in hexadecimal, read in chunks."""
         digest = hashlib.sha256()
-        with self._arrow.open_input_stream(self.path, compression=None) as stream:
+        with (
+            self.filesystem.explaining(self.path),
+            self._arrow.open_input_stream(self.path, compression=None) as stream,
+        ):
             while chunk := stream.read_buffer(READ_BUFFER_BYTES):
                 digest.update(chunk)
         return digest.hexdigest()

@@ -7,7 +7,6 @@ publish their files themselves; nothing that a runner reports is taken for a res
 
 import json
 import os
-import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
 
-from etl.errors import UsageError, run_reporting
+from etl.errors import UsageError, end_process, run_reporting
 from etl.options import (
     DEFAULT_RUNNER,
     ENVIRONMENT_OPTIONS,
@@ -190,4 +189,4 @@ def main(job_class: type[StageJob]) -> NoReturn:
         job.execute()
         return 0
 
-    sys.exit(run_reporting(run))
+    end_process(run_reporting(run))

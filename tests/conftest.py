@@ -29,12 +29,18 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "TF_CPP_MIN_LOG_LEVEL": "2"} | more
 
 
-def run(*words: object, cwd: Path = REPOSITORY, timeout_s: float = 120, **more: str) -> Finished:
-    """Run a command to its end; its output as text."""
+def run(
+    *words: object,
+    cwd: Path = REPOSITORY,
+    timeout_s: float = 120,
+    variables: Mapping[str, str] | None = None,
+    **more: str,
+) -> Finished:
+    """Run a command to its end, with these ``variables`` in its environment; its output as text."""
     return subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
-        env=environment(**more),
+        env=environment(**(variables or {}), **more),
         timeout=timeout_s,
         capture_output=True,
         text=True,
