@@ -112,7 +112,7 @@ class Claim:
 
     def check(self) -> None:
         """Raise EnvironmentFailure where another run has taken over."""
-        if self._lost.is_set() or not self._place.exists():
+        if self._lost.is_set() or not self.attempts.exists():  # numbers come again, tokens do not
             raise EnvironmentFailure(f"another run has taken over {self._work.parent}; this one stops")
 
     def stop_beating(self) -> None:
@@ -133,6 +133,8 @@ class Claim:
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_S):
             try:
+                if not self.attempts.exists():
+                    raise FileNotFoundError
                 self._place.filesystem.touch(self._place.path)
             except FileNotFoundError:
                 self._lost.set()

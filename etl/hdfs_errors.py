@@ -18,6 +18,8 @@ _JAVA = {
     "StandbyException": "that NameNode is on standby: name the nameservice of the site instead",
     "InvalidPathException": "choose another name",
     "RetriableException": "run again in a moment",
+    # hdfs-native does not wait for it, as Java's client does
+    "NotReplicatedYetException": "a DataNode is slow to report its blocks: run again, or take --hdfs-driver libhdfs",
 }
 _RPC = re.compile(r'^(?:Fatal)?RPCError\("(?P<java>[\w.$]+)", "(?P<message>.*)"\)$', re.DOTALL)
 _JAVA_LINE = re.compile(r"^(?P<name>[\w.$]+Exception): (?P<message>.*)$")

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -27,6 +28,7 @@ PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OP
 PYTHON_BYTES = 320 << 20  # of a container: what a task's Python and what the JVM keeps outside its heap take
 LEAST_HEAP_BYTES = 128 << 20
 SILENCE_S = 60.0  # so long may the ResourceManager not answer before the job is given up
+SIGNALLED = 128  # above this an exit status tells of a signal
 KINDS: dict[int, type[RingsliceError]] = {1: DataError, 2: UsageError, 3: EnvironmentFailure}
 
 
@@ -199,6 +201,8 @@ def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
         )
     if told:
         return int(code[1]) if code else EnvironmentFailure.status, told[-1]
+    if code and (number := int(code[1]) - SIGNALLED) in set(signal.Signals):
+        return EnvironmentFailure.status, f"its Python was ended by {signal.Signals(number).name}"
     last = [line for line in attempt.error_output.splitlines() if line.strip() and "log4j" not in line]
     if code and last:
         return EnvironmentFailure.status, f"its Python exited with {code[1]}: {last[-1].strip()}"

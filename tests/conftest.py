@@ -40,19 +40,19 @@ def run(
     return subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
-        env=environment(**(variables or {}), **more),
+        env=environment(**{**(variables or {}), **more}),
         timeout=timeout_s,
         capture_output=True,
         text=True,
     )
 
 
-def ringslice(*words: object, **more: str) -> Finished:
-    return run("ringslice", *words, cwd=REPOSITORY, timeout_s=120, **more)
+def ringslice(*words: object, **variables: str) -> Finished:
+    return run("ringslice", *words, variables=variables)
 
 
-def horovodrun(ranks: int, *words: object, timeout_s: float = 240, **more: str) -> Finished:
-    return run("horovodrun", "-np", ranks, *words, cwd=REPOSITORY, timeout_s=timeout_s, **more)
+def horovodrun(ranks: int, *words: object, timeout_s: float = 240, **variables: str) -> Finished:
+    return run("horovodrun", "-np", ranks, *words, timeout_s=timeout_s, variables=variables)
 
 
 def succeeded(finished: Finished) -> Finished:

@@ -1,7 +1,10 @@
 """What a stage finds when it begins, and that a failure of any call of storage leaves nothing wrong."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,9 @@ from etl.errors import EnvironmentFailure, UsageError
 from etl.publishing import publish_bytes
 from etl.stages import Run, Stage, State
 from etl.storage import Place, open_place
+from tests.etl.conftest import IN_CHILD, run_in_child
 from tests.faults import Fault, FaultError, faulty
+from tests.hadoop.cluster import Cluster
 
 OLD: dict[str, Any]
 NEW: dict[str, Any]
@@ -58,31 +63,87 @@ def require_finished(stage: Stage, identity: dict[str, Any]) -> None:
     assert stage.read_marker()["config"] == identity["config"]
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_any_call_of_replacing_a_stage_may_fail(after: bool, dies: bool, tmp_path: Path) -> None:
-    numbers = iter(range(1, 1000))
-    for number in numbers:
-        place = open_place(str(tmp_path / str(number)))
-        stage = stage_in(place)
-        work_on(stage, OLD)
-        fault = Fault(number, after, dies)
+def replace_with(fault: Fault, place: Place) -> None:
+    try:
+        work_on(stage_in(faulty(place, fault)), NEW, overwrite=True)
+    except (FaultError, EnvironmentFailure):
+        assert fault.hit
+
+
+def require_sound(place: Place) -> None:
+    """What readers see is whole: the old or the new; and what is neither goes on, without --overwrite."""
+    stage = stage_in(place)
+    if stage.marker.exists():
+        marker = stage.read_marker()
+        assert (stage.folder / "part").read_bytes() == repr({key: marker[key] for key in OLD}).encode()
+        if marker["config"] == OLD["config"]:
+            return
+    work_on(stage, NEW)
+    work_on(stage, NEW)
+    require_finished(stage, NEW)
+
+
+def replace_stages(faults: Mapping[str, Fault], place: Place) -> None:
+    """A stage for each fault, by name; many at once, for on HDFS most of the time is spent waiting."""
+    places = [place / name for name in faults]
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda each: work_on(stage_in(each), OLD), places))
         with as_a_process_that_is_gone():
-            try:
-                work_on(stage_in(faulty(place, fault)), NEW, overwrite=True)
-            except (FaultError, EnvironmentFailure):
-                assert fault.hit
-        if not fault.hit:
-            break
-        if stage.marker.exists():  # what readers see is whole: the old or the new
-            marker = stage.read_marker()
-            assert (stage.folder / "part").read_bytes() == repr({key: marker[key] for key in OLD}).encode()
-        if not (stage.marker.exists() and stage.read_marker()["config"] == OLD["config"]):
-            work_on(stage, NEW)  # without --overwrite: it goes on
-            work_on(stage, NEW)
-            require_finished(stage, NEW)
+            list(pool.map(replace_with, faults.values(), places))
+        list(pool.map(require_sound, places))
+
+
+def count_calls(place: Place) -> int:
+    """How many calls of storage there are to fail."""
+    fault = Fault()
+    replace_stages({"counted": fault}, place)
     assert {"create", "write", "close", "rename", "delete", "list"} <= set(fault.calls)
-    assert number > 30, f"only {number} calls were counted: {fault.calls}"
+    assert len(fault.calls) > 30, fault.calls
+    return len(fault.calls)
+
+
+def every_fault(place: Place, after: bool, dies: bool) -> dict[str, Fault]:
+    return {str(number): Fault(number, after, dies) for number in range(1, count_calls(place) + 1)}
+
+
+by_way = pytest.mark.parametrize(
+    ("after", "dies"),
+    [*itertools.product((False, True), repeat=2)],
+    ids=["before-fails", "before-dies", "after-fails", "after-dies"],
+)
+
+
+@by_way
+def test_any_call_of_replacing_a_stage_may_fail(after: bool, dies: bool, tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    faults = every_fault(place, after, dies)
+    replace_stages(faults, place)
+    assert all(fault.hit for fault in faults.values())
+
+
+def test_calls_of_replacing_a_stage_on_hdfs_may_fail(hdfs_root: Place) -> None:
+    """A sample of them: six calls, failing before and after they take effect, half of them with all that follow."""
+    numbers = random.Random(5).sample(range(1, count_calls(hdfs_root) + 1), 6)
+    faults = {
+        f"{number}-{after}": Fault(number, after, dies=(index + after) % 2 == 0)
+        for index, number in enumerate(numbers)
+        for after in (False, True)
+    }
+    replace_stages(faults, hdfs_root)
+
+
+@pytest.mark.chaos
+@by_way
+def test_any_call_of_replacing_a_stage_on_hdfs_may_fail(after: bool, dies: bool, hdfs_root: Place) -> None:
+    replace_stages(every_fault(hdfs_root, after, dies), hdfs_root)
+
+
+if not IN_CHILD:
+
+    @pytest.mark.chaos
+    def test_any_call_by_libhdfs_may_fail(cluster: Cluster) -> None:
+        words = ("-m", "chaos", "-k", "test_any_call_of_replacing_a_stage_on_hdfs_may_fail")
+        run_in_child(cluster, "tests/etl/test_stages.py", *words, timeout_s=600)
 
 
 def test_an_unfinished_stage_of_another_configuration_is_begun_afresh(tmp_path: Path) -> None:

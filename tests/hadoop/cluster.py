@@ -42,13 +42,14 @@ class Cluster:
     java: Path
     user: str
     ports: dict[str, int]
+    address: str = LOOPBACK
     _log_offsets: dict[str, int] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def start(cls, folder: Path, die_with_parent: bool = False) -> "Cluster":
+    def start(cls, folder: Path, die_with_parent: bool = False, address: str = LOOPBACK) -> "Cluster":
         """Start the daemons and wait until they are ready; what HDFS held in ``folder`` before is there again.
 
-        With ``die_with_parent`` they end when this process does, however it does.
+        With ``die_with_parent`` they end when this process does, however it does. They listen at ``address``.
         """
         folder = folder.absolute()
         home, java = hadoop_home(), java_home()
@@ -57,7 +58,7 @@ class Cluster:
             raise EnvironmentFailure(f"a Hadoop runs in {folder} already")
         for attempt in range(1, START_ATTEMPTS + 1):
             state.forget(folder)
-            cluster = cls(folder, home, java, getpass.getuser(), free_ports())
+            cluster = cls(folder, home, java, getpass.getuser(), free_ports(), address)
             try:
                 if die_with_parent:
                     guardian.join(folder, Process.this())
@@ -80,7 +81,8 @@ class Cluster:
         record = state.read(folder)
         if not record:
             raise EnvironmentFailure(f"no Hadoop was started in {folder}")
-        return cls(folder, Path(record["home"]), Path(record["java"]), record["user"], record["ports"])
+        address = record.get("address", LOOPBACK)
+        return cls(folder, Path(record["home"]), Path(record["java"]), record["user"], record["ports"], address)
 
     @classmethod
     def is_up(cls, folder: Path) -> bool:
@@ -101,7 +103,7 @@ class Cluster:
 
     @property
     def uri(self) -> str:
-        return f"hdfs://{LOOPBACK}:{self.ports['namenode']}"
+        return f"hdfs://{self.address}:{self.ports['namenode']}"
 
     @property
     def resource_manager(self) -> str:
@@ -109,7 +111,7 @@ class Cluster:
 
     def web(self, daemon: str) -> str:
         """The address of a daemon's web server."""
-        return f"http://{LOOPBACK}:{self.ports[f'{daemon}_web']}"
+        return f"http://{self.address}:{self.ports[f'{daemon}_web']}"
 
     def log(self, daemon: str) -> Path:
         return self.folder / "logs" / f"{daemon}.log"
@@ -190,7 +192,7 @@ class Cluster:
         for name in ("logs", "tmp"):
             (self.folder / name).mkdir(exist_ok=True)
         shutil.rmtree(self.folder / "yarn", ignore_errors=True)  # what an earlier cluster's applications left
-        write_configuration(self.conf_dir, self.folder, self.home, self.ports)
+        write_configuration(self.conf_dir, self.folder, self.home, self.ports, self.address)
         if not (self.folder / "name").exists():
             unfinished = self.folder / "name.tmp"
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -239,6 +241,7 @@ class Cluster:
         program = str(self.home / "bin" / DAEMONS[daemon])
         process = spawn([program, daemon], kept | self.environment() | more, self.folder, log)
         record = {"home": str(self.home), "java": str(self.java), "user": self.user, "ports": self.ports}
+        record["address"] = self.address
         state.write(self.folder, record, state.read_processes(self.folder) | {daemon: process})
 
     def _raise_for(self, daemon: str) -> NoReturn:

@@ -57,10 +57,12 @@ def free_ports() -> dict[str, int]:
     return chosen
 
 
-def write_configuration(conf_dir: Path, folder: Path, home: Path, ports: Mapping[str, int]) -> None:
-    """Write all site files of the cluster in ``folder``."""
+def write_configuration(
+    conf_dir: Path, folder: Path, home: Path, ports: Mapping[str, int], address: str = LOOPBACK
+) -> None:
+    """Write all site files of the cluster in ``folder``, whose daemons listen at ``address``."""
     conf_dir.mkdir(parents=True, exist_ok=True)
-    at = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
+    at = {name: f"{address}:{port}" for name, port in ports.items()}
     classpath = f"{conf_dir},{home / JARS}/*"
     _write_site(conf_dir / "core-site.xml", _core(folder, at))
     _write_site(conf_dir / "hdfs-site.xml", _hdfs(folder, at))
@@ -119,7 +121,7 @@ def _hdfs(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
 def _resource_manager(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
     manager = "yarn.resourcemanager"
     return {
-        f"{manager}.hostname": LOOPBACK,
+        f"{manager}.hostname": at["resourcemanager"].partition(":")[0],
         f"{manager}.address": at["resourcemanager"],
         f"{manager}.scheduler.address": at["resourcemanager_scheduler"],
         f"{manager}.resource-tracker.address": at["resourcemanager_tracker"],
@@ -135,7 +137,9 @@ def _resource_manager(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
         f"{manager}.leveldb-state-store.path": folder / "yarn" / "resourcemanager",
         f"{manager}.work-preserving-recovery.scheduling-wait-ms": 1000,
         "yarn.nm.liveness-monitor.expiry-interval-ms": LOST_AFTER_MS,
-        "yarn.am.liveness-monitor.expiry-interval-ms": LOST_AFTER_MS,
+        # one that dies is noticed at once; one that starts on a busy machine takes its time
+        "yarn.am.liveness-monitor.expiry-interval-ms": 6 * LOST_AFTER_MS,
+        "mapreduce.am.max-attempts": 4,
         "yarn.scheduler.minimum-allocation-mb": 128,
         "yarn.scheduler.maximum-allocation-mb": 6144,
         "yarn.cluster.max-application-priority": 10,

@@ -1,0 +1,66 @@
+"""The roots that the suites of storage run on: local files, and HDFS by each driver.
+
+A JVM does not get along with forks, and libhdfs moves standard error to quiet it. So its cases run in one child, a
+pytest of its own (`run_in_child`); this process has local files and hdfs-native.
+"""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
+from etl.storage import Place, open_place
+from tests.conftest import REPOSITORY
+from tests.hadoop.cluster import Cluster
+
+CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
+CLUSTER_VARIABLE = "RINGSLICE_TEST_CLUSTER"  # the folder of a cluster that runs already
+
+IN_CHILD = CHILD_VARIABLE in os.environ
+KINDS = [LIBHDFS] if IN_CHILD else ["local", NATIVE]
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The cluster, undisturbed, with its site in the environment."""
+    folder = os.environ.get(CLUSTER_VARIABLE)
+    found = Cluster.attach(Path(folder)) if folder else request.getfixturevalue("hadoop_undisturbed")
+    for name, value in found.environment().items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+@pytest.fixture
+def hdfs_root(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """An empty folder of the test's own on HDFS."""
+    monkeypatch.setenv(DRIVER_VARIABLE, LIBHDFS if IN_CHILD else NATIVE)
+    place = open_place(f"{cluster.uri}/tmp/{uuid.uuid4().hex}").make_folder()
+    yield place
+    place.delete()
+
+
+@pytest.fixture(params=KINDS)
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty folder of the test's own: local, and on HDFS."""
+    return open_place(str(tmp_path)) if request.param == "local" else request.getfixturevalue("hdfs_root")
+
+
+def run_in_child(cluster: Cluster, *words: str, timeout_s: float = 110) -> None:
+    """Run tests by libhdfs, in a process of their own: pytest's ``words``. Its failures become this test's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--show-capture=no")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *words],
+        cwd=REPOSITORY,
+        env=kept | {CHILD_VARIABLE: "1", CLUSTER_VARIABLE: str(cluster.folder)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    if done.returncode:
+        pytest.fail(f"by libhdfs:\n{done.stdout[-20_000:]}\n{done.stderr[-2_000:]}", pytrace=False)

@@ -1,0 +1,107 @@
+"""Files that appear whole or not at all, on local files and on HDFS alike."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from etl.errors import EnvironmentFailure
+from etl.publishing import TakenError, publish, publish_bytes, publishing, replace_bytes
+from etl.storage import Place
+
+TAKEN_OVER = "was not written: another run has taken this stage over"
+
+
+@pytest.fixture
+def attempts(root: Place) -> Place:
+    return (root / "_work").make_folder()
+
+
+def names(folder: Place) -> list[str]:
+    return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive=True)]
+
+
+def test_a_file_appears_whole_or_not_at_all(root: Place, attempts: Place) -> None:
+    with pytest.raises(RuntimeError, match="stop"), publishing(root / "final", attempts) as output:
+        output.write(b"half")
+        assert not (root / "final").exists()
+        raise RuntimeError("stop")
+    assert names(root) == ["_work"]
+    with publishing(root / "deep" / "final", attempts) as output:
+        output.write(b"who")
+        output.write(memoryview(b"le"))
+    assert (output.won, output.size_bytes) == (True, 5)
+    assert (root / "deep" / "final").read_bytes() == b"whole"
+    assert output.sha256 == (root / "deep" / "final").sha256()
+    assert names(root) == ["_work", "deep", "deep/final"]
+
+
+def test_the_second_attempt_loses_and_removes_its_own(root: Place, attempts: Place) -> None:
+    publish_bytes(root / "final", attempts, b"same")
+    assert not publish_bytes(root / "final", attempts, b"same").won
+    with pytest.raises(TakenError, match="other bytes"):
+        publish_bytes(root / "final", attempts, b"other")
+    assert (root / "final").read_bytes() == b"same"
+    assert names(root) == ["_work", "final"]
+
+
+def test_of_many_attempts_at_once_one_wins(root: Place, attempts: Place) -> None:
+    barrier = Barrier(8)
+
+    def attempt(number: int) -> bool:
+        with publishing(root / "final", attempts) as output:
+            output.write(b"same")
+            barrier.wait(30)
+        return output.won
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(attempt, range(8))).count(True) == 1
+    assert names(root) == ["_work", "final"]
+    assert (root / "final").read_bytes() == b"same"
+
+
+def test_publishing_is_exclusive(root: Place, attempts: Place) -> None:
+    for name in ("first", "second"):
+        root.filesystem.open_new((attempts / name).path).close()
+    assert [publish(attempts / name, root / "final") for name in ("first", "second")] == [True, False]
+    assert names(root) == ["_work", "final"]
+
+
+def test_a_file_is_replaced_in_one_step(root: Place, attempts: Place) -> None:
+    for data in (b"", b"new"):
+        replace_bytes(root / "file", attempts, data)
+        assert (root / "file").read_bytes() == data
+    assert names(root) == ["_work", "file"]
+
+
+@pytest.mark.parametrize("when", ["before", "at work", "at its end"])
+def test_who_was_replaced_publishes_nothing(when: str, root: Place, attempts: Place) -> None:
+    """The folder of its attempts is gone: it stops, and makes no folder again."""
+
+    def replaced(at: str) -> None:
+        if when == at:
+            attempts.delete()
+
+    replaced("before")
+    with (
+        pytest.raises(EnvironmentFailure, match=f"deep/final {TAKEN_OVER}"),
+        publishing(root / "deep" / "final", attempts) as output,
+    ):
+        output.write(b"begin")
+        replaced("at work")
+        output.write(bytes(3 << 20))
+        replaced("at its end")
+    assert not attempts.exists()
+    assert names(root) == ([] if when == "before" else ["deep"])
+    with pytest.raises(EnvironmentFailure, match=TAKEN_OVER):
+        replace_bytes(root / "final", attempts, b"")
+
+
+def test_the_first_error_is_told(root: Place, attempts: Place) -> None:
+    with pytest.raises(KeyError), publishing(root / "final", attempts) as output:
+        output.write(b"begin")
+        attempts.delete()  # so closing fails too
+        raise KeyError("first")
+    with pytest.raises(NotADirectoryError):
+        publish_bytes(publish_bytes(root / "a", attempts.make_folder(), b"").place / "b" / "c", attempts, b"")
+    assert names(root) == ["_work", "a"]

@@ -1,0 +1,220 @@
+"""Jobs on a real cluster that lose a task, a daemon or their driver in the middle: the same bytes in the end.
+
+Every kill proves that it hit: the process was there when it was killed, and the cluster or the command tells of it.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.storage import Place
+from tests.conftest import REPOSITORY, run, succeeded
+from tests.hadoop.cluster import Cluster
+from tests.hadoop.jobs import JobRun, masters, tasks
+from tests.hadoop.processes import Process
+from tests.test_on_hadoop import OPTIONS, digests, expected, few_digits, hdfs, require_succeeded  # noqa: F401
+
+NORMALIZE = (REPOSITORY / "mapreduce" / "normalize.py", "-r", "hadoop", *OPTIONS[:6])
+SHARD = (REPOSITORY / "mapreduce" / "shard.py", "-r", "hadoop", *OPTIONS[8:])
+ONE_LINE_EACH = ("-D", "mapreduce.input.lineinputformat.linespermap=1")
+
+Kill = Callable[[JobRun], None]
+
+
+@pytest.fixture(autouse=True)
+def end_what_runs() -> Iterator[None]:
+    yield
+    for each in JobRun.all:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(each.process.pid, signal.SIGKILL)
+        each.process.wait()
+    JobRun.all.clear()
+
+
+@pytest.fixture
+def ingested(hadoop_alone: Cluster, hdfs: Place, few_digits: Path) -> Place:  # noqa: F811
+    root = hdfs / "digits"
+    words = ("ringslice", "ingest", few_digits, root, *OPTIONS[6:8])
+    succeeded(run(*words, variables=hadoop_alone.environment()))
+    return root
+
+
+@pytest.fixture
+def normalized(ingested: Place, hadoop_alone: Cluster) -> Place:
+    words = ("ringslice", "normalize", ingested, "-r", "inline", *OPTIONS[:6])
+    succeeded(run(*words, variables=hadoop_alone.environment()))
+    return ingested
+
+
+def kill(process: Process) -> None:
+    assert process.lives
+    process.send(signal.SIGKILL)
+
+
+def another(find: Callable[[], list[Process]], than: Process) -> Callable[[], list[Process]]:
+    return lambda: [each for each in find() if each != than]
+
+
+def lose_a_mapper(job: JobRun) -> None:
+    """Its attempt fails, and YARN tries again."""
+    mapper = job.mapper()
+    kill(mapper)
+    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.told())
+
+
+def lose_a_reducer(job: JobRun) -> None:
+    reducer = job.reducer()
+    kill(reducer)
+    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.told())
+
+
+def lose_the_master(job: JobRun) -> None:
+    """The ResourceManager starts another."""
+    job.mapper()
+    master = job.master()
+    kill(master)
+    job.wait_for("another application master", another(lambda: masters(job.cluster), master))
+
+
+def lose_the_node_manager(job: JobRun) -> None:
+    job.mapper()
+    job.cluster.kill("nodemanager")
+    job.cluster.restart("nodemanager")
+
+
+def lose_the_data_node(job: JobRun) -> None:
+    """What the mapper that is held meanwhile would read and write is out of reach for two seconds."""
+    mapper = job.mapper()
+    mapper.send(signal.SIGSTOP)
+    job.cluster.kill("datanode")
+    mapper.send(signal.SIGCONT)
+    time.sleep(2)
+    job.cluster.restart("datanode")
+
+
+def finished_as_undisturbed(root: Place, expected: dict[str, str], job: JobRun, stage: str) -> None:  # noqa: F811
+    """The stage is done: the same files with the same bytes, and no other file."""
+    assert job.wait() == 0, job.told()
+    assert "Exception" not in job.told().replace("RuntimeException: PipeMapRed", "")
+    assert digests(root / stage) == {
+        path.removeprefix(f"{stage}/"): digest for path, digest in expected.items() if path.startswith(f"{stage}/")
+    }
+    require_succeeded(job.cluster, (root / stage / "run.json").read_json()["applications"])
+
+
+def test_normalize_loses_a_mapper_its_master_and_its_driver(
+    ingested: Place,
+    hadoop_alone: Cluster,
+    expected: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    words = (*NORMALIZE, ingested, *ONE_LINE_EACH)
+    first = JobRun(hadoop_alone, tmp_path / "first.log", *words)
+    lose_a_mapper(first)
+    lose_the_master(first)
+    first.kill_driver()
+    second = JobRun(hadoop_alone, tmp_path / "second.log", *words)
+    finished_as_undisturbed(ingested, expected, second, "normalized")
+    assert "joining application_" in second.told()
+    assert len({each["id"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]}) == 1
+
+
+def test_shard_loses_a_reducer_the_node_manager_and_the_data_node(
+    normalized: Place,
+    hadoop_alone: Cluster,
+    expected: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    job = JobRun(hadoop_alone, tmp_path / "shard.log", *SHARD, normalized)
+    lose_the_data_node(job)
+    lose_the_node_manager(job)
+    lose_a_reducer(job)
+    finished_as_undisturbed(normalized, expected, job, "slices/default")
+
+
+KILLS: dict[str, Kill] = {
+    "mapper": lose_a_mapper,
+    "reducer": lose_a_reducer,
+    "application master": lose_the_master,
+    "NodeManager": lose_the_node_manager,
+    "DataNode": lose_the_data_node,
+}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("point", range(5))
+@pytest.mark.parametrize("what", KILLS)
+def test_every_kill_at_seeded_points(  # noqa: PLR0917 - fixtures
+    what: str,
+    point: int,
+    normalized: Place,
+    hadoop_alone: Cluster,
+    expected: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    job = JobRun(hadoop_alone, tmp_path / "shard.log", *SHARD, normalized)
+    job.mapper()
+    time.sleep(random.Random(f"{what} {point}").uniform(0, 1.5))
+    KILLS[what](job)
+    finished_as_undisturbed(normalized, expected, job, "slices/default")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("point", range(5))
+def test_a_driver_that_was_killed_is_run_again(
+    point: int,
+    normalized: Place,
+    hadoop_alone: Cluster,
+    expected: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    first = JobRun(hadoop_alone, tmp_path / "first.log", *SHARD, normalized)
+    time.sleep(random.Random(point).uniform(2, 25))
+    if first.process.poll() is None:
+        first.kill_driver()
+    second = JobRun(hadoop_alone, tmp_path / "second.log", *SHARD, normalized)
+    finished_as_undisturbed(normalized, expected, second, "slices/default")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_application_too(
+    number: signal.Signals, ingested: Place, hadoop_alone: Cluster, tmp_path: Path
+) -> None:
+    job = JobRun(hadoop_alone, tmp_path / "log", "ringslice", "normalize", ingested, "-r", "hadoop", "--size", 20)
+    mapper = job.mapper()
+    mapper.send(signal.SIGSTOP)
+    os.killpg(job.process.pid, number)
+    assert job.wait() == 130, job.told()
+    assert job.told().count("ringslice: error: interrupted") == 1
+    (application,) = [each for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]]
+    assert application["finalStatus"] == "KILLED"
+    deadline = time.monotonic() + 20
+    while tasks(hadoop_alone, "--mapper") or masters(hadoop_alone):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    left = digests(ingested / "normalized")
+    assert list(left) == ["_work/plan.json"]
+
+
+def test_restart_ends_the_job_that_runs(
+    ingested: Place,
+    hadoop_alone: Cluster,
+    expected: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    first = JobRun(hadoop_alone, tmp_path / "first.log", *NORMALIZE, ingested)
+    first.mapper().send(signal.SIGSTOP)
+    busy = run(*NORMALIZE, ingested, variables=hadoop_alone.environment())
+    assert busy.returncode == 3
+    assert "is at work already (process" in busy.stderr
+    first.kill_driver()
+    second = JobRun(hadoop_alone, tmp_path / "second.log", *NORMALIZE, ingested, "--restart")
+    finished_as_undisturbed(ingested, expected, second, "normalized")
+    states = [each["finalStatus"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]]
+    assert sorted(states) == ["KILLED", "SUCCEEDED"]
