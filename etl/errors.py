@@ -15,6 +15,8 @@ from typing import NoReturn
 INTERRUPTED = 130
 DEBUG_VARIABLE = "RINGSLICE_DEBUG"
 
+LIBHDFS_FAILED = 255  # the number that libhdfs gives for what it has none for
+
 _REMEDIES = {
     errno.ENOSPC: "free some space or choose another place",
     errno.EDQUOT: "the quota is used up: free some space or choose another place",
@@ -22,6 +24,7 @@ _REMEDIES = {
     errno.EPERM: "check the permissions of the user that runs this",
     errno.EROFS: "the filesystem is read-only: choose another place",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
+    LIBHDFS_FAILED: "look at: hdfs dfsadmin -report; --debug shows what Java says",
 }
 
 
@@ -64,8 +67,8 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         text = (
             str(error).splitlines()[0].removeprefix(f"[Errno {code}] ").partition(". Detail:")[0]
         )  # as pyarrow has it
-        what = os.strerror(code) if code else text
-        where = f": {error.filename or text}" if code else ""
+        what = os.strerror(code) if code and code != LIBHDFS_FAILED else text
+        where = f": {error.filename or text}" if code and what != text else ""
         remedy = f" ({_REMEDIES[code]})" if code in _REMEDIES else ""
         return EnvironmentFailure.status, f"{what}{where}{remedy}"
     if isinstance(error, MemoryError):

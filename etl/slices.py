@@ -64,14 +64,15 @@ class _SliceWriter:
     def __init__(self, split: str, name: str, output: OutputFile) -> None:
         self._told = {"split": split, "slice": name}
         self._output = output
-        self.rows: list[Row] = []
+        self.rows = tables.TableBuilder(tables.EXAMPLES)
+        self.labels: Counter[int] = Counter()
         self.blocks = BlockCounter(name)
 
     def add(self, data: bytes) -> None:
         """Append a serialized example."""
         example = parse(data)
         record, crc = frame(data)
-        self.blocks.add(record, len(self.rows), self._output.size_bytes)
+        self.blocks.add(record, self.rows.rows, self._output.size_bytes)
         row = {
             "key": example.key,
             "label": example.label,
@@ -81,7 +82,8 @@ class _SliceWriter:
             "width": example.width,
             "height": example.height,
         }
-        self.rows.append(row | self._told)
+        self.rows.add(row | self._told)
+        self.labels[example.label] += 1
         self._output.write(record)
 
 
@@ -100,20 +102,21 @@ def write_slice(
         writer = _SliceWriter(split, name, output)
         for data in examples:
             writer.add(data)
-        rows = writer.rows
-        if len(rows) != expected:
-            raise DataError(f"slice {name} got {len(rows)} of {expected} examples; run again with --overwrite")
-    index = index_bytes([row["offset"] for row in rows], [row["size"] for row in rows])
+        records = writer.rows.rows
+        if records != expected:
+            raise DataError(f"slice {name} got {records} of {expected} examples; run again with --overwrite")
+    rows = writer.rows.table()
+    index = index_bytes(rows["offset"].to_pylist(), rows["size"].to_pylist())
     published = publish_bytes(folder / f"{name}.idx", attempts, index)
     tables.write_table(blocks_place(folder, name), attempts, tables.table_of(tables.BLOCKS, writer.blocks.rows))
     facts = {
         "split": split,
         "name": name,
-        "records": len(rows),
+        "records": records,
         "bytes": output.size_bytes,
         "sha256": output.sha256,
         "index_sha256": published.sha256,
-        "by_label": {str(label): count for label, count in sorted(Counter(row["label"] for row in rows).items())},
+        "by_label": {str(label): count for label, count in sorted(writer.labels.items())},
     }
-    tables.write_table(facts_place(folder, name), attempts, tables.table_of(tables.EXAMPLES, rows), facts)
+    tables.write_table(facts_place(folder, name), attempts, rows, facts)
     return facts

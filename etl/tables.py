@@ -147,6 +147,33 @@ def table_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(cast(list[Any], rows), schema=schema)
 
 
+class TableBuilder:
+    """Collects rows into a table; what waits as Python objects is bounded, so that many rows take little memory."""
+
+    WAITING_ROWS = 4096
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._waiting: list[Mapping[str, Any]] = []
+        self._tables: list[pa.Table] = []
+        self.rows = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self._waiting.append(row)
+        self.rows += 1
+        if len(self._waiting) == self.WAITING_ROWS:
+            self._convert()
+
+    def table(self) -> pa.Table:
+        """All rows so far, in the order they came."""
+        self._convert()
+        return pa.concat_tables(self._tables).combine_chunks()
+
+    def _convert(self) -> None:
+        self._tables.append(table_of(self._schema, self._waiting))
+        self._waiting = []
+
+
 def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
     """The table in this Parquet file. Raises DataError where it cannot be read as one, or has not these ``columns``."""
     with _reading(place) as source:

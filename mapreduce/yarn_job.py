@@ -26,6 +26,7 @@ from mapreduce.work import JOB_FILE
 PACKED_PYTHON = "env/bin/python"
 PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")
 PYTHON_BYTES = 320 << 20  # of a container: what a task's Python and what the JVM keeps outside its heap take
+OUR_COUNTERS = frozenset({"images", "examples", "bytes", "lines"})
 LEAST_HEAP_BYTES = 128 << 20
 SILENCE_S = 60.0  # so long may the ResourceManager not answer before the job is given up
 SIGNALLED = 128  # above this an exit status tells of a signal
@@ -92,11 +93,7 @@ class YarnJob:
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` keeps of it."""
         applications = [self.application.id] if self.application else []
-        ours = {
-            group: counts
-            for group, counts in self.counters.items()
-            if not group.startswith("org.apache.hadoop") and group != "Shuffle Errors"
-        }
+        ours = {group: counts for group, counts in self.counters.items() if group in OUR_COUNTERS}
         failed = [f"{each.id} {each.state.lower()}" for each in self.failed]
         return {"applications": applications, "counters": ours, "attempts_lost": failed}
 
@@ -135,6 +132,9 @@ class YarnJob:
             runner.follow = self.follow
             try:
                 runner.run()
+                self.counters = (
+                    runner.counters()[0] or self.counters
+                )  # the last word, the application's master being gone
             except StepFailedException:
                 if self.application:
                     self.application = self.manager.application(self.application.id)

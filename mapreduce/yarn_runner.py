@@ -18,6 +18,7 @@ from mrjob.fs.composite import CompositeFilesystem
 from mrjob.fs.hadoop import HadoopFilesystem
 from mrjob.fs.local import LocalFilesystem
 from mrjob.hadoop import HadoopJobRunner
+from mrjob.logs.step import _interpret_hadoop_jar_command_stderr
 
 from etl.storage import READ_BUFFER_BYTES, open_place
 
@@ -90,11 +91,13 @@ class YarnRunner(HadoopJobRunner):
                 finally:
                     client.kill()
             output.seek(0)
+            interpretation = _interpret_hadoop_jar_command_stderr(output)  # the job's id and counters
+            output.seek(0)
             self.output = output.read().decode(errors="replace")
-        return client.returncode, {}
+        return client.returncode, interpretation
 
     def _log_counters(self, log_interpretation: dict[str, Any], step_num: int) -> None:
-        """Counters are asked for at the application's master."""
+        """They go to ``run.json``."""
 
     def _pick_error(self, log_interpretation: dict[str, Any], step_type: str) -> None:
         """Causes are read from the attempts' own output."""

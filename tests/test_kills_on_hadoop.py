@@ -16,7 +16,7 @@ import pytest
 from etl.storage import Place
 from tests.conftest import REPOSITORY, run, succeeded
 from tests.hadoop.cluster import Cluster
-from tests.hadoop.jobs import JobRun, masters, tasks
+from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks
 from tests.hadoop.processes import Process
 from tests.test_on_hadoop import OPTIONS, digests, expected, few_digits, hdfs, require_succeeded  # noqa: F401
 
@@ -218,3 +218,36 @@ def test_restart_ends_the_job_that_runs(
     finished_as_undisturbed(ingested, expected, second, "normalized")
     states = [each["finalStatus"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]]
     assert sorted(states) == ["KILLED", "SUCCEEDED"]
+
+
+SPECULATE = (
+    *("-D", "mapreduce.job.reduces=3", "-D", "mapreduce.reduce.speculative=true"),
+    *("-D", "mapreduce.job.speculative.retry-after-no-speculate=500"),
+)
+
+
+def test_a_slow_attempt_and_its_speculative_twin(ingested: Place, hadoop_alone: Cluster, tmp_path: Path) -> None:
+    """Both are at work at once; one publishes, the other removes its own, and the slices are those of one."""
+    variables = hadoop_alone.environment()
+    words = ("-r", "inline", "--size", 160, "--color", "gray", "--format", "raw")
+    succeeded(run("ringslice", "normalize", ingested, *words, variables=variables))
+    alone = ("ringslice", "shard", ingested, *OPTIONS[8:], "-r", "inline", "--name", "alone")
+    succeeded(run(*alone, variables=variables))
+    job = JobRun(hadoop_alone, tmp_path / "shard.log", *SHARD, *SPECULATE, ingested)
+    slow = job.reducer()
+    slow.send(signal.SIGSTOP)
+    task, _, number = attempt_of(slow).rpartition("_")
+    twin = job.wait_for("its twin", lambda: [each for each in tasks(job.cluster, "--reducer") if is_twin(each, task)])
+    assert attempt_of(twin) != f"{task}_{number}"
+    assert slow.lives
+    slow.send(signal.SIGCONT)
+    assert job.wait() == 0, job.told()
+    assert digests(ingested / "slices/default") == digests(ingested / "slices/alone")
+    assert any(task in each for each in (ingested / "slices/default/run.json").read_json()["attempts_lost"])
+
+
+def is_twin(process: Process, task: str) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, StopIteration):
+        attempt, _, number = attempt_of(process).rpartition("_")
+        return attempt == task and number != "0"
+    return False

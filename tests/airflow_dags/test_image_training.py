@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from etl.storage import open_place
 from tests.airflow_dags.real_airflow import BIN, DAG_FILE, Airflow
 from tests.conftest import ringslice, succeeded
+from tests.hadoop.cluster import Cluster
 from tests.test_imports import imported
 
 TASKS = ["ingest", "normalize", "shard", "verify", "train", "evaluate"]
@@ -61,29 +63,40 @@ def test_it_parses_at_once(airflow: Airflow) -> None:
     assert found["seconds"] < 1  # of processor time: what else the machine does has no part in it
 
 
-def test_the_whole_job(airflow: Airflow, few_digits: Path, tmp_path: Path) -> None:
-    root = tmp_path / "root"
+@pytest.mark.parametrize("runner", [pytest.param("local", marks=pytest.mark.chaos), "hadoop"])
+def test_the_whole_job(
+    runner: str, airflow: Airflow, few_digits: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """On local files, and on a real cluster: HDFS holds the data, YARN runs the jobs."""
+    root, variables = open_place(str(tmp_path / "root")), dict[str, str]()
+    if runner == "hadoop":
+        cluster: Cluster = request.getfixturevalue("hadoop_undisturbed")
+        variables = cluster.environment()
+        for name, value in variables.items():
+            request.getfixturevalue("monkeypatch").setenv(name, value)
+        root = open_place(f"{cluster.uri}/tests/nightly")
     params = {
         "source": str(few_digits),
         "root": str(root),
         "size": "8",
         "workers": 2,
         "slices": 2,
-        "runner": "local",
+        "runner": runner,
         "run": "first",
         "model": "mlp",
         "epochs": 2,
         "min_accuracy": 0,
     }
-    done = airflow.dags_test(params)
+    done = airflow.dags_test(params, variables)
     assert done.finished.returncode == 0, done.log
     assert done.states == dict.fromkeys(TASKS, "success")
     assert set(done.tries.values()) == {1}
     assert [done.xcoms[task]["stage"] for task in TASKS] == TASKS
     assert done.xcoms["shard"]["examples"] == 24
     assert done.xcoms["train"]["ranks"] == 2
-    result = json.loads((root / "runs/first/result.json").read_text())
-    evaluation = json.loads((root / "runs/first/evaluation-test.json").read_text())
+    result = (root / "runs/first/result.json").read_json()
+    evaluation = (root / "runs/first/evaluation-test.json").read_json()
+    assert (root / "normalized/run.json").read_json()["runner"] == runner
     assert len(result["epochs"]) == 2
     assert evaluation["accuracy"] == result["result"]["test_accuracy"]
     assert evaluation["accuracy"] == pytest.approx(done.xcoms["evaluate"]["accuracy"], abs=1e-4)

@@ -80,6 +80,13 @@ def tasks(cluster: Cluster, kind: str) -> list[Process]:
     return _containers(cluster, lambda words: words[0].endswith(b"python") and kind.encode() in words)
 
 
+def attempt_of(task: Process) -> str:
+    """The attempt that a task's Python works for, as Hadoop's streaming tells it."""
+    variables = Path(f"/proc/{task.pid}/environ").read_bytes().split(b"\0")
+    name = b"mapreduce_task_attempt_id="
+    return next(each.removeprefix(name).decode() for each in variables if each.startswith(name))
+
+
 def masters(cluster: Cluster) -> list[Process]:
     main = b"org.apache.hadoop.mapreduce.v2.app.MRAppMaster"
     return _containers(cluster, lambda words: words[0].endswith(b"java") and main in words)
