@@ -21,11 +21,12 @@ from etl.stages import Stage
 from etl.storage import READ_BUFFER_BYTES, Place, open_place
 from etl.yarn import Application, FailedAttempt, ResourceManager
 from mapreduce.archive import cached_archive
-from mapreduce.work import JOB_FILE
+from mapreduce.work import JOB_FILE, POLL_INTERVAL_S
 
 PACKED_PYTHON = "env/bin/python"
 PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")
 PYTHON_BYTES = 320 << 20  # of a container: what a task's Python and what the JVM keeps outside its heap take
+LOST_COUNTS = ("failedMapAttempts", "killedMapAttempts", "failedReduceAttempts", "killedReduceAttempts")
 OUR_COUNTERS = frozenset({"images", "examples", "bytes", "lines"})
 LEAST_HEAP_BYTES = 128 << 20
 SILENCE_S = 60.0  # so long may the ResourceManager not answer before the job is given up
@@ -45,22 +46,27 @@ class ClusterOptions:
 
     def jobconf(self, stage: Stage, tag: str, tasks: int, lines: int) -> dict[str, str]:
         """Hadoop's properties for a job of ``tasks`` map tasks that share ``lines`` of the work list."""
-        heap = max(LEAST_HEAP_BYTES, self.task_memory - PYTHON_BYTES)
-        megabytes = self.task_memory >> 20
         asked = {"mapreduce.job.queuename": self.queue, "mapreduce.job.priority": self.priority}
         return {
             "mapreduce.job.name": f"ringslice {stage.name} {stage.folder}",
             "mapreduce.job.tags": tag,
             "mapreduce.input.lineinputformat.linespermap": str(math.ceil(lines / min(lines, tasks))),
             "stream.map.input.ignoreKey": "true",
-            "mapreduce.map.memory.mb": str(megabytes),
-            "mapreduce.reduce.memory.mb": str(megabytes),
-            "mapreduce.map.java.opts": f"-Xmx{heap >> 20}m",
-            "mapreduce.reduce.java.opts": f"-Xmx{heap >> 20}m",
-            "mapreduce.task.io.sort.mb": str(min(256, (heap >> 20) // 2)),
+            **self.memory_properties(),
             "mapreduce.map.output.compress": "false",
             "mapreduce.job.reduce.slowstart.completedmaps": "0.8",
             **{name: value for name, value in asked.items() if value},
+        }
+
+    def memory_properties(self) -> dict[str, str]:
+        """How a container's memory is shared between the JVM's heap, its sort buffer, and the task's Python."""
+        heap = max(LEAST_HEAP_BYTES, self.task_memory - PYTHON_BYTES) >> 20
+        return {
+            "mapreduce.map.memory.mb": str(self.task_memory >> 20),
+            "mapreduce.reduce.memory.mb": str(self.task_memory >> 20),
+            "mapreduce.map.java.opts": f"-Xmx{heap}m",
+            "mapreduce.reduce.java.opts": f"-Xmx{heap}m",
+            "mapreduce.task.io.sort.mb": str(min(256, heap // 2)),
         }
 
 
@@ -83,7 +89,8 @@ class YarnJob:
         return "ringslice-" + hashlib.sha256(self.stage.folder.uri.encode()).hexdigest()[:20]
 
     def check(self) -> None:
-        """Raise EnvironmentFailure where the cluster cannot be asked, or has no such queue."""
+        """Raise EnvironmentFailure where a program of Hadoop's is missing, or the cluster has no such queue."""
+        java_home(), hadoop_command(), streaming_jar()
         queues = self.manager.queues()
         if self.options.queue is not None and self.options.queue.rpartition(".")[2] not in queues:
             raise EnvironmentFailure(
@@ -118,7 +125,8 @@ class YarnJob:
         try:
             while not self.application.ended:
                 self.follow()
-                time.sleep(0.5)
+                self.counters = self.manager.counters(application.id) or self.counters
+                time.sleep(POLL_INTERVAL_S)
         except BaseException:
             self.end(application.id)
             raise
@@ -132,13 +140,9 @@ class YarnJob:
             runner.follow = self.follow
             try:
                 runner.run()
-                self.counters = (
-                    runner.counters()[0] or self.counters
-                )  # the last word, the application's master being gone
+                self.counters = runner.counters()[0]
             except StepFailedException:
-                if self.application:
-                    self.application = self.manager.application(self.application.id)
-                self.raise_failure(self.application.diagnostics if self.application else runner.output)
+                self.raise_failure(runner.output)
             except BaseException:
                 for each in self.manager.tagged(self.tag):
                     self.end(each.id)
@@ -157,13 +161,14 @@ class YarnJob:
                 raise
             return
         job = self.manager.map_reduce_job(self.application.id)
-        self.counters = self.manager.counters(self.application.id) or self.counters
         if job:
             progress = f"map {job['mapProgress']:.0f} %, reduce {job['reduceProgress']:.0f} %"
             self.note = f"{self.application.id}: {progress if job['reducesTotal'] else progress.partition(',')[0]}"
-        for attempt in self.manager.failed_attempts(self.application.id, frozenset(each.id for each in self.failed)):
-            self.failed.append(attempt)
-            self._tell_failure(attempt)
+        if sum(job.get(count, 0) for count in LOST_COUNTS) > len(self.failed):  # so that few questions are asked
+            known = frozenset(each.id for each in self.failed)
+            for attempt in self.manager.failed_attempts(self.application.id, known):
+                self.failed.append(attempt)
+                self._tell_failure(attempt)
 
     def _tell_failure(self, attempt: FailedAttempt) -> None:
         status, line = cause_of(attempt)
@@ -193,8 +198,8 @@ def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
     """The exit status and the one line of why an attempt failed."""
     told = re.findall(r"^ringslice: error: (.*)$", attempt.error_output, re.MULTILINE)
     code = re.search(r"subprocess failed with code (\d+)", attempt.diagnostics)
-    if "memory limit" in attempt.diagnostics:
-        used = re.search(r"Current usage: (.*?)[;.]? ?Killing", " ".join(attempt.diagnostics.split()))
+    if "memory limit" in (diagnostics := " ".join(attempt.diagnostics.split())):
+        used = re.search(r"Current usage: (.*?)[;.]? ?Killing", diagnostics)
         return EnvironmentFailure.status, (
             f"a task took more memory than its container has ({used[1] if used else 'killed by YARN'});"
             " give more with --task-memory"
@@ -210,11 +215,13 @@ def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
 
 
 def cause_of_output(text: str) -> str:
-    """The line of what Hadoop printed that says why."""
+    """The line of what Hadoop said that tells why, the most telling kind first."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    telling = [line for line in lines if re.search(r"Exception|Error|failed|Failed|Killed|killed", line)]
-    line = (telling or lines or ["the cluster does not say why"])[-1]
-    return re.sub(r"^.*?(?:[\w.]+\.)?(\w+(?:Exception|Error)): ", r"\1: ", line)
+    for telling in (r"Error Launching job : (.*)", r"\b(\w+(?:Exception|Error): .*)", r"(.*(?:failed|killed).*)"):
+        found = [match[1] for line in lines if (match := re.search(telling, line, re.IGNORECASE))]
+        if found:
+            return found[-1]
+    return (lines or ["the cluster does not say why"])[-1]
 
 
 def arguments(options: ClusterOptions, stage: Stage, tasks_folder: Place) -> list[str]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import hdfs_native
 import pytest
@@ -18,6 +19,7 @@ from etl.hdfs_settings import (
 )
 from etl.storage import Place
 from tests.conftest import REPOSITORY
+from tests.hadoop.cluster import Cluster
 
 MIB = 1 << 20
 by_driver = pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
@@ -128,6 +130,39 @@ def test_a_place_is_the_same_by_name(hdfs_root: Place, monkeypatch: pytest.Monke
     assert open_place(hdfs_root.uri).filesystem is hdfs_root.filesystem
     monkeypatch.setenv(REPLICATION_VARIABLE, "2")
     assert open_place(hdfs_root.uri).filesystem is not hdfs_root.filesystem
+
+
+@by_driver
+def test_a_nameservice_whose_first_namenode_is_dead(
+    driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path
+) -> None:
+    """hdfs://pair/… as the site's hdfs-site.xml has it; hdfs:/// where that is the default filesystem."""
+    site = {
+        "dfs.nameservices": "pair",
+        "dfs.ha.namenodes.pair": "first,second",
+        "dfs.namenode.rpc-address.pair.first": "127.0.0.1:1",
+        "dfs.namenode.rpc-address.pair.second": cluster.uri.removeprefix("hdfs://"),
+        "dfs.client.failover.proxy.provider.pair": (
+            "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+        ),
+        "dfs.replication": "1",
+    }
+    for name, properties in (("core-site.xml", {"fs.defaultFS": "hdfs://pair"}), ("hdfs-site.xml", site)):
+        lines = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in properties.items())
+        (tmp_path / name).write_text(f"<configuration>{''.join(lines)}</configuration>")
+    script = """
+        import sys
+        from etl.publishing import publish_bytes
+        from etl.storage import open_place
+
+        folder = open_place(sys.argv[1])
+        publish_bytes(folder / "file", folder, b"by a nameservice")
+        print(open_place(sys.argv[2]).read_bytes().decode())
+        """
+    places = (f"hdfs://pair{hdfs_root.path}", f"hdfs://{hdfs_root.path}/file")
+    assert run_python(script, *places, **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}) == (
+        "by a nameservice\n"
+    )
 
 
 def test_both_drivers_find_the_same(hdfs_root: Place) -> None:

@@ -1,0 +1,66 @@
+"""What is made of what Hadoop says: pure, on texts as Hadoop 3.4 writes them."""
+
+import pytest
+
+from etl.errors import DataError, EnvironmentFailure
+from etl.yarn import FailedAttempt
+from mapreduce.work import worthwhile_tasks
+from mapreduce.yarn_job import ClusterOptions, cause_of, cause_of_output
+
+PIPE = (
+    "Error: java.lang.RuntimeException: PipeMapRed.waitOutputThreads(): subprocess failed with code {}\n\tat org.apache"
+)
+MEMORY = """[2026-01-01]Container [pid=7,containerID=container_1_01_000002] is running 87M beyond the 'PHYSICAL' memory
+limit. Current usage: 215.1 MB of 128 MB physical memory used; 2.6 GB of 268.8 MB virtual memory used. Killing it."""
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "error_output", "status", "line"),
+    [
+        (
+            PIPE.format(1),
+            "x\nringslice: error: raw/a.tar is damaged\nlog4j:WARN",
+            DataError.status,
+            "raw/a.tar is damaged",
+        ),
+        (PIPE.format(137), "", EnvironmentFailure.status, "its Python was ended by SIGKILL"),
+        (PIPE.format(127), "bash: env/bin/python: No such file", EnvironmentFailure.status, "No such file"),
+        (MEMORY, "", EnvironmentFailure.status, "(215.1 MB of 128 MB physical memory used; 2.6 GB of"),
+        ("Container killed on request", "", EnvironmentFailure.status, "Container killed on request"),
+    ],
+)
+def test_the_cause_of_a_failed_attempt(diagnostics: str, error_output: str, status: int, line: str) -> None:
+    found = cause_of(FailedAttempt("attempt_1", "FAILED", "node:8042", diagnostics, error_output))
+    assert found[0] == status
+    assert line in found[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "INFO Job: x\nERROR streaming.StreamJob: Error Launching job : Output exists\nStreaming Command Failed!",
+            "Output exists",
+        ),
+        ("WARN a\njava.io.IOException: no room\n\tat b.c(d.java:1)\nStreaming Command Failed!", "IOException: no room"),
+        ("Application application_1_2 was killed by user root at 127.0.0.1", "was killed by user root"),
+        ("", "does not say why"),
+    ],
+)
+def test_the_cause_among_what_hadoop_printed(text: str, line: str) -> None:
+    assert line in cause_of_output(text)
+    assert "\n" not in cause_of_output(text)
+
+
+@pytest.mark.parametrize(("memory", "heap"), [(512, 192), (1024, 704), (128, 128)])
+def test_a_container_has_room_for_python_and_jvm(memory: int, heap: int) -> None:
+    options = ClusterOptions(queue=None, priority=None, task_memory=memory << 20, restart=False, python_bin=None)
+    properties = options.memory_properties()
+    assert properties["mapreduce.map.java.opts"] == f"-Xmx{heap}m"
+    assert int(properties["mapreduce.task.io.sort.mb"]) * 2 <= heap + 1
+
+
+def test_a_task_is_worth_its_jvm() -> None:
+    assert worthwhile_tasks(0, 1) == 1
+    assert worthwhile_tasks(10 << 30, 100_000) == 165
+    assert worthwhile_tasks(40_000_000, 70_000) == 4
