@@ -1,5 +1,6 @@
 """Checkpoints: plain arrays in one ``.npz`` file and a JSON marker beside it, written last. No pickle, no code."""
 
+import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from etl.errors import DataError, UsageError
-from etl.publishing import json_bytes, publish_bytes
-from etl.stages import WORK_FOLDER
+from etl.publishing import json_bytes, publish_bytes, replace_bytes
 from etl.storage import Place
 
 FORMAT = "ringslice.checkpoint/1"
@@ -28,14 +28,15 @@ class Checkpoint:
         return f"epoch-{self.epoch:04d}"
 
 
-def save(run: Place, epoch: int, variables: Sequence[Any], facts: dict[str, Any]) -> None:
-    """Write the values of ``variables`` as the checkpoint of ``epoch``; one that is there is kept."""
+def save(run: Place, attempts: Place, epoch: int, variables: Sequence[Any], facts: dict[str, Any]) -> None:
+    """Write the values of ``variables`` as the checkpoint of ``epoch``, by way of the folder ``attempts``."""
     buffer = io.BytesIO()
     np.savez(buffer, **{_name(number, each): each.numpy() for number, each in enumerate(variables)})
-    folder, work = run / "checkpoints", (run / WORK_FOLDER).make_folder()
-    arrays = publish_bytes(folder / f"epoch-{epoch:04d}.npz", work, buffer.getvalue())
-    marker = {"format": FORMAT, "epoch": epoch, "sha256": arrays.sha256, **facts}
-    publish_bytes(folder / f"epoch-{epoch:04d}.json", work, json_bytes(marker))
+    data, folder = buffer.getvalue(), run / "checkpoints"
+    # a trainer that was killed may have left arrays without a marker, of another number of ranks even
+    replace_bytes(folder / f"epoch-{epoch:04d}.npz", attempts, data)
+    marker = {"format": FORMAT, "epoch": epoch, "sha256": hashlib.sha256(data).hexdigest(), **facts}
+    publish_bytes(folder / f"epoch-{epoch:04d}.json", attempts, json_bytes(marker))
 
 
 def history(run: Place) -> list[dict[str, Any]]:

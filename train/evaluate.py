@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from etl.errors import UsageError
+from etl.options import ENVIRONMENT_OPTIONS, click_options
 from train.main import loading, run_rank
 from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
 
@@ -32,6 +33,7 @@ from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
     help="End with status 1 where the accuracy is below this, from 0 to 1.",
 )
 @JSON
+@click_options(ENVIRONMENT_OPTIONS)
 def command(min_accuracy: float | None, **values: Any) -> None:
     """Evaluate the newest checkpoint of a run on one split, on as many ranks as horovodrun starts.
 

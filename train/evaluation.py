@@ -52,6 +52,7 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
             "slices": dataset.fingerprint,
         }
         strategy.from_root(lambda: finish(session, wanted, result, clock))
+        strategy.leave()
 
 
 def find_checkpoint(run: Place, dataset: Dataset, split: str) -> checkpoints.Checkpoint:
@@ -83,7 +84,7 @@ def settings_of(wanted: Evaluation, marker: dict[str, Any]) -> Settings:
 def finish(session: Session, wanted: Evaluation, result: dict[str, Any], clock: Run) -> None:
     """Write the result down and show it. Raises DataError where the accuracy is below what is wanted."""
     place = session.run / f"evaluation-{wanted.split}.json"
-    work = (session.run / "_evaluation").make_folder()  # not the trainer's, which may be at work
+    work = (session.run / f"_evaluation-{wanted.split}").make_folder()  # not the trainer's, which may be at work
     replace_bytes(place, work, json_bytes({"format": FORMAT, **result}))
     work.delete()
     shown = {"loss": round(result["loss"], 4), "accuracy": round(result["accuracy"], 4)}

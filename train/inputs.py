@@ -74,4 +74,4 @@ def _decoder(manifest: Manifest, batch: int) -> Callable[[tf.Tensor, tf.Tensor],
         pixels = tf.reshape(decode_pixels(parsed[ENCODED]), (batch, *shape))
         return pixels, parsed[LABEL], weights, parsed[KEY]
 
-    return decode
+    return tf.autograph.experimental.do_not_convert(decode)  # nothing to convert, and it leaves files in $TMPDIR

@@ -13,11 +13,12 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure, UsageError
 from etl.manifest import Manifest
 from etl.progress import Progress, tell
-from etl.publishing import json_bytes, publish_bytes
+from etl.publishing import json_bytes, publish_bytes, replace_bytes
 from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
+from train.holding import holding
 from train.inputs import PixelBatch, decode_ahead
 from train.models import build
 from train.order import Steps
@@ -41,6 +42,7 @@ class Session:
     manifest: Manifest
     readers: dict[str, SplitReader]
     run: Place
+    attempts: Place  # where what is about to be published is written
     identity: dict[str, Any]
     steps: Steps
     schedule: Schedule
@@ -64,24 +66,25 @@ def train(settings: Settings, strategy: Strategy | None = None) -> None:
         ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
         clock = Run(ranks=ranks)
         session = prepare(settings, strategy)
-        done = strategy.from_root(lambda: restore(session))
-        strategy.broadcast(session.variables)
-        train_step, evaluate_step = compile_steps(session)
-        announce(session, done)
+        with holding(session.run, strategy) as session.attempts:
+            done = strategy.from_root(lambda: restore(session))
+            strategy.broadcast(session.variables)
+            train_step, evaluate_step = compile_steps(session)
+            announce(session, done)
 
-        for epoch in range(done + FIRST_EPOCH, settings.epochs + FIRST_EPOCH):
-            metrics = train_epoch(session, epoch, train_step)
-            average_state(strategy, session.model.non_trainable_variables)
-            require_equal_weights(session)
-            metrics |= evaluate(session, "validation" if "validation" in session.readers else "test", evaluate_step)
-            if session.is_root:
-                facts = {"world_size": strategy.size, **session.identity, "metrics": metrics}
-                checkpoints.save(session.run, epoch, session.variables, facts)
-                tell("train", f"epoch {epoch}: " + ", ".join(f"{name} {value:,.4g}" for name, value in metrics.items()))
+            for epoch in range(done + FIRST_EPOCH, settings.epochs + FIRST_EPOCH):
+                metrics = train_epoch(session, epoch, train_step)
+                average_state(strategy, session.model.non_trainable_variables)
+                require_equal_weights(session)
+                metrics |= evaluate(session, "validation" if "validation" in session.readers else "test", evaluate_step)
+                if session.is_root:
+                    save(session, epoch, metrics)
 
-        result = evaluate(session, "test", evaluate_step)
+            result = evaluate(session, "test", evaluate_step)
+            strategy.from_root(lambda: write_result(session, result, clock))
         if session.is_root:
-            finish(session, result, clock, already_done=done >= settings.epochs)
+            show(session, result, clock, already_done=done >= settings.epochs)
+        strategy.leave()
 
 
 def prepare(settings: Settings, strategy: Strategy) -> Session:
@@ -108,7 +111,8 @@ def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: 
     optimizer.build(model.trainable_variables)
     identity = {"slices": dataset.fingerprint, "settings": settings.of_training()}
     place = open_place(run)
-    return Session(settings, strategy, manifest, readers, place, identity, steps, schedule, model, optimizer)
+    work = place / WORK_FOLDER
+    return Session(settings, strategy, manifest, readers, place, work, identity, steps, schedule, model, optimizer)
 
 
 def open_readers(dataset: Dataset, manifest: Manifest) -> dict[str, SplitReader]:
@@ -129,9 +133,11 @@ def require_steps(steps: Steps) -> None:
 
 def restore(session: Session) -> int:
     """Load the newest checkpoint of a run that is resumed; returns its epoch, 0 where there is none."""
-    checkpoint = checkpoints.newest(session.run) if session.settings.resume else None
+    checkpoint = checkpoints.newest(session.run)
     if checkpoint is None:
         return 0
+    if not session.settings.resume:  # another trainer made it between our choice of this run and our claim
+        raise UsageError(f"{session.run} is there already; give --resume to go on with it, or another --run")
     for name, ours in session.identity.items():
         theirs = checkpoint.marker.get(name)
         if theirs != ours:
@@ -145,6 +151,7 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
 
     A step's loss is the sum over the examples of all ranks, divided by their number: examples that only fill a batch up
     have weight 0, so a step of n ranks is the step of one rank fed the concatenation of their batches.
+    Without autograph: nothing here needs it, and it leaves files in $TMPDIR.
     """
     model, optimizer, strategy = session.model, session.optimizer, session.strategy
 
@@ -153,7 +160,7 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
         hits = tf.cast(tf.equal(tf.argmax(logits, axis=-1), labels), tf.float32)
         return [tf.reduce_sum(losses * weights), tf.reduce_sum(hits * weights), tf.reduce_sum(weights)]
 
-    @tf.function
+    @tf.function(autograph=False)
     def train_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             results = sums(model(pixels, training=True), labels, weights)
@@ -162,7 +169,7 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
         optimizer.apply(strategy.average(gradients))
         return results
 
-    @tf.function
+    @tf.function(autograph=False)
     def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
         return sums(model(pixels, training=False), labels, weights)
 
@@ -187,7 +194,7 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
             progress.update(step + 1)
     if settings.audit:
         place = session.run / "audit" / f"epoch-{epoch:04d}-rank-{strategy.rank:04d}.txt"
-        publish_bytes(place, (session.run / WORK_FOLDER).make_folder(), b"".join(key + b"\n" for key in keys))
+        publish_bytes(place, session.attempts, b"".join(key + b"\n" for key in keys))
     loss, hits, examples = strategy.sum(totals)
     seconds = time.monotonic() - started
     return {"train_loss": loss / examples, "train_accuracy": hits / examples, "images_per_s": round(examples / seconds)}
@@ -245,16 +252,25 @@ def announce(session: Session, done: int) -> None:
     )
 
 
-def finish(session: Session, result: Metrics, clock: Run, already_done: bool) -> None:
-    """Rank 0 writes down the result, its marker last, and shows the summary."""
-    work, history = (session.run / WORK_FOLDER).make_folder(), checkpoints.history(session.run)
-    for name in ("result.json", RUN_FILE):
-        (session.run / name).delete()
-    publish_bytes(session.run / RUN_FILE, work, json_bytes(clock.finished()))
+def save(session: Session, epoch: int, metrics: Metrics) -> None:
+    """Rank 0 leaves the checkpoint of ``epoch``, and says how it went."""
+    facts = {"world_size": session.strategy.size, **session.identity, "metrics": metrics}
+    checkpoints.save(session.run, session.attempts, epoch, session.variables, facts)
+    tell("train", f"epoch {epoch}: " + ", ".join(f"{name} {value:,.4g}" for name, value in metrics.items()))
+
+
+def write_result(session: Session, result: Metrics, clock: Run) -> None:
+    """Rank 0 writes down the result, its marker last."""
+    history = checkpoints.history(session.run)
+    replace_bytes(session.run / RUN_FILE, session.attempts, json_bytes(clock.finished()))
     settings = {**session.identity["settings"], "epochs": session.settings.epochs}
     marker = {"format": RESULT_FORMAT, **session.identity, "settings": settings, "epochs": history, "result": result}
-    publish_bytes(session.run / "result.json", work, json_bytes(marker))
-    work.delete()
+    replace_bytes(session.run / "result.json", session.attempts, json_bytes(marker))
+
+
+def show(session: Session, result: Metrics, clock: Run, already_done: bool) -> None:
+    """Rank 0 shows the summary."""
+    history = checkpoints.history(session.run)
     facts = {
         "model": session.settings.model,
         "ranks": session.strategy.size,

@@ -93,8 +93,10 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
         """
         del number, frame
         if rank in (None, "0"):
-            os.write(2, f"ringslice: interrupted; {remedy}\n".encode())
+            os.write(sys.stderr.fileno(), f"ringslice: interrupted; {remedy}\n".encode())  # libhdfs moves it from 2
         os._exit(INTERRUPTED)
+
+    raised: list[BaseException] = []
 
     def run() -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -103,6 +105,9 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
             return invoke(command, name)
         except UsageError as error:
             error.told = error.told or rank not in (None, "0")  # every rank is asked for the same
+            raise
+        except BaseException as error:
+            raised.append(error)  # and with it its frames: to delete tf.data's iterators is to wait for their reading
             raise
 
     status = run_reporting(run, f"rank {rank}: " if rank is not None else "")

@@ -5,6 +5,7 @@ A block of a slice is read with one call and checked with one CRC32C over all it
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from etl import tables
-from etl.errors import DataError
+from etl.errors import DataError, EnvironmentFailure
 from etl.manifest import BLOCKS_FILE, Manifest, Slice
 from etl.permute import Integers
 from etl.storage import Place
@@ -38,6 +39,19 @@ class Batch:
 
     examples: list[bytes]
     real: int
+
+
+@contextmanager
+def telling_where(place: Place) -> Iterator[None]:
+    """Within the block, what reading ``place`` raises names it: pyarrow and libhdfs say an error number and no more."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{place} is missing; see: ringslice verify") from None
+    except OSError as error:
+        reason = str(error).partition("\n")[0].partition(". Detail:")[0]
+        look = "; look at: hdfs fsck" if place.filesystem.scheme == "hdfs" else ""
+        raise EnvironmentFailure(f"{place} cannot be read ({reason}){look}") from error
 
 
 class SplitReader:
@@ -88,7 +102,7 @@ class SplitReader:
         offsets, sizes = self._offsets(stretch.slice)
         holding = np.searchsorted(blocks.first, stretch.records, side="right") - 1
         place = self._folder / f"{self._slices[stretch.slice].name}.tfrecord"
-        with place.open_input() as file:
+        with telling_where(place), place.open_input() as file:
             content = {int(block): self._read_block(file, place, blocks, int(block)) for block in np.unique(holding)}
         examples = []
         for block, record in zip(holding.tolist(), stretch.records.tolist(), strict=True):
@@ -109,7 +123,8 @@ class SplitReader:
     def _offsets(self, number: int) -> tuple[Integers, Integers]:
         if number not in self._index:
             place = self._folder / f"{self._slices[number].name}.idx"
-            self._index[number] = parse_index(place.read_bytes(), str(place))
+            with telling_where(place):
+                self._index[number] = parse_index(place.read_bytes(), str(place))
             if len(self._index[number][0]) != self._slices[number].records:
                 raise DataError(f"{place} does not list {self._slices[number].records} records; see: ringslice verify")
         return self._index[number]

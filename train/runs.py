@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import UsageError
-from etl.stages import Stage, is_folder_name, slices_stage
+from etl.stages import WORK_FOLDER, Stage, is_folder_name, slices_stage
 from etl.storage import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"
@@ -50,15 +50,26 @@ def _finished(root: Place) -> list[Stage]:
 def choose_run(root: Place, name: str | None, resume: bool) -> Place:
     """The folder of the run called ``name``; without a name the newest run's to ``resume``, else the next number's.
 
+    A folder that holds nothing finished, for its trainer is about to begin or was killed early, is no run yet.
+
     Raises UsageError where a run of that name is there and ``resume`` is not set.
     """
     if name is not None and not is_folder_name(name):
         raise UsageError(f"--run {name!r} is no plain folder name; give something like 'first-try'")
-    there = [info.base_name for info in (root / "runs").children() if not info.is_file]
-    numbered = sorted(int(each[4:]) for each in there if each.startswith("run-") and each[4:].isdigit())
-    if name is None:
-        number = (numbered[-1] if numbered else 0) + (0 if resume and numbered else 1)
-        return root / "runs" / f"run-{number:04d}"
-    if name in there and not resume:
-        raise UsageError(f"{root / 'runs' / name} is there already; give --resume to go on with it, or another --run")
-    return root / "runs" / name
+    runs = root / "runs"
+    if name is not None:
+        if not resume and _has_begun(runs / name):
+            raise UsageError(f"{runs / name} is there already; give --resume to go on with it, or another --run")
+        return runs / name
+    names = [info.base_name for info in runs.children() if not info.is_file]
+    numbers = sorted((int(each[4:]) for each in names if each.startswith("run-") and each[4:].isdigit()), reverse=True)
+    newest = next((number for number in numbers if _has_begun(_numbered(runs, number))), None) if resume else None
+    return _numbered(runs, newest or max(numbers, default=0) + 1)
+
+
+def _numbered(runs: Place, number: int) -> Place:
+    return runs / f"run-{number:04d}"
+
+
+def _has_begun(run: Place) -> bool:
+    return any(info.base_name != WORK_FOLDER for info in run.children())

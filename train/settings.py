@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from etl.errors import UsageError
+from etl.options import ENVIRONMENT_OPTIONS, click_options
 from etl.places import DATA_PLACE, default_data_place
 
 
@@ -128,7 +129,7 @@ def command(start: Callable[[Settings], None]) -> click.Command:
 
     After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once."""
-    decorated: Any = run
+    decorated: Any = click_options(ENVIRONMENT_OPTIONS)(run)
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}

@@ -72,6 +72,10 @@ class Strategy(Protocol):
         """What ``make`` returns on rank 0, on every rank. Where it raises there, every rank raises."""
         ...
 
+    def leave(self) -> None:
+        """Part from the other ranks, which are about to leave too."""
+        ...
+
 
 class Horovod:
     """Ranks in a ring, started by ``horovodrun``; alone where there is none."""
@@ -87,8 +91,9 @@ class Horovod:
         return [float(value) for value in hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum).numpy()]
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        # Horovod does not know Keras 3's variables, only the TensorFlow ones within
-        hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+        # hvd.broadcast_variables does not know Keras 3's, and leaves files of autograph's in $TMPDIR
+        for variable in variables:
+            variable.assign(hvd.broadcast(tf.convert_to_tensor(variable.value), root_rank=0))
 
     def gather(self, value: T) -> list[T]:
         return list(hvd.allgather_object(value))
@@ -108,6 +113,10 @@ class Horovod:
         if failed is not None:
             raise RootFailed(failed)
         return value
+
+    def leave(self) -> None:
+        """Without it, ranks that are left tell of a lost connection."""
+        hvd.shutdown()
 
 
 def average_state(strategy: Strategy, variables: Sequence[Any]) -> None:

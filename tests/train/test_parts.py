@@ -79,7 +79,7 @@ def test_a_checkpoint_comes_back_and_damage_is_found(tmp_path: Path) -> None:
     model = mlp((2, 2, 1), 3)
     assert checkpoints.newest(run) is None
     for epoch in (9, 10):
-        checkpoints.save(run, epoch, model.variables, {"slices": "x"})
+        checkpoints.save(run, run, epoch, model.variables, {"slices": "x"})
     found = checkpoints.newest(run)
     assert found is not None
     assert (found.epoch, found.marker["slices"]) == (10, "x")
@@ -118,10 +118,11 @@ def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
 def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
     root = open_place(str(tmp_path))
     assert choose_run(root, None, resume=True).name == "run-0001"
-    for name in ("run-0001", "run-0009", "mine"):
+    for name in ("run-0001/checkpoints", "run-0009/audit", "run-0010/_work", "mine/checkpoints", "killed-early/_work"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert choose_run(root, None, resume=False).name == "run-0010"
+    assert choose_run(root, None, resume=False).name == "run-0011"
     assert choose_run(root, None, resume=True).name == "run-0009"
+    assert choose_run(root, "killed-early", resume=False).name == "killed-early"
     assert choose_run(root, "mine", resume=True).name == "mine"
     with pytest.raises(UsageError, match="is there already; give --resume"):
         choose_run(root, "mine", resume=False)

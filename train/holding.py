@@ -1,0 +1,36 @@
+"""At most one trainer at work on a run: rank 0 holds the run's claim (`etl.claims`) for all ranks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from etl.claims import Claim
+from etl.stages import WORK_FOLDER
+from etl.storage import Place, open_place
+from train.strategies import Strategy
+
+
+@contextmanager
+def holding(run: Place, strategy: Strategy) -> Iterator[Place]:
+    """Hold ``run`` while the block runs; yields the folder that every rank writes to what it is about to publish.
+
+    After the block nothing is left of it; after one that raises, or was killed, the next trainer takes the run over.
+
+    Raises EnvironmentFailure where another trainer is at work on the run.
+    """
+    work = run / WORK_FOLDER
+    claims: list[Claim] = []  # rank 0's one
+
+    def take() -> str:
+        claims.append(Claim.take(work, f"train/main.py on {run}"))
+        return claims[0].attempts.uri
+
+    attempts = open_place(strategy.from_root(take))
+    try:
+        yield attempts
+    except BaseException:
+        for claim in claims:
+            claim.release()
+        raise
+    for claim in claims:
+        claim.stop_beating()
+        work.delete()
