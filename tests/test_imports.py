@@ -16,7 +16,16 @@ ALLOWED = {
     "train": {"etl", "click", "crc32c", "horovod", "keras", "numpy", "pyarrow", "tensorflow"},
 }
 # the core of the reader: a PyTorch reader can stand on it
-WITHOUT_TENSORFLOW = {"order.py", "reader.py", "schedule.py", "settings.py", "runs.py", "checkpoints.py", "main.py", "evaluate.py"}
+WITHOUT_TENSORFLOW = {
+    "order.py",
+    "reader.py",
+    "schedule.py",
+    "settings.py",
+    "runs.py",
+    "checkpoints.py",
+    "main.py",
+    "evaluate.py",
+}
 
 MODULES = [path for package in ALLOWED for path in sorted((REPOSITORY / package).rglob("*.py"))]
 by_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(REPOSITORY)))

@@ -18,8 +18,6 @@ from tests.hadoop.configuration import free_ports
 from tests.hadoop.processes import Process
 from tests.hadoop.state import find_left
 
-__all__ = ["hadoop", "hadoop_alone", "hadoop_undisturbed"]  # fixtures
-
 REPOSITORY = Path(__file__).parents[2]
 
 
