@@ -23,6 +23,7 @@ WITHOUT_TENSORFLOW = {
     "settings.py",
     "runs.py",
     "checkpoints.py",
+    "holding.py",
     "main.py",
     "evaluate.py",
 }

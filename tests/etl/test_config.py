@@ -2,9 +2,8 @@ from fractions import Fraction
 
 import pytest
 
-from etl.config import parse_size, parse_split, resolve_slices
+from etl.config import parse_bytes, parse_size, parse_split, resolve_slices
 from etl.errors import UsageError
-from etl.options import parse_bytes
 
 
 def test_sizes() -> None:
