@@ -29,6 +29,7 @@ PYTHON_BYTES = 320 << 20  # of a container: what a task's Python and what the JV
 LOST_COUNTS = ("failedMapAttempts", "killedMapAttempts", "failedReduceAttempts", "killedReduceAttempts")
 OUR_COUNTERS = frozenset({"images", "examples", "bytes", "lines"})
 LEAST_HEAP_BYTES = 128 << 20
+CLIENT_GRACE_S = 8.0  # after its job ended, `hadoop jar` asks a master that is gone, and then a history server
 SILENCE_S = 60.0  # so long may the ResourceManager not answer before the job is given up
 SIGNALLED = 128  # above this an exit status tells of a signal
 KINDS: dict[int, type[RingsliceError]] = {1: DataError, 2: UsageError, 3: EnvironmentFailure}
@@ -82,6 +83,7 @@ class YarnJob:
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     note: str = ""
     _answered: float = field(default_factory=time.monotonic)
+    _ended: float = 0.0
 
     @property
     def tag(self) -> str:
@@ -122,16 +124,21 @@ class YarnJob:
         """Follow an application that an earlier run has left to its end."""
         tell(self.stage.name, f"joining {application.id}, which runs already (--restart would end it)")
         self.application = application
+        self._follow_to_the_end()
+
+    def _follow_to_the_end(self, output: str = "") -> None:
+        """Follow the application until the ResourceManager says how it ended. Raises where it did not succeed."""
         try:
-            while not self.application.ended:
-                self.follow()
-                self.counters = self.manager.counters(application.id) or self.counters
+            while self.application and not self.application.ended:
+                self.counters = self.manager.counters(self.application.id) or self.counters
                 time.sleep(POLL_INTERVAL_S)
+                self.follow()
         except BaseException:
-            self.end(application.id)
+            if self.application:
+                self.end(self.application.id)
             raise
-        if not self.application.succeeded:
-            self.raise_failure(self.application.diagnostics)
+        if self.application is None or not self.application.succeeded:
+            self.raise_failure(output or (self.application.diagnostics if self.application else ""))
 
     def submit(self, job: Any) -> None:
         """Run the mrjob ``job``, by a `YarnRunner`, to its end; whatever ends us ends it on the cluster."""
@@ -141,25 +148,31 @@ class YarnJob:
             try:
                 runner.run()
                 self.counters = runner.counters()[0]
-            except StepFailedException:
-                self.raise_failure(runner.output)
+            except StepFailedException:  # the client's word: it may have lost a job that goes on, or has succeeded
+                self._follow_to_the_end(runner.output)
             except BaseException:
                 for each in self.manager.tagged(self.tag):
                     self.end(each.id)
                 raise
 
-    def follow(self) -> None:
-        """Look how the application is; tell of attempts that failed. Raises what makes further attempts useless."""
+    def follow(self) -> bool:
+        """Look how the application is, tell of attempts that failed; returns whether it ended a while ago.
+
+        Raises what makes further attempts useless.
+        """
         try:
             if self.application is None:
                 self.application = next(iter(self.manager.tagged(self.tag)), None)
-                return
+                return False
             self.application = self.manager.application(self.application.id)
             self._answered = time.monotonic()
         except EnvironmentFailure:
             if time.monotonic() - self._answered > SILENCE_S:
                 raise
-            return
+            return False
+        if self.application.ended:
+            self._ended = self._ended or time.monotonic()
+            return time.monotonic() - self._ended > CLIENT_GRACE_S
         job = self.manager.map_reduce_job(self.application.id)
         if job:
             progress = f"map {job['mapProgress']:.0f} %, reduce {job['reduceProgress']:.0f} %"
@@ -169,6 +182,7 @@ class YarnJob:
             for attempt in self.manager.failed_attempts(self.application.id, known):
                 self.failed.append(attempt)
                 self._tell_failure(attempt)
+        return False
 
     def _tell_failure(self, attempt: FailedAttempt) -> None:
         status, line = cause_of(attempt)

@@ -56,9 +56,12 @@ class HdfsFiles(HadoopFilesystem):
 
 
 class YarnRunner(HadoopJobRunner):
-    """Runs a job on YARN. ``follow`` is called while it runs, about twice a second, and may raise to end it."""
+    """Runs a job on YARN. ``follow`` is called while it runs, about twice a second, and may raise to end it.
 
-    follow: Callable[[], None]
+    Once it returns True, ``hadoop jar`` is not waited for any longer.
+    """
+
+    follow: Callable[[], bool]
     output = ""  # what `hadoop jar` printed
 
     @functools.cached_property
@@ -85,8 +88,7 @@ class YarnRunner(HadoopJobRunner):
                 preexec_fn=_end_with_driver,
             ) as client:
                 try:
-                    while client.poll() is None:
-                        self.follow()
+                    while client.poll() is None and not self.follow():
                         time.sleep(POLL_INTERVAL_S)
                 finally:
                     client.kill()

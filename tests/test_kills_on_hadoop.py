@@ -182,7 +182,7 @@ def test_a_driver_that_was_killed_is_run_again(
     finished_as_undisturbed(normalized, expected, second, "slices/default")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM])
 def test_an_interrupt_ends_the_application_too(
     number: signal.Signals, ingested: Place, hadoop_alone: Cluster, tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ def hdfs_command(cluster: Cluster, *words: object) -> Finished:
         ("hdfs", "inline", "native"),
         ("hdfs", "local", "libhdfs"),
         ("hdfs", "hadoop", "native"),
-        ("hdfs", "hadoop", "libhdfs"),
+        pytest.param(("hdfs", "hadoop", "libhdfs"), marks=pytest.mark.chaos),
         pytest.param(("file", "hadoop", "native"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "inline", "libhdfs"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "local", "native"), marks=pytest.mark.chaos),

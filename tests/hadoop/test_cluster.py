@@ -52,9 +52,9 @@ def test_it_is_up_and_told_so(hadoop_undisturbed: Cluster) -> None:
 
 
 def test_commands_work(hadoop_undisturbed: Cluster) -> None:
-    _, tmp, user = command(hadoop_undisturbed, "hadoop", "fs", "-ls", "/").splitlines()
-    assert (tmp.split()[0], tmp.split()[-1]) == ("drwxrwxrwt", "/tmp")
-    assert (user.split()[0], user.split()[-1]) == ("drwxr-xr-x", "/user")
+    _, *lines = command(hadoop_undisturbed, "hadoop", "fs", "-ls", "/").splitlines()
+    modes = {line.split()[-1]: line.split()[0] for line in lines}
+    assert (modes["/tmp"], modes["/user"]) == ("drwxrwxrwt", "drwxr-xr-x")
 
 
 def test_the_class_path_is_this_clusters(hadoop_undisturbed: Cluster) -> None:
