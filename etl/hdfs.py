@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import hdfs_native
 import pyarrow
@@ -32,6 +32,7 @@ _PATIENCE = {
 }
 
 Result = TypeVar("Result")
+Hdfs = TypeVar("Hdfs", bound="HdfsFilesystem")
 
 
 def is_transient(error: Exception) -> bool:
@@ -153,6 +154,31 @@ class HdfsFilesystem(Filesystem):
     def touch(self, path: str) -> None:
         now_ms = int(time.time() * 1000)
         self.call(path, lambda: self.client.set_times(path, now_ms, now_ms))
+
+
+class HdfsHandler(fs.FileSystemHandler, Generic[Hdfs]):
+    """What pyarrow calls, as far as both drivers have it the same."""
+
+    def __init__(self, hdfs: Hdfs) -> None:
+        self._hdfs = hdfs
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HdfsHandler) and self._hdfs is other._hdfs
+
+    def __hash__(self) -> int:
+        return id(self._hdfs)
+
+    def get_type_name(self) -> str:
+        return f"hdfs by {self._hdfs.settings.driver}"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def delete_root_dir_contents(self) -> None:
+        raise NotImplementedError("nobody empties a whole HDFS")
+
+    def move(self, src: str, dest: str) -> None:
+        self._hdfs.replace(src, dest)
 
 
 def writable(hdfs: HdfsFilesystem, path: str, writer: Any) -> pyarrow.NativeFile:

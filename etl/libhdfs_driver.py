@@ -16,7 +16,7 @@ from pyarrow import fs
 from etl.errors import DEBUG_VARIABLE
 from etl.filesystems import WRITE_BUFFER_BYTES
 from etl.hadoop_site import class_path, java_home, libhdfs_folder, site_configuration
-from etl.hdfs import HdfsFilesystem, writable
+from etl.hdfs import HdfsFilesystem, HdfsHandler, writable
 
 DEFAULT_REPLICATION = 3  # Hadoop's own, where the site says nothing
 # As few tries and seconds as hdfs-native takes by our settings.
@@ -130,26 +130,11 @@ def _root_cause() -> str:
     return re.sub(r"^RemoteException: ", f"{remote[1]}: ", line) if remote else line
 
 
-class _Handler(fs.FileSystemHandler):
+class _Handler(HdfsHandler[LibhdfsHdfs]):
     """What pyarrow calls, handed to its own HadoopFileSystem: opened late, in this process, its failures told as ours.
 
     Files open for reading are pyarrow's own: Python between them and their readers costs a third more CPU time.
     """
-
-    def __init__(self, hdfs: LibhdfsHdfs) -> None:
-        self._hdfs = hdfs
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Handler) and self._hdfs is other._hdfs
-
-    def __hash__(self) -> int:
-        return id(self._hdfs)
-
-    def get_type_name(self) -> str:
-        return "libhdfs"
-
-    def normalize_path(self, path: str) -> str:
-        return path
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
         return self._ask(paths[0] if paths else "/", lambda hadoop: hadoop.get_file_info(paths))
@@ -166,14 +151,8 @@ class _Handler(fs.FileSystemHandler):
     def delete_dir_contents(self, path: str, missing_dir_ok: bool) -> None:
         self._ask(path, lambda hadoop: hadoop.delete_dir_contents(path, missing_dir_ok=missing_dir_ok))
 
-    def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError("nobody empties a whole HDFS")
-
     def delete_file(self, path: str) -> None:
         self._ask(path, lambda hadoop: hadoop.delete_file(path))
-
-    def move(self, src: str, dest: str) -> None:
-        self._hdfs.replace(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:
         self._ask(src, lambda hadoop: hadoop.copy_file(src, dest))

@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import fs
 
 from etl.filesystems import WRITE_BUFFER_BYTES
-from etl.hdfs import HdfsFilesystem, writable
+from etl.hdfs import HdfsFilesystem, HdfsHandler, writable
 
 
 class NativeHdfs(HdfsFilesystem):
@@ -26,23 +26,8 @@ class NativeHdfs(HdfsFilesystem):
         return pyarrow.BufferedOutputStream(writable(self, path, self.create(path)), WRITE_BUFFER_BYTES)
 
 
-class _Handler(fs.FileSystemHandler):
+class _Handler(HdfsHandler[HdfsFilesystem]):
     """What pyarrow calls; each call is one or a few of the NameNode."""
-
-    def __init__(self, hdfs: HdfsFilesystem) -> None:
-        self._hdfs = hdfs
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Handler) and self._hdfs is other._hdfs
-
-    def __hash__(self) -> int:
-        return id(self._hdfs)
-
-    def get_type_name(self) -> str:
-        return "hdfs-native"
-
-    def normalize_path(self, path: str) -> str:
-        return path
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
         return [self._info(path) for path in paths]
@@ -76,15 +61,9 @@ class _Handler(fs.FileSystemHandler):
         for info in self.get_file_info_selector(selector):
             self.delete_dir(info.path)
 
-    def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError("nobody empties a whole HDFS")
-
     def delete_file(self, path: str) -> None:
         if not self._ask(path, lambda client: client.delete(path, recursive=False)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._hdfs.uri(path))
-
-    def move(self, src: str, dest: str) -> None:
-        self._hdfs.replace(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:
         with self.open_input_stream(src) as source, self.open_output_stream(dest, None) as target:
