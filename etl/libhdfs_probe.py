@@ -6,12 +6,11 @@ It prints the libhdfs.so that pyarrow has loaded. What Java says goes to standar
 import os
 import re
 import resource
-import sys
 from pathlib import Path
 
 from pyarrow import fs
 
-from etl.errors import DEBUG_VARIABLE, EnvironmentFailure, run_reporting
+from etl.errors import DEBUG_VARIABLE, EnvironmentFailure, end_process, run_reporting
 from etl.hdfs_settings import HdfsSettings
 from etl.libhdfs_driver import start_environment
 
@@ -39,7 +38,4 @@ def _loaded() -> str:
 
 
 if __name__ == "__main__":
-    status = run_reporting(main)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # a JVM must not keep this process
+    end_process(run_reporting(main))

@@ -6,17 +6,15 @@ removes it. It prints a line of JSON per step. With ``--remove`` it only removes
 
 import argparse
 import json
-import os
 import resource
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pyarrow import fs
 
-from etl.errors import EnvironmentFailure, run_reporting
+from etl.errors import EnvironmentFailure, end_process, run_reporting
 from etl.storage import Place, open_place
 
 CONTENT = bytes(range(256)) * 256
@@ -107,7 +105,4 @@ def _print(**told: object) -> None:
 
 
 if __name__ == "__main__":
-    status = run_reporting(main)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # a JVM or a client's threads must not keep this process
+    end_process(run_reporting(main))

@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from etl.entry import invoke
-from etl.errors import INTERRUPTED, UsageError, run_reporting
+from etl.errors import INTERRUPTED, UsageError, end_process, run_reporting
 from train.settings import Settings, command
 
 
@@ -110,10 +110,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
             raised.append(error)  # and with it its frames: to delete tf.data's iterators is to wait for their reading
             raise
 
-    status = run_reporting(run, f"rank {rank}: " if rank is not None else "")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    end_process(run_reporting(run, f"rank {rank}: " if rank is not None else ""))
 
 
 def main() -> NoReturn:

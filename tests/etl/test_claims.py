@@ -26,7 +26,7 @@ HOLDER = textwrap.dedent(
     """
     import sys
     from etl import claims
-    from etl.errors import run_reporting
+    from etl.errors import end_process, run_reporting
     from etl.publishing import publish_bytes
     from etl.storage import open_place
 
@@ -48,7 +48,7 @@ HOLDER = textwrap.dedent(
             print("done", flush=True)
         return 0
 
-    sys.exit(run_reporting(main))
+    end_process(run_reporting(main))
     """
 )
 
