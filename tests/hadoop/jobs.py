@@ -21,6 +21,7 @@ class JobRun:
     """One start of a stage's command with ``-r hadoop``, in a session of its own. None outlives its test."""
 
     all: ClassVar[list["JobRun"]] = []
+    later_s = 0.0
 
     def __init__(self, cluster: Cluster, log: Path, *words: object) -> None:
         self.cluster = cluster
@@ -61,10 +62,16 @@ class JobRun:
             time.sleep(POLL_S)
 
     def mapper(self) -> Process:
-        return self.wait_for("a mapper", lambda: tasks(self.cluster, "--mapper"))
+        return self._task("--mapper")
 
     def reducer(self) -> Process:
-        return self.wait_for("a reducer", lambda: tasks(self.cluster, "--reducer"))
+        return self._task("--reducer")
+
+    def _task(self, kind: str) -> Process:
+        """A task of this kind, so long after it began as ``later_s`` says."""
+        found = self.wait_for(f"a {kind}", lambda: tasks(self.cluster, kind))
+        time.sleep(self.later_s)
+        return found
 
     def master(self) -> Process:
         return self.wait_for("an application master", lambda: masters(self.cluster))
