@@ -9,7 +9,7 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +38,11 @@ Hdfs = TypeVar("Hdfs", bound="HdfsFilesystem")
 def is_transient(error: Exception) -> bool:
     """Whether the same call may go through a moment later."""
     return isinstance(error, HdfsFailure) and error.transient
+
+
+def unless_said(defaults: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
+    """Those of our ``defaults`` that the site's configuration says nothing of."""
+    return {name: value for name, value in defaults.items() if name not in site}
 
 
 class HdfsFilesystem(Filesystem):
@@ -69,8 +74,7 @@ class HdfsFilesystem(Filesystem):
         return self._client
 
     def _connect(self) -> hdfs_native.Client:
-        site = site_configuration()
-        patience = {name: value for name, value in _PATIENCE.items() if name not in site}
+        patience = unless_said(_PATIENCE, site_configuration())
         with self.explaining("/"):
             return hdfs_native.Client(f"hdfs://{self.authority}", patience)
 
@@ -106,15 +110,18 @@ class HdfsFilesystem(Filesystem):
 
     def create(self, path: str) -> hdfs_native.FileWriter:
         """A new file, in a folder that is there, open for writing with hdfs-native."""
-        options = hdfs_native.WriteOptions(
+        with self.explaining(path):
+            return self.client.create(path, self.write_options(overwrite=False, create_parent=False))
+
+    def write_options(self, overwrite: bool, create_parent: bool) -> hdfs_native.WriteOptions:
+        """How hdfs-native makes a file, by our settings."""
+        return hdfs_native.WriteOptions(
             block_size=self.settings.block_size_bytes,
             replication=self.settings.replication,
             permission=0o644,
-            overwrite=False,
-            create_parent=False,
+            overwrite=overwrite,
+            create_parent=create_parent,
         )
-        with self.explaining(path):
-            return self.client.create(path, options)
 
     def sync(self, path: str) -> None:
         """A closed file is on its DataNodes."""

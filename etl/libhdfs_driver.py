@@ -16,7 +16,7 @@ from pyarrow import fs
 from etl.errors import DEBUG_VARIABLE
 from etl.filesystems import WRITE_BUFFER_BYTES
 from etl.hadoop_site import class_path, java_home, libhdfs_folder, site_configuration
-from etl.hdfs import HdfsFilesystem, HdfsHandler, writable
+from etl.hdfs import HdfsFilesystem, HdfsHandler, unless_said, writable
 
 DEFAULT_REPLICATION = 3  # Hadoop's own, where the site says nothing
 # As few tries and seconds as hdfs-native takes by our settings.
@@ -81,7 +81,7 @@ class LibhdfsHdfs(HdfsFilesystem):
                 user=self.settings.user,
                 replication=replication,
                 default_block_size=self.settings.block_size_bytes,
-                extra_conf={name: value for name, value in _PATIENCE.items() if name not in site},
+                extra_conf=unless_said(_PATIENCE, site),
             )
 
 

@@ -79,10 +79,7 @@ class _Handler(HdfsHandler[HdfsFilesystem]):
 
     def open_output_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
         del metadata
-        settings = self._hdfs.settings
-        options = hdfs_native.WriteOptions(
-            block_size=settings.block_size_bytes, replication=settings.replication, permission=0o644, overwrite=True
-        )
+        options = self._hdfs.write_options(overwrite=True, create_parent=True)
         return writable(self._hdfs, path, self._ask(path, lambda client: client.create(path, options)))
 
     def open_append_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:

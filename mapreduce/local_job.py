@@ -1,6 +1,5 @@
 """A stage's tasks on this machine, by mrjob's inline and local runners: in this process, or one process per core."""
 
-import ctypes
 import logging
 import os
 import re
@@ -13,9 +12,9 @@ from typing import Any, NoReturn
 from mrjob.step import StepFailedException
 
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
+from mapreduce.orphans import end_with_parent
 
 DRIVER_PID = "RINGSLICE_DRIVER_PID"
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def run_here(job: Any) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def end_with_driver(driver_pid: int) -> None:
 
     Raises KeyboardInterrupt where the parent is gone already.
     """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     status = Path(f"/proc/{os.getppid()}/stat").read_text()
     if int(status.rpartition(")")[2].split()[1]) != driver_pid:  # its fourth field: the parent's parent (proc(5))
         raise KeyboardInterrupt

@@ -3,7 +3,6 @@
 As mrjob has it, eight JVMs run one after the other before a job is submitted; here only the one that submits it.
 """
 
-import ctypes
 import functools
 import re
 import signal
@@ -21,10 +20,8 @@ from mrjob.hadoop import HadoopJobRunner
 from mrjob.logs.step import _interpret_hadoop_jar_command_stderr
 
 from etl.storage import READ_BUFFER_BYTES, open_place
-
-POLL_INTERVAL_S = 0.5
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LIBC = ctypes.CDLL(None)
+from mapreduce.orphans import end_with_parent
+from mapreduce.work import POLL_INTERVAL_S
 
 
 class HdfsFiles(HadoopFilesystem):
@@ -85,7 +82,7 @@ class YarnRunner(HadoopJobRunner):
                 stderr=subprocess.STDOUT,
                 env=env,
                 start_new_session=True,
-                preexec_fn=_end_with_driver,
+                preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),
             ) as client:
                 try:
                     while client.poll() is None and not self.follow():
@@ -103,7 +100,3 @@ class YarnRunner(HadoopJobRunner):
 
     def _pick_error(self, log_interpretation: dict[str, Any], step_type: str) -> None:
         """Causes are read from the attempts' own output."""
-
-
-def _end_with_driver() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
