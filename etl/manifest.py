@@ -1,56 +1,28 @@
 """The manifest of a set of slices: how it is made from the finished slices, and what readers take from it."""
 
-import math
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
 from etl import tables
 from etl.config import NormalizeConfig
-from etl.errors import DataError
+from etl.errors import DataError, UsageError
+from etl.pixel_sums import PixelSums
+from etl.shares import worker_of
 from etl.slices import blocks_place, facts_place
 from etl.stages import SLICES_FORMAT, Stage, require
 from etl.storage import Place
 
-EXAMPLES_FILE = "examples.parquet"
-BLOCKS_FILE = "blocks.parquet"
-CLASS_COUNTS_FILE = "class_counts.parquet"
-
-
-@dataclass
-class PixelSums:
-    """Exact sums of the training split's pixels and of their squares, by channel; ``pixels`` counts one channel's."""
-
-    pixels: int = 0
-    sums: list[int] = field(default_factory=list)
-    squares: list[int] = field(default_factory=list)
-
-    def add(self, rows: pa.Table) -> None:
-        """Add the images of these rows (columns width, height, sums, squares)."""
-        if not rows.num_rows:
-            return
-        areas = rows["width"].to_numpy().astype(np.int64) * rows["height"].to_numpy()
-        self.pixels += int(areas.sum())
-        self.sums = _add(self.sums, rows["sums"])
-        self.squares = _add(self.squares, rows["squares"])
-
-    def to_json(self) -> dict[str, Any]:
-        """With mean and standard deviation on the scale 0 to 255, rounded once, from the exact sums."""
-        mean = [total / self.pixels for total in self.sums]
-        variances = [
-            (self.pixels * square - total * total) / (self.pixels * self.pixels)
-            for total, square in zip(self.sums, self.squares, strict=True)
-        ]
-        std = [math.sqrt(variance) for variance in variances]
-        return {"mean": mean, "std": std, "pixels": self.pixels, "sums": self.sums, "squares": self.squares}
-
-
-def _add(sums: list[int], column: pa.ChunkedArray) -> list[int]:
-    more = column.combine_chunks().values.to_numpy().reshape(len(column), -1).sum(axis=0)
-    return [have + int(value) for have, value in zip(sums or [0] * len(more), more, strict=True)]
+EXAMPLES, BLOCKS, CLASS_COUNTS, DEPARTED = "examples", "blocks", "class_counts", "departed"
+EXAMPLES_FILE = f"{EXAMPLES}.parquet"
+BLOCKS_FILE = f"{BLOCKS}.parquet"
+CLASS_COUNTS_FILE = f"{CLASS_COUNTS}.parquet"
+DEPARTED_FILE = f"{DEPARTED}.parquet"
 
 
 def build_manifest(
@@ -58,41 +30,76 @@ def build_manifest(
     identity: Mapping[str, Any],
     normalized: Mapping[str, Any],
     slices: Sequence[tuple[str, str, int]],
+    *,
     statistics: PixelSums,
+    left_out: Mapping[str, int],
+    departed: pa.Table,
 ) -> dict[str, Any]:
     """Check every slice of ``slices`` (split, name, examples), write the tables beside them, return the manifest.
+
+    ``left_out`` counts good images that were not dealt, by cause; ``departed`` are rows of `tables.DEPARTED`.
 
     Raises DataError where a slice is missing or holds another number of examples.
     """
     folder = stage.folder
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
-    image = NormalizeConfig.from_json(normalized["config"])
-    return {
-        "format": SLICES_FORMAT,
-        **identity,
-        "classes": normalized["classes"],
-        "image": {
-            "height": image.height,
-            "width": image.width,
-            "channels": image.channels,
-            "format": image.format.upper(),
-        },
-        "splits": {
-            split: _split(facts, split, len(normalized["classes"]))
-            for split in dict.fromkeys(split for split, _, _ in slices)
-        },
-        "statistics": statistics.to_json(),
-        "tables": {
-            "examples": _write(
-                stage, EXAMPLES_FILE, tables.EXAMPLES, (tables.read_table(facts_place(folder, name)) for name in names)
-            ),
-            "blocks": _write(
-                stage, BLOCKS_FILE, tables.BLOCKS, (tables.read_table(blocks_place(folder, name)) for name in names)
-            ),
-            "class_counts": _write(stage, CLASS_COUNTS_FILE, tables.CLASS_COUNTS, [_class_counts(facts)]),
-        },
-    }
+    config, image = identity["config"], NormalizeConfig.from_json(normalized["config"])
+    examples = (tables.read_table(facts_place(folder, name)) for name in names)
+    blocks = (tables.read_table(blocks_place(folder, name)) for name in names)
+    return with_checksum(
+        {
+            "format": SLICES_FORMAT,
+            **identity,
+            "classes": normalized["classes"],
+            "image": {
+                "height": image.height,
+                "width": image.width,
+                "channels": image.channels,
+                "format": image.format.upper(),
+            },
+            "splits": {
+                split: _split(facts, split, len(normalized["classes"]), config)
+                for split in dict.fromkeys(split for split, _, _ in slices)
+            },
+            "statistics": statistics.to_json(),
+            "left_out": dict(left_out),
+            "tables": {
+                EXAMPLES: _write(stage, EXAMPLES_FILE, tables.EXAMPLES, examples),
+                BLOCKS: _write(stage, BLOCKS_FILE, tables.BLOCKS, blocks),
+                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, tables.CLASS_COUNTS, [_class_counts(facts)]),
+                DEPARTED: _write(stage, DEPARTED_FILE, tables.DEPARTED, [departed]),
+            },
+        }
+    )
+
+
+def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of this ``content`` and its checksum.
+
+    The checksum is the SHA-256 of the content as JSON in UTF-8, with sorted keys and nothing between tokens.
+    """
+    return {**content, "checksum": _checksum(content)}
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def read_manifest(stage: Stage) -> dict[str, Any]:
+    """The manifest of finished slices.
+
+    Raises UsageError where there is none of this version, DataError where it is not as it was written.
+    """
+    manifest = stage.read_marker()
+    content = {name: value for name, value in manifest.items() if name != "checksum"}
+    if manifest.get("checksum") != _checksum(content):
+        raise DataError(
+            f"{stage.marker} was edited or damaged: its checksum is not that of its content;"
+            " put the original back, or run shard again with --overwrite"
+        )
+    return manifest
 
 
 def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[str, Any]:
@@ -109,16 +116,41 @@ def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[s
     return facts
 
 
-def _split(facts: list[dict[str, Any]], split: str, classes: int) -> dict[str, Any]:
+def _split(facts: list[dict[str, Any]], split: str, classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
     own = [each for each in facts if each["split"] == split]
-    by_class = [sum(each["by_label"].get(str(label), 0) for each in own) for label in range(classes)]
-    kept = ("name", "records", "bytes", "sha256", "index_sha256")
-    return {
+    kept = ("name", "records", "blocks", "bytes", "sha256")
+    slices = [{name: each[name] for name in kept} for each in own]
+    told: dict[str, Any] = {
         "records": sum(each["records"] for each in own),
         "bytes": sum(each["bytes"] for each in own),
-        "by_class": by_class,
-        "slices": [{name: each[name] for name in kept} for each in own],
+        "by_class": _by_class(own, classes),
+        "slices": slices,
     }
+    if split == "train" and config["groups"] > 1:
+        for number, each in enumerate(slices):
+            each["group"], each["worker"] = worker_of(number, config["workers"], config["groups"])
+        told["groups"] = [
+            _group([each for each in slices if each["group"] == group]) for group in range(config["groups"])
+        ]
+    return told
+
+
+def _group(slices: list[dict[str, Any]]) -> dict[str, Any]:
+    workers: Counter[int] = Counter()
+    for each in slices:
+        workers[each["worker"]] += each["records"]
+    return {
+        "records": sum(each["records"] for each in slices),
+        "bytes": sum(each["bytes"] for each in slices),
+        "workers": [{"records": workers[worker]} for worker in sorted(workers)],
+    }
+
+
+def _by_class(facts: list[dict[str, Any]], classes: int) -> list[int]:
+    total: Counter[str] = Counter()
+    for each in facts:
+        total.update(each["by_label"])
+    return [total[str(label)] for label in range(classes)]
 
 
 def _class_counts(facts: list[dict[str, Any]]) -> pa.Table:
@@ -137,11 +169,15 @@ def _write(stage: Stage, name: str, schema: pa.Schema, parts: Any) -> dict[str, 
 
 @dataclass(frozen=True)
 class Slice:
-    """One slice as the manifest names it; ``name`` is its path below the manifest without an ending."""
+    """One slice as the manifest names it; ``name`` is its path below the manifest without an ending.
+
+    ``group`` is the group of workers that it was cut for, None where there is one for all.
+    """
 
     name: str
     records: int
     size_bytes: int
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +199,9 @@ class Manifest:
         try:
             image, statistics = marker["image"], marker["statistics"]
             splits = {
-                name: tuple(Slice(each["name"], each["records"], each["bytes"]) for each in split["slices"])
+                name: tuple(
+                    Slice(each["name"], each["records"], each["bytes"], each.get("group")) for each in split["slices"]
+                )
                 for name, split in marker["splits"].items()
             }
             return cls(
@@ -178,3 +216,15 @@ class Manifest:
             )
         except KeyError as error:
             raise DataError(f"the manifest lacks {error}; it was damaged or written by something else") from None
+
+    def of_group(self, group: int) -> Self:
+        """The same, but the training split has the slices of one group of workers only.
+
+        Raises UsageError where there is no such group.
+        """
+        groups = sorted({each.group for each in self.splits["train"] if each.group is not None})
+        if group not in groups:
+            known = f"these slices have the groups 0 to {groups[-1]}" if groups else "these slices have no groups"
+            raise UsageError(f"--group {group}: {known}; cut some with: ringslice shard --groups N")
+        own = tuple(each for each in self.splits["train"] if each.group == group)
+        return replace(self, splits={**self.splits, "train": own})

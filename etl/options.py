@@ -161,11 +161,29 @@ SHARD_OPTIONS = (
     Option("--name", "Name of the slices: they go to ROOT/slices/NAME.", default="default"),
     Option(
         "--split",
-        "Splits: 'train=0.8,validation=0.1,test=0.1', or 'source' for the source's own."
-        " Default: the source's own where every image has one, else those fractions.",
+        "Splits by fraction: 'train=0.8,validation=0.1,test=0.1', by number: 'train=rest,test=1000', or 'source' for"
+        " the source's own. Default: the source's own where every image has one, else those fractions.",
         parse_split,
         metavar="SPLIT",
     ),
+    Option(
+        "--group-by",
+        "Keep all images that share a value of this column (a patient, a video) in one split, by a seeded hash of the"
+        " value: fractions then hold about, not exactly. Columns come from: ringslice ingest --columns.",
+        metavar="COLUMN",
+    ),
+    Option(
+        "--splits-from",
+        "Keep every key in the split that it has in earlier slices, and deal only new ones: a manifest.json, a folder"
+        " of slices, a name of slices of this ROOT, or 'newest'.",
+        metavar="MANIFEST",
+    ),
+    Option(
+        "--remove",
+        "Leave out the keys in this text file, one on each line, now and in all slices made --splits-from these.",
+        metavar="FILE",
+    ),
+    Option("--drop-duplicates", "Of images with the same content deal the first one only.", parse=None),
     Option(
         "--partition",
         "stratified: every class within one example on every slice; uniform: at random over all.",
@@ -180,11 +198,19 @@ SHARD_OPTIONS = (
         metavar="N",
     ),
     Option(
+        "--groups",
+        "Groups that the workers form: slices lie in folders by group and worker, and a run can train on one group.",
+        positive,
+        "1",
+        metavar="N",
+    ),
+    Option(
         "--slices",
-        "Slices of the training split, rounded up to a multiple of --workers. Default: about 200 MB each.",
+        "Slices of the training split, rounded up to a multiple of --workers. Default: by --slice-size.",
         positive,
         metavar="N",
     ),
+    Option("--slice-size", "About how large a slice is, without --slices.", parse_bytes, "200MB", metavar="SIZE"),
     Option("--seed", "Seed of splits, slices and order.", int, "0", metavar="N"),
 )
 

@@ -121,5 +121,20 @@ def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """``value`` as the JSON text that markers are written in: the same value, the same bytes."""
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    """``value`` as the JSON text that markers are written in: the same value, the same bytes.
+
+    What holds no object or list of its own stands on one line.
+    """
+    return (_json_text(value, 0) + "\n").encode()
+
+
+def _json_text(value: object, depth: int) -> str:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    if not any(isinstance(child, dict | list | tuple) and child for child in children):
+        return json.dumps(value, ensure_ascii=False)
+    indent = "\n" + " " * (depth + 1)
+    items = [_json_text(child, depth + 1) for child in children]
+    if isinstance(value, dict):
+        items = [f"{json.dumps(str(key), ensure_ascii=False)}: {item}" for key, item in zip(value, items, strict=True)]
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    return f"{opening}{indent}" + f",{indent}".join(items) + "\n" + " " * depth + closing

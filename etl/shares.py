@@ -26,23 +26,54 @@ def apportion(total: int, fractions: Sequence[Fraction]) -> list[int]:
     return counts
 
 
-def split_counts(sizes: Sequence[int], fractions: Sequence[Fraction]) -> Integers:
-    """How many examples of each stratum each split gets: int64 of shape (strata, splits).
+def round_quotas(quotas: Sequence[Sequence[Fraction]]) -> Integers:
+    """A controlled rounding of ``quotas`` (strata x splits, at most three splits, rows adding up to whole numbers).
 
-    A controlled rounding of ``sizes[s] * fractions[j]``: rows add up to ``sizes``, columns to `apportion` of the whole,
-    each cell is within one of its fraction. Every cell gets its floor; what is left of a row goes, one each, to the
-    splits that lack most (the greedy step of Gale and Ryser's theorem, so it never runs out), then those with the
-    larger remainder.
+    Rows keep their sums, columns become `apportion` of the whole, each cell is within one of its quota. Every cell
+    gets its floor; what is left of a row goes, one each, to the splits that lack most (the greedy step of Gale and
+    Ryser's theorem, which never runs out here), then those with the larger remainder.
     """
-    totals = apportion(sum(sizes), fractions)
-    counts = np.array([[int(size * fraction) for fraction in fractions] for size in sizes], dtype=np.int64)
+    rows = [sum(row, Fraction(0)) for row in quotas]
+    columns = [sum(column, Fraction(0)) for column in zip(*quotas, strict=True)]
+    total = int(sum(rows))
+    totals = apportion(total, [column / total for column in columns]) if total else [0] * len(columns)
+    counts = np.array([[int(quota) for quota in row] for row in quotas], dtype=np.int64).reshape(len(rows), -1)
     lacking = [int(lack) for lack in np.array(totals) - counts.sum(axis=0)]
-    for s, size in enumerate(sizes):
-        order = sorted(range(len(fractions)), key=lambda j: (-lacking[j], counts[s, j] - size * fractions[j], j))
-        for j in order[: size - int(counts[s].sum())]:
+    for s, row in enumerate(quotas):
+        order = sorted(range(len(row)), key=lambda j: (-lacking[j], counts[s, j] - row[j], j))
+        for j in order[: int(rows[s]) - int(counts[s].sum())]:
             counts[s, j] += 1
             lacking[j] -= 1
     return counts
+
+
+def split_counts(sizes: Sequence[int], fractions: Sequence[Fraction]) -> Integers:
+    """How many examples of each stratum each split gets: int64 of shape (strata, splits)."""
+    return round_quotas([[size * fraction for fraction in fractions] for size in sizes])
+
+
+def top_up(known: Integers, free: Sequence[int], fractions: Sequence[Fraction]) -> Integers:
+    """How many of the ``free`` examples of each stratum each split gets, where it has ``known`` ones already.
+
+    ``known`` is int64 of shape (strata, splits), and so is the result: what brings each split nearest to its fraction
+    of all, without taking anything away from another.
+    """
+    quotas = []
+    for have, size in zip(known.tolist(), free, strict=True):
+        whole = sum(have) + size
+        wanted = [max(Fraction(0), whole * fraction - own) for fraction, own in zip(fractions, have, strict=True)]
+        scale = Fraction(size) / (sum(wanted) or 1)
+        quotas.append([each * scale for each in wanted])
+    return round_quotas(quotas)
+
+
+def worker_of(number: int, workers: int, groups: int) -> tuple[int, int]:
+    """Group of workers, and worker within it, that the ``number``-th of a split's slices belongs to.
+
+    Examples are dealt to slices in turn, so dealing the slices in turn to groups and within them to workers keeps
+    any two groups, and any two workers, within one example of each other too.
+    """
+    return number % groups, number % workers // groups
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from etl import tables
 from etl.errors import DataError
 from etl.example import parse
 from etl.publishing import OutputFile, publish_bytes, publishing
+from etl.shares import worker_of
 from etl.stages import WORK_FOLDER
 from etl.storage import Place
 from etl.tfrecord import frame, index_bytes
@@ -19,16 +20,32 @@ BLOCK_BYTES = 1 << 20
 BLOCK_RECORDS = 256
 
 Row = dict[str, Any]
+# A serialized example, the part that it came from, and the SHA-256 (32 bytes) of its source image.
+DealtExample = tuple[bytes, str, bytes]
 
 
-def slice_name(split: str, number: int, count: int) -> str:
-    """``train/train-00002-of-00008``: the path of a slice below its manifest, without an ending."""
-    return f"{split}/{split}-{number:05d}-of-{count:05d}"
+def slice_name(split: str, number: int, count: int, *within: str) -> str:
+    """``train/train-00002-of-00008``: the path of a slice below its manifest, without an ending.
+
+    ``within`` are folders that it lies in besides that of its split.
+    """
+    return "/".join((split, *within, f"{split}-{number:05d}-of-{count:05d}"))
 
 
-def slice_names(slices: dict[str, int]) -> list[tuple[str, str]]:
-    """(split, name) of every slice, numbered through, for so many slices by split."""
-    return [(split, slice_name(split, number, count)) for split, count in slices.items() for number in range(count)]
+def slice_names(slices: dict[str, int], workers: int = 1, groups: int = 1) -> list[tuple[str, str]]:
+    """(split, name) of every slice, numbered through, for so many slices by split.
+
+    With several ``groups`` of workers the training split's slices lie in folders by group and worker.
+    """
+    names = []
+    for split, count in slices.items():
+        for number in range(count):
+            within: tuple[str, ...] = ()
+            if groups > 1 and split == "train":
+                group, worker = worker_of(number, workers, groups)
+                within = (f"group-{group}", f"worker-{worker}")
+            names.append((split, slice_name(split, number, count, *within)))
+    return names
 
 
 def facts_place(folder: Place, name: str) -> Place:
@@ -68,8 +85,9 @@ class _SliceWriter:
         self.labels: Counter[int] = Counter()
         self.blocks = BlockCounter(name)
 
-    def add(self, data: bytes) -> None:
-        """Append a serialized example."""
+    def add(self, dealt: DealtExample) -> None:
+        """Append an example."""
+        data, source, sha256 = dealt
         example = parse(data)
         record, crc = frame(data)
         self.blocks.add(record, self.rows.rows, self._output.size_bytes)
@@ -81,6 +99,8 @@ class _SliceWriter:
             "crc32c": crc,
             "width": example.width,
             "height": example.height,
+            "source": source,
+            "sha256": sha256,
         }
         self.rows.add(row | self._told)
         self.labels[example.label] += 1
@@ -88,9 +108,9 @@ class _SliceWriter:
 
 
 def write_slice(
-    folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[bytes]
+    folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[DealtExample]
 ) -> dict[str, Any]:
-    """Publish one slice of serialized ``examples`` in their order: its file, its index, then its rows and facts.
+    """Publish one slice of ``examples`` in their order: its file, its index, then its rows and facts.
 
     ``planned`` are its split, its name and how many examples it is to have; what is written lies in the folder
     ``attempts`` until it is published. Returns the facts.
@@ -100,22 +120,22 @@ def write_slice(
     split, name, expected = planned
     with publishing(folder / f"{name}.tfrecord", attempts) as output:
         writer = _SliceWriter(split, name, output)
-        for data in examples:
-            writer.add(data)
+        for example in examples:
+            writer.add(example)
         records = writer.rows.rows
         if records != expected:
             raise DataError(f"slice {name} got {records} of {expected} examples; run again with --overwrite")
     rows = writer.rows.table()
     index = index_bytes(rows["offset"].to_pylist(), rows["size"].to_pylist())
-    published = publish_bytes(folder / f"{name}.idx", attempts, index)
+    publish_bytes(folder / f"{name}.idx", attempts, index)
     tables.write_table(blocks_place(folder, name), attempts, tables.table_of(tables.BLOCKS, writer.blocks.rows))
     facts = {
         "split": split,
         "name": name,
         "records": records,
+        "blocks": len(writer.blocks.rows),
         "bytes": output.size_bytes,
         "sha256": output.sha256,
-        "index_sha256": published.sha256,
         "by_label": {str(label): count for label, count in sorted(writer.labels.items())},
     }
     tables.write_table(facts_place(folder, name), attempts, rows, facts)

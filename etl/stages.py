@@ -26,7 +26,7 @@ from etl.storage import Place
 
 RAW_FORMAT = "ringslice.raw/1"
 NORMALIZED_FORMAT = "ringslice.normalized/1"
-SLICES_FORMAT = "ringslice.slices/1"
+SLICES_FORMAT = "ringslice.slices/2"
 
 RUN_FILE = "run.json"
 WORK_FOLDER = "_work"
@@ -264,7 +264,12 @@ def slices_stage(root: Place, name: str) -> Stage:
     """The slices called ``name``. Raises UsageError for a name that is no plain file name."""
     if not is_folder_name(name):
         raise UsageError(f"--name {name!r} is no plain folder name; give something like 'default' or 'eight-workers'")
-    return Stage("shard", root / "slices" / name, "manifest.json", SLICES_FORMAT)
+    return slices_stage_in(root / "slices" / name)
+
+
+def slices_stage_in(folder: Place) -> Stage:
+    """The slices in this folder."""
+    return Stage("shard", folder, "manifest.json", SLICES_FORMAT)
 
 
 def is_folder_name(name: str) -> bool:

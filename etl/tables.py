@@ -69,7 +69,8 @@ REJECTS = pa.schema(
     ]
 )
 
-# One row per example of the slices, in the order of the slices: offset and size as in ROWS, in the slice's file.
+# One row per example of the slices, in the order of the slices: offset and size as in ROWS, in the slice's file; source
+# is the part that it came from, sha256 that of the source image.
 EXAMPLES = pa.schema(
     [
         ("key", pa.string()),
@@ -81,8 +82,17 @@ EXAMPLES = pa.schema(
         ("crc32c", pa.uint32()),
         ("width", pa.int32()),
         ("height", pa.int32()),
+        ("source", pa.string()),
+        ("sha256", pa.binary(32)),
     ]
 )
+
+# One row per key that earlier slices had and these have not. A key that comes back goes to the split that it had, one
+# that was removed by a list does not come back.
+DEPARTED = pa.schema([("key", pa.string()), ("split", pa.string()), ("removed", pa.bool_())])
+
+# What becomes of each image of the parts, in their order: the number of its split in SPLIT_NAMES, or -2: left out.
+FATES = pa.schema([("fate", pa.int8())])
 
 # One row per block, a run of neighbouring records of a slice: crc32c is that of all its bytes, framing included.
 BLOCKS = pa.schema(
@@ -101,6 +111,8 @@ CLASS_COUNTS = pa.schema(
     [("slice", pa.string()), ("split", pa.string()), ("label", pa.int32()), ("records", pa.int64())]
 )
 
+GROUP_ROWS = 1 << 16
+
 _FACTS = b"ringslice"
 
 
@@ -116,16 +128,31 @@ def write_table(final: Place, attempts: Place, table: pa.Table, facts: Mapping[s
 
 
 def write_tables(final: Place, attempts: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
-    """Publish ``parts`` as one Parquet file, a row group for each; returns it and the number of its rows."""
+    """Publish ``parts`` as one Parquet file of row groups of `GROUP_ROWS`; returns it and the number of its rows."""
     rows = 0
     with (
         publishing(final, attempts) as output,
         pq.ParquetWriter(pa.PythonFile(_Sink(output), mode="w"), schema, compression="zstd") as writer,
     ):
-        for part in parts:
-            writer.write_table(part.replace_schema_metadata(None), row_group_size=max(1, part.num_rows))
-            rows += part.num_rows
+        for group in _regrouped(parts):
+            writer.write_table(group.replace_schema_metadata(None), row_group_size=GROUP_ROWS)
+            rows += group.num_rows
     return output, rows
+
+
+def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of ``parts`` in tables of `GROUP_ROWS`, the last one shorter."""
+    waiting: list[pa.Table] = []
+    number = 0
+    for part in parts:
+        waiting.append(part)
+        number += part.num_rows
+        while number >= GROUP_ROWS:
+            whole = pa.concat_tables(waiting)
+            yield whole.slice(0, GROUP_ROWS)
+            waiting, number = [whole.slice(GROUP_ROWS)], number - GROUP_ROWS
+    if number:
+        yield pa.concat_tables(waiting)
 
 
 class _Sink(io.RawIOBase):
@@ -183,12 +210,34 @@ def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
         return table
 
 
-def iterate_groups(place: Place) -> Iterator[pa.Table]:
+def iterate_groups(place: Place, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The row groups of a table, one by one. Raises DataError where it cannot be read as one."""
     with _reading(place) as source:
         file = pq.ParquetFile(source)
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group)
+            yield file.read_row_group(group, columns)
+
+
+def read_range(place: Place, start: int, stop: int, columns: list[str] | None = None) -> pa.Table:
+    """Rows ``start`` to before ``stop`` of a table; only the row groups that hold them are read.
+
+    Raises DataError where it cannot be read, or has not as many rows.
+    """
+    with _reading(place) as source:
+        file = pq.ParquetFile(source)
+        groups: list[int] = []
+        first = passed = 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if passed < stop and start < passed + rows:
+                first = first if groups else passed
+                groups.append(group)
+            passed += rows
+        if passed < stop:
+            raise ValueError(f"{passed} rows where there should be {stop} or more")
+        if not groups:
+            return file.schema_arrow.empty_table().select(columns or file.schema_arrow.names)
+        return file.read_row_groups(groups, columns).slice(start - first, stop - start)
 
 
 def read_facts(place: Place) -> dict[str, Any]:

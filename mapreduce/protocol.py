@@ -20,15 +20,15 @@ def unescape(data: bytes) -> bytes:
 
 
 class RecordProtocol:
-    """An mrjob protocol for a slice's key, an order within the slice (hexadecimal digits) and an example's bytes.
+    """An mrjob protocol for a slice's key, an order within the slice (hexadecimal digits) and an example.
 
-    The line is ``key TAB order TAB bytes``: sorted as text it is sorted by slice, then by order.
+    The line is ``key TAB order TAB source TAB sha256 TAB bytes``: sorted as text it is sorted by slice, then by order.
     """
 
-    def read(self, line: bytes) -> tuple[bytes, tuple[bytes, bytes]]:
-        key, order, data = line.split(b"\t", 2)
-        return key, (order, unescape(data))
+    def read(self, line: bytes) -> tuple[bytes, tuple[bytes, tuple[bytes, str, bytes]]]:
+        key, order, source, sha256, data = line.split(b"\t", 4)
+        return key, (order, (unescape(data), source.decode(), bytes.fromhex(sha256.decode())))
 
-    def write(self, key: bytes, value: tuple[bytes, bytes]) -> bytes:
-        order, data = value
-        return b"%s\t%s\t%s" % (key, order, escape(data))
+    def write(self, key: bytes, value: tuple[bytes, tuple[bytes, str, bytes]]) -> bytes:
+        order, (data, source, sha256) = value
+        return b"%s\t%s\t%s\t%s\t%s" % (key, order, source.encode(), sha256.hex().encode(), escape(data))

@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from etl.config import DEFAULT_SPLIT, Fractions, ShardConfig, parse_split, resolve_slices
-from etl.dealing import Dealing, Strata, resolve_fractions, split_sizes
-from etl.manifest import PixelSums, build_manifest
+from etl import tables
+from etl.config import ShardConfig
+from etl.dealing import Dealing, Strata
+from etl.earlier import find_earlier
+from etl.manifest import build_manifest
 from etl.options import HADOOP, SHARD_OPTIONS
 from etl.parts import read_part, read_rows
-from etl.publishing import publish_bytes
+from etl.pixel_sums import PixelSums
+from etl.planning import Plan, deal_rows, make_plan
+from etl.publishing import json_bytes, publish_bytes
 from etl.shares import SharePlan
-from etl.slices import facts_place, slice_names, write_slice
+from etl.slices import DealtExample, facts_place, slice_names, write_slice
 from etl.stages import WORK_FOLDER, Stage, State, normalized_stage, slices_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, shard_summary
@@ -29,7 +33,9 @@ from mapreduce.protocol import RecordProtocol
 from mapreduce.stagejob import StageJob, main
 from mapreduce.work import Work, worthwhile_tasks
 
-READ_FOLDER = "read"  # below the work folder: an empty file for each part that a mapper is done with
+SUMS_FOLDER = "sums"  # below the work folder: for each part that a mapper is done with its training pixels' sums
+FATES_FILE = "fates.parquet"
+PIXEL_COLUMNS = ["width", "height", "sums", "squares"]
 
 
 class Shard(StageJob):
@@ -40,30 +46,41 @@ class Shard(StageJob):
     INTERNAL_PROTOCOL = RecordProtocol
     SORT_VALUES = True
 
-    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
+    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, DealtExample]]]:
         """From the line of a part: each of its examples, under its slice's key and its order there."""
         normalized = open_place(self.job["root"]) / "normalized"
-        config = ShardConfig.from_json(self.job["config"])
-        plan = SharePlan(np.array(self.job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
-        dealing = Dealing(Strata.of(config, self.job["classes"]), plan, tuple(config.slices), ())
-        reducers = self.job["reducers"]
+        part, reducers = task["part"], self.job["reducers"]
+        rows = read_rows(
+            normalized, part, ["key", "sha256", "label", "split", "offset", "size", "crc32c", *PIXEL_COLUMNS]
+        )
+        dealing = self._dealing()
+        splits, slices = deal_rows(dealing, rows, task, self._fates())
         keys = {
             number: partition_key(number, place % reducers, reducers) for place, number in enumerate(self.job["todo"])
         }
-        rows = read_rows(normalized, task["part"], ["key", "label", "split", "size", "crc32c"])
-        slices = dealing.deal(rows, np.array(task["first"], dtype=np.int64))[1].tolist()
-        examples = read_part(normalized, task["part"], rows)
-        for key, number, data in zip(rows["key"].to_pylist(), slices, examples, strict=True):
+        examples = read_part(normalized, part, rows)
+        columns = (slices.tolist(), rows["key"].to_pylist(), rows["sha256"].to_pylist())
+        for number, key, sha256, data in zip(*columns, examples, strict=True):
             if number in keys:
-                yield keys[number], (order_key(key, config.seed), data)
-        read = open_place(self.job["folder"]) / WORK_FOLDER / READ_FOLDER
-        publish_bytes(read / task["part"], self.attempts, b"")  # for who watches
+                yield keys[number], (order_key(key, dealing.plan.seed), (data, part, sha256))
+        sums = PixelSums()
+        sums.add(rows.filter(splits == dealing.splits.index("train")))
+        publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
 
-    def reducer(self, key: bytes, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
+    def _dealing(self) -> Dealing:
+        config = ShardConfig.from_json(self.job["config"])
+        strata = Strata(self.job["classes"], config.partition == "stratified", self.job["own_splits"])
+        plan = SharePlan(np.array(self.job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
+        return Dealing(strata, plan, tuple(config.slices))
+
+    def _fates(self) -> Place | None:
+        return open_place(self.job["folder"]) / WORK_FOLDER / FATES_FILE if self.job["decided"] else None
+
+    def reducer(self, key: bytes, values: Iterable[tuple[bytes, DealtExample]]) -> Iterator[tuple[str, int]]:
         """All examples of one slice, in their order: write it."""
         split, name, records = planned = self.job["slices"][slice_number(key)]
-        facts = write_slice(open_place(self.job["folder"]), self.attempts, planned, (data for _, data in values))
+        facts = write_slice(open_place(self.job["folder"]), self.attempts, planned, (each for _, each in values))
         self.count_task(0, facts["bytes"])
         self.increment_counter("examples", split, records)
         yield name, records
@@ -72,40 +89,52 @@ class Shard(StageJob):
         return slices_stage(root, values["name"])
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        self.run_record.note(workers=values["workers"])
         self._normalized = normalized_stage(root).read_marker()
-        parts = self._normalized["parts"]
-        config = resolve_config(values, self._normalized)
-        self._identity = {"config": config.to_json(), "input": normalized_stage(root).fingerprint()}
+        self._plan = plan = make_plan(
+            root, values, self._normalized, find_earlier(root, values["splits_from"], self.stage)
+        )
+        self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}
         if self.stage.begin(self._identity, overwrite) is State.DONE:
             return None
-        dealing = Dealing.of_parts(config, len(self._normalized["classes"]), parts)
-        self._statistics = sum_training_pixels(root / "normalized", parts, dealing)
-        records = [int(count) for count in dealing.plan.slice_records()]
-        names = slice_names(config.slices)
+        records = [int(count) for count in plan.dealing.plan.slice_records()]
+        names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
         self._slices = [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
         folder = self.stage.folder
         todo = [number for number, (_, name, _) in enumerate(self._slices) if not facts_place(folder, name).exists()]
-        tasks = worthwhile_tasks(sum(part["bytes"] for part in parts), sum(records))
-        job = {
+        tasks = worthwhile_tasks(sum(part["bytes"] for part in self._normalized["parts"]), sum(records))
+        if plan.decided:
+            tables.write_tables(self.stage.work / FATES_FILE, self.stage.attempts, tables.FATES, plan.decided.tables())
+        job = self._describe_job(root, plan, todo, min(tasks, len(todo)) if runner == HADOOP else 1)
+        return Work(job, plan if todo else [], tasks, sum(records), self._watch)
+
+    def _describe_job(self, root: Place, plan: Plan, todo: list[int], reducers: int) -> dict[str, Any]:
+        return {
             "stage": "shard",
             "root": root.uri,
-            "folder": folder.uri,
-            "config": config.to_json(),
+            "folder": self.stage.folder.uri,
+            "config": plan.config.to_json(),
             "classes": len(self._normalized["classes"]),
-            "counts": dealing.plan.counts.tolist(),
+            "own_splits": plan.dealing.strata.own_splits,
+            "decided": plan.decided is not None,
+            "counts": plan.dealing.plan.counts.tolist(),
             "slices": self._slices,
             "todo": todo,
-            "reducers": min(tasks, len(todo)) if runner == HADOOP else 1,
+            "reducers": reducers,
         }
-        lines = [
-            {"part": part["part"], "first": first.tolist()} for part, first in zip(parts, dealing.firsts, strict=True)
-        ]
-        (self.stage.work / READ_FOLDER).delete()
-        return Work(job, lines if todo else [], tasks, sum(records), self._watch)
 
     def finish(self) -> None:
-        manifest = build_manifest(self.stage, self._identity, self._normalized, self._slices, self._statistics)
+        statistics = PixelSums()
+        for part in self._normalized["parts"]:
+            statistics.merge(PixelSums(**sums_place(self.stage.folder, part["part"]).read_json()))
+        manifest = build_manifest(
+            self.stage,
+            self._identity,
+            self._normalized,
+            self._slices,
+            statistics=statistics,
+            left_out=self._plan.left_out,
+            departed=self._plan.departed,
+        )
         self.stage.commit(manifest, self.run_record)
 
     def summary(self, already_done: bool) -> Summary:
@@ -114,7 +143,7 @@ class Shard(StageJob):
     def _watch(self) -> tuple[int, str]:
         work = self.stage.work
         published = {info.base_name for info in (work / "slices").children()}
-        read, parts = len((work / READ_FOLDER).children()), len(self._normalized["parts"])
+        read, parts = len((work / SUMS_FOLDER).children()), len(self._normalized["parts"])
         done = [each for each in self._slices if facts_place(self.stage.folder, each[1]).name in published]
         examples = sum(records for _, _, records in done)
         return examples, f"{read} of {parts} parts read" if read < parts else ""
@@ -125,24 +154,9 @@ def order_key(key: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed}\0{key}".encode(), digest_size=16).hexdigest().encode()
 
 
-def resolve_config(values: dict[str, Any], normalized: dict[str, Any]) -> ShardConfig:
-    """The configuration for these option values and this normalised dataset."""
-    default = parse_split(DEFAULT_SPLIT)
-    assert not isinstance(default, str)
-    fractions: Fractions | None = resolve_fractions(values["split"], normalized["parts"], default)
-    sizes = split_sizes(normalized["parts"], fractions)
-    slices = resolve_slices(sizes, normalized["counts"]["bytes"], values["workers"], values["slices"])
-    return ShardConfig(values["partition"], fractions, slices, values["seed"])
-
-
-def sum_training_pixels(normalized: Place, parts: list[dict[str, Any]], dealing: Dealing) -> PixelSums:
-    """The exact pixel sums of the training split, from the rows that ``dealing`` puts there."""
-    total = PixelSums()
-    for part, first in zip(parts, dealing.firsts, strict=True):
-        rows = read_rows(normalized, part["part"], ["label", "split", "width", "height", "sums", "squares"])
-        splits, _ = dealing.deal(rows, first)
-        total.add(rows.filter(splits == dealing.splits.index("train")))
-    return total
+def sums_place(folder: Place, part: str) -> Place:
+    """Where a mapper leaves the sums over those pixels of a part that are in the training split."""
+    return folder / WORK_FOLDER / SUMS_FOLDER / f"{part}.json"
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class StageJob(MRJob, ABC):
         try:
             work = self.prepare(root, values, self.options.runner, self.options.overwrite)
             if work is not None:
-                if work.lines:
+                if len(work.lines):
                     self.run_record.note(**(self._run_on_yarn(work, yarn_job) if yarn_job else self._run_here(work)))
                 self.finish()
         finally:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from etl.errors import EnvironmentFailure
 from etl.progress import Progress
@@ -21,6 +21,14 @@ def worthwhile_tasks(size_bytes: int, images: int) -> int:
     return max(1, round(size_bytes / TASK_BYTES + images / TASK_IMAGES))
 
 
+class Lines(Protocol):
+    """The lines of a work list: their number is known, and they may be made only when asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+
 @dataclass(frozen=True)
 class Work:
     """``job`` goes to all tasks, each of ``lines`` to one, ``tasks`` is how many of them a cluster is worth asking for.
@@ -29,7 +37,7 @@ class Work:
     """
 
     job: dict[str, Any]
-    lines: list[dict[str, Any]]
+    lines: Lines
     tasks: int
     total: int
     watch: Callable[[], tuple[int, str]]

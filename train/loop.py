@@ -98,8 +98,9 @@ def prepare(settings: Settings, strategy: Strategy) -> Session:
 
 def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: str) -> Session:
     """The session of the run at the URI ``run``, with every split's reader and the model at its first weights."""
-    manifest = Manifest.from_json(dataset.manifest)
-    strategy.from_root(lambda: bool(open_readers(dataset, manifest)))  # what is wrong with the files is told once
+    # rank 0 first, so that what is wrong with the files is told once
+    strategy.from_root(lambda: bool(open_readers(dataset, choose_slices(dataset, settings.group))))
+    manifest = choose_slices(dataset, settings.group)
     readers = open_readers(dataset, manifest)
     steps = Steps(readers["train"].total, strategy.size, settings.batch, settings.drop_last)
     warmup_steps = round(settings.warmup_epochs * steps.number)
@@ -113,6 +114,12 @@ def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: 
     place = open_place(run)
     work = place / WORK_FOLDER
     return Session(settings, strategy, manifest, readers, place, work, identity, steps, schedule, model, optimizer)
+
+
+def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
+    """What to read: all slices, or of the training split those of one group of workers only."""
+    manifest = Manifest.from_json(dataset.manifest)
+    return manifest if group is None else manifest.of_group(group)
 
 
 def open_readers(dataset: Dataset, manifest: Manifest) -> dict[str, SplitReader]:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from etl.earlier import finished_at, finished_slices
 from etl.errors import UsageError
-from etl.stages import WORK_FOLDER, Stage, is_folder_name, slices_stage
+from etl.manifest import read_manifest
+from etl.stages import WORK_FOLDER, is_folder_name, slices_stage
 from etl.storage import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"
@@ -31,20 +33,14 @@ def find_dataset(place: str, name: str | None) -> Dataset:
     """
     start = open_place(place)
     roots = [start, *(start / info.base_name for info in start.children() if not info.is_file)]
-    stages = [(root, stage) for root in roots for stage in _finished(root) if name in (None, stage.folder.name)]
+    stages = [(root, stage) for root in roots for stage in finished_slices(root) if name in (None, stage.folder.name)]
     if not stages:
         wanted = f"slices called {name!r}" if name else "finished slices"
         raise UsageError(
             f"no {wanted} under {start}; make some with: ringslice pipeline SOURCE {start} (or give --data ROOT)"
         )
-    root, stage = max(stages, key=lambda found: (found[1].read_run().get("finished", ""), found[0].path))
-    return Dataset(root.uri, stage.folder.name, stage.read_marker(), stage.fingerprint())
-
-
-def _finished(root: Place) -> list[Stage]:
-    names = [info.base_name for info in (root / "slices").children() if not info.is_file]
-    stages = [slices_stage(root, name) for name in names if is_folder_name(name)]
-    return [stage for stage in stages if stage.marker.exists()]
+    root, stage = max(stages, key=lambda found: finished_at(found[1]))
+    return Dataset(root.uri, stage.folder.name, read_manifest(stage), stage.fingerprint())
 
 
 def choose_run(root: Place, name: str | None, resume: bool) -> Place:

@@ -17,6 +17,7 @@ class Settings:
 
     data: str
     name: str | None
+    group: int | None
     model: str
     epochs: int
     batch: int
@@ -44,7 +45,7 @@ class Settings:
 
     def of_training(self) -> dict[str, Any]:
         """Those that decide what is learned: a run is resumed with the same ones."""
-        names = ("model", "batch", "lr", "momentum", "warmup_epochs", "decay", "drop_last", "seed")
+        names = ("group", "model", "batch", "lr", "momentum", "warmup_epochs", "decay", "drop_last", "seed")
         return {name: getattr(self, name) for name in names}
 
 
@@ -62,6 +63,12 @@ JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on s
 _OPTIONS = (
     DATA,
     NAME,
+    click.option(
+        "--group",
+        type=int,
+        metavar="N",
+        help="Train on the slices of one group of workers only, from 0 (ringslice shard --groups). Default: all.",
+    ),
     click.option(
         "--model",
         default="cnn",

@@ -43,11 +43,11 @@ def test_wrong_splits_are_refused(wrong: str) -> None:
 )
 def test_training_slices_are_a_multiple_of_the_workers(slices: int | None, workers: int, expected: int) -> None:
     counts = {"train": 800, "validation": 100, "test": 100}
-    found = resolve_slices(counts, 600_000_000, workers, slices)
+    found = resolve_slices(counts, 600_000_000, workers, slices, 200_000_000)
     assert found["train"] == expected
     assert 1 <= found["test"] <= expected
 
 
 def test_more_slices_than_examples_are_refused() -> None:
     with pytest.raises(UsageError, match="16 slices for 10 training examples"):
-        resolve_slices({"train": 10}, 1000, 8, 16)
+        resolve_slices({"train": 10}, 1000, 8, 16, 200_000_000)

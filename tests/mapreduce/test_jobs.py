@@ -53,10 +53,11 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(make_tree: Tr
     succeeded(ringslice("normalize", root, *SMALL))
     config = {"partition": "uniform", "split": {"train": "1"}, "slices": {"train": 2}, "seed": 0}
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
-    told = {"folder": str(root / "slices/x"), "config": config, "classes": 1, "counts": [[4]], "slices": names}
-    arguments = ["--job-file", job_file(root, **told, todo=[0, 1], reducers=1)]
+    plan = {"config": config, "classes": 1, "own_splits": False, "decided": False, "counts": [[4]], "reducers": 1}
+    told = {"folder": str(root / "slices/x"), "slices": names, **plan}
+    arguments = ["--job-file", job_file(root, **told, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])
-    mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": [0]}\n'))
+    mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
     mapper.run_mapper()
     lines = sorted(mapper.stdout.getvalue().splitlines(keepends=True))
     assert [line[:8] for line in lines] == [b"00000000"] * 2 + [b"00000001"] * 2
@@ -68,8 +69,8 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(make_tree: Tr
             keys = [parse(record.data).key for record in read_records(stream, "x")]
         assert keys == sorted(keys, key=lambda key: order_key(key, 0))
         assert len(keys) == 2, number
-    only = Shard(["--mapper", "--job-file", job_file(root, **told, todo=[1], reducers=1)])
-    only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": [0]}\n'))
+    only = Shard(["--mapper", "--job-file", job_file(root, **told, todo=[1])])
+    only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
     only.run_mapper()
     assert sorted(only.stdout.getvalue().splitlines(keepends=True)) == lines[2:]
 

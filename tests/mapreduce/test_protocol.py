@@ -18,14 +18,17 @@ def test_what_is_escaped_has_no_line_breaks_and_comes_back(data: bytes) -> None:
 def test_a_line_comes_back(number: int, data: bytes) -> None:
     protocol = RecordProtocol()
     key = partition_key(number, 0, 3)
-    line = protocol.write(key, (b"00ff", data))
+    value = (b"00ff", (data, "pack-00000", bytes(range(32))))
+    line = protocol.write(key, value)
     assert b"\n" not in line
-    assert protocol.read(line) == (key, (b"00ff", data))
+    assert protocol.read(line) == (key, value)
 
 
 def test_lines_sort_by_slice_then_by_order() -> None:
     write = RecordProtocol().write
-    lines = [write(b"%08d" % slice_, (order, b"")) for slice_, order in ((10, b"00"), (2, b"ff"), (2, b"0a"))]
+    lines = [
+        write(b"%08d" % slice_, (order, (b"", "", b""))) for slice_, order in ((10, b"00"), (2, b"ff"), (2, b"0a"))
+    ]
     assert sorted(lines) == [lines[2], lines[1], lines[0]]
 
 

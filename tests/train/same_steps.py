@@ -63,6 +63,7 @@ def main(root: str, out: str, name: str) -> None:
     settings = Settings(
         data=root,
         name=None,
+        group=None,
         model="mlp",
         epochs=1,
         batch=BATCH * ranks,
