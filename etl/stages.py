@@ -3,36 +3,40 @@
 Stages meet only through files. Each writes one JSON marker last; a folder without its marker does not exist for any
 reader. The marker is the stage's identity and result, equal wherever and whenever it was made; where, when and by what
 it was made stands in ``run.json`` beside it. While a stage is at work its folder holds ``_work`` (the plan, the claim,
-attempts), which goes when the marker has come.
+attempts), which goes when the marker has come. A finished stage whose source has changed since can be renewed: see
+`etl.generations`.
 """
 
 import enum
-import getpass
-import hashlib
-import importlib.metadata
-import platform
-import socket
-import sys
-import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from etl.claims import CLAIMS_FOLDER, Claim
 from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.generations import (
+    GENERATIONS_FOLDER,
+    Generation,
+    Renewal,
+    difference,
+    fingerprint_of,
+    kept_generations,
+    kept_place,
+    unnamed_files,
+)
 from etl.publishing import json_bytes, publish_bytes, replace_bytes
+from etl.run_record import Run as Run
 from etl.storage import Place
 
-RAW_FORMAT = "ringslice.raw/1"
-NORMALIZED_FORMAT = "ringslice.normalized/1"
+RAW_FORMAT = "ringslice.raw/2"
+NORMALIZED_FORMAT = "ringslice.normalized/2"
 SLICES_FORMAT = "ringslice.slices/2"
 
 RUN_FILE = "run.json"
 WORK_FOLDER = "_work"
 PLAN_FILE = "plan.json"
 _TASKS = "tasks-"
-MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
 
 class State(enum.Enum):
@@ -41,6 +45,7 @@ class State(enum.Enum):
     DONE = "done"
     RESUMED = "resumed"
     FRESH = "fresh"
+    RENEWED = "renewed"
 
 
 @dataclass
@@ -57,6 +62,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._claim: Claim | None = None
+        self._renewed = self._again = False
         self.resumed = False
 
     @property
@@ -82,56 +88,117 @@ class Stage:
 
         Raises UsageError where the stage is not finished, or was written by another version of ringslice.
         """
+        return self.read_generation().marker
+
+    def read_generation(self) -> Generation:
+        """The current marker with its fingerprint. Raises as `read_marker` does."""
         if not self.marker.exists():
             raise UsageError(
                 f"{self.folder} holds no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
             )
-        marker = self.marker.read_json()
-        if marker.get("format") != self.format:
-            raise UsageError(f"{self.marker} has format {marker.get('format')!r}, this version reads {self.format!r}")
-        return marker
+        return self._checked(self.marker, Generation.of_bytes(self.marker, self.marker.read_bytes()))
+
+    def find_generation(self, fingerprint: str) -> dict[str, Any] | None:
+        """The marker with this fingerprint, the current one or one that was kept; None where there is none.
+
+        Raises UsageError where it was written by another version of ringslice.
+        """
+        kept = kept_place(self.folder, fingerprint)
+        for place in (self.marker, kept):
+            if place is not None and place.exists():
+                found = Generation.of_bytes(place, place.read_bytes())
+                if found.fingerprint == fingerprint:
+                    return self._checked(place, found).marker
+        return None
+
+    def _checked(self, place: Place, found: Generation) -> Generation:
+        if found.marker.get("format") != self.format:
+            raise UsageError(
+                f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r};"
+                f" use the ringslice that wrote it, or run {self.name} again with --overwrite"
+            )
+        return found
 
     def fingerprint(self) -> str:
         """SHA-256 of the marker: what the next stage records as its input."""
-        return hashlib.sha256(self.marker.read_bytes()).hexdigest()
+        return self.marker.sha256()
 
-    def begin(self, identity: dict[str, Any], overwrite: bool = False, listing: str | None = None) -> State:
+    def begin(
+        self,
+        identity: dict[str, Any],
+        overwrite: bool = False,
+        listing: str | None = None,
+        *,
+        renewal: Renewal | None = None,
+        again: bool = False,
+    ) -> State:
         """Claim the folder and make it ready for a run whose ``config`` and ``input`` are those of ``identity``.
 
         DONE: the marker of the same identity is there, and nothing is claimed. RESUMED: an unfinished run of it was
         found, what it published can be kept. FRESH: the folder is empty but for the plan. ``listing`` is what an
         unfinished run must agree on besides, though it is not part of the identity.
 
+        With ``renewal`` a marker of the same configuration and other input is RENEWED: it, and all that it names,
+        stays for readers until `commit`; what an unfinished renewal of the same plan published is there too.
+
+        With ``again`` a stage is never DONE: its marker, whatever its identity, and the files beside it stay until
+        `commit` replaces the marker.
+
         Raises UsageError where a finished stage of another identity is there and ``overwrite`` is not set, or files
-        that no stage wrote; EnvironmentFailure where another run is at work on the stage.
+        that no stage wrote; EnvironmentFailure where another run is at work on the stage, or finished it meanwhile.
         """
-        finished = not overwrite and self.marker.exists()
-        if finished:
-            self._refuse_another(self.marker.read_json(), identity)
-            if not self.work.exists():
+        renewal, self._again = (None if overwrite else renewal), again
+        if not overwrite and self.marker.exists():
+            if self._judge(identity, renewal) is State.DONE and not self.work.exists():
                 return State.DONE
         elif not overwrite:
             self._refuse_foreign_files()
         self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
         try:
-            if not overwrite and self.marker.exists():  # only now nobody else can be replacing it
-                self._refuse_another(self.marker.read_json(), identity)
+            # only now nobody else can be replacing it
+            found = self._judge(identity, renewal) if not overwrite and self.marker.exists() else State.FRESH
+            if found is State.DONE:
                 self._delete_work()
                 return State.DONE
-            return self._resume_or_clear({"identity": identity, "listing": listing}, overwrite)
+            if renewal is not None:
+                self._require_parent(renewal)
+            plan = {"identity": identity, "listing": listing, "parent": renewal.parent if renewal else None}
+            self._renewed = found is State.RENEWED
+            return self._resume_or_clear(plan, overwrite, renewal)
         except BaseException:
             self.release()
             raise
 
-    def _resume_or_clear(self, plan: dict[str, Any], overwrite: bool) -> State:
+    def _judge(self, identity: dict[str, Any], renewal: Renewal | None) -> State:
+        """What a run of this identity has to do where there is a marker."""
+        if self._again:
+            return State.FRESH
+        marker = self.read_marker()
+        differing = {key for key in identity if marker.get(key) != identity[key]}
+        if renewal is None or differing - {"input"}:
+            self.refuse_another(marker, identity)
+        return State.RENEWED if renewal is not None and (differing or renewal.wanted) else State.DONE
+
+    def _require_parent(self, renewal: Renewal) -> None:
+        current = self.fingerprint() if self.marker.exists() else None
+        if current != renewal.parent:
+            raise EnvironmentFailure(f"another run has written {self.marker} meanwhile; run again")
+
+    def _resume_or_clear(self, plan: dict[str, Any], overwrite: bool, renewal: Renewal | None) -> State:
         planned = self.plan.read_json() if self.plan.exists() else None
         if planned == plan and not overwrite and not self._discard.exists():
             self.resumed = True
-            return State.RESUMED
-        self._clear()
+            return State.RENEWED if self._renewed else State.RESUMED
+        if renewal is not None and self._renewed:
+            self._clear_work()
+            self._delete_checked(unnamed_files(self.folder, renewal, self._all_markers()))
+        elif self._again and self.marker.exists():
+            self._clear_work()
+        else:
+            self._clear()
         publish_bytes(self.plan, self.attempts, json_bytes(plan))
         self._discard.delete()
-        return State.FRESH
+        return State.RENEWED if self._renewed else State.FRESH
 
     @property
     def _discard(self) -> Place:
@@ -143,14 +210,26 @@ class Stage:
         assert self._claim is not None
         if not self._discard.exists():
             publish_bytes(self._discard, self.attempts, b"")
-        kept = {WORK_FOLDER, CLAIMS_FOLDER, self._discard.name, self.attempts.name}
         self._claim.check()
         self.marker.delete()  # before anything that it tells of
-        for folder in (self.folder, self.work):
-            for info in folder.children():
-                if info.base_name not in kept:
-                    self._claim.check()
-                    (folder / info.base_name).delete()
+        names = [info.base_name for info in self.folder.children()]
+        self._delete_checked([self.folder / name for name in names if name != WORK_FOLDER])
+        self._clear_work()
+
+    def _clear_work(self) -> None:
+        """Empty the work folder but for claims and `_discard`; the plan goes first, so that nothing is resumed."""
+        kept = {CLAIMS_FOLDER, self._discard.name, self.attempts.name}
+        names = [info.base_name for info in self.work.children()]
+        self._delete_checked([self.plan, *(self.work / name for name in names if name not in kept)])
+
+    def _delete_checked(self, places: list[Place]) -> None:
+        assert self._claim is not None
+        for place in places:
+            self._claim.check()
+            place.delete()
+
+    def _all_markers(self) -> list[dict[str, Any]]:
+        return [self.read_marker(), *(kept.marker for kept in kept_generations(self.folder))]
 
     def open_tasks(self) -> Place:
         """A new folder for what tasks are about to publish. The tasks of earlier runs can publish no more."""
@@ -168,11 +247,38 @@ class Stage:
         names = [info.base_name for info in self.work.children()]
         return [self.work / name for name in names if name.startswith(_TASKS)]
 
-    def commit(self, marker: dict[str, Any], run: "Run") -> None:
-        """Write ``run.json``, then the marker, and remove the work folder and with it the claim."""
+    def commit(self, marker: dict[str, Any], run: Run, beside: Mapping[str, bytes] | None = None) -> None:
+        """Write ``run.json``, then the marker, and remove the work folder and with it the claim.
+
+        A marker that is renewed is kept first. ``beside`` are files, by name, that may be there or not: they are
+        written when the marker is.
+        """
         replace_bytes(self.folder / RUN_FILE, self.attempts, json_bytes(run.finished()))
-        publish_bytes(self.marker, self.attempts, json_bytes(marker))
+        if self._renewed:
+            current = self.marker.read_bytes()
+            kept = self.folder / GENERATIONS_FOLDER / f"{fingerprint_of(current)}.json"
+            publish_bytes(kept, self.attempts, current)
+        if self._renewed or self._again:
+            replace_bytes(self.marker, self.attempts, json_bytes(marker))
+        else:
+            publish_bytes(self.marker, self.attempts, json_bytes(marker))
+        for name, data in (beside or {}).items():
+            replace_bytes(self.folder / name, self.attempts, data)
         self._delete_work()
+
+    def replace_beside(self, fingerprint: str, beside: Mapping[str, bytes]) -> None:
+        """Replace files beside the marker of a finished stage, unless another run is at work on it just now."""
+        try:
+            self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
+        except EnvironmentFailure:
+            return
+        try:
+            if self.fingerprint() == fingerprint:
+                for name, data in beside.items():
+                    replace_bytes(self.folder / name, self.attempts, data)
+                self._delete_work()
+        finally:
+            self.release()
 
     def _delete_work(self) -> None:
         assert self._claim is not None
@@ -193,21 +299,9 @@ class Stage:
         place = self.folder / RUN_FILE
         return place.read_json() if place.exists() else {}
 
-    def _refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:
-        for key, ours in identity.items():
-            theirs = marker.get(key)
-            if theirs == ours:
-                continue
-            if key == "config" and isinstance(theirs, dict):
-                what = ", ".join(
-                    f"{name} {theirs.get(name)} there, {ours.get(name)} asked"
-                    for name in ours
-                    if theirs.get(name) != ours.get(name)
-                )
-            elif key == "input":
-                what = "made from other input"
-            else:
-                what = f"{key} {theirs!r} there, {ours!r} asked"
+    def refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:
+        """Raise UsageError where ``marker`` differs from ``identity``."""
+        if what := difference(marker, identity):
             raise UsageError(
                 f"{self.folder} already holds another {self.name} ({what});"
                 " use another place, or --overwrite to replace it"
@@ -219,37 +313,6 @@ class Stage:
                 f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
                 " choose another place or remove it"
             )
-
-
-class Run:
-    """Where, when and by what a stage was made: the content of ``run.json``."""
-
-    def __init__(self, runner: str | None = None, **facts: object) -> None:
-        self._clock = time.monotonic()
-        self._started = datetime.now(UTC)
-        self._facts = {"runner": runner, **facts}
-
-    def note(self, **facts: object) -> None:
-        """Add to what is known of the run."""
-        self._facts |= facts
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._clock
-
-    def finished(self) -> dict[str, Any]:
-        """The content of ``run.json`` for a run that ends now."""
-        return {
-            "started": self._started.isoformat(timespec="milliseconds"),
-            "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "seconds": round(self.seconds, 3),
-            "host": socket.gethostname(),
-            "user": _user(),
-            "command": sys.argv,
-            "python": platform.python_version(),
-            "versions": {name: importlib.metadata.version(name) for name in MAKERS},
-            **self._facts,
-        }
 
 
 def raw_stage(root: Place) -> Stage:
@@ -281,10 +344,3 @@ def require(condition: bool, message: str) -> None:
     """Raise DataError with ``message`` unless ``condition`` holds."""
     if not condition:
         raise DataError(message)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return "unknown"

@@ -1,7 +1,9 @@
 """What a stage finds when it begins, and that a failure of any call of storage leaves nothing wrong."""
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import random
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,8 @@ import pytest
 from etl import claims
 from etl.claims import Owner
 from etl.errors import EnvironmentFailure, UsageError
-from etl.publishing import publish_bytes
+from etl.generations import Renewal
+from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage, State
 from etl.storage import Place, open_place
 from tests.etl.conftest import IN_CHILD, run_in_child
@@ -173,3 +176,167 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     work_on(stage, OLD)
     with pytest.raises(UsageError, match="has format 'test/1', this version reads 'test/2'"):
         Stage("normalize", stage.folder, "dataset.json", "test/2").read_marker()
+
+
+LATER: dict[str, Any] = {"config": {"size": 1}, "input": "y"}
+LAST: dict[str, Any] = {"config": {"size": 1}, "input": "z"}
+
+
+def named_files(marker: Mapping[str, Any]) -> list[str]:
+    return [f"files/{name}" for name in marker["files"]]
+
+
+def renewal_of(stage: Stage, wanted: bool = False) -> Renewal:
+    parent = stage.read_generation().fingerprint if stage.marker.exists() else None
+    return Renewal(parent, ("files",), named_files, wanted)
+
+
+def renew(stage: Stage, identity: dict[str, Any], wanted: bool = False) -> State:
+    """A stage whose every generation adds a file called after its input, with that input as its content."""
+    marker = stage.read_marker() if stage.marker.exists() else {"files": []}
+    try:
+        state = stage.begin(identity, renewal=renewal_of(stage, wanted))
+        if state is not State.DONE:
+            file = stage.folder / "files" / identity["input"]
+            if not file.exists():
+                publish_bytes(file, stage.open_tasks(), identity["input"].encode())
+            files = [*marker["files"], identity["input"]]
+            stage.commit({"format": stage.format, **identity, "files": files}, Run(), {"beside": b"new"})
+        return state
+    finally:
+        stage.release()
+
+
+def files_of(stage: Stage) -> list[str]:
+    return [info.path[len(stage.folder.path) + 1 :] for info in stage.folder.children(True) if info.is_file]
+
+
+def test_a_renewal_keeps_what_was_there(root: Place) -> None:
+    stage = stage_in(root)
+    assert [renew(stage, OLD), renew(stage, OLD)] == [State.FRESH, State.DONE]
+    first = stage.marker.read_bytes()
+    fingerprint = stage.fingerprint()
+    assert [renew(stage, LATER), renew(stage, LATER)] == [State.RENEWED, State.DONE]
+    assert (stage.folder / "generations" / f"{fingerprint}.json").read_bytes() == first
+    assert stage.find_generation(fingerprint) == json.loads(first)
+    assert stage.find_generation(stage.fingerprint()) == stage.read_marker()
+    assert stage.find_generation("0" * 64) is None
+    assert stage.find_generation("../dataset") is None
+    assert stage.read_marker()["files"] == ["x", "y"]
+    kept = ["beside", "dataset.json", "files/x", "files/y", f"generations/{fingerprint}.json", "run.json"]
+    assert files_of(stage) == kept
+    with pytest.raises(UsageError, match="size 1 there, 2 asked"):
+        renew(stage, NEW)
+    with pytest.raises(UsageError, match="made from other input"):
+        work_on(stage, OLD)
+    assert files_of(stage) == kept
+    assert work_on(stage_in(root), NEW, overwrite=True) is State.FRESH
+    require_finished(stage, NEW)
+
+
+def test_the_same_identity_is_renewed_where_it_is_wanted(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    assert renew(stage, OLD, wanted=True) is State.RENEWED
+    assert stage.read_marker()["files"] == ["x", "x"]
+
+
+def test_a_renewal_planned_from_what_was_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    planned = renewal_of(stage)
+    renew(stage, OLD)
+    with pytest.raises(EnvironmentFailure, match="another run has written"):
+        stage.begin(LATER, renewal=planned)
+    planned = renewal_of(stage)
+    renew(stage, LATER)
+    with pytest.raises(EnvironmentFailure, match="another run has written"):
+        stage.begin(LAST, renewal=planned)
+    assert renew(stage, LAST) is State.RENEWED
+
+
+def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    before = stage.marker.read_bytes()
+    for _ in range(2):
+        assert stage.begin(LATER, renewal=renewal_of(stage)) is State.RENEWED
+        if not stage.resumed:
+            publish_bytes(stage.folder / "files" / "y", stage.attempts, b"y")
+        stage.release()
+    assert stage.resumed
+    stage = stage_in(open_place(str(tmp_path)))
+    assert stage.begin(LAST, renewal=renewal_of(stage)) is State.RENEWED
+    assert not stage.resumed
+    assert sorted(path.name for path in (tmp_path / "stage/files").iterdir()) == ["x"]
+    assert stage.marker.read_bytes() == before
+    stage.release()
+    assert renew(stage_in(open_place(str(tmp_path))), OLD) is State.DONE  # the source went back to what it was
+    assert files_of(stage) == ["beside", "dataset.json", "files/x", "run.json"]
+
+
+def renew_with(fault: Fault, place: Place) -> None:
+    try:
+        renew(stage_in(faulty(place, fault)), LATER)
+    except (FaultError, EnvironmentFailure):
+        assert fault.hit
+
+
+def require_readable(place: Place) -> None:
+    """Whatever happened to a renewal, every generation and all its files are there, and another renewal succeeds."""
+    stage = stage_in(place)
+    for marker in (stage.read_marker(), stage.find_generation(hashlib.sha256(FIRST_MARKER).hexdigest())):
+        assert marker is not None
+        assert all((stage.folder / name).read_bytes() == name[-1].encode() for name in named_files(marker))
+    renew(stage, LATER)
+    assert renew(stage, LAST) is State.RENEWED
+    kept = sorted(f"generations/{name}" for name in _names(stage.folder / "generations"))
+    assert len(kept) == 2
+    assert files_of(stage) == ["beside", "dataset.json", *(f"files/{name}" for name in "xyz"), *kept, "run.json"]
+
+
+def _names(folder: Place) -> list[str]:
+    return [info.base_name for info in folder.children()]
+
+
+FIRST_MARKER = json_bytes({"format": "test/1", **OLD, "files": ["x"]})
+
+
+@by_way
+def test_any_call_of_renewing_a_stage_may_fail(after: bool, dies: bool, tmp_path: Path) -> None:
+    def renew_at(number: int) -> Fault:
+        place, fault = open_place(str(tmp_path)) / str(number), Fault(number, after, dies)
+        renew(stage_in(place), OLD)
+        with as_a_process_that_is_gone():
+            renew_with(fault, place)
+        require_readable(place)
+        return fault
+
+    calls = renew_at(0).calls
+    assert len(calls) > 30, calls
+    assert all(renew_at(number).hit for number in range(1, len(calls) + 1))
+
+
+def test_what_is_made_again_replaces_its_marker(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+
+    def make(identity: dict[str, Any], finishes: bool = True) -> State:
+        stage = stage_in(place)
+        try:
+            state = stage.begin(identity, again=True)
+            if finishes:
+                stage.commit({"format": stage.format, **identity, "state": state.value}, Run())
+            else:
+                publish_bytes(stage.work / "half", stage.attempts, b"")
+            return state
+        finally:
+            stage.release()
+
+    stage = stage_in(place)
+    assert [make(OLD), make(OLD), make(NEW)] == [State.FRESH] * 3
+    assert make(OLD, finishes=False) is State.FRESH
+    assert stage.read_marker()["config"] == NEW["config"]  # readers have the old one until the new one is there
+    assert (stage.work / "half").exists()
+    assert make(OLD) is State.RESUMED
+    assert make(OLD, finishes=False) is State.FRESH
+    assert make(NEW) is State.FRESH
+    assert files_of(stage) == ["dataset.json", "run.json"]
