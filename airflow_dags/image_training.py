@@ -1,4 +1,7 @@
-"""The whole job as a DAG: ingest, normalize, shard, verify, train, evaluate.
+"""The whole job as a DAG: ingest, normalize, shard, verify, train, evaluate, prune.
+
+Each night renews one dataset: only new images are packed and decoded, slices named after the day keep every known image
+in its split, and old slices that no run names are removed.
 
 Link this file into Airflow's folder of DAGs, on every machine that parses or runs it:
 
@@ -39,7 +42,7 @@ PARAMS = {
         pattern=PRINTABLE,
     ),
     "root": Param(
-        f"{DATA}/nightly-{{date}}",
+        f"{DATA}/nightly",
         f"Where the dataset and its runs go: a path, file:///… or hdfs://…. {DATE_HELP}",
         type="string",
         pattern=PRINTABLE,
@@ -49,6 +52,12 @@ PARAMS = {
         "Height and width of the images in pixels: 224 or 224x320. Empty: the source's own where it states one.",
         type=["null", "string"],
         pattern="^([1-9][0-9]*(x[1-9][0-9]*)?)?$",
+    ),
+    "name": Param(
+        "{date}",
+        f"Name of the slices; known images keep the split that they have in the newest ones before. {DATE_HELP}",
+        type="string",
+        pattern="^[^._/\\x00-\\x1f][^/\\x00-\\x1f]*$",
     ),
     "workers": Param(2, "Ranks that train; slices are a multiple of them.", type="integer", minimum=1),
     "slices": Param(
@@ -70,6 +79,12 @@ PARAMS = {
         minimum=0,
         maximum=1,
     ),
+    "keep": Param(
+        7,
+        "Keep so many of the newest slices, and those that a run names; remove others. Empty: keep all.",
+        type=["null", "integer"],
+        minimum=1,
+    ),
     "config": Param(
         None,
         "TOML file with further options of the stages, as for ringslice --config. Empty: none.",
@@ -88,10 +103,11 @@ WITH_DATE = "{{{{ params.{name}.replace('{{date}}', {day} | ds) }}}}"
 ENVIRONMENT = {
     **{
         f"PARAM_{name.upper()}": f"{{{{ '' if params.{name} is none else params.{name} }}}}"
-        for name in ("size", "workers", "slices", "runner", "model", "epochs", "min_accuracy", "config")
+        for name in ("size", "workers", "slices", "runner", "model", "epochs", "min_accuracy", "keep", "config")
     },
     "PARAM_SOURCE": WITH_DATE.format(name="source", day=DAY),
     "PARAM_ROOT": WITH_DATE.format(name="root", day=DAY),
+    "PARAM_NAME": WITH_DATE.format(name="name", day=DAY),
     "PARAM_RUN": f"{{{{ params.run or 'airflow-' ~ ({DAY} | ts_nodash) }}}}",
     "PARAM_OVERWRITE": "{{ 'yes' if params.overwrite else '' }}",
 }
@@ -163,26 +179,31 @@ TASKS = {
     ),
     "shard": (
         STAGE,
-        f'stage shard {OVERWRITE} --runner="$PARAM_RUNNER" --workers="$PARAM_WORKERS"'
-        ' ${PARAM_SLICES:+--slices="$PARAM_SLICES"} -- "$PARAM_ROOT"',
-        "Deals the images to TFRecord slices, as an mrjob job: every class in equal shares.",
+        f'stage shard {OVERWRITE} --runner="$PARAM_RUNNER" --name="$PARAM_NAME" --splits-from=newest'
+        ' --workers="$PARAM_WORKERS" ${PARAM_SLICES:+--slices="$PARAM_SLICES"} -- "$PARAM_ROOT"',
+        "Deals the images to TFRecord slices, as an mrjob job: classes in equal shares, known images where they were.",
     ),
     "verify": (
         STAGE,
-        'stage verify -- "$PARAM_ROOT"',
-        "Reads the slices from the first byte to the last, and checks all that is said of them.",
+        'stage verify --runner="$PARAM_RUNNER" --name="$PARAM_NAME" -- "$PARAM_ROOT"',
+        "Reads the slices from the first byte to the last, as an mrjob job, and checks all that is said of them.",
     ),
     "train": (
         ON_RANKS,
-        'on_ranks train/main.py --json --data="$PARAM_ROOT" --name=default --run="$PARAM_RUN" --resume'
+        'on_ranks train/main.py --json --data="$PARAM_ROOT" --name="$PARAM_NAME" --run="$PARAM_RUN" --resume'
         ' --model="$PARAM_MODEL" --epochs="$PARAM_EPOCHS"',
         "Trains on as many ranks as `workers` says; tried again, it goes on from the last checkpoint.",
     ),
     "evaluate": (
         ON_RANKS,
-        'on_ranks train/evaluate.py --json --data="$PARAM_ROOT" --name=default --run="$PARAM_RUN"'
+        'on_ranks train/evaluate.py --json --data="$PARAM_ROOT" --name="$PARAM_NAME" --run="$PARAM_RUN"'
         ' ${PARAM_MIN_ACCURACY:+--min-accuracy="$PARAM_MIN_ACCURACY"}',
         "Evaluates every image of the test split once, and fails below `min_accuracy`.",
+    ),
+    "prune": (
+        STAGE,
+        'if [ -n "$PARAM_KEEP" ]; then stage prune --keep="$PARAM_KEEP" -- "$PARAM_ROOT"; fi',
+        "Removes slices that are neither among the newest nor named by a run, and parts that no others need.",
     ),
 }
 

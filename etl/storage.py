@@ -84,7 +84,8 @@ class Place:
     def read_json(self) -> dict[str, Any]:
         """The JSON object in this file. Raises EnvironmentFailure where it cannot be parsed."""
         try:
-            return cast(dict[str, Any], json.loads(self.read_bytes()))
+            text = self.read_bytes().decode()  # the bytes are gone before the objects come: markers may be large
+            return cast(dict[str, Any], json.loads(text))
         except ValueError as error:
             raise EnvironmentFailure(
                 f"{self} is not JSON ({error}); it was damaged or written by something else"

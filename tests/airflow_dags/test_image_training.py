@@ -20,7 +20,7 @@ from tests.conftest import ringslice, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.test_imports import imported
 
-TASKS = ["ingest", "normalize", "shard", "verify", "train", "evaluate"]
+TASKS = ["ingest", "normalize", "shard", "verify", "train", "evaluate", "prune"]
 HERE = Path(__file__).parent
 
 
@@ -150,7 +150,15 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     source, model, config = "{date}; touch pwned", "-m $HOME ~ *", "&& touch pwned.toml"
     params = {
         **{"source": source, "root": root, "model": model, "config": config, "run": "|| touch pwned"},
-        **{"size": None, "slices": 7, "min_accuracy": 0.5, "overwrite": True, "runner": "hadoop"},
+        **{
+            "size": None,
+            "name": "{date} $HOME",
+            "keep": 3,
+            "slices": 7,
+            "min_accuracy": 0.5,
+            "overwrite": True,
+            "runner": "hadoop",
+        },
     }
     done = airflow.dags_test(params, {"RINGSLICE_HOME": str(fake_home)})
     assert done.finished.returncode == 0, done.log
@@ -158,14 +166,16 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     day = started[0][6].removesuffix("; touch pwned")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", day)
     options, ranks = ["--json", f"--config={config}"], ["horovodrun", "-np", "2"]
-    of_run = ["--json", f"--data={root}", "--name=default", "--run=|| touch pwned"]
+    name, of_slices = f"--name={day} $HOME", ["--splits-from=newest", "--workers=2", "--slices=7", "--", root]
+    of_run = ["--json", f"--data={root}", name, "--run=|| touch pwned"]
     assert started == [
         ["ringslice", "ingest", *options, "--overwrite", "--", f"{day}; touch pwned", root],
         ["ringslice", "normalize", *options, "--overwrite", "--runner=hadoop", "--", root],
-        ["ringslice", "shard", *options, "--overwrite", "--runner=hadoop", "--workers=2", "--slices=7", "--", root],
-        ["ringslice", "verify", *options, "--", root],
+        ["ringslice", "shard", *options, "--overwrite", "--runner=hadoop", name, *of_slices],
+        ["ringslice", "verify", *options, "--runner=hadoop", name, "--", root],
         [*ranks, "train/main.py", *of_run, "--resume", f"--model={model}", "--epochs=10"],
         [*ranks, "train/evaluate.py", *of_run, "--min-accuracy=0.5"],
+        ["ringslice", "prune", *options, "--keep=3", "--", root],
     ]
     assert {path.name for path in fake_home.iterdir()} == {".venv", "started.txt"}
     assert done.xcoms == {task: {"from": started[number][0]} for number, task in enumerate(TASKS)}
