@@ -18,7 +18,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
     packages=["etl", "mapreduce", "train"],
-    package_data={"etl": ["py.typed"]},
+    package_data={"etl": ["py.typed", "schemas/*.json"]},
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
     install_requires=[
         "click>=8.1",
@@ -38,6 +38,16 @@ setup(
         # horovod itself comes from train/build_horovod.py: its sdist does not compile as it is
         "train": ["tensorflow-cpu==2.21.0", "setuptools<81", "wheel", "packaging", "cmake>=3.25,<4"],
         "airflow": ["apache-airflow>=3.3,<4"],
-        "dev": ["hypothesis>=6", "mypy>=1.15", "pytest>=8", "pytest-xdist>=3", "ruff>=0.9", "scikit-learn>=1.6"],
+        "dev": [
+            "duckdb>=1.1",
+            "hypothesis>=6",
+            "jsonschema>=4.23",
+            "mypy>=1.15",
+            "pytest>=8",
+            "pytest-xdist>=3",
+            "ruff>=0.9",
+            "scikit-learn>=1.6",
+            "tfrecord>=1.14",
+        ],
     },
 )

@@ -1,0 +1,205 @@
+"""The command shard: groups of workers, splits by number, kept splits, what is left out; and who else can read it."""
+
+import json
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jsonschema
+import pyarrow.parquet as pq
+import pytest
+from tfrecord.reader import tfrecord_loader
+
+from etl.manifest import Manifest, read_manifest
+from etl.stages import slices_stage
+from etl.storage import open_place
+from etl.tfrecord import read_records
+from tests.conftest import REPOSITORY, Finished, TreeMaker, failed, ringslice, succeeded
+
+SMALL = ("--size", "8", "--format", "png")
+SCHEMA = json.loads((REPOSITORY / "etl/schemas/manifest.json").read_text())
+
+
+def manifest_of(root: Path, name: str = "default") -> dict[str, Any]:
+    """The manifest, if it is as its schema says."""
+    manifest = read_manifest(slices_stage(open_place(str(root)), name))
+    jsonschema.Draft202012Validator(SCHEMA).validate(manifest)
+    return manifest
+
+
+def splits_of(root: Path, name: str = "default") -> dict[str, str]:
+    """The split of each key."""
+    rows = pq.read_table(root / "slices" / name / "examples.parquet", columns=["key", "split"]).to_pylist()
+    splits = {row["key"]: row["split"] for row in rows}
+    assert len(splits) == len(rows)
+    return splits
+
+
+def shard(root: Path, *words: object) -> Finished:
+    return ringslice("shard", root, "-r", "inline", *words)
+
+
+def query(text: str) -> list[tuple[Any, ...]]:
+    result = duckdb.sql(text)
+    assert result is not None
+    return result.fetchall()
+
+
+@pytest.fixture
+def normalized(make_tree: TreeMaker, tmp_path: Path) -> Path:
+    """A root of 60 normalised images of two classes, in several packs."""
+    root = tmp_path / "root"
+    source = make_tree({"a": 40, "b": 20})
+    succeeded(ringslice("ingest", source, root, "--pack-size", "8KB"))
+    succeeded(ringslice("normalize", root, "-r", "inline", *SMALL))
+    return root
+
+
+def test_groups_and_workers_have_folders_and_equal_shares(normalized: Path) -> None:
+    succeeded(shard(normalized, "--workers", 6, "--groups", 3, "--slices", 12, "--split", "train=0.9,test=0.1"))
+    manifest = manifest_of(normalized)
+    train = manifest["splits"]["train"]
+    names = [each["name"] for each in train["slices"]]
+    assert names[:4] == [
+        "train/group-0/worker-0/train-00000-of-00012",
+        "train/group-1/worker-0/train-00001-of-00012",
+        "train/group-2/worker-0/train-00002-of-00012",
+        "train/group-0/worker-1/train-00003-of-00012",
+    ]
+    assert all((normalized / "slices/default" / f"{name}.tfrecord").exists() for name in names)
+    assert [group["records"] for group in train["groups"]] == [18, 18, 18]
+    assert [worker["records"] for group in train["groups"] for worker in group["workers"]] == [9] * 6
+    counts = pq.read_table(normalized / "slices/default/class_counts.parquet").to_pylist()
+    for label in (0, 1):
+        by_group = Counter[str]()
+        for row in counts:
+            if row["split"] == "train" and row["label"] == label:
+                by_group[row["slice"].split("/")[1]] += row["records"]
+        assert max(by_group.values()) - min(by_group.values()) <= 1
+    own = Manifest.from_json(manifest).of_group(1)
+    assert [each.name for each in own.splits["train"]] == names[1::3]
+    assert own.splits["test"] == Manifest.from_json(manifest).splits["test"]
+
+
+def test_splits_by_number(normalized: Path) -> None:
+    succeeded(shard(normalized, "--workers", 2, "--split", "train=rest,validation=7,test=10"))
+    splits = manifest_of(normalized)["splits"]
+    assert {name: told["records"] for name, told in splits.items()} == {"train": 43, "validation": 7, "test": 10}
+    assert splits["test"]["by_class"] in ([7, 3], [6, 4])  # 6.67 and 3.33, each within one
+
+
+def test_slices_by_size(normalized: Path) -> None:
+    succeeded(shard(normalized, "--workers", 2, "--slice-size", "2KB", "--split", "train=1"))
+    slices = manifest_of(normalized)["splits"]["train"]["slices"]
+    total = sum(each["bytes"] for each in slices)
+    assert len(slices) == 2 * math.ceil(total / 2000 / 2)
+
+
+def test_known_keys_keep_their_split_and_removed_ones_stay_gone(normalized: Path, tmp_path: Path) -> None:
+    (tmp_path / "gone.txt").write_text("a/003.png\nb/001.png\nc/not-there-yet.png\n")
+    succeeded(shard(normalized, "--workers", 2, "--name", "first"))
+    first = splits_of(normalized, "first")
+    succeeded(
+        shard(
+            normalized,
+            *("--workers", 4, "--seed", 5, "--name", "second"),
+            *("--splits-from", "first", "--remove", tmp_path / "gone.txt"),
+        )
+    )
+    second = splits_of(normalized, "second")
+    assert second == {key: split for key, split in first.items() if key not in ("a/003.png", "b/001.png")}
+    assert manifest_of(normalized, "second")["left_out"] == {"removed_keys": 2, "duplicates": 0}
+    departed = pq.read_table(normalized / "slices/second/departed.parquet").to_pylist()
+    assert sorted(departed, key=lambda row: row["key"]) == [
+        {"key": "a/003.png", "split": first["a/003.png"], "removed": True},
+        {"key": "b/001.png", "split": first["b/001.png"], "removed": True},
+        {"key": "c/not-there-yet.png", "split": None, "removed": True},
+    ]
+    by_place = normalized / "slices/second/manifest.json"
+    succeeded(shard(normalized, "--workers", 4, "--name", "third", "--splits-from", by_place))
+    assert splits_of(normalized, "third") == second  # without the list: what was removed does not come back
+    succeeded(shard(normalized, "--workers", 4, "--name", "fourth", "--splits-from", "newest"))
+    again = shard(normalized, "--workers", 4, "--name", "fourth", "--splits-from", "newest", "--json")
+    assert json.loads(succeeded(again).stdout)["already_done"]
+    fourth = manifest_of(normalized, "fourth")
+    assert fourth["config"]["splits_from"] == slices_stage(open_place(str(normalized)), "third").fingerprint()
+
+
+def test_newest_without_any_slices_deals_all(normalized: Path) -> None:
+    succeeded(shard(normalized, "--workers", 2, "--splits-from", "newest"))
+    assert manifest_of(normalized)["config"]["splits_from"] is None
+    succeeded(shard(normalized, "--workers", 2, "--name", "other", "--splits-from", "newest"))
+    again = shard(normalized, "--workers", 2, "--splits-from", "newest", "--json")  # still begun from nothing
+    assert json.loads(succeeded(again).stdout)["already_done"]
+
+
+def test_doubles_are_dealt_once(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 10, "b": 10}), tmp_path / "root"
+    for number in range(3):
+        shutil.copy(source / "a/000.png", source / f"b/copy-{number}.png")
+    succeeded(ringslice("ingest", source, root))
+    succeeded(ringslice("normalize", root, "-r", "inline", *SMALL))
+    succeeded(shard(root, "--workers", 1, "--split", "train=0.5,test=0.5", "--drop-duplicates"))
+    assert manifest_of(root)["left_out"] == {"removed_keys": 0, "duplicates": 3}
+    splits = splits_of(root)
+    assert len(splits) == 20
+    assert "a/000.png" in splits
+
+
+def test_wrong_use_is_one_line(normalized: Path, make_tree: TreeMaker, tmp_path: Path) -> None:
+    failed(shard(normalized, "--workers", 4, "--groups", 3), 2, "--workers 4 cannot be cut into --groups 3")
+    failed(shard(normalized, "--split", "train=rest,test=61"), 1, "--split asks for more examples than there are (60)")
+    failed(shard(normalized, "--splits-from", tmp_path / "nothing"), 2, "no slices there; give a manifest.json")
+    failed(shard(normalized, "--remove", tmp_path / "nothing"), 2, "no text file of keys")
+    failed(shard(normalized, "--group-by", "patient"), 1, "has no value in the column 'patient'")
+    failed(shard(normalized, "--group-by", "patient", "--split", "source"), 2, "contradict each other")
+    succeeded(shard(normalized, "--workers", 2))
+    other = tmp_path / "other"
+    folder = make_tree({"x": 6})
+    for name in ("a", "b"):
+        shutil.rmtree(folder / name)
+    succeeded(ringslice("ingest", folder, other))
+    succeeded(ringslice("normalize", other, "-r", "inline", *SMALL))
+    known = ("--splits-from", normalized / "slices/default")
+    failed(shard(other, "--workers", 1, *known), 2, "none of the 60 keys of --splits-from is among these images")
+    marker = normalized / "slices/default/manifest.json"
+    marker.write_text(marker.read_text().replace('"seed": 0', '"seed": 1'))
+    failed(shard(normalized, "--workers", 2, "--name", "next", "--splits-from", "default"), 1, "was edited or damaged")
+    marker.write_text(marker.read_text().replace("slices/2", "slices/3"))
+    line = "has format 'ringslice.slices/3', this version reads 'ringslice.slices/2'"
+    failed(shard(normalized, "--workers", 2, "--name", "next", "--splits-from", "default"), 2, line)
+
+
+def test_tables_answer_questions_in_sql(digits_root: Path) -> None:
+    folder = digits_root / "slices/default"
+    counted = query(
+        f"SELECT slice, split, label, count(*)::INT AS records FROM '{folder}/examples.parquet' GROUP BY ALL"
+    )
+    told = query(f"SELECT slice, split, label, records FROM '{folder}/class_counts.parquet'")
+    assert sorted(counted) == sorted(told)
+    key = pq.read_table(folder / "examples.parquet")["key"][700].as_py()
+    source, offset = query(
+        f"SELECT source, r.offset FROM '{folder}/examples.parquet' e JOIN '{digits_root}/normalized/parts/*.parquet' r"
+        f" USING (key) WHERE key = '{key}' AND e.sha256 = r.sha256"
+    )[0]
+    with (digits_root / f"normalized/parts/{source}.tfrecord").open("rb") as stream:
+        assert key.encode() in next(each for each in read_records(stream, "x") if each.offset == offset).data
+
+
+def test_the_tfrecord_package_reads_slices_by_their_index(digits_root: Path) -> None:
+    folder = digits_root / "slices/default"
+    rows = pq.read_table(folder / "examples.parquet").to_pylist()
+    features = {"image/key": "byte", "image/class/label": "int", "image/encoded": "byte"}
+    found = []
+    for split in manifest_of(digits_root)["splits"].values():
+        for each in split["slices"]:
+            path = f"{folder}/{each['name']}"
+            for example in tfrecord_loader(
+                f"{path}.tfrecord", f"{path}.idx", features, (0, 1)
+            ):  # (0, 1): from the start
+                assert bytes(example["image/encoded"]).startswith(b"\x89PNG")
+                found.append((bytes(example["image/key"]).decode(), int(example["image/class/label"][0])))
+    assert found == [(row["key"], row["label"]) for row in rows]
