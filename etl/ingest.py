@@ -1,53 +1,126 @@
-"""The stage ``ingest``: a source's images into packs under ``ROOT/raw``, byte for byte, with an image list for each."""
+"""The stage ``ingest``: a source's images into packs under ``ROOT/raw``, byte for byte, with an image list for each.
+
+Run again on a source that has changed, it makes the next generation of raw: packs stay as they are, new and changed
+images go to new packs, and which rows of old packs hold no image any more stands in a table that the marker names.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from etl import tables
-from etl.errors import DataError, UsageError
-from etl.packs import PackPlan, TarWriter, content_sha256, pack_places, plan_packs
-from etl.progress import Progress, tell
-from etl.publishing import publishing
+from etl.columns import join_columns, read_columns
+from etl.comparison import Comparison, compare
+from etl.generations import Generation, Renewal, fingerprint_of
+from etl.live import publish_removed
+from etl.packs import PACK_FOLDERS, PackPlan, TarWriter, content_sha256, pack_files, pack_places, plan_packs
+from etl.progress import Progress
+from etl.publishing import json_bytes, publishing
 from etl.sources import Source, fingerprint, open_source
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
-from etl.storage import Place
+from etl.storage import Place, open_place
 from etl.summary import Summary, ingest_summary
+from etl.versions import VERSIONS_FILE, Versions, are_known, versions_bytes
+
+Row = dict[str, Any]
+
+SAME = Comparison.with_nothing(0)
 
 
 def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrite: bool = False) -> Summary:
     """Pack the images of a source; ``values`` are those of `etl.options.INGEST_OPTIONS`.
 
-    Goes on where an unfinished run of the same source stopped; does nothing where it is done.
+    Goes on where an unfinished run of the same source stopped; does nothing where it is done; where the source has
+    changed since, packs what is new.
 
     Raises UsageError where there is no source or the root holds another dataset, DataError where a file changes
     while it is read.
     """
     stage = raw_stage(root)
-    source = open_source(source_place, values["split_folders"])
+    parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
+    source = open_source(source_place, values["split_folders"], parent.marker["classes"] if parent else ())
+    joined = _join(source, values["columns"])
     config = {"pack_bytes": values["pack_size"], "split_folders": values["split_folders"]}
     listing = fingerprint(source.images, source.classes, versions=True)
-    run = Run(source=str(source_place), listing=listing)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
-    if stage.begin(identity, overwrite, listing) is State.DONE:
-        _require_same_content(stage, source, listing)
-        return ingest_summary(stage, already_done=True)
+    found, looked = Comparison.with_nothing(len(source.images)), True
+    if parent is not None:
+        stage.refuse_another(parent.marker, {"config": config})
+        looked = not (are_known(stage, listing, parent.fingerprint) and parent.marker["input"] == identity["input"])
+        found = compare(source, root, parent.marker, Versions.read(stage, source.images)) if looked else SAME
+        found.require_most_known(values["max_removed"], stage.folder)
+    run = Run(source=str(source_place), packed=len(found.plan.unpacked), removed=found.missing + found.changed)
     try:
-        packs = _write_packs(stage, source, list(plan_packs(source.images, config["pack_bytes"])))
-        stage.commit(_marker(source, identity, packs), run)
+        changed = parent is not None and not found.is_the_same
+        renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed)
+        done = stage.begin(identity, overwrite, listing, renewal=renewal) is State.DONE
+        if not done:
+            marker = _write(stage, source, parent, found, identity)
+            run.note(reused=len(found.plan.kept))
+            stage.commit(marker, run, _versions(source, listing, fingerprint_of(json_bytes(marker))))
+        elif parent is not None and looked:
+            stage.replace_beside(parent.fingerprint, _versions(source, listing, parent.fingerprint))
     finally:
         stage.release()
-    return ingest_summary(stage)
+    summary = ingest_summary(stage, already_done=done)
+    summary.facts |= joined
+    return summary
 
 
-def _write_packs(stage: Stage, source: Source, plans: list[PackPlan]) -> list[dict[str, Any]]:
+def _join(source: Source, table: str | None) -> Row:
+    """Give the images their columns from the table at this place; returns what there is to tell of it."""
+    if table is None:
+        return {}
+    source.images, facts = join_columns(source.images, read_columns(open_place(table)))
+    return {"columns": facts}
+
+
+def _versions(source: Source, listing: str, generation: str) -> dict[str, bytes]:
+    return {VERSIONS_FILE: versions_bytes(source.images, listing, generation)}
+
+
+def _write(stage: Stage, source: Source, parent: Generation | None, found: Comparison, identity: Row) -> Row:
+    """Write the packs of what is new, and the table of removed rows; returns the marker."""
+    known = {pack["name"]: pack for pack in parent.marker["packs"]} if parent else {}
+    kept = [known[pack.name] | {"removed": len(pack.removed)} for pack in found.plan.kept]
+    first = parent.marker["next_pack"] if parent else 0
+    images = [source.images[number] for number in found.plan.unpacked]
+    written = _write_packs(stage, source, list(plan_packs(images, identity["config"]["pack_bytes"], first)))
+    removed = publish_removed(stage.folder, stage.attempts, found.removed_rows())
+    return {
+        "format": RAW_FORMAT,
+        **identity,
+        "parent": parent.fingerprint if parent else None,
+        "kind": source.kind,
+        "classes": source.classes,
+        "pixels": source.pixels,
+        "counts": _counts(source),
+        "removed": removed,
+        "next_pack": first + len(written),  # a name is never used again, even if all that had it are gone
+        "packs": [*kept, *written],
+    }
+
+
+def _counts(source: Source) -> Row:
+    labels = Counter(image.label for image in source.images)
+    splits = Counter(image.split for image in source.images)
+    return {
+        "images": len(source.images),
+        "bytes": sum(image.size_bytes for image in source.images),
+        "skipped": source.skipped,
+        "by_class": [labels[label] for label in range(len(source.classes))],
+        "by_split": {split: count for split, count in sorted(splits.items(), key=str) if split is not None},
+    }
+
+
+def _write_packs(stage: Stage, source: Source, plans: list[PackPlan]) -> list[Row]:
     packs = []
-    with Progress("ingest", len(source.images), "images") as progress:
+    with Progress("ingest", sum(len(plan.images) for plan in plans), "images") as progress:
         done = 0
         for plan in plans:
             _, listed = pack_places(stage.folder, plan.name)
             if listed.exists():
-                packs.append(tables.read_facts(listed) | {"list_sha256": listed.sha256()})
+                packs.append(tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0})
                 done += len(plan.images)
                 progress.skip(done)
                 continue
@@ -56,7 +129,7 @@ def _write_packs(stage: Stage, source: Source, plans: list[PackPlan]) -> list[di
     return packs
 
 
-def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress, done: int) -> dict[str, Any]:
+def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress, done: int) -> Row:
     rows = []
     tar_place, list_place = pack_places(stage.folder, plan.name)
     with publishing(tar_place, stage.attempts) as output:
@@ -64,55 +137,11 @@ def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress
         for count, image in enumerate(plan.images, start=1):
             data = source.read(image)
             offset = tar.add(image.key, data)
+            known = {"key": image.key, "label": image.label, "split": image.split, "columns": image.columns}
             place = {"pack": plan.name, "offset": offset, "size": len(data), "sha256": content_sha256(data)}
-            rows.append({"key": image.key, "label": image.label, "split": image.split, "group": None} | place)
+            rows.append(known | place)
             progress.update(done + count)
         tar.finish()
     facts = {"name": plan.name, "images": len(rows), "bytes": output.size_bytes, "sha256": output.sha256}
     listed = tables.write_table(list_place, stage.attempts, tables.table_of(tables.IMAGES, rows), facts)
-    return facts | {"list_sha256": listed.sha256}
-
-
-def _marker(source: Source, identity: dict[str, Any], packs: list[dict[str, Any]]) -> dict[str, Any]:
-    labels = Counter(image.label for image in source.images)
-    splits = Counter(image.split for image in source.images)
-    return {
-        "format": RAW_FORMAT,
-        **identity,
-        "kind": source.kind,
-        "classes": source.classes,
-        "pixels": source.pixels,
-        "counts": {
-            "images": len(source.images),
-            "bytes": sum(image.size_bytes for image in source.images),
-            "skipped": source.skipped,
-            "by_class": [labels[label] for label in range(len(source.classes))],
-            "by_split": {split: count for split, count in sorted(splits.items(), key=str) if split is not None},
-        },
-        "packs": packs,
-    }
-
-
-def _require_same_content(stage: Stage, source: Source, listing: str) -> None:
-    """Where files were written again under the same names and sizes: compare their contents with what was packed."""
-    if stage.read_run().get("listing") == listing:
-        return
-    tell("ingest", "the source's files were written again since; comparing their contents with the packs")
-    images = iter(source.images)
-    with Progress("ingest", len(source.images), "images") as progress:
-        done = 0
-        for pack in stage.read_marker()["packs"]:
-            _, listed = pack_places(stage.folder, pack["name"])
-            known = tables.read_table(listed, ["key", "sha256"]).to_pylist()
-            for row, image in zip(known, images, strict=False):
-                if row["key"] != image.key or row["sha256"] != content_sha256(source.read(image)):
-                    raise UsageError(
-                        f"{stage.folder} already holds other images (the content of {image.key} differs);"
-                        " use another place, or --overwrite"
-                    )
-                done += 1
-                progress.update(done)
-    if done != len(source.images):
-        raise DataError(
-            f"{stage.folder} lists {done} images, its marker {len(source.images)}; ingest again with --overwrite"
-        )
+    return facts | {"list_sha256": listed.sha256, "removed": 0}

@@ -128,6 +128,18 @@ INGEST_OPTIONS = (
         "The first level of folders names the split (train, validation or val, test), the second the class.",
         parse=None,
     ),
+    Option(
+        "--columns",
+        "A CSV or Parquet table with a column 'key' (an image's path below SOURCE) and others, kept with each image.",
+        metavar="TABLE",
+    ),
+    Option(
+        "--max-removed",
+        "The fraction of the images known already that may be missing in SOURCE or changed; more is another source.",
+        fraction,
+        "0.1",
+        metavar="FRACTION",
+    ),
 )
 NORMALIZE_OPTIONS = (
     Option(

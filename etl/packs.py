@@ -6,13 +6,15 @@ same images, the same bytes.
 
 import hashlib
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from etl.publishing import OutputFile
 from etl.sources import SourceImage
 from etl.storage import Place
 
+PACK_FOLDERS = ("packs", "removed")
 MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
 
 
@@ -24,22 +26,37 @@ class PackPlan:
     images: tuple[SourceImage, ...]
 
 
-def plan_packs(images: list[SourceImage], pack_bytes: int) -> Iterator[PackPlan]:
-    """Deal ``images``, in order, to packs of about ``pack_bytes`` and at most `MOST_IMAGES`; none is empty."""
-    number, batch, size = 0, list[SourceImage](), 0
+def pack_name(number: int) -> str:
+    return f"pack-{number:05d}"
+
+
+def plan_packs(images: Iterable[SourceImage], pack_bytes: int, first: int = 0) -> Iterator[PackPlan]:
+    """Deal ``images``, in order, to packs of about ``pack_bytes`` and at most `MOST_IMAGES`; none is empty.
+
+    They are numbered from ``first`` on.
+    """
+    number, batch, size = first, list[SourceImage](), 0
     for image in images:
         if len(batch) == MOST_IMAGES or (batch and size + image.size_bytes > pack_bytes):
-            yield PackPlan(f"pack-{number:05d}", tuple(batch))
+            yield PackPlan(pack_name(number), tuple(batch))
             number, batch, size = number + 1, [], 0
         batch.append(image)
         size += image.size_bytes
     if batch:
-        yield PackPlan(f"pack-{number:05d}", tuple(batch))
+        yield PackPlan(pack_name(number), tuple(batch))
 
 
 def pack_places(raw: Place, pack: str) -> tuple[Place, Place]:
     """The tar file of a pack, and its image list."""
     return raw / "packs" / f"{pack}.tar", raw / "packs" / f"{pack}.parquet"
+
+
+def pack_files(marker: Mapping[str, Any]) -> Iterator[str]:
+    """The files that a marker of ``raw`` names in `PACK_FOLDERS`, as paths below it."""
+    for pack in marker["packs"]:
+        yield from (f"packs/{pack['name']}.tar", f"packs/{pack['name']}.parquet")
+    if marker["removed"] is not None:
+        yield marker["removed"]["file"]
 
 
 class TarWriter:

@@ -6,7 +6,7 @@ is published last: a part exists when its rows do, and its facts stand in their 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from etl.packs import TarWriter, content_sha256, pack_places
 from etl.publishing import OutputFile, publishing
 from etl.storage import Place
 from etl.tfrecord import frame, read_records
+
+PART_FOLDERS = ("parts", "rejects")
 
 Row = dict[str, Any]
 
@@ -38,6 +40,14 @@ def rejects_places(normalized: Place, part: str) -> tuple[Place, Place]:
     return normalized / "rejects" / f"{part}.tar", normalized / "rejects" / f"{part}.parquet"
 
 
+def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
+    """The files that a marker of ``normalized`` names in `PART_FOLDERS`, as paths below it."""
+    for part in marker["parts"]:
+        yield from (f"parts/{part['part']}.tfrecord", f"parts/{part['part']}.parquet")
+        if part["rejects"]["count"]:
+            yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
+
+
 @dataclass
 class _PartWriter:
     """Normalises images one by one: the good ones go to ``records``, and all are remembered."""
@@ -50,7 +60,7 @@ class _PartWriter:
 
     def add(self, image: Row, data: bytes) -> None:
         """Normalise one image of the pack's list."""
-        known = {name: image[name] for name in ("key", "sha256", "label", "split", "group")}
+        known = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
         result = normalize_image(data, self.config)
         if isinstance(result, Reject):
             self.rejects.append((known | {"reason": result.reason.value, "detail": result.detail}, data))
@@ -87,7 +97,7 @@ class _PartWriter:
 def normalize_pack(
     raw: Place,
     normalized: Place,
-    pack: str,
+    pack: Mapping[str, Any],
     config: NormalizeConfig,
     *,
     classes: Sequence[str],
@@ -96,27 +106,31 @@ def normalize_pack(
 ) -> dict[str, Any]:
     """Normalise every image of a pack and publish its part; returns the part's facts. A part that exists is kept.
 
-    What is written lies in the folder ``attempts`` until it is published. ``report`` is told how many images are done,
-    after each.
+    ``pack`` is what raw's marker tells of it: ``name``, ``sha256`` and ``list_sha256``, by which the part knows later
+    what it was made of. The facts never change, whatever is removed from the source. What is written lies in the folder
+    ``attempts`` until it is published. ``report`` is told how many images are done, after each.
 
     Raises DataError where the pack does not hold what its image list says.
     """
-    rows_file = rows_place(normalized, pack)
+    name = pack["name"]
+    rows_file = rows_place(normalized, name)
     if rows_file.exists():
         return tables.read_facts(rows_file)
-    with publishing(records_place(normalized, pack), attempts) as records:
+    with publishing(records_place(normalized, name), attempts) as records:
         part = _PartWriter(config, classes, records)
-        for done, (image, data) in enumerate(_read_pack(raw, pack), start=1):
+        for done, (image, data) in enumerate(_read_pack(raw, name), start=1):
             part.add(image, data)
             report(done)
     facts = {
-        "part": pack,
+        "part": name,
+        "pack_sha256": pack["sha256"],
+        "list_sha256": pack["list_sha256"],
         "input": len(part.rows) + len(part.rejects),
         "records": len(part.rows),
         "bytes": records.size_bytes,
         "sha256": records.sha256,
-        "rejects": _publish_rejects(normalized, attempts, pack, part.rejects),
-        "examples": _count_by_split_and_label(part.rows, len(classes)),
+        "rejects": _publish_rejects(normalized, attempts, name, part.rejects),
+        "examples": count_by_split_and_label(((row["split"], row["label"]) for row in part.rows), len(classes)),
     }
     tables.write_table(rows_file, attempts, tables.table_of(tables.ROWS, part.rows), facts)
     return facts
@@ -159,11 +173,11 @@ def _publish_rejects(normalized: Place, attempts: Place, pack: str, rejects: lis
     }
 
 
-def _count_by_split_and_label(rows: list[Row], classes: int) -> dict[str, list[int]]:
+def count_by_split_and_label(examples: Iterable[tuple[str | None, int]], classes: int) -> dict[str, list[int]]:
     """Examples by the source's split ('' where it gave none), then by label."""
     counts: dict[str, list[int]] = {}
-    for row in rows:
-        counts.setdefault(row["split"] or "", [0] * classes)[row["label"]] += 1
+    for split, label in examples:
+        counts.setdefault(split or "", [0] * classes)[label] += 1
     return dict(sorted(counts.items()))
 
 

@@ -26,6 +26,7 @@ from etl.config import (
 from etl.dealing import Dealing, PartCounts, count_part, split_sizes
 from etl.earlier import Earlier, read_keys
 from etl.known import departed_rows, removed_keys, split_numbers
+from etl.live import Removed
 from etl.parts import read_rows
 from etl.storage import Place, open_place
 
@@ -141,9 +142,10 @@ def _count_parts(normalized: Mapping[str, Any], decided: fates.Decided | None) -
 
 
 def _live_parts(root: Place, normalized: Mapping[str, Any]) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
+    removed = Removed.read(root, normalized)
     for part in normalized["parts"]:
         rows = read_rows(root / "normalized", part["part"], fates.COLUMNS)
-        yield rows, np.ones(len(rows), dtype=bool)
+        yield rows, removed.live(part["part"], rows["key"])
 
 
 def _departed(earlier: Earlier | None, removed: frozenset[str], decided: fates.Decided | None) -> pa.Table:

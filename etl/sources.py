@@ -1,13 +1,14 @@
 """Where raw images come from: a folder per class, or IDX files. A source lists its images, and reads each when asked.
 
 Both know their images in a fixed order (by key) and by sizes, so that packs can be laid out before a byte is read.
+Classes that are known already keep their labels, even where no image is left of them; new ones come after them.
 """
 
 import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,13 +33,17 @@ _IDX_UBYTE = 0x08
 
 @dataclass(frozen=True)
 class SourceImage:
-    """One image of a source, not read yet. ``version`` changes when a file is written again (its time of change)."""
+    """One image of a source, not read yet. ``version`` changes when a file is written again (its time of change).
+
+    ``columns`` are what a table of the user's says of it, (name, value) by name; None where it says nothing.
+    """
 
     key: str
     label: int
     split: str | None
     size_bytes: int
     version: int = 0
+    columns: tuple[tuple[str, str], ...] | None = None
 
 
 class Source(Protocol):
@@ -58,8 +63,8 @@ class Source(Protocol):
         ...
 
 
-def open_source(place: Place, split_folders: bool = False) -> Source:
-    """The source in this folder, by what it holds.
+def open_source(place: Place, split_folders: bool = False, known: Sequence[str] = ()) -> Source:
+    """The source in this folder, by what it holds; its classes begin with those that are ``known``.
 
     Raises UsageError where there is no such folder or nothing in it that is a source.
     """
@@ -69,16 +74,18 @@ def open_source(place: Place, split_folders: bool = False) -> Source:
     if info.type != fs.FileType.Directory:
         raise UsageError(f"{place} is a file; give the folder that holds the images")
     if any(_IDX_IMAGES.fullmatch(child.base_name) for child in place.children()):
-        return IdxSource(place)
-    return FolderSource(place, split_folders)
+        return IdxSource(place, known)
+    return FolderSource(place, split_folders, known)
 
 
 def fingerprint(images: list[SourceImage], classes: list[str], versions: bool) -> str:
-    """SHA-256 of what the images are called, how they are labelled and how large they are (and their versions)."""
+    """SHA-256 of what the images are called, how labelled, how large, and of their columns (and their versions)."""
     digest = hashlib.sha256(repr(classes).encode())
     for image in images:
         version = image.version if versions else 0
-        digest.update(f"{image.key}\0{image.label}\0{image.split}\0{image.size_bytes}\0{version}\n".encode())
+        columns = image.columns or ""
+        told = f"{image.key}\0{image.label}\0{image.split}\0{image.size_bytes}\0{version}\0{columns}\n"
+        digest.update(told.encode())
     return digest.hexdigest()
 
 
@@ -92,7 +99,7 @@ class FolderSource:
     kind = "folder"
     pixels = None
 
-    def __init__(self, place: Place, split_folders: bool = False) -> None:
+    def __init__(self, place: Place, split_folders: bool = False, known: Sequence[str] = ()) -> None:
         self._place = place
         self._split_folders = split_folders
         files = list(_walk(place, ()))
@@ -106,8 +113,9 @@ class FolderSource:
         if not found:
             example = f"{place}/train/CLASS/IMAGE.jpg" if split_folders else f"{place}/CLASS/IMAGE.jpg"
             raise UsageError(f"no images in {place}; expected files such as {example}")
-        self.classes = sorted({name for (_, name, _), _ in found})
-        self._refuse_splits_as_classes()
+        names = sorted({name for (_, name, _), _ in found})
+        self._refuse_splits_as_classes(names)
+        self.classes = _grown(known, names)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = sorted(
             (
@@ -140,11 +148,10 @@ class FolderSource:
             )
         return _SPLITS_BY_FOLDER[folders[0]], folders[1], key
 
-    def _refuse_splits_as_classes(self) -> None:
-        if not self._split_folders and len(self.classes) > 1 and set(self.classes) <= set(_SPLITS_BY_FOLDER):
+    def _refuse_splits_as_classes(self, names: list[str]) -> None:
+        if not self._split_folders and len(names) > 1 and set(names) <= set(_SPLITS_BY_FOLDER):
             raise UsageError(
-                f"the folders of {self._place} ({', '.join(self.classes)}) look like splits, not classes;"
-                " give --split-folders"
+                f"the folders of {self._place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
             )
 
 
@@ -157,7 +164,7 @@ class IdxSource:
 
     kind = "idx"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, known: Sequence[str] = ()) -> None:
         names = [info.base_name for info in place.children()]
         matches = [match for name in names if (match := _IDX_IMAGES.fullmatch(name))]
         self._pixels: dict[str, npt.NDArray[np.uint8]] = {}
@@ -181,11 +188,10 @@ class IdxSource:
         numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
         if not numbers:
             raise UsageError(f"no images in {place}; its IDX files are empty")
-        self.classes = [str(number) for number in numbers]
+        self.classes = _grown(known, list(map(str, numbers)))
         self.skipped = len(names) - 2 * len(matches)
-        self.images = sorted(
-            self._list(labels, {number: label for label, number in enumerate(numbers)}), key=lambda image: image.key
-        )
+        ids = {number: self.classes.index(str(number)) for number in numbers}
+        self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
 
     def read(self, image: SourceImage) -> bytes:
         stem, _, name = image.key.rpartition("/")
@@ -196,18 +202,21 @@ class IdxSource:
         suffix = "pgm" if self.pixels["channels"] == 1 else "ppm"
         size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
         for stem, values in labels.items():
-            digits = max(5, len(str(len(values) - 1)))
             # the version follows the pixels, for there is no file whose time of change could
             version = zlib.crc32(self._pixels[stem].tobytes())
             for position, value in enumerate(values):
                 yield SourceImage(
-                    f"{stem}/{position:0{digits}d}.{suffix}", ids[int(value)], _IDX_SPLITS.get(stem), size, version
+                    f"{stem}/{position:05d}.{suffix}", ids[int(value)], _IDX_SPLITS.get(stem), size, version
                 )
 
     def _file_header(self) -> bytes:
         assert self.pixels is not None
         magic = "P5" if self.pixels["channels"] == 1 else "P6"
         return f"{magic} {self.pixels['width']} {self.pixels['height']} 255\n".encode()
+
+
+def _grown(known: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [*known, *(name for name in names if name not in set(known))]
 
 
 def _read_idx(place: Place) -> npt.NDArray[np.uint8]:

@@ -14,8 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.errors import DataError
-from etl.publishing import OutputFile, publishing
+from etl.publishing import OutputFile, publish_bytes, publishing
 from etl.storage import Place
+
+# Further columns of an image, from a table that the user gave, by name; null where it has none.
+_COLUMNS = ("columns", pa.map_(pa.string(), pa.string()))
 
 # One row per image of a pack, in the pack's order: offset and size are those of the image's bytes in the tar file.
 IMAGES = pa.schema(
@@ -23,13 +26,17 @@ IMAGES = pa.schema(
         ("key", pa.string()),
         ("label", pa.int32()),
         ("split", pa.string()),
-        ("group", pa.string()),
+        _COLUMNS,
         ("pack", pa.string()),
         ("offset", pa.int64()),
         ("size", pa.int64()),
         ("sha256", pa.binary(32)),
     ]
 )
+
+# One row per image of a pack that is in the source no more (or not like that): by pack in the marker's order, then in
+# the pack's order.
+REMOVED = pa.schema([("pack", pa.string()), ("key", pa.string())])
 
 # One row per good image of a part, in the part's order: offset and size are those of its record in the part's TFRecord
 # file, framing included; crc32c that of the record's data; sha256 that of the source image. Sums are over the pixels
@@ -40,7 +47,7 @@ ROWS = pa.schema(
         ("sha256", pa.binary(32)),
         ("label", pa.int32()),
         ("split", pa.string()),
-        ("group", pa.string()),
+        _COLUMNS,
         ("offset", pa.int64()),
         ("size", pa.int64()),
         ("crc32c", pa.uint32()),
@@ -61,7 +68,7 @@ REJECTS = pa.schema(
         ("sha256", pa.binary(32)),
         ("label", pa.int32()),
         ("split", pa.string()),
-        ("group", pa.string()),
+        _COLUMNS,
         ("reason", pa.string()),
         ("detail", pa.string()),
         ("offset", pa.int64()),
@@ -118,13 +125,16 @@ _FACTS = b"ringslice"
 
 def write_table(final: Place, attempts: Place, table: pa.Table, facts: Mapping[str, Any] | None = None) -> OutputFile:
     """Publish ``table`` as a Parquet file, with ``facts`` (JSON) in its schema's metadata."""
+    return publish_bytes(final, attempts, table_bytes(table, facts))
+
+
+def table_bytes(table: pa.Table, facts: Mapping[str, Any] | None = None) -> bytes:
+    """``table`` as the bytes of a Parquet file, with ``facts`` (JSON) in its schema's metadata."""
     if facts is not None:
         table = table.replace_schema_metadata({_FACTS: json.dumps(facts)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    with publishing(final, attempts) as output:
-        output.write(sink.getvalue())
-    return output
+    return cast(bytes, sink.getvalue().to_pybytes())
 
 
 def write_tables(final: Place, attempts: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:

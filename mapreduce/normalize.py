@@ -3,23 +3,28 @@
 
     python mapreduce/normalize.py -r local data/flowers --size 224
 
-Map-only: a mapper's line names a pack; counts and sums travel in each part's own rows.
+Map-only: a mapper's line names a pack; counts and sums travel in each part's own rows. Where raw was renewed, so are
+the normalised images: parts of packs that are known are kept, and only new packs are decoded.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etl.config import NormalizeConfig
-from etl.errors import DataError
+from etl.errors import DataError, UsageError
+from etl.generations import Generation, Renewal
+from etl.live import Removed, count_live, live_examples, live_facts
 from etl.options import NORMALIZE_OPTIONS
-from etl.parts import normalize_pack, rows_place
+from etl.parts import PART_FOLDERS, normalize_pack, part_files, rows_place
 from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require
 from etl.storage import Place, open_place
 from etl.summary import Summary, normalize_summary
 from etl.tables import read_facts
 from mapreduce.stagejob import StageJob, main
 from mapreduce.work import Work, worthwhile_tasks
+
+Row = dict[str, Any]
 
 
 class Normalize(StageJob):
@@ -28,18 +33,18 @@ class Normalize(StageJob):
     OPTIONS = NORMALIZE_OPTIONS
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
-    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    def mapper(self, _: None, task: Row) -> Iterator[tuple[str, int]]:
         """From the line of a pack: normalise its images and publish its part."""
         root = open_place(self.job["root"])
         config = NormalizeConfig.from_json(self.job["config"])
         facts = normalize_pack(
             root / "raw",
             root / "normalized",
-            task["pack"],
+            task,
             config,
             classes=self.job["classes"],
             attempts=self.attempts,
-            report=lambda images: self.report(f"{task['pack']}: {images} images"),
+            report=lambda images: self.report(f"{task['name']}: {images} images"),
         )
         self.count_task(task["bytes"], facts["bytes"])
         self.increment_counter("images", "good", facts["records"])
@@ -47,31 +52,53 @@ class Normalize(StageJob):
             self.increment_counter("images", reason, count)
         yield facts["part"], facts["records"]
 
-    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
+    def stage_at(self, root: Place, values: Row) -> Stage:
         return normalized_stage(root)
 
-    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        self._raw = raw_stage(root).read_marker()
-        self._max_rejects = values["max_rejects"]
+    def prepare(self, root: Place, values: Row, runner: str, overwrite: bool) -> Work | None:
+        self._root = root
+        raw = raw_stage(root).read_generation()
+        self._raw, self._max_rejects = raw.marker, values["max_rejects"]
         config = NormalizeConfig.resolve(values, self._raw["pixels"])
-        self._identity = {"config": config.to_json(), "input": raw_stage(root).fingerprint()}
-        if self.stage.begin(self._identity, overwrite) is State.DONE:
+        self._identity = {"config": config.to_json(), "input": raw.fingerprint}
+        self._parent = None if overwrite or not self.stage.marker.exists() else self.stage.read_generation()
+        if self._parent is not None:
+            self._require_same_packs(self._parent)
+        renewal = Renewal(self._parent.fingerprint if self._parent else None, PART_FOLDERS, part_files)
+        if self.stage.begin(self._identity, overwrite, renewal=renewal) is State.DONE:
             return None
+        return self._plan(root, config)
+
+    def _require_same_packs(self, parent: Generation) -> None:
+        """Raise UsageError where the packs are not those, renewed, that the parts of ``parent`` were made of."""
+        self.stage.refuse_another(parent.marker, {"config": self._identity["config"]})
+        known = {part["part"]: part for part in parent.marker["parts"]}
+        other = [pack["name"] for pack in self._raw["packs"] if _is_other(known.get(pack["name"]), pack)]
+        if other or raw_stage(self._root).find_generation(parent.marker["input"]) is None:
+            raise UsageError(
+                f"{self.stage.folder} was made from other packs than {raw_stage(self._root).marker} names now"
+                f" ({other[0] if other else 'none of its generations is that input'});"
+                " use another place, or --overwrite to replace it"
+            )
+
+    def _plan(self, root: Place, config: NormalizeConfig) -> Work:
         images = {pack["name"]: pack["images"] for pack in self._raw["packs"]}
         folder = self.stage.folder
         todo = [pack for pack in self._raw["packs"] if not rows_place(folder, pack["name"]).exists()]
         tasks = worthwhile_tasks(sum(pack["bytes"] for pack in todo), sum(pack["images"] for pack in todo))
+        before = {part["part"] for part in self._parent.marker["parts"]} if self._parent else set()
+        self.run_record.note(decoded=sum(pack["images"] for pack in todo), reused=len(before & images.keys()))
 
         def watch() -> tuple[int, str]:
             parts = (info.base_name.removesuffix(".parquet") for info in (folder / "parts").children())
             return sum(images.get(part, 0) for part in parts), ""
 
         job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
-        lines = [{"pack": pack["name"], "bytes": pack["bytes"]} for pack in todo]
+        lines = [{name: pack[name] for name in ("name", "bytes", "sha256", "list_sha256")} for pack in todo]
         return Work(job, lines, tasks, sum(images.values()), watch)
 
     def finish(self) -> None:
-        facts = [self._checked_facts(pack) for pack in self._raw["packs"]]
+        facts = self._checked_parts()
         counts = count_images(facts, len(self._raw["classes"]))
         if counts["rejects"] > self._max_rejects * counts["input"]:
             reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
@@ -86,8 +113,10 @@ class Normalize(StageJob):
         marker = {
             "format": NORMALIZED_FORMAT,
             **self._identity,
+            "parent": self._parent.fingerprint if self._parent else None,
             "classes": self._raw["classes"],
             "counts": counts,
+            "removed": self._raw["removed"],
             "parts": facts,
         }
         self.stage.commit(marker, self.run_record)
@@ -95,33 +124,65 @@ class Normalize(StageJob):
     def summary(self, already_done: bool) -> Summary:
         return normalize_summary(self.stage, already_done)
 
-    def _checked_facts(self, pack: dict[str, Any]) -> dict[str, Any]:
+    def _checked_parts(self) -> list[Row]:
+        """What the marker says of each part: facts that never change, and what of it is live."""
+        removed = Removed.read(self._root, self._raw)
+        known = {part["part"]: part for part in self._parent.marker["parts"]} if self._parent else {}
+        parts = []
+        for pack in self._raw["packs"]:
+            before = known.get(pack["name"])
+            facts = self._checked_facts(pack) if before is None else _without_live(before)
+            facts["removed"] = pack["removed"]
+            if pack["removed"] and before is not None and before["removed"] == pack["removed"]:
+                facts["live"] = before["live"]  # what is removed stays so: as many are the same
+            elif pack["removed"]:
+                facts["live"] = count_live(self.stage.folder, facts, removed, len(self._raw["classes"]))
+            live = live_facts(facts)
+            total = live["records"] + live["rejects"]["count"]
+            require(
+                facts["input"] == pack["images"] and total == pack["images"] - pack["removed"],
+                f"{rows_place(self.stage.folder, pack['name'])}: {live['records']} good + {live['rejects']['count']}"
+                f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
+            )
+            parts.append(facts)
+        return parts
+
+    def _checked_facts(self, pack: Row) -> Row:
+        """The facts of a part that this run, or one that it goes on with, has made."""
         rows = rows_place(self.stage.folder, pack["name"])
         require(rows.exists(), f"{rows} is missing though the job ended; run again")
         facts = read_facts(rows)
-        total = facts["records"] + facts["rejects"]["count"]
-        require(
-            facts["input"] == pack["images"] == total,
-            f"{rows}: {facts['records']} good + {facts['rejects']['count']} rejects"
-            f" are not the {pack['images']} images of the pack",
-        )
+        require(not _is_other(facts, pack), f"{rows} was made from another pack; normalize again with --overwrite")
         return facts | {"rows_sha256": rows.sha256()}
 
 
-def count_images(facts: list[dict[str, Any]], classes: int) -> dict[str, Any]:
-    """Counts over all parts, from their facts."""
+def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
+    """Whether a part was made from other bytes than those of the pack that has its name."""
+    made_of = ("pack_sha256", "list_sha256")
+    return part is not None and tuple(map(part.get, made_of)) != (pack["sha256"], pack["list_sha256"])
+
+
+def _without_live(part: Mapping[str, Any]) -> Row:
+    return {name: value for name, value in part.items() if name not in ("removed", "live")}
+
+
+def count_images(facts: list[Row], classes: int) -> Row:
+    """Counts of the live images of all parts, from their facts."""
     reasons: Counter[str] = Counter()
     by_class = [0] * classes
+    live = [live_facts(part) for part in facts]
     for part in facts:
-        reasons.update(part["rejects"]["by_reason"])
-        for counts in part["examples"].values():
+        for counts in live_examples(part, classes).values():
             by_class = [have + more for have, more in zip(by_class, counts, strict=True)]
+    for each in live:
+        reasons.update(each["rejects"]["by_reason"])
+    good, rejects = sum(each["records"] for each in live), reasons.total()
     return {
-        "input": sum(part["input"] for part in facts),
-        "good": sum(part["records"] for part in facts),
-        "rejects": sum(part["rejects"]["count"] for part in facts),
+        "input": good + rejects,
+        "good": good,
+        "rejects": rejects,
         "rejects_by_reason": dict(sorted(reasons.items())),
-        "bytes": sum(part["bytes"] for part in facts),
+        "bytes": sum(each["bytes"] for each in live),
         "by_class": by_class,
     }
 

@@ -19,12 +19,13 @@ from tests.etl.test_stages import as_a_process_that_is_gone
 from tests.faults import Fault, FaultError, FaultyFilesystem
 
 SAMPLE = 8
+VALUES = {"pack_size": 3000, "split_folders": False, "columns": None, "max_removed": 0.1}
 
 Run = Callable[[Path, Path], None]
 
 
 def run_ingest(source: Path, root: Path) -> None:
-    ingest(open_place(str(source)), open_place(str(root)), {"pack_size": 3000, "split_folders": False})
+    ingest(open_place(str(source)), open_place(str(root)), VALUES)
 
 
 def run_normalize(source: Path, root: Path) -> None:

@@ -13,14 +13,19 @@ import pytest
 from etl.errors import DataError, UsageError
 from etl.ingest import ingest
 from etl.storage import open_place
+from etl.versions import VERSIONS_FILE
 from tests.conftest import TreeMaker, contents
 
-VALUES: dict[str, Any] = {"pack_size": 2000, "split_folders": False}
+VALUES: dict[str, Any] = {"pack_size": 2000, "split_folders": False, "columns": None, "max_removed": 0.1}
 
 
 def run(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dict[str, Any]:
     summary = ingest(open_place(str(source)), open_place(str(root)), VALUES | values, overwrite)
     return summary.to_json()
+
+
+def contents_of(files: dict[str, bytes], left_out: str) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if not name.endswith(left_out)}
 
 
 def write_idx(
@@ -67,20 +72,21 @@ def test_a_second_run_does_nothing_and_another_dataset_is_refused(make_tree: Tre
     run(source, root)
     before = contents(root)
     assert run(source, root)["already_done"]
+    assert contents(root) == before
     os.utime(source / "a" / "000.png", (1, 1))
     assert run(source, root)["already_done"]  # touched, but its content is the same
-    assert contents(root) == before
-    changed = source / "a" / "000.png"
-    changed.write_bytes(changed.read_bytes()[:-1] + b"!")
-    with pytest.raises(UsageError, match=r"a/000\.png differs"):
+    assert contents(root, VERSIONS_FILE) == contents_of(before, VERSIONS_FILE)
+    before = contents(root)
+    for name in ("000", "001"):
+        (source / "a" / f"{name}.png").write_bytes(b"another")
+    with pytest.raises(UsageError, match=r"of 8 images in .* 0 are missing in this source and 2 have changed"):
         run(source, root)
-    (source / "a" / "new.png").write_bytes(b"x")
-    with pytest.raises(UsageError, match="already holds another"):
-        run(source, root)
+    with pytest.raises(UsageError, match=r"more than --max-removed 0\.1; is this another source"):
+        run(source.parent, root)
     with pytest.raises(UsageError, match="pack_bytes 2000 there, 9 asked"):
         run(source, root, pack_size=9)
     assert contents(root) == before
-    assert run(source, root, overwrite=True)["images"] == 9
+    assert run(source, root, overwrite=True)["images"] == 8
 
 
 def test_an_unfinished_run_goes_on_and_that_of_another_source_does_not(make_tree: TreeMaker, tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ def job_file(root: Path, **job: Any) -> str:
 def test_normalize_maps_a_line_to_a_part(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = ingest(make_tree({"a": 3, "b": 2}), tmp_path / "root")
     config = {"size": [8, 8], "fit": "crop", "color": "rgb", "format": "png"}
+    pack = json.loads((root / "raw/dataset.json").read_text())["packs"][0]
     job = Normalize(["--mapper", "--job-file", job_file(root, config=config, classes=["a", "b"])])
-    job.sandbox(stdin=io.BytesIO(b'{"pack": "pack-00000", "bytes": 10240}\n'))
+    job.sandbox(stdin=io.BytesIO(json.dumps(pack).encode()))
     job.run_mapper()
     assert job.stdout.getvalue() == b'"pack-00000"\t5\n'
     with (root / "normalized/parts/pack-00000.tfrecord").open("rb") as stream:

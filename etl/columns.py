@@ -1,0 +1,85 @@
+"""Further columns of images, from a table of the user's: CSV or Parquet, with a column ``key`` and any others."""
+
+import dataclasses
+import io
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from etl import tables
+from etl.errors import DataError, UsageError
+from etl.sources import SourceImage
+from etl.storage import Place
+
+KEY = "key"
+
+Joined = tuple[list[SourceImage], dict[str, int]]
+
+
+def read_columns(place: Place) -> pa.Table:
+    """The table, all columns as text; a cell without a value is null.
+
+    Raises UsageError where it has no column ``key``, no other, a key twice, or columns that are neither text nor
+    numbers; DataError where it cannot be read.
+    """
+    if not place.exists():
+        raise UsageError(f"--columns {place}: no such file; give a CSV or Parquet table with a column 'key'")
+    table = _read(place)
+    names = table.column_names
+    if KEY not in names or len(names) < 2 or len(set(names)) < len(names):
+        raise UsageError(f"--columns {place} has the columns {', '.join(names)}; it needs 'key' and others, each once")
+    keys = table[KEY].combine_chunks()
+    if keys.null_count:
+        raise UsageError(
+            f"--columns {place} has {keys.null_count} rows without a key; give each row the key of its image"
+        )
+    counts = pc.value_counts(keys)
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(twice):
+        raise UsageError(f"--columns {place} has the key {twice[0].as_py()} more than once; leave one row of each")
+    return table
+
+
+def _read(place: Place) -> pa.Table:
+    if place.name.endswith((".parquet", ".pq")):
+        table = tables.read_table(place)
+        for number, field in enumerate(table.schema):
+            try:
+                table = table.set_column(number, field.name, table[field.name].cast(pa.string()))
+            except pa.ArrowException:
+                raise UsageError(
+                    f"--columns {place}: column {field.name} is {field.type}, neither text nor numbers; leave it out"
+                ) from None
+        return table
+    data = place.read_bytes()
+    try:
+        names = csv.open_csv(io.BytesIO(data)).schema.names
+        convert = csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        return csv.read_csv(io.BytesIO(data), convert_options=convert)
+    except pa.ArrowException as error:
+        raise DataError(f"--columns {place} is no CSV table: {str(error).splitlines()[0]}") from None
+
+
+def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:
+    """The images with the columns of their rows, and how many images and rows are without the other."""
+    rows = pc.index_in(pa.array([image.key for image in images], pa.string()), value_set=table[KEY])
+    names = sorted(name for name in table.column_names if name != KEY)
+    values = [pc.take(table[name].combine_chunks(), rows).to_pylist() for name in names]
+    joined = [
+        dataclasses.replace(image, columns=_told(names, cells))
+        for image, cells in zip(images, zip(*values, strict=True), strict=True)
+    ]
+    unknown = rows.null_count
+    facts = {"rows": table.num_rows, "rows_without_image": table.num_rows - (len(images) - unknown)}
+    return joined, facts | {"images_without_row": unknown}
+
+
+def _told(names: Sequence[str], cells: Sequence[str | None]) -> tuple[tuple[str, str], ...] | None:
+    return tuple((name, cell) for name, cell in zip(names, cells, strict=True) if cell is not None) or None

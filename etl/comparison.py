@@ -1,0 +1,122 @@
+"""A source against what is packed already: which images are the same, which are gone or have changed.
+
+The source's list is held in memory, the packs' lists pass by one after the other. A file is read only where its time of
+change is another than when it was packed or last compared.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etl import tables
+from etl.errors import UsageError
+from etl.live import Removed
+from etl.packs import content_sha256, pack_places
+from etl.progress import Progress, tell
+from etl.renewal import NO_IMAGE, Integers, RenewalPlan, plan_renewal
+from etl.sources import Source, SourceImage
+from etl.stages import require
+from etl.storage import Place
+from etl.versions import Versions
+
+_COLUMNS = ["key", "label", "split", "size", "sha256", "columns"]
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Comparison:
+    """``plan`` says what becomes of the packs; the rest counts the images that were packed, by what is the case now."""
+
+    plan: RenewalPlan
+    known: int = 0
+    missing: int = 0
+    changed: int = 0
+    read: int = 0
+    removed_keys: dict[str, pa.Array] = field(default_factory=dict)
+
+    @classmethod
+    def with_nothing(cls, images: int) -> "Comparison":
+        """Where nothing is packed yet."""
+        return cls(plan_renewal([], images))
+
+    @property
+    def is_the_same(self) -> bool:
+        return not (self.missing or self.changed or len(self.plan.unpacked))
+
+    def removed_rows(self) -> Iterator[tuple[str, str]]:
+        """Pack and key of every removed row of the packs that are kept, in their order."""
+        for pack in self.plan.kept:
+            for key in self.removed_keys.get(pack.name, pa.array([], pa.string())).take(pa.array(pack.removed)):
+                yield pack.name, key.as_py()
+
+    def require_most_known(self, max_removed: float, place: Place) -> None:
+        """Raise UsageError where so many images are gone or changed that it may be another source."""
+        if self.missing + self.changed > max_removed * self.known:
+            raise UsageError(
+                f"of {self.known} images in {place} {self.missing} are missing in this source and {self.changed} have"
+                f" changed, more than --max-removed {max_removed:g}; is this another source? Give --max-removed 1 if it"
+                " is not, or --overwrite to replace them all"
+            )
+
+
+def compare(source: Source, root: Place, marker: Row, versions: Versions) -> Comparison:
+    """Hold ``source`` against the packs of ``marker``, that of raw. Raises DataError where a list is damaged."""
+    comparer = _Comparer(source, root, marker, versions)
+    with Progress("ingest", sum(pack["images"] for pack in marker["packs"]), "images compared", ends=False) as progress:
+        comparer.result.plan = plan_renewal(comparer.packs(progress), len(source.images))
+    return comparer.result
+
+
+class _Comparer:
+    def __init__(self, source: Source, root: Place, marker: Row, versions: Versions) -> None:
+        self._source, self._raw, self._marker, self._versions = source, root / "raw", marker, versions
+        self._removed = Removed.read(root, marker)
+        self.result = Comparison.with_nothing(0)
+
+    def packs(self, progress: Progress) -> Iterator[tuple[str, Integers]]:
+        """Each pack with the number of the image that each of its rows still holds."""
+        done = 0
+        for pack in self._marker["packs"]:
+            _, listed = pack_places(self._raw, pack["name"])
+            rows = tables.read_table(listed, _COLUMNS)
+            require(rows.num_rows == pack["images"], f"{listed} has {rows.num_rows} rows, not {pack['images']}")
+            live = self._removed.live(pack["name"], rows["key"])
+            held = np.full(rows.num_rows, NO_IMAGE, dtype=np.int64)
+            for number, row in enumerate(rows.to_pylist()):
+                if live[number]:
+                    held[number] = self._find(pack["name"], row)
+                progress.update(done + number + 1)
+            done += rows.num_rows
+            self.result.removed_keys[pack["name"]] = rows["key"].combine_chunks()
+            yield pack["name"], held
+
+    def _find(self, pack: str, row: Row) -> int:
+        """The number of the image that a live row still holds, or `NO_IMAGE`; counted."""
+        images = self._source.images
+        self.result.known += 1
+        number = bisect_left(images, row["key"], key=attrgetter("key"))
+        if number == len(images) or images[number].key != row["key"]:
+            self.result.missing += 1
+            return NO_IMAGE
+        if self._is_the_same(pack, row, number, images[number]):
+            return number
+        self.result.changed += 1
+        return NO_IMAGE
+
+    def _is_the_same(self, pack: str, row: Row, number: int, image: SourceImage) -> bool:
+        columns = tuple(row["columns"]) if row["columns"] is not None else None
+        ours = (image.label, image.split, image.size_bytes, image.columns)
+        if ours != (row["label"], row["split"], row["size"], columns):
+            return False
+        if self._versions.same[number] and pack in self._versions.packs:
+            return True
+        if not self.result.read:
+            tell("ingest", "files were written again since they were packed; comparing their contents with the packs")
+        self.result.read += 1
+        return content_sha256(self._source.read(image)) == row["sha256"]

@@ -1,0 +1,121 @@
+"""What of packs and parts is live: their rows, less those whose image the source has no more (or not like that).
+
+Packs and parts never change; which of their rows are removed stands in a table that the markers of ``raw`` and of
+``normalized`` name. A row is removed for good: an image that comes back is packed anew.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl import tables
+from etl.errors import DataError
+from etl.generations import fingerprint_of
+from etl.parts import count_by_split_and_label, read_rows, rejects_places
+from etl.publishing import publish_bytes
+from etl.storage import Place
+
+REMOVED_FOLDER = "removed"
+
+Row = dict[str, Any]
+Mask = npt.NDArray[np.bool_]
+
+
+class Removed:
+    """The keys of each pack's removed rows. In memory: the whole table, as Arrow has it."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._keys = table["key"].combine_chunks()
+        packs = table["pack"].combine_chunks().dictionary_encode()
+        numbers = packs.indices.to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        runs = [(start, stop) for start, stop in pairwise(bounds) if stop > start]
+        names = packs.dictionary.to_pylist()
+        self._runs = {names[numbers[start]]: (start, stop) for start, stop in runs}
+        if len(self._runs) != len(runs):
+            raise DataError("the table of removed rows is not sorted by pack")
+
+    @classmethod
+    def read(cls, root: Place, marker: Mapping[str, Any]) -> Self:
+        """What ``marker``, of ``raw`` or of ``normalized``, says is removed.
+
+        Raises DataError where the table is damaged or another.
+        """
+        told = marker["removed"]
+        if told is None:
+            return cls(tables.REMOVED.empty_table())
+        place = root / "raw" / told["file"]
+        table = tables.read_table(place, ["pack", "key"])
+        if table.num_rows != told["rows"]:
+            raise DataError(f"{place} has {table.num_rows} rows, {told['rows']} were written; ingest with --overwrite")
+        return cls(table)
+
+    def number(self, pack: str) -> int:
+        """How many rows of a pack are removed."""
+        start, stop = self._runs.get(pack, (0, 0))
+        return stop - start
+
+    def live(self, pack: str, keys: pa.Array | pa.ChunkedArray) -> Mask:
+        """Whether the image of each of these keys, of rows of one pack or its part, is live: bool of shape (rows,)."""
+        start, stop = self._runs.get(pack, (0, 0))
+        gone = pc.is_in(keys, value_set=self._keys.slice(start, stop - start))
+        return ~np.asarray(gone.to_numpy(zero_copy_only=False) if isinstance(gone, pa.Array) else gone.to_numpy())
+
+
+def publish_removed(raw: Place, attempts: Place, rows: Iterator[tuple[str, str]]) -> Row | None:
+    """Publish a table of removed rows (pack, key), named by its content; returns what markers say of it."""
+    builder = tables.TableBuilder(tables.REMOVED)
+    for pack, key in rows:
+        builder.add({"pack": pack, "key": key})
+    if not builder.rows:
+        return None
+    data = tables.table_bytes(builder.table())
+    sha256 = fingerprint_of(data)
+    file = f"{REMOVED_FOLDER}/{sha256[:16]}.parquet"
+    publish_bytes(raw / file, attempts, data)
+    return {"file": file, "rows": builder.rows, "sha256": sha256}
+
+
+def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:
+    """These columns of the rows of a part that are live, in its order. ``part`` is what the marker says of it."""
+    if not part["removed"]:
+        return read_rows(normalized, part["part"], columns)
+    rows = read_rows(normalized, part["part"], list(dict.fromkeys(["key", *columns])))
+    return rows.filter(pa.array(removed.live(part["part"], rows["key"]))).select(columns)
+
+
+def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``records``, ``bytes``, ``rejects`` (count, by_reason) and ``examples`` of a part, of its live images alone."""
+    live: Mapping[str, Any] = part.get("live", part)
+    return live
+
+
+def live_examples(part: Mapping[str, Any], classes: int) -> dict[str, list[int]]:
+    """Live examples of a part by the source's split ('' where it gave none), then by each of ``classes`` labels.
+
+    A part that was made when there were fewer classes has none of the later ones.
+    """
+    counts = live_facts(part)["examples"]
+    return {split: by_label + [0] * (classes - len(by_label)) for split, by_label in counts.items()}
+
+
+def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> Row:
+    """What `live_facts` gives for a part some of whose images are removed: read from its rows and its rejects."""
+    rows = live_rows(normalized, part, removed, ["split", "label", "size"])
+    examples = zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True)
+    reasons: Counter[str] = Counter()
+    if part["rejects"]["count"]:
+        rejects = tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
+        reasons.update(rejects["reason"].filter(pa.array(removed.live(part["part"], rejects["key"]))).to_pylist())
+    return {
+        "records": rows.num_rows,
+        "bytes": pc.sum(rows["size"]).as_py() or 0,
+        "rejects": {"count": reasons.total(), "by_reason": dict(sorted(reasons.items()))},
+        "examples": count_by_split_and_label(examples, classes),
+    }
