@@ -11,20 +11,15 @@ with all its children (with -r hadoop that of its containers is not in it).
 
 import argparse
 import gzip
-import os
-import resource
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from usage import measure
 
-SAMPLE_INTERVAL_S = 0.05
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-TASKS = {b"--mapper": "mapper", b"--reducer": "reducer"}
+KINDS = {"--mapper": "mapper", "--reducer": "reducer"}
 
 
 def multiply(source: Path, times: int, target: Path) -> Path:
@@ -38,56 +33,6 @@ def multiply(source: Path, times: int, target: Path) -> Path:
         shape[0] *= times
         (target / path.name.removesuffix(".gz")).write_bytes(data[:4] + shape.tobytes() + data[header:] * times)
     return target
-
-
-class Sampler(threading.Thread):
-    """Samples the tasks of all runners on this machine until it is stopped; ``peaks`` are bytes by kind of task."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peaks: dict[str, int] = defaultdict(int)
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(SAMPLE_INTERVAL_S):
-            sizes: dict[str, int] = defaultdict(int)
-            kinds: dict[str, str] = {}
-            for entry in Path("/proc").glob("[0-9]*"):
-                try:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                    task = _task_of(entry)
-                    size = int((entry / "statm").read_text().split()[1]) * PAGE_BYTES
-                except (OSError, IndexError):  # ended meanwhile
-                    continue
-                kind = next((TASKS[word] for word in words if word in TASKS and b"python" in words[0]), None)
-                sizes[task] += size
-                if kind:
-                    kinds[task] = kind
-            for task, kind in kinds.items():
-                self.peaks[kind] = max(self.peaks[kind], sizes[task])
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-
-
-def _task_of(entry: Path) -> str:
-    """What a process belongs to: its container, else itself."""
-    for each in (entry / "environ").read_bytes().split(b"\0"):
-        if each.startswith(b"CONTAINER_ID="):
-            return each.decode()
-    return entry.name
-
-
-def measure(stage: str, words: list[str]) -> tuple[dict[str, int], float]:
-    """Peaks in bytes by kind of task, and processor seconds, of one stage."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    sampler = Sampler()
-    sampler.start()
-    subprocess.run(["ringslice", stage, *words], check=True, stdout=subprocess.DEVNULL)
-    sampler.stop()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return dict(sampler.peaks), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> int:
@@ -104,7 +49,8 @@ def main() -> int:
             root = f"{arguments.root or folder}/root-{times}"
             subprocess.run(["ringslice", "ingest", str(source), root], check=True, stdout=subprocess.DEVNULL)
             for stage in ("normalize", "shard"):
-                found[stage, times] = measure(stage, [root, "-r", arguments.runner])
+                usage = measure(["ringslice", stage, root, "-r", arguments.runner], KINDS, root)
+                found[stage, times] = (usage.peaks, usage.own_s)
     print(f"{'stage':10} {'times':>5} {'mapper MB':>10} {'reducer MB':>10} {'CPU s':>8} {'CPU ratio':>10}")
     for (stage, times), (peaks, seconds) in found.items():
         ratio = seconds / found[stage, arguments.times[0]][1]

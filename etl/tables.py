@@ -119,6 +119,7 @@ CLASS_COUNTS = pa.schema(
 )
 
 GROUP_ROWS = 1 << 16
+Table = pa.Table
 
 _FACTS = b"ringslice"
 

@@ -71,18 +71,44 @@ def read_records(stream: ByteReader, where: str) -> Iterator[Record]:
     while header := stream.read(HEADER_BYTES):
         if len(header) < HEADER_BYTES:
             raise DataError(f"{where} ends within the header of the record at offset {offset}")
-        length, length_crc = _HEADER.unpack(header)
-        if mask(crc32c(header[:8])) != length_crc:
-            raise DataError(f"{where}: wrong CRC of the length at offset {offset}")
+        length = _checked_length(header, offset, where)
         data = stream.read(length)
         footer = stream.read(FOOTER_BYTES)
         if len(data) < length or len(footer) < FOOTER_BYTES:
             raise DataError(f"{where} ends within the record at offset {offset}")
-        crc = crc32c(data)
-        if mask(crc) != _UINT32.unpack(footer)[0]:
-            raise DataError(f"{where}: wrong CRC of the data at offset {offset}")
+        crc = _checked_crc(data, footer, offset, where)
         yield Record(offset, data, crc, b"".join((header, data, footer)))
         offset += FRAMING_BYTES + length
+
+
+def open_record(framed: bytes, offset: int, where: str) -> Record:
+    """The record whose bytes, with the framing, were read from ``offset`` of a file, each CRC checked.
+
+    Raises DataError, naming ``where`` and the offset, for a wrong CRC or a record of another length.
+    """
+    if len(framed) < FRAMING_BYTES:
+        raise DataError(f"{where} ends within the record at offset {offset}")
+    length = _checked_length(framed[:HEADER_BYTES], offset, where)
+    if len(framed) != FRAMING_BYTES + length:
+        raise DataError(
+            f"{where}: the record at offset {offset} takes {FRAMING_BYTES + length} bytes, not {len(framed)}"
+        )
+    data = framed[HEADER_BYTES:-FOOTER_BYTES]
+    return Record(offset, data, _checked_crc(data, framed[-FOOTER_BYTES:], offset, where), framed)
+
+
+def _checked_length(header: bytes, offset: int, where: str) -> int:
+    length, length_crc = _HEADER.unpack(header)
+    if mask(crc32c(header[:8])) != length_crc:
+        raise DataError(f"{where}: wrong CRC of the length at offset {offset}")
+    return int(length)
+
+
+def _checked_crc(data: bytes, footer: bytes, offset: int, where: str) -> int:
+    crc = crc32c(data)
+    if mask(crc) != _UINT32.unpack(footer)[0]:
+        raise DataError(f"{where}: wrong CRC of the data at offset {offset}")
+    return crc
 
 
 def index_bytes(offsets: list[int], sizes: list[int]) -> bytes:

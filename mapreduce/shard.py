@@ -4,7 +4,8 @@
     python mapreduce/shard.py -r local data/flowers --workers 8
 
 The MapReduce shuffle is the global shuffle: a mapper's line names a part, it sends each record to its slice under a
-seeded key, and the reducer of a slice writes the records in the order they come. Nothing is decoded.
+seeded key, and the reducer of a slice writes the records in the order they come. Nothing is decoded. What travels for a
+record is up to `mapreduce.transport`.
 """
 
 import hashlib
@@ -19,18 +20,18 @@ from etl.dealing import Dealing, Strata
 from etl.earlier import find_earlier
 from etl.manifest import build_manifest
 from etl.options import HADOOP, SHARD_OPTIONS
-from etl.parts import read_part, read_rows
+from etl.parts import read_rows
 from etl.pixel_sums import PixelSums
 from etl.planning import Plan, deal_rows, make_plan
 from etl.publishing import json_bytes, publish_bytes
 from etl.shares import SharePlan
-from etl.slices import DealtExample, facts_place, slice_names, write_slice
+from etl.slices import facts_place, slice_names, write_slice
 from etl.stages import WORK_FOLDER, Stage, State, normalized_stage, slices_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, shard_summary
-from mapreduce.partition import partition_key, slice_number
-from mapreduce.protocol import RecordProtocol
-from mapreduce.stagejob import StageJob, main
+from mapreduce.shuffle import ShuffleJob
+from mapreduce.stagejob import main
+from mapreduce.transport import COLUMNS, pick
 from mapreduce.work import Work, worthwhile_tasks
 
 SUMS_FOLDER = "sums"  # below the work folder: for each part that a mapper is done with its training pixels' sums
@@ -38,31 +39,28 @@ FATES_FILE = "fates.parquet"
 PIXEL_COLUMNS = ["width", "height", "sums", "squares"]
 
 
-class Shard(StageJob):
+class Shard(ShuffleJob):
     """Deal the normalised images under ROOT/normalized to slices under ROOT/slices/NAME."""
 
     OPTIONS = SHARD_OPTIONS
     EXAMPLE = "python mapreduce/shard.py -r local data/flowers --workers 8"
-    INTERNAL_PROTOCOL = RecordProtocol
-    SORT_VALUES = True
 
-    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, DealtExample]]]:
+    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
         """From the line of a part: each of its examples, under its slice's key and its order there."""
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
-        rows = read_rows(
-            normalized, part, ["key", "sha256", "label", "split", "offset", "size", "crc32c", *PIXEL_COLUMNS]
-        )
+        rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
         dealing = self._dealing()
         splits, slices = deal_rows(dealing, rows, task, self._fates())
         keys = {
-            number: partition_key(number, place % reducers, reducers) for place, number in enumerate(self.job["todo"])
+            number: self.transport.key(number, place % reducers, reducers)
+            for place, number in enumerate(self.job["todo"])
         }
-        examples = read_part(normalized, part, rows)
-        columns = (slices.tolist(), rows["key"].to_pylist(), rows["sha256"].to_pylist())
-        for number, key, sha256, data in zip(*columns, examples, strict=True):
-            if number in keys:
-                yield keys[number], (order_key(key, dealing.plan.seed), (data, part, sha256))
+        wanted = np.isin(slices, self.job["todo"])
+        examples = self.transport.send(normalized, part, rows, wanted)
+        chosen = rows["key"].filter(wanted).to_pylist()
+        for number, key, value in zip(slices[wanted].tolist(), chosen, examples, strict=True):
+            yield keys[number], (order_key(key, dealing.plan.seed), value)
         sums = PixelSums()
         sums.add(rows.filter(splits == dealing.splits.index("train")))
         publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
@@ -77,10 +75,12 @@ class Shard(StageJob):
     def _fates(self) -> Place | None:
         return open_place(self.job["folder"]) / WORK_FOLDER / FATES_FILE if self.job["decided"] else None
 
-    def reducer(self, key: bytes, values: Iterable[tuple[bytes, DealtExample]]) -> Iterator[tuple[str, int]]:
+    def reducer(self, key: bytes, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
         """All examples of one slice, in their order: write it."""
-        split, name, records = planned = self.job["slices"][slice_number(key)]
-        facts = write_slice(open_place(self.job["folder"]), self.attempts, planned, (each for _, each in values))
+        split, name, records = planned = self.job["slices"][self.transport.slice_number(key)]
+        normalized = open_place(self.job["root"]) / "normalized"
+        examples = self.transport.receive(normalized, (value for _, value in values))
+        facts = write_slice(open_place(self.job["folder"]), self.attempts, planned, examples)
         self.count_task(0, facts["bytes"])
         self.increment_counter("examples", split, records)
         yield name, records
@@ -119,6 +119,7 @@ class Shard(StageJob):
             "counts": plan.dealing.plan.counts.tolist(),
             "slices": self._slices,
             "todo": todo,
+            "transport": pick(root, self.options.runner),
             "reducers": reducers,
         }
 

@@ -14,6 +14,8 @@ from etl.example import parse
 from etl.tfrecord import read_records
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard, order_key
+from mapreduce.shuffle import read_pairs, write_pair
+from mapreduce.transport import RECORDS, TRANSPORTS
 from tests.conftest import TreeMaker, contents, failed, ringslice, run, succeeded
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
@@ -49,21 +51,36 @@ def test_normalize_maps_a_line_to_a_part(make_tree: TreeMaker, tmp_path: Path) -
     }
 
 
-def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(make_tree: TreeMaker, tmp_path: Path) -> None:
+def shuffled(output: bytes, transport: str) -> list[bytes]:
+    """What a mapper wrote, pair by pair, as the shuffle sorts it."""
+    if transport != RECORDS:
+        return sorted(output.splitlines(keepends=True))
+    keys, pairs = [], []
+    for key, (order, value) in read_pairs(io.BytesIO(output), Shard.ORDER_BYTES):
+        write_pair(stream := io.BytesIO(), key, order, value)
+        keys.append(key + order)
+        pairs.append(stream.getvalue())
+    return [pair for _, pair in sorted(zip(keys, pairs, strict=True))]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
+    transport: str, make_tree: TreeMaker, tmp_path: Path
+) -> None:
     root = ingest(make_tree({"a": 4}), tmp_path / "root")
     succeeded(ringslice("normalize", root, *SMALL))
     config = {"partition": "uniform", "split": {"train": "1"}, "slices": {"train": 2}, "seed": 0}
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
     plan = {"config": config, "classes": 1, "own_splits": False, "decided": False, "counts": [[4]], "reducers": 1}
-    told = {"folder": str(root / "slices/x"), "slices": names, **plan}
+    told = {"folder": str(root / "slices/x"), "slices": names, "transport": transport, **plan}
     arguments = ["--job-file", job_file(root, **told, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])
     mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
     mapper.run_mapper()
-    lines = sorted(mapper.stdout.getvalue().splitlines(keepends=True))
-    assert [line[:8] for line in lines] == [b"00000000"] * 2 + [b"00000001"] * 2
+    sent = shuffled(mapper.stdout.getvalue(), transport)
+    assert len(sent) == 4
     reducer = Shard(["--reducer", *arguments])
-    reducer.sandbox(stdin=io.BytesIO(b"".join(lines)))
+    reducer.sandbox(stdin=io.BytesIO(b"".join(sent)))
     reducer.run_reducer()
     for number, (_, name, _) in enumerate(names):
         with (root / f"slices/x/{name}.tfrecord").open("rb") as stream:
@@ -73,7 +90,7 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(make_tree: Tr
     only = Shard(["--mapper", "--job-file", job_file(root, **told, todo=[1])])
     only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
     only.run_mapper()
-    assert sorted(only.stdout.getvalue().splitlines(keepends=True)) == lines[2:]
+    assert shuffled(only.stdout.getvalue(), transport) == sent[2:]
 
 
 @pytest.fixture

@@ -1,0 +1,129 @@
+"""What goes in comes out, by every transport; and a record is checked when it is read from its part."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl import ranges
+from etl.errors import DataError
+from etl.parts import read_rows, records_place
+from etl.ranges import LocalFiles, looking_ahead
+from etl.slices import DealtExample
+from etl.storage import Place, open_place
+from etl.tfrecord import read_records
+from mapreduce.shuffle import LineProtocol, read_pairs, write_pair
+from mapreduce.transport import COLUMNS, LINES, RECORDS, REFERENCES, TRANSPORTS, Transport, pick
+
+by_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
+
+
+@pytest.fixture(scope="module")
+def normalized(digits_root: Path) -> Place:
+    return open_place(str(digits_root)) / "normalized"
+
+
+def part_of(normalized: Place, number: int) -> tuple[str, pa.Table, list[bytes]]:
+    """A part's name, its rows and its examples."""
+    part = f"pack-{number:05d}"
+    with records_place(normalized, part).open_stream() as stream:
+        return part, read_rows(normalized, part, list(COLUMNS)), [r.data for r in read_records(stream, part)]
+
+
+@by_transport
+def test_what_is_sent_is_received(transport: Transport, normalized: Place) -> None:
+    sent: list[tuple[int, bytes]] = []
+    expected: dict[int, DealtExample] = {}
+    for number in range(3):
+        part, rows, examples = part_of(normalized, number)
+        wanted = np.arange(len(examples)) % 3 != number
+        values = transport.send(normalized, part, rows, wanted)
+        positions = np.flatnonzero(wanted).tolist()
+        sent += zip((1000 * number + position for position in positions), values, strict=True)
+        sha256 = rows["sha256"].to_pylist()
+        expected |= {1000 * number + at: (examples[at], part, sha256[at]) for at in positions}
+    sent.sort(key=lambda each: each[0] * 7919 % 1009)  # an order that jumps between the parts
+    received = transport.receive(normalized, (value for _, value in sent))
+    assert list(received) == [expected[each] for each, _ in sent]
+
+
+@by_transport
+def test_keys_sort_by_slice_and_tell_its_number(transport: Transport) -> None:
+    keys = [transport.key(number, 1, 3) for number in (0, 9, 10, 255, 256, 70_000)]
+    assert keys == sorted(keys)
+    assert [transport.slice_number(key) for key in keys] == [0, 9, 10, 255, 256, 70_000]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "other"])
+@by_transport
+def test_a_damaged_part_is_found(transport: Transport, damage: str, normalized: Place, tmp_path: Path) -> None:
+    copy = open_place(str(tmp_path))
+    (tmp_path / "parts").mkdir()
+    part, rows, examples = part_of(normalized, 0)
+    data = bytearray(records_place(normalized, part).read_bytes())
+    last, size = rows["offset"].to_pylist()[-1], rows["size"].to_pylist()[-1]
+    if damage == "flipped":
+        data[last + size // 2] ^= 1
+    elif damage == "cut":
+        del data[-5:]
+    else:  # whole records, but not those of the rows
+        first = rows["size"].to_pylist()[0]
+        data = data[first:] + data[:first]
+    Path(records_place(copy, part).path).write_bytes(data)
+    with pytest.raises(DataError, match=part):
+        list(transport.receive(copy, transport.send(copy, part, rows, np.ones(len(examples), dtype=bool))))
+
+
+def test_bytes_travel_where_parts_cannot_be_read_in_any_order() -> None:
+    local, hdfs = open_place("/data"), open_place("hdfs://namenode/data")
+    picked = [pick(root, runner) for root in (local, hdfs) for runner in ("inline", "local", "hadoop")]
+    assert picked == [REFERENCES, REFERENCES, RECORDS, LINES, LINES, RECORDS]
+
+
+pairs = st.tuples(st.binary(max_size=9), st.binary(min_size=4, max_size=4), st.binary(max_size=99))
+
+
+@given(st.lists(pairs))
+def test_raw_pairs_come_back(pairs: list[tuple[bytes, bytes, bytes]]) -> None:
+    stream = io.BytesIO()
+    for pair in pairs:
+        write_pair(stream, *pair)
+    stream.seek(0)
+    assert list(read_pairs(stream, 4)) == [(key, (order, value)) for key, order, value in pairs]
+
+
+@given(st.lists(pairs, min_size=1, max_size=1), st.integers(0, 40))
+def test_raw_pairs_that_are_cut_are_refused(pairs: list[tuple[bytes, bytes, bytes]], missing: int) -> None:
+    stream = io.BytesIO()
+    write_pair(stream, *pairs[0])
+    data = stream.getvalue()
+    if 0 < missing < len(data):
+        with pytest.raises(EOFError):
+            list(read_pairs(io.BytesIO(data[:-missing]), 4))
+
+
+def test_lines_sort_by_slice_then_by_order() -> None:
+    protocol, key = LineProtocol(), TRANSPORTS[LINES].key
+    given = [(key(slice_, 0, 1), (order, b"a\x1bb")) for slice_, order in ((10, b"00"), (2, b"ff"), (2, b"0a"))]
+    lines = [protocol.write(*each) for each in given]
+    assert sorted(lines) == [lines[2], lines[1], lines[0]]
+    assert [protocol.read(line) for line in lines] == given
+
+
+def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "MOST_OPEN", 3)
+    paths = [tmp_path / f"{number}" for number in range(10)]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * 50)
+    order = [(number * 7) % 10 for number in range(40)]
+    with LocalFiles() as files:
+
+        def look(number: int) -> None:
+            files.expect(str(paths[number]), 5, 10)
+
+        read = [files.read(str(paths[number]), 45, 10) for number in looking_ahead(order, look, distance=4)]
+    assert read == [bytes([number]) * 5 for number in order]
