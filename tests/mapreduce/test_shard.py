@@ -17,7 +17,9 @@ from etl.manifest import Manifest, read_manifest
 from etl.stages import slices_stage
 from etl.storage import open_place
 from etl.tfrecord import read_records
-from tests.conftest import REPOSITORY, Finished, TreeMaker, failed, ringslice, succeeded
+from mapreduce.shard import Shard
+from tests.conftest import REPOSITORY, TreeMaker
+from tests.inline import ingest_here, normalize_here, refused, shard_here
 
 SMALL = ("--size", "8", "--format", "png")
 SCHEMA = json.loads((REPOSITORY / "etl/schemas/manifest.json").read_text())
@@ -38,10 +40,6 @@ def splits_of(root: Path, name: str = "default") -> dict[str, str]:
     return splits
 
 
-def shard(root: Path, *words: object) -> Finished:
-    return ringslice("shard", root, "-r", "inline", *words)
-
-
 def query(text: str) -> list[tuple[Any, ...]]:
     result = duckdb.sql(text)
     assert result is not None
@@ -53,13 +51,13 @@ def normalized(make_tree: TreeMaker, tmp_path: Path) -> Path:
     """A root of 60 normalised images of two classes, in several packs."""
     root = tmp_path / "root"
     source = make_tree({"a": 40, "b": 20})
-    succeeded(ringslice("ingest", source, root, "--pack-size", "8KB"))
-    succeeded(ringslice("normalize", root, "-r", "inline", *SMALL))
+    ingest_here(source, root, pack_size="8KB")
+    normalize_here(root, *SMALL)
     return root
 
 
 def test_groups_and_workers_have_folders_and_equal_shares(normalized: Path) -> None:
-    succeeded(shard(normalized, "--workers", 6, "--groups", 3, "--slices", 12, "--split", "train=0.9,test=0.1"))
+    shard_here(normalized, "--workers", 6, "--groups", 3, "--slices", 12, "--split", "train=0.9,test=0.1")
     manifest = manifest_of(normalized)
     train = manifest["splits"]["train"]
     names = [each["name"] for each in train["slices"]]
@@ -85,30 +83,27 @@ def test_groups_and_workers_have_folders_and_equal_shares(normalized: Path) -> N
 
 
 def test_splits_by_number(normalized: Path) -> None:
-    succeeded(shard(normalized, "--workers", 2, "--split", "train=rest,validation=7,test=10"))
+    shard_here(normalized, "--workers", 2, "--split", "train=rest,validation=7,test=10")
     splits = manifest_of(normalized)["splits"]
     assert {name: told["records"] for name, told in splits.items()} == {"train": 43, "validation": 7, "test": 10}
     assert splits["test"]["by_class"] in ([7, 3], [6, 4])  # 6.67 and 3.33, each within one
 
 
 def test_slices_by_size(normalized: Path) -> None:
-    succeeded(shard(normalized, "--workers", 2, "--slice-size", "2KB", "--split", "train=1"))
+    shard_here(normalized, "--workers", 2, "--slice-size", "2KB", "--split", "train=1")
     slices = manifest_of(normalized)["splits"]["train"]["slices"]
     total = sum(each["bytes"] for each in slices)
     assert len(slices) == 2 * math.ceil(total / 2000 / 2)
 
 
-def test_known_keys_keep_their_split_and_removed_ones_stay_gone(normalized: Path, tmp_path: Path) -> None:
+def test_known_keys_keep_their_split_and_removed_ones_stay_gone(
+    normalized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "gone.txt").write_text("a/003.png\nb/001.png\nc/not-there-yet.png\n")
-    succeeded(shard(normalized, "--workers", 2, "--name", "first"))
+    shard_here(normalized, "--workers", 2, "--name", "first")
     first = splits_of(normalized, "first")
-    succeeded(
-        shard(
-            normalized,
-            *("--workers", 4, "--seed", 5, "--name", "second"),
-            *("--splits-from", "first", "--remove", tmp_path / "gone.txt"),
-        )
-    )
+    removing = ("--splits-from", "first", "--remove", tmp_path / "gone.txt")
+    shard_here(normalized, "--workers", 4, "--seed", 5, "--name", "second", *removing)
     second = splits_of(normalized, "second")
     assert second == {key: split for key, split in first.items() if key not in ("a/003.png", "b/001.png")}
     assert manifest_of(normalized, "second")["left_out"] == {"removed_keys": 2, "duplicates": 0}
@@ -119,30 +114,32 @@ def test_known_keys_keep_their_split_and_removed_ones_stay_gone(normalized: Path
         {"key": "c/not-there-yet.png", "split": None, "removed": True},
     ]
     by_place = normalized / "slices/second/manifest.json"
-    succeeded(shard(normalized, "--workers", 4, "--name", "third", "--splits-from", by_place))
+    shard_here(normalized, "--workers", 4, "--name", "third", "--splits-from", by_place)
     assert splits_of(normalized, "third") == second  # without the list: what was removed does not come back
-    succeeded(shard(normalized, "--workers", 4, "--name", "fourth", "--splits-from", "newest"))
-    again = shard(normalized, "--workers", 4, "--name", "fourth", "--splits-from", "newest", "--json")
-    assert json.loads(succeeded(again).stdout)["already_done"]
+    shard_here(normalized, "--workers", 4, "--name", "fourth", "--splits-from", "newest")
+    capsys.readouterr()
+    shard_here(normalized, "--workers", 4, "--name", "fourth", "--splits-from", "newest", "--json")
+    assert json.loads(capsys.readouterr().out)["already_done"]
     fourth = manifest_of(normalized, "fourth")
     assert fourth["config"]["splits_from"] == slices_stage(open_place(str(normalized)), "third").fingerprint()
 
 
-def test_newest_without_any_slices_deals_all(normalized: Path) -> None:
-    succeeded(shard(normalized, "--workers", 2, "--splits-from", "newest"))
+def test_newest_without_any_slices_deals_all(normalized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard_here(normalized, "--workers", 2, "--splits-from", "newest")
     assert manifest_of(normalized)["config"]["splits_from"] is None
-    succeeded(shard(normalized, "--workers", 2, "--name", "other", "--splits-from", "newest"))
-    again = shard(normalized, "--workers", 2, "--splits-from", "newest", "--json")  # still begun from nothing
-    assert json.loads(succeeded(again).stdout)["already_done"]
+    shard_here(normalized, "--workers", 2, "--name", "other", "--splits-from", "newest")
+    capsys.readouterr()
+    shard_here(normalized, "--workers", 2, "--splits-from", "newest", "--json")  # still begun from nothing
+    assert json.loads(capsys.readouterr().out)["already_done"]
 
 
 def test_doubles_are_dealt_once(make_tree: TreeMaker, tmp_path: Path) -> None:
     source, root = make_tree({"a": 10, "b": 10}), tmp_path / "root"
     for number in range(3):
         shutil.copy(source / "a/000.png", source / f"b/copy-{number}.png")
-    succeeded(ringslice("ingest", source, root))
-    succeeded(ringslice("normalize", root, "-r", "inline", *SMALL))
-    succeeded(shard(root, "--workers", 1, "--split", "train=0.5,test=0.5", "--drop-duplicates"))
+    ingest_here(source, root)
+    normalize_here(root, *SMALL)
+    shard_here(root, "--workers", 1, "--split", "train=0.5,test=0.5", "--drop-duplicates")
     assert manifest_of(root)["left_out"] == {"removed_keys": 0, "duplicates": 3}
     splits = splits_of(root)
     assert len(splits) == 20
@@ -150,27 +147,27 @@ def test_doubles_are_dealt_once(make_tree: TreeMaker, tmp_path: Path) -> None:
 
 
 def test_wrong_use_is_one_line(normalized: Path, make_tree: TreeMaker, tmp_path: Path) -> None:
-    failed(shard(normalized, "--workers", 4, "--groups", 3), 2, "--workers 4 cannot be cut into --groups 3")
-    failed(shard(normalized, "--split", "train=rest,test=61"), 1, "--split asks for more examples than there are (60)")
-    failed(shard(normalized, "--splits-from", tmp_path / "nothing"), 2, "no slices there; give a manifest.json")
-    failed(shard(normalized, "--remove", tmp_path / "nothing"), 2, "no text file of keys")
-    failed(shard(normalized, "--group-by", "patient"), 1, "has no value in the column 'patient'")
-    failed(shard(normalized, "--group-by", "patient", "--split", "source"), 2, "contradict each other")
-    succeeded(shard(normalized, "--workers", 2))
+    refused(Shard, 2, "--workers 4 cannot be cut into --groups 3", normalized, "--workers", 4, "--groups", 3)
+    refused(Shard, 1, "--split asks for more examples than there are (60)", normalized, "--split", "train=rest,test=61")
+    refused(Shard, 2, "no slices there; give a manifest.json", normalized, "--splits-from", tmp_path / "nothing")
+    refused(Shard, 2, "no text file of keys", normalized, "--remove", tmp_path / "nothing")
+    refused(Shard, 1, "has no value in the column 'patient'", normalized, "--group-by", "patient")
+    refused(Shard, 2, "contradict each other", normalized, "--group-by", "patient", "--split", "source")
+    shard_here(normalized, "--workers", 2)
     other = tmp_path / "other"
     folder = make_tree({"x": 6})
     for name in ("a", "b"):
         shutil.rmtree(folder / name)
-    succeeded(ringslice("ingest", folder, other))
-    succeeded(ringslice("normalize", other, "-r", "inline", *SMALL))
+    ingest_here(folder, other)
+    normalize_here(other, *SMALL)
     known = ("--splits-from", normalized / "slices/default")
-    failed(shard(other, "--workers", 1, *known), 2, "none of the 60 keys of --splits-from is among these images")
+    refused(Shard, 2, "none of the 60 keys of --splits-from is among these images", other, "--workers", 1, *known)
     marker = normalized / "slices/default/manifest.json"
     marker.write_text(marker.read_text().replace('"seed": 0', '"seed": 1'))
-    failed(shard(normalized, "--workers", 2, "--name", "next", "--splits-from", "default"), 1, "was edited or damaged")
+    refused(Shard, 1, "was edited or damaged", normalized, "--workers", 2, "--name", "next", "--splits-from", "default")
     marker.write_text(marker.read_text().replace("slices/2", "slices/3"))
     line = "has format 'ringslice.slices/3', this version reads 'ringslice.slices/2'"
-    failed(shard(normalized, "--workers", 2, "--name", "next", "--splits-from", "default"), 2, line)
+    refused(Shard, 2, line, normalized, "--workers", 2, "--name", "next", "--splits-from", "default")
 
 
 def test_tables_answer_questions_in_sql(digits_root: Path) -> None:

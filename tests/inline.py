@@ -1,0 +1,41 @@
+"""Whole stages in this process, for tests that run many: what `ringslice STAGE -r inline` does, without its start."""
+
+from pathlib import Path
+
+import pytest
+
+from etl.errors import RingsliceError
+from etl.ingest import ingest
+from etl.options import INGEST_OPTIONS, parse_values
+from etl.storage import open_place
+from mapreduce.normalize import Normalize
+from mapreduce.shard import Shard
+from mapreduce.stagejob import StageJob
+
+
+def ingest_here(source: Path, root: Path, **values: object) -> None:
+    """Ingest with these option values, as text; errors come as they are raised."""
+    texts = {option.name: option.default for option in INGEST_OPTIONS} | values
+    ingest(open_place(str(source)), open_place(str(root)), parse_values(INGEST_OPTIONS, texts))
+
+
+def run_here(job: type[StageJob], root: Path, *words: object) -> None:
+    """Run a job with these words on its command line; errors come as they are raised."""
+    job([str(root), "-r", "inline", *map(str, words)]).run_job()
+
+
+def normalize_here(root: Path, *words: object) -> None:
+    run_here(Normalize, root, *words)
+
+
+def shard_here(root: Path, *words: object) -> None:
+    run_here(Shard, root, *words)
+
+
+def refused(job: type[StageJob], status: int, line: str, root: Path, *words: object) -> None:
+    """The job fails, would exit with ``status``, and its message, of one line, has ``line`` in it."""
+    with pytest.raises(RingsliceError) as raised:
+        run_here(job, root, *words)
+    assert raised.value.status == status
+    assert line in str(raised.value)
+    assert "\n" not in str(raised.value)
