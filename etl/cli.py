@@ -26,6 +26,7 @@ from etl.options import (
     OVERWRITE,
     RUNNERS,
     SHARD_OPTIONS,
+    VERIFY_OPTIONS,
     Option,
     click_options,
     command_line,
@@ -35,7 +36,6 @@ from etl.places import default_data_place
 from etl.storage import open_place
 from etl.summary import Summary
 from etl.surroundings import Surroundings
-from etl.verify import verify as run_verify
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -122,15 +122,17 @@ def shard(root: str, **values: Any) -> None:
     _run_job("mapreduce.shard", SHARD_OPTIONS, root, values)
 
 
-@cli.command(epilog="Example: ringslice verify data/flowers --every-stage")
+@cli.command(epilog="Example: ringslice verify data/flowers --every-stage --repair")
 @root_argument
 @config_option
-@click.option("--name", default="default", show_default=True, help="Name of the slices.")
-@click.option("--every-stage", is_flag=True, help="Also read and check the bytes of packs and parts.")
-@click_options((JSON, *ENVIRONMENT_OPTIONS))
-def verify(root: str, name: str, every_stage: bool, **values: Any) -> None:
-    """Read the slices from the first byte to the last, and check all that is said of them."""
-    run_verify(open_place(root), name, every_stage).show(values["json"])
+@runner_option
+@click_options((*VERIFY_OPTIONS, JSON, *_JOB_OPTIONS))
+def verify(root: str, **values: Any) -> None:
+    """Read the slices from the first byte to the last, and check all that is said of them.
+
+    What is found is written to ROOT/verified/NAME; with findings the exit status is 1.
+    """
+    _run_job("mapreduce.verify", VERIFY_OPTIONS, root, values)
 
 
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")
@@ -161,12 +163,10 @@ def pipeline(source: str, root: str, **values: Any) -> None:
         ingested.show(as_json=False)
     normalized = _run_job("mapreduce.normalize", NORMALIZE_OPTIONS, root, values, capture=as_json)
     sharded = _run_job("mapreduce.shard", SHARD_OPTIONS, root, values, capture=as_json)
-    verified = run_verify(open_place(root), values["name"])
+    verified = _run_job("mapreduce.verify", VERIFY_OPTIONS, root, values, capture=as_json)
     if as_json:
-        stages = [ingested.to_json(), json.loads(normalized), json.loads(sharded), verified.to_json()]
+        stages = [ingested.to_json(), *map(json.loads, (normalized, sharded, verified))]
         print(json.dumps(stages, ensure_ascii=False), flush=True)
-    else:
-        verified.show(as_json=False)
 
 
 def _ingest(source: str, root: str, values: Mapping[str, Any]) -> Summary:

@@ -225,6 +225,20 @@ SHARD_OPTIONS = (
     Option("--slice-size", "About how large a slice is, without --slices.", parse_bytes, "200MB", metavar="SIZE"),
     Option("--seed", "Seed of splits, slices and order.", int, "0", metavar="N"),
 )
+VERIFY_OPTIONS = (
+    Option("--name", "Name of the slices, in ROOT/slices/NAME.", default="default"),
+    Option("--every-stage", "Also read and check the bytes of packs and parts.", parse=None),
+    Option(
+        "--repair",
+        "Make what is damaged or missing again, to the same bytes, from ROOT/normalized and raw; then check again.",
+        parse=None,
+    ),
+    Option(
+        "--to",
+        "Where the verification is written, for who may not write to ROOT. Default: ROOT/verified/NAME.",
+        metavar="PLACE",
+    ),
+)
 
 
 class _Text(click.ParamType[str]):

@@ -120,6 +120,13 @@ def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
         attempt.filesystem.replace(attempt.path, final.path)
 
 
+def replace_file(made: Place, final: Place) -> None:
+    """Put the finished file ``made`` in the place of ``final``, in one atomic step, whether that is there or not."""
+    made.filesystem.sync(made.path)
+    final.parent.make_folder()
+    made.filesystem.replace(made.path, final.path)
+
+
 def json_bytes(value: object) -> bytes:
     """``value`` as the JSON text that markers are written in: the same value, the same bytes.
 

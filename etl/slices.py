@@ -1,5 +1,6 @@
 """Slices: TFRecord files of examples with an index beside each, and the tables about them."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -46,6 +47,11 @@ def slice_names(slices: dict[str, int], workers: int = 1, groups: int = 1) -> li
                 within = (f"group-{group}", f"worker-{worker}")
             names.append((split, slice_name(split, number, count, *within)))
     return names
+
+
+def order_key(key: str, seed: int) -> bytes:
+    """Where an example comes within its slice: 32 hexadecimal digits of BLAKE2b (RFC 7693) over seed and key."""
+    return hashlib.blake2b(f"{seed}\0{key}".encode(), digest_size=16).hexdigest().encode()
 
 
 def facts_place(folder: Place, name: str) -> Place:

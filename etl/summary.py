@@ -112,6 +112,25 @@ def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
     return Summary(stage.name, str(stage.folder), already_done, facts, shown)
 
 
+def verify_summary(stage: Stage, repaired: list[str] | None = None) -> Summary:
+    """What a finished verification tells."""
+    marker, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    counts = marker["counts"]
+    read = counts.get("bytes", 0) + counts.get("other_bytes", 0)
+    facts = {
+        "examples": counts.get("examples", 0),
+        "slices": counts.get("slices", 0),
+        "bytes": read,
+        "parts": counts.get("parts", 0),
+        "findings": marker["findings_by_kind"],
+        "duplicates": marker["duplicates"],
+        **({"repaired": repaired} if repaired is not None else {}),
+        "seconds": round(seconds, 1),
+        "mb_per_s": round(read / seconds / 1e6) if seconds else None,
+    }
+    return Summary(stage.name, str(stage.folder), False, facts)
+
+
 def _speed(images: int, seconds: float) -> dict[str, Any]:
     return {"seconds": round(seconds, 1), "images_per_s": round(images / seconds) if seconds else None}
 

@@ -1,274 +1,248 @@
-"""The command ``verify``: reads slices from the first byte to the last and holds them against all that is said of them.
+"""A verification as its driver sees it: what is checked, the list of work, and what all results together say."""
 
-Every record's CRCs, every file's SHA-256, index and tables against data, counts against the manifest, and every good
-image of ``normalized`` exactly once over all slices and splits, with its label and its bytes.
-"""
-
-import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from etl import tables
-from etl.errors import DataError
-from etl.example import parse
-from etl.manifest import EXAMPLES_FILE, read_manifest
-from etl.packs import pack_places
-from etl.parts import read_rows, records_place, rejects_places, rows_place
-from etl.progress import Progress
-from etl.slices import BlockCounter
-from etl.stages import Stage, normalized_stage, raw_stage, slices_stage
+from etl.config import SOURCE_SPLIT
+from etl.errors import DataError, EnvironmentFailure
+from etl.exactly_once import Pixels
+from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest
+from etl.manifest_check import (
+    class_count_faults,
+    class_faults,
+    dataset_faults,
+    manifest_faults,
+    stray_files,
+    sum_faults,
+)
+from etl.stages import Stage, normalized_stage, slices_stage
 from etl.storage import Place
-from etl.summary import Summary
-from etl.tfrecord import Record, parse_index, read_records
+from etl.verification import (
+    MANIFEST,
+    MISSING,
+    SAME_CONTENT,
+    SLICE,
+    TABLE,
+    UNKNOWN,
+    Duplicates,
+    Finding,
+    KeyFindings,
+    Outcome,
+)
+from etl.verify_lines import (
+    DEPARTED as DEPARTED_LINE,
+)
+from etl.verify_lines import (
+    SLICES,
+    Line,
+    file_lines,
+    part_lines,
+    removed_files,
+    slice_lines,
+    stage_files,
+    table_files,
+)
 
-MOST_NAMED = 10
+FORMAT = "ringslice.verification/1"
+DUPLICATES_FILE = "duplicates.parquet"
 
-Row = dict[str, Any]
-KeyLabelCrc = tuple[str, int, int]
-
-
-@dataclass
-class Findings:
-    """What does not hold, one line each."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def require(self, holds: bool, line: str) -> None:
-        if not holds:
-            self.lines.append(line)
-
-    def collect(self, check: Callable[[], None]) -> None:
-        """Run a check that may raise; what it says becomes a finding."""
-        try:
-            check()
-        except DataError as error:
-            self.lines.append(str(error))
-        except FileNotFoundError as error:
-            self.lines.append(f"missing: {error}")
-
-    def require_sha256(self, place: Place, sha256: str) -> None:
-        if not place.exists():
-            self.lines.append(f"{place} is missing")
-        elif place.sha256() != sha256:
-            self.lines.append(f"{place} has another SHA-256 than the one recorded")
-
-
-@dataclass
-class Multiset:
-    """An order-free fingerprint of (key, label, CRC32C): their number, and their BLAKE2b hashes' sum mod 2**128."""
-
-    number: int = 0
-    total: int = 0
-
-    def add(self, key: str, label: int, crc32c: int) -> None:
-        digest = hashlib.blake2b(f"{key}\0{label}\0{crc32c}".encode(), digest_size=16).digest()
-        self.total = (self.total + int.from_bytes(digest, "little")) % (1 << 128)
-        self.number += 1
+# One row per example whose content (the SHA-256 of its source image) other keys have too; by content, then key.
+DUPLICATES = pa.schema(
+    [
+        ("sha256", pa.binary(32)),
+        ("key", pa.string()),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        ("slice", pa.string()),
+    ]
+)
 
 
-class HashingReader:
-    """Reads a stream and takes the SHA-256 of what it read."""
+@dataclass(frozen=True)
+class Target:
+    """Finished slices, and the marker of the normalised images that they were made from; None where that is gone."""
 
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream = stream
-        self._digest = hashlib.sha256()
+    root: Place
+    slices: Stage
+    manifest: dict[str, Any]
+    dataset: dict[str, Any] | None
 
-    def read(self, size: int, /) -> bytes:
-        data: bytes = self._stream.read(size)
-        self._digest.update(data)
-        return data
+    @classmethod
+    def find(cls, root: Place, name: str) -> "Target":
+        """The slices called ``name``.
+
+        Raises UsageError where there are none of this version, DataError where their manifest is not as it was written.
+        """
+        slices = slices_stage(root, name)
+        if slices.marker.exists():
+            try:
+                json.loads(slices.marker.read_bytes())
+            except ValueError as error:
+                raise DataError(f"{slices.marker} was edited or damaged: it is no JSON ({error})") from None
+        manifest = read_manifest(slices)
+        return cls(root, slices, manifest, normalized_stage(root).find_generation(manifest["input"]))
 
     @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
+    def fingerprint(self) -> str:
+        """SHA-256 of the manifest."""
+        return self.slices.fingerprint()
 
+    @property
+    def dropped(self) -> bool:
+        """Whether duplicates were left out."""
+        return bool(self.manifest["config"]["drop_duplicates"])
 
-def verify(root: Place, name: str, every_stage: bool = False) -> Summary:
-    """Check the slices called ``name``; with ``every_stage`` the bytes of packs and parts too.
+    @property
+    def by_source(self) -> bool:
+        """Whether each example is to be in the split that its source gave."""
+        config = self.manifest["config"]
+        return config["split"] == SOURCE_SPLIT and not config["splits_from"]
 
-    Raises UsageError where there are no such slices, DataError, with a line for each finding, where anything is wrong.
-    """
-    slices, normalized = slices_stage(root, name), normalized_stage(root)
-    manifest, dataset = read_manifest(slices), normalized.read_marker()
-    findings = Findings()
-    findings.require(
-        manifest["input"] == normalized.fingerprint(),
-        f"{slices.marker} was made from other data than {normalized.marker} tells of; run shard again with --overwrite",
-    )
-    if every_stage:
-        _check_packs(raw_stage(root), dataset, findings)
-        _check_part_files(normalized, dataset, findings)
-    _check_rows(normalized, dataset, findings)
-    _check_slices(slices, manifest, findings)
-    findings.collect(lambda: _check_exactly_once(slices, normalized, dataset, findings))
-    if findings.lines:
-        lines = "".join(f"\n  {line}" for line in findings.lines)
-        raise DataError(f"{slices.folder} does not hold what is said of it, {len(findings.lines)} findings:{lines}")
-    splits = manifest["splits"].values()
-    facts = {
-        "examples": sum(split["records"] for split in splits),
-        "slices": sum(len(split["slices"]) for split in splits),
-        "bytes": sum(split["bytes"] for split in splits),
-        "rejects": dataset["counts"]["rejects"],
-        "checked": "counts, CRCs, SHA-256, index, tables, every example exactly once",
-    }
-    return Summary("verify", str(slices.folder), False, facts)
+    @property
+    def slice_names(self) -> list[str]:
+        return [each["name"] for told in self.manifest["splits"].values() for each in told["slices"]]
 
-
-def _check_packs(stage: Stage, dataset: Row, findings: Findings) -> None:
-    marker = stage.read_marker()
-    findings.require(
-        dataset["input"] == stage.fingerprint(),
-        f"the normalised images were made from other data than {stage.marker} tells of;"
-        " run normalize again with --overwrite",
-    )
-    for pack in marker["packs"]:
-        tar, listed = pack_places(stage.folder, pack["name"])
-        findings.require_sha256(tar, pack["sha256"])
-        findings.require_sha256(listed, pack["list_sha256"])
-
-
-def _check_part_files(stage: Stage, dataset: Row, findings: Findings) -> None:
-    for part in dataset["parts"]:
-        findings.require_sha256(records_place(stage.folder, part["part"]), part["sha256"])
-        if part["rejects"]["count"]:
-            tar, listed = rejects_places(stage.folder, part["part"])
-            findings.require_sha256(tar, part["rejects"]["sha256"])
-            findings.require_sha256(listed, part["rejects"]["list_sha256"])
-
-
-def _check_rows(stage: Stage, dataset: Row, findings: Findings) -> None:
-    for part in dataset["parts"]:
-        findings.require_sha256(rows_place(stage.folder, part["part"]), part["rows_sha256"])
-        good, rejects = part["records"], part["rejects"]["count"]
-        findings.require(
-            part["input"] == good + rejects,
-            f"{part['part']}: {part['input']} images are not {good} good + {rejects} rejects",
-        )
-
-
-def _check_slices(stage: Stage, manifest: Row, findings: Findings) -> None:
-    for each in manifest["tables"].values():
-        findings.require_sha256(stage.folder / each["file"], each["sha256"])
-    examples = stage.folder / manifest["tables"]["examples"]["file"]
-    blocks = stage.folder / manifest["tables"]["blocks"]["file"]
-    block = 0
-    done, classes = 0, range(len(manifest["classes"]))
-    with Progress("verify", sum(split["records"] for split in manifest["splits"].values()), "examples") as progress:
-        for split, told in manifest["splits"].items():
-            by_label: Counter[int] = Counter()
+    def slice_told(self, name: str) -> tuple[str, dict[str, Any]]:
+        """The split of a slice, and its entry in the manifest."""
+        for split, told in self.manifest["splits"].items():
             for each in told["slices"]:
-                check = SliceCheck(
-                    stage.folder,
-                    each,
-                    _rows_of(examples, done, done + each["records"], findings),
-                    _rows_of(blocks, block, block + each["blocks"], findings),
-                    by_label,
-                )
-                findings.collect(check.run)
-                done += each["records"]
-                block += each["blocks"]
-                progress.update(done)
-            findings.require(
-                [by_label[label] for label in classes] == told["by_class"],
-                f"the examples by class of the split {split} are not those of the manifest",
+                if each["name"] == name:
+                    return split, each
+        raise KeyError(name)
+
+    def lines(self, every_stage: bool) -> list[Line]:
+        """The list of work, numbered; with ``every_stage`` parts and packs are read too."""
+        files = list(table_files(self.slices.folder, self.manifest))
+        lines = list(slice_lines(self.manifest))
+        if self.dataset is not None:
+            lines += part_lines(self.dataset)
+            files += removed_files(self.root, self.dataset)
+            files += stage_files(self.root, self.dataset) if every_stage else ()
+        if self.manifest["tables"][DEPARTED]["rows"]:
+            lines.append({"kind": DEPARTED_LINE})
+        lines += file_lines(files)
+        return [line | {"line": number} for number, line in enumerate(lines)]
+
+
+def task_place(results: Place, line: int) -> Place:
+    """What a line of work found."""
+    return results / f"line-{line:06d}.json"
+
+
+def class_counts_place(results: Place, line: int) -> Place:
+    """Class counts of a line's slices, as rows of `tables.CLASS_COUNTS`."""
+    return results / f"line-{line:06d}.parquet"
+
+
+def bucket_place(results: Place, bucket: int) -> Place:
+    """What a bucket's judge found."""
+    return results / f"bucket-{bucket:06d}.json"
+
+
+def found_place(results: Place, bucket: int) -> Place:
+    """Examples of a bucket whose content several keys have, as rows of `exactly_once.FOUND`."""
+    return results / f"bucket-{bucket:06d}.parquet"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """All that the tasks of one check published.
+
+    Raises EnvironmentFailure where something of it is not there though the tasks ended.
+    """
+
+    target: Target
+    lines: Sequence[Line]
+    results: Place
+    tasks: list[dict[str, Any]]
+    buckets: dict[int, dict[str, Any]]
+
+    @classmethod
+    def read(cls, target: Target, lines: Sequence[Line], results: Place) -> "Collected":
+        tasks = [_read_result(task_place(results, line["line"])) for line in lines]
+        sent = [sum(counts) for counts in zip(*(task["sent"] for task in tasks), strict=True)]
+        buckets = {number: _read_result(bucket_place(results, number)) for number, count in enumerate(sent) if count}
+        for number, told in buckets.items():
+            if told["lines"] != sent[number]:
+                raise EnvironmentFailure(f"{told['lines']} of {sent[number]} lines came out of the shuffle; run again")
+        return cls(target, lines, results, tasks, buckets)
+
+    def outcome(self) -> Outcome:
+        """What it all says."""
+        target, files = self.target, self._file_findings()
+        untold = sum((Counter(task["untold"]) for task in self.tasks), Counter[str]())
+        keys = self._trusted_keys(files, untold)
+        if target.dataset is None:
+            line = (
+                f"{target.slices.marker} tells of slices that were made from other normalised images than"
+                f" {normalized_stage(target.root).folder} has or had: were they copied from another root?"
             )
+            files.append(Finding(MANIFEST, target.slices.marker_name, line))
+        files += [*manifest_faults(target.manifest), *stray_files(target.slices, target.manifest)]
+        if not untold["slices"]:
+            files += self._class_faults(files)
+        counts = sum((Counter(task["counts"]) for task in self.tasks), Counter[str]())
+        if target.dataset is not None and not untold["parts"]:
+            files += dataset_faults(target.dataset, counts["good"])
+        judged = list(self.buckets.values())
+        if target.dataset is not None and not (files or untold or keys.counts):
+            pixels = Pixels()
+            for each in judged:
+                pixels.add(each["pixels"])
+            left_out = {name: sum(each["left_out"][name] for each in judged) for name in ("removed_keys", "duplicates")}
+            files += sum_faults(target.manifest, pixels.total, left_out)
+        duplicates = sum((Duplicates(**each["duplicates"]) for each in judged), Duplicates())
+        return Outcome(files, keys, dict(sorted(counts.items())), duplicates)
+
+    def duplicates(self) -> Iterator[pa.Table]:
+        """All rows of `DUPLICATES`, in their order."""
+        names = pa.array(self.target.slice_names)
+        for number in sorted(self.buckets):
+            for found in tables.iterate_groups(found_place(self.results, number)):
+                columns = [found["sha256"], found["key"], found["label"], found["split"], names.take(found["number"])]
+                yield pa.Table.from_arrays(columns, schema=DUPLICATES)
+
+    def _file_findings(self) -> list[Finding]:
+        """One for each file, however many tasks came upon it."""
+        found: dict[tuple[str, str], Finding] = {}
+        for task in self.tasks:
+            for each in map(Finding.from_json, task["findings"]):
+                found.setdefault((each.what, each.name), each)
+        return list(found.values())
+
+    def _trusted_keys(self, files: Sequence[Finding], untold: Mapping[str, int]) -> KeyFindings:
+        """What is wrong with keys, less what may only seem so for something that cannot be read."""
+        keys = KeyFindings.merged(each["keys"] for each in self.buckets.values())
+        whats = {(each.what, each.name) for each in files}
+        if (TABLE, EXAMPLES_FILE) in whats and any(what == SLICE for what, _ in whats):
+            return KeyFindings()
+        doubtful = set[str]()
+        if untold["slices"] or untold["departed"]:
+            doubtful |= {MISSING, SAME_CONTENT}
+        if untold["parts"] or self.target.dataset is None:
+            doubtful |= {UNKNOWN, MISSING, SAME_CONTENT}
+        return keys.without(*doubtful)
+
+    def _class_faults(self, files: Sequence[Finding]) -> Iterator[Finding]:
+        by_class: dict[str, Counter[int]] = {}
+        for task in self.tasks:
+            for split, counts in task["by_class"].items():
+                by_class.setdefault(split, Counter()).update({int(label): count for label, count in counts.items()})
+        yield from class_faults(self.target.manifest, by_class)
+        places = [class_counts_place(self.results, line["line"]) for line in self.lines if line["kind"] == SLICES]
+        known = {(each.what, each.name) for each in files}
+        for finding in class_count_faults(self.target.slices, (tables.read_table(place) for place in places)):
+            if (finding.what, finding.name) not in known:
+                yield finding
 
 
-def _rows_of(table: Place, start: int, stop: int, findings: Findings) -> list[Row]:
-    group = None
-    try:
-        group = tables.read_range(table, start, stop)
-    except (DataError, OSError) as error:
-        findings.lines.append(str(error).splitlines()[0])
-    return group.to_pylist() if group is not None else []
-
-
-@dataclass
-class SliceCheck:
-    """One slice against its line in the manifest, its index, its ``rows`` (examples) and its ``blocks``."""
-
-    folder: Place
-    told: Row
-    rows: list[Row]
-    blocks: list[Row]
-    by_label: Counter[int]
-
-    def run(self) -> None:
-        """Raises DataError or FileNotFoundError at the first thing that is wrong."""
-        place = self.folder / f"{self.told['name']}.tfrecord"
-        found = BlockCounter(self.told["name"])
-        offsets, sizes = [], []
-        with place.open_stream() as stream:
-            reader = HashingReader(stream)
-            for position, record in enumerate(read_records(reader, str(place))):
-                self._check_record(place, position, record)
-                found.add(record.framed, position, record.offset)
-                offsets.append(record.offset)
-                sizes.append(record.size)
-        self._require(
-            len(offsets) == self.told["records"],
-            f"{place} holds {len(offsets)} examples, the manifest tells of {self.told['records']}",
-        )
-        self._require(reader.sha256 == self.told["sha256"], f"{place} has another SHA-256 than the one recorded")
-        self._require(found.rows == self.blocks, f"{place}: its blocks are not those of the table of blocks")
-        index = self.folder / f"{self.told['name']}.idx"
-        told_offsets, told_sizes = parse_index(index.read_bytes(), str(index))
-        self._require(
-            told_offsets.tolist() == offsets and told_sizes.tolist() == sizes, f"{index} does not fit {place}"
-        )
-
-    def _check_record(self, place: Place, position: int, record: Record) -> None:
-        example = parse(record.data)
-        self.by_label[example.label] += 1
-        row = self.rows[position] if position < len(self.rows) else {}
-        ours = (self.told["name"], example.key, example.label, record.offset, record.size, record.crc32c)
-        theirs = tuple(row.get(name) for name in ("slice", "key", "label", "offset", "size", "crc32c"))
-        self._require(
-            ours == theirs,
-            f"{place} at offset {record.offset} holds {example.key}, the table of examples tells of {row.get('key')}",
-        )
-
-    @staticmethod
-    def _require(holds: bool, line: str) -> None:
-        if not holds:
-            raise DataError(line)
-
-
-def _check_exactly_once(slices: Stage, normalized: Stage, dataset: Row, findings: Findings) -> None:
-    """The table of examples, which every slice was held against, has each row of ``normalized`` exactly once."""
-    dealt, good = Multiset(), Multiset()
-    for row in _dealt_rows(slices):
-        dealt.add(*row)
-    for row in _good_rows(normalized, dataset):
-        good.add(*row)
-    if dealt != good:
-        findings.lines.append(
-            f"{dealt.number} examples were dealt, {good.number} images are good, and they are not the same"
-        )
-        findings.lines += _name_differences(Counter(_dealt_rows(slices)), Counter(_good_rows(normalized, dataset)))
-
-
-def _dealt_rows(slices: Stage) -> Iterator[KeyLabelCrc]:
-    for table in tables.iterate_groups(slices.folder / EXAMPLES_FILE):
-        yield from _triples(table)
-
-
-def _good_rows(normalized: Stage, dataset: Row) -> Iterator[KeyLabelCrc]:
-    for part in dataset["parts"]:
-        yield from _triples(read_rows(normalized.folder, part["part"], ["key", "label", "crc32c"]))
-
-
-def _triples(table: pa.Table) -> Iterator[KeyLabelCrc]:
-    return zip(*(table[name].to_pylist() for name in ("key", "label", "crc32c")), strict=True)
-
-
-def _name_differences(dealt: Counter[KeyLabelCrc], good: Counter[KeyLabelCrc]) -> list[str]:
-    """The first few keys that are missing, doubled or changed. Holds all keys in memory; only a failure asks for it."""
-    lines = [f"{row[0]}: good, but not (or not so) in the slices" for row in good - dealt]
-    lines += [f"{row[0]}: {dealt[row]} times in the slices, {good[row]} times good" for row in dealt - good]
-    return lines[:MOST_NAMED] + ([f"and {len(lines) - MOST_NAMED} more"] if len(lines) > MOST_NAMED else [])
+def _read_result(place: Place) -> dict[str, Any]:
+    if not place.exists():
+        raise EnvironmentFailure(f"{place} is missing though the job ended; run again")
+    return place.read_json()

@@ -8,7 +8,6 @@ seeded key, and the reducer of a slice writes the records in the order they come
 record is up to `mapreduce.transport`.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,7 +24,7 @@ from etl.pixel_sums import PixelSums
 from etl.planning import Plan, deal_rows, make_plan
 from etl.publishing import json_bytes, publish_bytes
 from etl.shares import SharePlan
-from etl.slices import facts_place, slice_names, write_slice
+from etl.slices import facts_place, order_key, slice_names, write_slice
 from etl.stages import WORK_FOLDER, Stage, State, normalized_stage, slices_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, shard_summary
@@ -148,11 +147,6 @@ class Shard(ShuffleJob):
         done = [each for each in self._slices if facts_place(self.stage.folder, each[1]).name in published]
         examples = sum(records for _, _, records in done)
         return examples, f"{read} of {parts} parts read" if read < parts else ""
-
-
-def order_key(key: str, seed: int) -> bytes:
-    """Where an example comes within its slice: 32 hexadecimal digits of BLAKE2b (RFC 7693) over seed and key."""
-    return hashlib.blake2b(f"{seed}\0{key}".encode(), digest_size=16).hexdigest().encode()
 
 
 def sums_place(folder: Place, part: str) -> Place:

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, NoReturn
 
 from mrjob.job import MRJob
@@ -103,12 +104,15 @@ class StageJob(MRJob, ABC):
         """Begin the stage, which is at ``self.stage``; None where it is done."""
 
     @abstractmethod
-    def finish(self) -> None:
-        """Check what the tasks published and write the marker."""
+    def finish(self) -> Work | None:
+        """Check what the tasks published and write the marker; or give what is to be run before that can be."""
 
     @abstractmethod
     def summary(self, already_done: bool) -> Summary:
         """What to tell at the end."""
+
+    def conclude(self) -> None:
+        """After all was told: raise where what was made does not hold what it should."""
 
     def run_job(self) -> None:
         """Run the whole stage. Overrides mrjob's, which only runs the tasks."""
@@ -122,14 +126,16 @@ class StageJob(MRJob, ABC):
         self.run_record = Run(self.options.runner)
         yarn_job = self._yarn_job() if self.options.runner == HADOOP else None
         try:
-            work = self.prepare(root, values, self.options.runner, self.options.overwrite)
-            if work is not None:
+            work = first = self.prepare(root, values, self.options.runner, self.options.overwrite)
+            while work is not None:
                 if len(work.lines):
                     self.run_record.note(**(self._run_on_yarn(work, yarn_job) if yarn_job else self._run_here(work)))
-                self.finish()
+                work = self.finish()
+                yarn_job = yarn_job and replace(yarn_job, application=None)
         finally:
             self.stage.release()
-        self.summary(already_done=work is None).show(self.options.json)
+        self.summary(already_done=first is None).show(self.options.json)
+        self.conclude()
 
     def _run_here(self, work: Work) -> dict[str, Any]:
         # tasks on this machine run in this very environment: without mrjob's bootstrap no shell stands between us and

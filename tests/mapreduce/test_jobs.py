@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.example import parse
+from etl.slices import order_key
 from etl.tfrecord import read_records
 from mapreduce.normalize import Normalize
-from mapreduce.shard import Shard, order_key
+from mapreduce.shard import Shard
 from mapreduce.shuffle import read_pairs, write_pair
 from mapreduce.transport import RECORDS, TRANSPORTS
 from tests.conftest import TreeMaker, contents, failed, ringslice, run, succeeded

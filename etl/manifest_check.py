@@ -1,0 +1,100 @@
+"""What a manifest says, against itself, against what lies beside it and against what was counted."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from etl import tables
+from etl.errors import DataError
+from etl.manifest import CLASS_COUNTS_FILE
+from etl.stages import RUN_FILE, WORK_FOLDER, Stage
+from etl.verification import MANIFEST, STRAY, TABLE, Finding
+
+Manifest = Mapping[str, Any]
+
+
+def manifest_faults(manifest: Manifest) -> Iterator[Finding]:
+    """Where totals are not those of the slices that they are told of."""
+    slices = blocks = records = 0
+    for split, told in manifest["splits"].items():
+        for name in ("records", "bytes"):
+            total = sum(each[name] for each in told["slices"])
+            if told[name] != total:
+                yield _fault(f"the split {split} has {told[name]} {name}, its slices have {total}")
+        if sum(told["by_class"]) != told["records"] or len(told["by_class"]) != len(manifest["classes"]):
+            yield _fault(f"the examples by class of the split {split} are not its {told['records']} examples")
+        slices, records = slices + len(told["slices"]), records + told["records"]
+        blocks += sum(each["blocks"] for each in told["slices"])
+    if slices != sum(manifest["config"]["slices"].values()):
+        yield _fault(f"it names {slices} slices, its configuration {sum(manifest['config']['slices'].values())}")
+    for table, rows in (("examples", records), ("blocks", blocks)):
+        if manifest["tables"][table]["rows"] != rows:
+            yield _fault(f"{table}.parquet has {manifest['tables'][table]['rows']} rows, there are {rows} {table}")
+
+
+def _fault(line: str) -> Finding:
+    return Finding(MANIFEST, "manifest.json", f"manifest.json contradicts itself: {line}")
+
+
+def dataset_faults(dataset: Mapping[str, Any], good: int) -> Iterator[Finding]:
+    """Where the marker of the normalised images contradicts itself, or does not tell of so many ``good`` ones."""
+    for part in dataset["parts"]:
+        if part["input"] != part["records"] + part["rejects"]["count"]:
+            line = (
+                f"{part['part']}: {part['input']} images are not"
+                f" {part['records']} good + {part['rejects']['count']} rejects"
+            )
+            yield Finding(MANIFEST, "dataset.json", line)
+    if dataset["counts"]["good"] != good:
+        line = f"normalized tells of {dataset['counts']['good']} good images, its parts have {good}"
+        yield Finding(MANIFEST, "dataset.json", line)
+
+
+def stray_files(stage: Stage, manifest: Manifest) -> Iterator[Finding]:
+    """Files in the folder of these slices that nothing names."""
+    named = {stage.marker_name, RUN_FILE, *(table["file"] for table in manifest["tables"].values())}
+    for told in manifest["splits"].values():
+        named |= {f"{each['name']}.{ending}" for each in told["slices"] for ending in ("tfrecord", "idx")}
+    above = len(stage.folder.path.rstrip("/")) + 1
+    for info in stage.folder.children(recursive=True):
+        name = info.path[above:]
+        if info.is_file and name not in named and not name.startswith(f"{WORK_FOLDER}/"):
+            yield Finding(STRAY, name, f"{stage.folder / name} is not named by the manifest; remove it")
+
+
+def class_faults(manifest: Manifest, by_class: Mapping[str, Counter[int]]) -> Iterator[Finding]:
+    """Splits that have other numbers of examples by class than ``by_class``, what was counted."""
+    for split, told in manifest["splits"].items():
+        counted = [by_class.get(split, Counter[int]())[label] for label in range(len(told["by_class"]))]
+        if counted != told["by_class"]:
+            line = f"the examples by class of the split {split} are not those of the manifest"
+            yield Finding(MANIFEST, "manifest.json", line)
+
+
+def class_count_faults(stage: Stage, counted: Iterator[pa.Table]) -> Iterator[Finding]:
+    """Whether the table of class counts has the rows ``counted``, which come in its order, and no more."""
+    first, place = 0, stage.folder / CLASS_COUNTS_FILE
+    try:
+        total = sum(table.num_rows for table in tables.iterate_groups(place, ["records"]))
+        for table in counted:
+            if not tables.read_range(place, first, first + table.num_rows).equals(table):
+                raise DataError(f"{place} does not tell what the slices hold")
+            first += table.num_rows
+        if first != total:
+            raise DataError(f"{place} has {total} rows, the slices have {first} classes")
+    except (DataError, FileNotFoundError) as error:
+        line = f"{place} is missing" if isinstance(error, FileNotFoundError) else str(error)
+        yield Finding(TABLE, CLASS_COUNTS_FILE, line)
+
+
+def sum_faults(manifest: Manifest, pixels: list[int], left_out: Mapping[str, int]) -> Iterator[Finding]:
+    """Whether the statistics and the counts of what was left out are those of the examples and of the good images."""
+    told = manifest["statistics"]
+    if pixels != [told["pixels"], *told["sums"], *told["squares"]]:
+        line = "the statistics of the manifest are not those of the training images"
+        yield Finding(MANIFEST, "manifest.json", line)
+    if dict(left_out) != manifest["left_out"]:
+        line = f"{dict(left_out)} good images were left out, the manifest tells of {manifest['left_out']}"
+        yield Finding(MANIFEST, "manifest.json", line)

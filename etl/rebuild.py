@@ -1,0 +1,194 @@
+"""Slices, indexes and tables made again, byte for byte, from what is still there: nothing is decoded."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl import tables
+from etl.errors import DataError
+from etl.example import parse
+from etl.live import Removed, live_rows
+from etl.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE
+from etl.parts import read_rows, records_place
+from etl.replanning import plan_again
+from etl.slices import BlockCounter, DealtExample
+from etl.storage import Place
+from etl.tfrecord import index_bytes, read_records
+from etl.verify import Target
+
+OPEN_FILES = 64
+BATCH_ROWS = 250_000  # so many examples are looked up in the parts at once
+PLACES = ["offset", "size", "crc32c"]
+
+
+class DamagedPartError(DataError):
+    """A part that does not hold what its rows tell of; ``part`` names it."""
+
+    def __init__(self, part: str, line: str) -> None:
+        super().__init__(line)
+        self.part = part
+
+
+@dataclass(frozen=True)
+class Located:
+    """Slices by name, and what their examples are, in their order: tables with the columns source, key and sha256."""
+
+    normalized: Place
+    slices: list[tuple[str, pa.Table]]
+
+    @classmethod
+    def find(cls, target: Target, names: Sequence[str], with_table: bool, attempts: Place) -> "Located":
+        """By the table of examples, or without it by planning anew; ``attempts`` is where that may write.
+
+        Raises DataError or FileNotFoundError where that cannot tell.
+        """
+        normalized = target.root / "normalized"
+        if not with_table:
+            return cls(normalized, list(plan_again(target, names, attempts)))
+        first, slices = 0, []
+        for told in (each for split in target.manifest["splits"].values() for each in split["slices"]):
+            if told["name"] in names:
+                place, last = target.slices.folder / EXAMPLES_FILE, first + told["records"]
+                slices.append((told["name"], tables.read_range(place, first, last, ["key", "source", "sha256"])))
+            first += told["records"]
+        return cls(normalized, slices)
+
+    def __iter__(self) -> Iterator[tuple[str, pa.Table]]:
+        """Each slice's examples with the place of each in its part (offset, size, crc32c).
+
+        Slices are looked up together, as many as are `BATCH_ROWS`, so that the parts' rows are read once for all.
+        """
+        waiting, number = list[tuple[str, pa.Table]](), 0
+        for name, rows in self.slices:
+            waiting.append((name, rows))
+            number += rows.num_rows
+            if number >= BATCH_ROWS:
+                yield from self._places(waiting)
+                waiting, number = [], 0
+        if waiting:
+            yield from self._places(waiting)
+
+    def _places(self, slices: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+        wanted = pa.concat_tables([rows for _, rows in slices]).combine_chunks()
+        found: dict[str, list[Any]] = {name: [None] * wanted.num_rows for name in PLACES}
+        for source in pc.unique(wanted["source"]).to_pylist():
+            here = pc.indices_nonzero(pc.equal(wanted["source"], source))
+            known = read_rows(self.normalized, source, ["key", *PLACES])
+            own = known.take(pc.index_in(wanted["key"].take(here), value_set=known["key"].combine_chunks()))
+            for name, values in found.items():
+                for position, value in zip(here.to_pylist(), own[name].to_pylist(), strict=True):
+                    values[position] = value
+        for name, values in found.items():
+            wanted = wanted.append_column(name, pa.array(values, tables.ROWS.field(name).type))
+        first = 0
+        for name, rows in slices:
+            yield name, wanted.slice(first, rows.num_rows)
+            first += rows.num_rows
+
+
+def read_located(normalized: Place, rows: pa.Table) -> Iterator[DealtExample]:
+    """The examples of one table of `Located`, in order. Raises DamagedPartError where one is not what it should be."""
+    files: dict[str, pa.NativeFile] = {}
+    try:
+        for row in rows.to_pylist():
+            part, place = row["source"], records_place(normalized, row["source"])
+            try:
+                if part not in files:
+                    if len(files) == OPEN_FILES:
+                        files.pop(next(iter(files))).close()
+                    files[part] = place.open_input()
+                data = files[part].read_at(row["size"], row["offset"])
+                record = next(read_records(io.BytesIO(data), str(place)), None)
+            except FileNotFoundError:
+                raise DamagedPartError(part, f"{place} is missing") from None
+            except (DataError, TypeError) as error:  # no place: its rows do not know the key
+                raise DamagedPartError(part, str(error)) from None
+            if record is None or record.crc32c != row["crc32c"]:
+                raise DamagedPartError(part, f"{place} has not {row['key']} where its rows tell")
+            yield record.data, part, row["sha256"]
+    finally:
+        for file in files.values():
+            with suppress(OSError):
+                file.close()
+
+
+def index_again(place: Place) -> bytes:
+    """The index of a slice, from the slice."""
+    offsets, sizes = [], []
+    with place.open_stream() as stream:
+        for record in read_records(stream, str(place)):
+            offsets.append(record.offset)
+            sizes.append(record.size)
+    return index_bytes(offsets, sizes)
+
+
+def table_again(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table]]:
+    """Schema and rows of a table beside the manifest, from the slices."""
+    slices = [(split, each["name"]) for split, told in target.manifest["splits"].items() for each in told["slices"]]
+    folder = target.slices.folder
+    return {
+        EXAMPLES_FILE: (tables.EXAMPLES, _examples(target, slices)),
+        BLOCKS_FILE: (tables.BLOCKS, (_blocks(folder, name) for _, name in slices)),
+        CLASS_COUNTS_FILE: (tables.CLASS_COUNTS, (_class_counts(folder, *each) for each in slices)),
+        DEPARTED_FILE: (tables.DEPARTED, iter([tables.DEPARTED.empty_table()])),
+    }[file]
+
+
+def _blocks(folder: Place, name: str) -> pa.Table:
+    blocks, place = BlockCounter(name), folder / f"{name}.tfrecord"
+    with place.open_stream() as stream:
+        for position, record in enumerate(read_records(stream, str(place))):
+            blocks.add(record.framed, position, record.offset)
+    return tables.table_of(tables.BLOCKS, blocks.rows)
+
+
+def _class_counts(folder: Place, split: str, name: str) -> pa.Table:
+    counted = _rows(folder, split, name).group_by("label").aggregate([([], "count_all")]).sort_by("label").to_pylist()
+    rows = [{"slice": name, "split": split, "label": each["label"], "records": each["count_all"]} for each in counted]
+    return tables.table_of(tables.CLASS_COUNTS, rows)
+
+
+def _rows(folder: Place, split: str, name: str) -> pa.Table:
+    """A slice's rows of the table of examples, but for what the parts alone know: source and sha256 are null."""
+    place, builder = folder / f"{name}.tfrecord", tables.TableBuilder(tables.EXAMPLES)
+    with place.open_stream() as stream:
+        for record in read_records(stream, str(place)):
+            example = parse(record.data)
+            row = {"key": example.key, "label": example.label, "split": split, "slice": name}
+            row |= {"offset": record.offset, "size": record.size, "crc32c": record.crc32c}
+            builder.add(row | {"width": example.width, "height": example.height, "source": None, "sha256": None})
+    return builder.table()
+
+
+def _examples(target: Target, slices: Sequence[tuple[str, str]]) -> Iterator[pa.Table]:
+    waiting, number = list[pa.Table](), 0
+    for split, name in slices:
+        waiting.append(_rows(target.slices.folder, split, name))
+        number += waiting[-1].num_rows
+        if number >= BATCH_ROWS:
+            yield _with_sources(target, pa.concat_tables(waiting))
+            waiting, number = [], 0
+    if waiting:
+        yield _with_sources(target, pa.concat_tables(waiting))
+
+
+def _with_sources(target: Target, rows: pa.Table) -> pa.Table:
+    """The same with source and sha256 of each key, from the live rows of all parts."""
+    assert target.dataset is not None
+    positions = {key: position for position, key in enumerate(rows["key"].to_pylist())}
+    found: dict[str, list[Any]] = {"source": [None] * rows.num_rows, "sha256": [None] * rows.num_rows}
+    removed = Removed.read(target.root, target.dataset)
+    for part in target.dataset["parts"]:
+        live = live_rows(target.root / "normalized", part, removed, ["key", "sha256"])
+        for key, sha256 in zip(live["key"].to_pylist(), live["sha256"].to_pylist(), strict=True):
+            if (position := positions.get(key)) is not None:
+                found["source"][position], found["sha256"][position] = part["part"], sha256
+    for name, values in found.items():
+        field = tables.EXAMPLES.field(name)
+        rows = rows.set_column(tables.EXAMPLES.get_field_index(name), field, pa.array(values, field.type))
+    return rows

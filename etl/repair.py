@@ -1,0 +1,245 @@
+"""The repair of what a check found damaged or missing: made again from ``normalized`` and ``raw``, to the same bytes.
+
+Each file is made beside the damaged one, held against the SHA-256 that is recorded for it, and takes its place in one
+atomic step. So whoever is killed here leaves files that are either as damaged as before or right.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from etl import tables
+from etl.claims import Claim
+from etl.config import NormalizeConfig
+from etl.errors import DataError, EnvironmentFailure
+from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
+from etl.parts import normalize_pack, records_place, rejects_places, rows_place
+from etl.progress import tell
+from etl.publishing import replace_bytes, replace_file
+from etl.rebuild import DamagedPartError, Located, index_again, read_located, table_again
+from etl.slices import write_slice
+from etl.stages import Stage, normalized_stage
+from etl.storage import Place
+from etl.verification import (
+    INDEX,
+    KEY,
+    LISTED,
+    MANIFEST,
+    PACK,
+    PART,
+    REJECTS,
+    REMOVED,
+    ROWS,
+    SLICE,
+    STRAY,
+    TABLE,
+    Outcome,
+)
+from etl.verify import Target
+
+MOST_TOLD = 20
+OTHER_BYTES = "it came out with other bytes: was it made with other versions of the libraries?"
+
+Thing = tuple[str, str]  # what it is, and its name
+
+_NO_REPAIR = {
+    MANIFEST: "nothing else tells what it should say; put the original back, or run shard again with --overwrite",
+    STRAY: "what is not known is not deleted; look at it, and remove it",
+    REMOVED: "nothing else tells which images were removed; put the original back",
+    PACK: "it is the only copy of its images here; put the original back",
+    LISTED: "it is the only list of its pack's images here; put the original back",
+    KEY: "the files are as they were written; run shard again with --overwrite",
+}
+
+
+@contextmanager
+def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
+    """Claim a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
+
+    Raises EnvironmentFailure where another run is at work on it, or its marker is not the one of ``fingerprint``.
+    """
+    claim = Claim.take(stage.work, f"ringslice {stage.name} on {stage.folder}")
+    try:
+        if not stage.marker.exists() or stage.fingerprint() != fingerprint:
+            raise EnvironmentFailure(f"another run has written {stage.marker} meanwhile; run again")
+        yield claim.attempts
+    except BaseException:
+        claim.release()
+        raise
+    if stage.plan.exists():  # a run that was ended is to be gone on with
+        claim.release()
+    else:
+        claim.stop_beating()
+        stage.work.delete()
+
+
+@dataclass
+class Repair:
+    """Repairs what checks of ``target`` find. ``repaired`` are the things put right, ``left`` why others were not."""
+
+    target: Target
+    repaired: list[Thing] = field(default_factory=list)
+    left: dict[Thing, str] = field(default_factory=dict)
+
+    def attempt(self, outcome: Outcome) -> bool:
+        """Repair what can be repaired of these findings; returns whether anything was.
+
+        Raises EnvironmentFailure where another run is at work on the slices or on the normalised images.
+        """
+        before = len(self.repaired)
+        found = list(dict.fromkeys((each.what, each.name) for each in outcome.findings()))
+        for thing in found:
+            if thing in self.repaired:
+                self._leave(thing, "it was made again, and is damaged once more")
+            elif thing[0] in _NO_REPAIR:
+                self._leave(thing, _NO_REPAIR[thing[0]])
+        todo = [thing for thing in found if thing not in self.left]
+        for part in sorted({name for what, name in todo if what in (PART, ROWS, REJECTS)}):
+            self._repair_part(part, [thing for thing in todo if thing[1] == part])
+        own = [thing for thing in todo if thing[0] in (SLICE, INDEX, TABLE)]
+        if own:
+            with holding(self.target.slices, self.target.fingerprint) as attempts:
+                self._repair_slices([name for what, name in own if what == SLICE], own, attempts)
+                self._repair_indexes([name for what, name in own if what == INDEX], attempts)
+                self._repair_tables([name for what, name in own if what == TABLE], attempts)
+        return len(self.repaired) > before
+
+    def names(self) -> list[str]:
+        """What was put right."""
+        return [f"{what} {name}" for what, name in self.repaired]
+
+    def explain(self) -> str:
+        """Why what is left was not repaired, a line each, for the end of an error message."""
+        lines = [f"{what} {name} is not repaired: {why}" for (what, name), why in sorted(self.left.items())]
+        more = [f"and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else []
+        return "".join(f"\n  {line}" for line in [*lines[:MOST_TOLD], *more])
+
+    def _leave(self, thing: Thing, why: str) -> None:
+        self.left[thing] = why
+
+    def _done(self, thing: Thing) -> None:
+        self.repaired.append(thing)
+        tell("verify", f"{thing[0]} {thing[1]} is made again")
+
+    def _repair_part(self, name: str, things: Sequence[Thing]) -> None:
+        """Normalise a pack once more, beside its part, and take what is damaged from there."""
+        target, stage = self.target, normalized_stage(self.target.root)
+        assert target.dataset is not None
+        told = next(part for part in target.dataset["parts"] if part["part"] == name)
+        with holding(stage, stage.fingerprint()) as attempts:
+            made = attempts / "made"
+            try:
+                _normalize_again(target.root, made, told, target.dataset, attempts)
+            except (DataError, FileNotFoundError) as error:
+                for thing in things:
+                    self._leave(thing, f"its pack is damaged too: {error}")
+                return
+            for thing in things:
+                again = _part_files(thing[0], made, told)
+                if any(place.sha256() != sha256 for place, sha256 in again):
+                    self._leave(thing, OTHER_BYTES)
+                    continue
+                for (place, _), (damaged, _) in zip(again, _part_files(thing[0], stage.folder, told), strict=True):
+                    replace_file(place, damaged)
+                self._done(thing)
+            made.delete()
+
+    def _repair_slices(self, names: Sequence[str], things: Sequence[Thing], attempts: Place) -> None:
+        """Write slices once more, from the records of the parts, and put them and their indexes in place."""
+        if not names:
+            return
+        if self.target.dataset is None:
+            for name in names:
+                self._leave((SLICE, name), "the normalised images that it was made from are not here")
+            return
+        try:
+            located = Located.find(self.target, names, (TABLE, EXAMPLES_FILE) not in things, attempts)
+        except (DataError, FileNotFoundError) as error:
+            for name in names:
+                self._leave((SLICE, name), str(error))
+            return
+        for name, rows in located:
+            try:
+                self._write_again(name, rows, attempts)
+            except DamagedPartError as error:
+                self._repair_part(error.part, [(PART, error.part)])
+                if (PART, error.part) in self.left:
+                    self._leave((SLICE, name), f"{error.part} is damaged too: {error}")
+                else:
+                    self._write_again(name, rows, attempts)
+
+    def _write_again(self, name: str, rows: pa.Table, attempts: Place) -> None:
+        split, told = self.target.slice_told(name)
+        made, folder = attempts / "made", self.target.slices.folder
+        made.delete()
+        examples = read_located(self.target.root / "normalized", rows)
+        facts = write_slice(made, attempts, (split, name, told["records"]), examples)
+        if facts["sha256"] != told["sha256"]:
+            self._leave((SLICE, name), OTHER_BYTES)
+            return
+        for ending in ("tfrecord", "idx"):
+            replace_file(made / f"{name}.{ending}", folder / f"{name}.{ending}")
+        self._done((SLICE, name))
+        made.delete()
+
+    def _repair_indexes(self, names: Sequence[str], attempts: Place) -> None:
+        for name in names:
+            if (SLICE, name) in self.left:
+                self._leave((INDEX, name), "its slice is damaged")
+            elif (SLICE, name) not in self.repaired:  # with its slice its index came too
+                index = index_again(self.target.slices.folder / f"{name}.tfrecord")
+                replace_bytes(self.target.slices.folder / f"{name}.idx", attempts, index)
+                self._done((INDEX, name))
+
+    def _repair_tables(self, files: Sequence[str], attempts: Place) -> None:
+        """Make tables again from the slices, which must all be right by now."""
+        damaged = [name for what, name in self.left if what == SLICE]
+        for file in files:
+            told = next(table for table in self.target.manifest["tables"].values() if table["file"] == file)
+            thing = (TABLE, file)
+            if damaged:
+                self._leave(thing, f"{damaged[0]} is damaged and could not be repaired")
+            elif file == DEPARTED_FILE and told["rows"]:
+                self._leave(thing, "nothing else tells what earlier slices had; put the original back")
+            elif file == EXAMPLES_FILE and self.target.dataset is None:
+                self._leave(thing, "the normalised images that tell where examples come from are not here")
+            else:
+                schema, parts = table_again(file, self.target)
+                made, _ = tables.write_tables(attempts / "made" / file, attempts, schema, parts)
+                if made.sha256 == told["sha256"]:
+                    replace_file(made.place, self.target.slices.folder / file)
+                    self._done(thing)
+                else:
+                    self._leave(thing, OTHER_BYTES)
+
+
+def _part_files(what: str, normalized: Place, told: dict[str, Any]) -> list[tuple[Place, str]]:
+    """The files of a part in ``normalized``, with the SHA-256 that they should have."""
+    name, rejects = told["part"], told["rejects"]
+    if what == PART:
+        return [(records_place(normalized, name), told["sha256"])]
+    if what == ROWS:
+        return [(rows_place(normalized, name), told["rows_sha256"])]
+    return list(zip(rejects_places(normalized, name), (rejects["sha256"], rejects["list_sha256"]), strict=True))
+
+
+def _normalize_again(
+    root: Place, made: Place, told: dict[str, Any], dataset: dict[str, Any], attempts: Place
+) -> dict[str, Any]:
+    """Normalise the pack of a part as it was done, into the folder ``made``.
+
+    Since then the class list may have grown at its end; the part's facts are as long as it was.
+    """
+    made.delete()
+    classes = next((len(by_label) for by_label in told["examples"].values()), len(dataset["classes"]))
+    return normalize_pack(
+        root / "raw",
+        made,
+        {"name": told["part"], "sha256": told["pack_sha256"], "list_sha256": told["list_sha256"]},
+        NormalizeConfig.from_json(dataset["config"]),
+        classes=dataset["classes"][:classes],
+        attempts=attempts,
+    )

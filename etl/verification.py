@@ -1,0 +1,132 @@
+"""What a verification found: its findings, all counted and the first of them named, and what is told of them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+MOST_KEPT = 1000  # findings in verification.json
+MOST_TOLD = 20  # lines on standard error
+MOST_KEYS = 20  # keys that are named, for each kind of finding and each bucket
+
+# What a finding may be about. Those before KEY are files, named without what is above them.
+MANIFEST, TABLE, SLICE, INDEX, STRAY = "manifest", "table", "slice", "index", "stray"
+PART, ROWS, REJECTS, PACK, LISTED = "part", "rows", "rejects", "pack", "list"
+REMOVED = "removed"  # a table of removed images
+KEY = "key"
+
+# What may be wrong with a key.
+MISSING, UNKNOWN, DOUBLED, DIFFERENT, DEPARTED = "missing", "unknown", "doubled", "different", "departed"
+SAME_CONTENT = "same content"  # as one that comes first, though duplicates were to be left out
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """Something that does not hold: ``what`` it is about, its name, and one line for people."""
+
+    what: str
+    name: str
+    line: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["what"], value["name"], value["line"])
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass
+class KeyFindings:
+    """What is wrong with keys, by kind: all are counted, the first `MOST_KEYS` of a kind and bucket are named."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    named: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def add(self, kind: str, key: str, line: str) -> None:
+        self.counts[kind] += 1
+        named = self.named.setdefault(kind, [])
+        if len(named) < MOST_KEYS:
+            named.append((key, line))
+
+    def to_json(self) -> dict[str, Any]:
+        return {kind: {"count": self.counts[kind], "named": self.named[kind]} for kind in sorted(self.counts)}
+
+    @classmethod
+    def merged(cls, buckets: Iterable[Mapping[str, Any]]) -> Self:
+        """All that several buckets' `to_json` tell."""
+        merged = cls()
+        for bucket in buckets:
+            for kind, told in bucket.items():
+                merged.counts[kind] += told["count"]
+                merged.named.setdefault(kind, []).extend((key, line) for key, line in told["named"])
+        return merged
+
+    def without(self, *kinds: str) -> "KeyFindings":
+        """The same but for these kinds."""
+        counts = Counter({kind: count for kind, count in self.counts.items() if kind not in kinds})
+        return KeyFindings(counts, {kind: named for kind, named in self.named.items() if kind not in kinds})
+
+    def findings(self) -> list[Finding]:
+        """Those that are named."""
+        return [Finding(KEY, key, line) for kind in sorted(self.named) for key, line in self.named[kind]]
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Contents (by SHA-256 of the source image) that several keys have, and the examples that have them."""
+
+    contents: int = 0
+    examples: int = 0
+    across_splits: int = 0
+    across_classes: int = 0
+
+    def __add__(self, other: "Duplicates") -> "Duplicates":
+        return Duplicates(
+            self.contents + other.contents,
+            self.examples + other.examples,
+            self.across_splits + other.across_splits,
+            self.across_classes + other.across_classes,
+        )
+
+
+@dataclass
+class Outcome:
+    """All that one check of a set of slices found."""
+
+    files: list[Finding] = field(default_factory=list)
+    keys: KeyFindings = field(default_factory=KeyFindings)
+    counts: dict[str, int] = field(default_factory=dict)
+    duplicates: Duplicates = field(default_factory=Duplicates)
+
+    @property
+    def number(self) -> int:
+        """How many findings there are."""
+        return len(self.files) + self.keys.counts.total()
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Findings by what they are about; keys by what is wrong with them."""
+        files = Counter(each.what for each in self.files)
+        return dict(sorted(files.items())) | {f"{KEY} {kind}": self.keys.counts[kind] for kind in self.keys.counts}
+
+    def findings(self) -> list[Finding]:
+        """The named ones, files first."""
+        return [*self.files, *self.keys.findings()]
+
+    def to_json(self) -> dict[str, Any]:
+        """As verification.json has it."""
+        kept = self.findings()[:MOST_KEPT]
+        return {
+            "findings": [each.to_json() for each in kept],
+            "more_findings": self.number - len(kept),
+            "findings_by_kind": self.by_kind,
+            "counts": self.counts,
+            "duplicates": asdict(self.duplicates),
+        }
+
+    def lines(self) -> str:
+        """The first findings, a line each, for the end of an error message."""
+        told = self.findings()[:MOST_TOLD]
+        more = [f"and {self.number - len(told)} more; verification.json names them"] if self.number > len(told) else []
+        return "".join(f"\n  {line}" for line in [*(each.line for each in told), *more])

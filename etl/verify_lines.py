@@ -1,0 +1,95 @@
+"""The list of work of a verification: lines for runs of slices, for runs of parts, and for files that are only hashed.
+
+A line holds all that its task needs to know, so that a task reads no manifest.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from etl.packs import pack_places
+from etl.parts import records_place, rejects_places
+from etl.storage import Place
+from etl.verification import LISTED, PACK, PART, REJECTS, REMOVED, TABLE
+
+Line = dict[str, Any]
+Item = TypeVar("Item")
+
+SLICES, PARTS, FILES, DEPARTED = "slices", "parts", "files", "departed"  # kinds of lines
+# What makes a line long enough; a cluster's task may get several.
+LINE_BYTES = 64 << 20
+LINE_ROWS = 100_000
+LINE_THINGS = 256
+SMALL_FILE_BYTES = 1 << 20  # about, of a list
+
+
+def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
+    """Runs of consecutive slices, with the numbers of their first slice, row of examples and row of blocks."""
+    slices = [each | {"split": split} for split, told in manifest["splits"].items() for each in told["slices"]]
+    number = row = block = 0
+    for run in _runs(slices, lambda each: each["bytes"] / LINE_BYTES):
+        kept = [
+            {name: each[name] for name in ("split", "name", "records", "blocks", "bytes", "sha256")} for each in run
+        ]
+        yield {"kind": SLICES, "number": number, "row": row, "block": block, "slices": kept}
+        number += len(run)
+        row += sum(each["records"] for each in run)
+        block += sum(each["blocks"] for each in run)
+
+
+def part_lines(dataset: Mapping[str, Any]) -> Iterator[Line]:
+    """Runs of parts of a normalised generation, with the number of their first."""
+    number = 0
+    for run in _runs(dataset["parts"], lambda part: part["records"] / LINE_ROWS):
+        kept = [
+            {"part": each["part"], "sha256": each["rows_sha256"], "removed": each.get("removed", 0)} for each in run
+        ]
+        yield {"kind": PARTS, "number": number, "parts": kept}
+        number += len(run)
+
+
+def file_lines(files: Iterable[Line]) -> Iterator[Line]:
+    """Runs of files to hash; each has ``what``, ``name``, ``uri``, ``sha256`` and about its ``bytes``."""
+    for run in _runs(list(files), lambda each: each["bytes"] / LINE_BYTES):
+        yield {"kind": FILES, "files": run}
+
+
+def table_files(folder: Place, manifest: Mapping[str, Any]) -> Iterator[Line]:
+    """The tables beside a manifest."""
+    for told in manifest["tables"].values():
+        yield _file(TABLE, told["file"], folder / told["file"], told["sha256"], told["rows"] * 128)
+
+
+def removed_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
+    """The table of removed images that a normalised generation names, if it does."""
+    if told := dataset.get("removed"):
+        yield _file(REMOVED, told["file"], root / "raw" / told["file"], told["sha256"], told["rows"] * 128)
+
+
+def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
+    """All other files that a normalised generation stands on: parts and rejects, and the packs they were made from."""
+    for part in dataset["parts"]:
+        name = part["part"]
+        yield _file(PART, name, records_place(root / "normalized", name), part["sha256"], part["bytes"])
+        if part["rejects"]["count"]:
+            for place, digest in zip(rejects_places(root / "normalized", name), ("sha256", "list_sha256"), strict=True):
+                yield _file(REJECTS, name, place, part["rejects"][digest], SMALL_FILE_BYTES)
+        tar, listed = pack_places(root / "raw", name)
+        yield _file(PACK, name, tar, part["pack_sha256"], part["bytes"])
+        yield _file(LISTED, name, listed, part["list_sha256"], SMALL_FILE_BYTES)
+
+
+def _file(what: str, name: str, place: Place, sha256: str, size_bytes: int) -> Line:
+    return {"what": what, "name": name, "uri": place.uri, "sha256": sha256, "bytes": size_bytes}
+
+
+def _runs(items: list[Item], share: Callable[[Item], float]) -> Iterator[list[Item]]:
+    """``items`` in runs that each make up a line or somewhat more, by the ``share`` of a line that an item is."""
+    run, filled = list[Item](), 0.0
+    for item in items:
+        run.append(item)
+        filled += share(item) + 1 / LINE_THINGS
+        if filled >= 1:
+            yield run
+            run, filled = [], 0.0
+    if run:
+        yield run

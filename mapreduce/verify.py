@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Read slices from the first byte to the last, and hold them against all that is said of them.
+
+    python mapreduce/verify.py -r local data/flowers --every-stage
+
+A mapper's line names slices, parts or files. It checks them, publishes what it finds, and sends a line for each example
+by its key and by its content, and for each good image by its key. What comes together in the shuffle is judged by the
+reducers: every good image exactly once, in one split, as it is in its part; and contents that several keys have.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from etl import tables
+from etl.errors import DataError
+from etl.exactly_once import FOUND, Judge, Line, bucket_of
+from etl.manifest import read_manifest
+from etl.options import HADOOP, VERIFY_OPTIONS
+from etl.publishing import json_bytes, publish_bytes, replace_file
+from etl.repair import Repair
+from etl.stages import Stage, State, slices_stage_in
+from etl.storage import Place, open_place
+from etl.summary import Summary, verify_summary
+from etl.verify import (
+    DUPLICATES,
+    DUPLICATES_FILE,
+    FORMAT,
+    Collected,
+    Target,
+    bucket_place,
+    class_counts_place,
+    found_place,
+    task_place,
+)
+from etl.verify_lines import SLICES
+from etl.verify_task import TaskCheck
+from mapreduce.buckets import TextsProtocol, bucket_key, bucket_number
+from mapreduce.partition import PARTITIONER, PROPERTIES
+from mapreduce.stagejob import StageJob, main
+from mapreduce.work import Work, worthwhile_tasks
+
+RESULTS_FOLDER = "results"  # below the folder of a job's tasks
+BUCKET_EXAMPLES = 250_000  # about what makes a bucket, and so a reducer, worth while
+
+
+class Verify(StageJob):
+    """Check the slices under ROOT/slices/NAME, and all that is said of them."""
+
+    OPTIONS = VERIFY_OPTIONS
+    EXAMPLE = "python mapreduce/verify.py -r local data/flowers --every-stage"
+    INTERNAL_PROTOCOL = TextsProtocol
+    SORT_VALUES = True
+    PARTITIONER = PARTITIONER
+    JOBCONF = PROPERTIES
+
+    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, Line]]:
+        """From a line of slices, parts or files: check them, and send what is to be judged."""
+        buckets = self.job["buckets"]
+        keys = [bucket_key(number, buckets) for number in range(buckets)]
+        sent = [0] * buckets
+        check = TaskCheck(self.job)
+        for line in check.lines(task):
+            bucket = bucket_of(line, buckets)
+            sent[bucket] += 1
+            self.report(f"line {task['line']}: {sum(sent)} sent")
+            yield keys[bucket], line
+        results = self.attempts / RESULTS_FOLDER
+        if task["kind"] == SLICES:
+            counts = tables.table_of(tables.CLASS_COUNTS, check.result.class_counts)
+            tables.write_table(class_counts_place(results, task["line"]), self.attempts, counts)
+        told = check.result.to_json() | {"sent": sent}
+        publish_bytes(task_place(results, task["line"]), self.attempts, json_bytes(told))
+        self.count_task(check.result.counts["bytes"] + check.result.counts["other_bytes"], 0)
+
+    def reducer(self, key: bytes, lines: Iterable[Line]) -> Iterator[tuple[str, int]]:
+        """All lines of one bucket, sorted: judge them."""
+        bucket, results = bucket_number(key), self.attempts / RESULTS_FOLDER
+        judge = Judge(self._slice_name, self.job["dropped"], self.job["by_source"])
+        found = tables.tables_of(FOUND, judge.judge(lines))
+        tables.write_tables(found_place(results, bucket), self.attempts, FOUND, found)
+        publish_bytes(bucket_place(results, bucket), self.attempts, json_bytes(judge.to_json()))
+        yield f"bucket {bucket}", judge.lines
+
+    def _slice_name(self, number: int) -> str:
+        """For findings alone: in a task that finds nothing the manifest is not read."""
+        if not hasattr(self, "_names"):
+            manifest = read_manifest(slices_stage_in(open_place(self.job["folder"])))
+            self._names = [each["name"] for told in manifest["splits"].values() for each in told["slices"]]
+        return self._names[number]
+
+    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
+        target = Target.find(root, values["name"])
+        self._target = target
+        folder = open_place(values["to"]) if values["to"] else root / "verified" / values["name"]
+        return Stage("verify", folder, "verification.json", FORMAT)
+
+    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
+        del root, overwrite
+        self._runner, self._every_stage = runner, bool(values["every_stage"])
+        self._repair = Repair(self._target) if values["repair"] else None
+        self._identity = {"config": {"every_stage": self._every_stage}, "input": self._target.fingerprint}
+        state = self.stage.begin(self._identity, again=True)
+        assert state is not State.DONE
+        return self._work()
+
+    def _work(self) -> Work:
+        target = self._target
+        self._lines = target.lines(self._every_stage)
+        splits = target.manifest["splits"].values()
+        examples = sum(split["records"] for split in splits)
+        tasks = worthwhile_tasks(sum(split["bytes"] for split in splits), examples)
+        buckets = max(
+            1, min(tasks if self._runner == HADOOP else 2 * (os.cpu_count() or 1), examples // BUCKET_EXAMPLES)
+        )
+        job = {
+            "stage": "verify",
+            "root": target.root.uri,
+            "folder": target.slices.folder.uri,
+            "removed": target.dataset.get("removed") if target.dataset else None,
+            "dropped": target.dropped,
+            "by_source": target.by_source,
+            "buckets": buckets,
+            "reducers": buckets,
+        }
+        return Work(job, self._lines, tasks, examples, self._watch)
+
+    def finish(self) -> Work | None:
+        collected = Collected.read(self._target, self._lines, self._results)
+        self._outcome = collected.outcome()
+        if self._repair is not None and self._repair.attempt(self._outcome):
+            return self._work()  # check all of it again: what is told then is true of what is there
+        if self._repair is not None:
+            self.run_record.note(repaired=self._repair.names())
+        self._commit(collected)
+        return None
+
+    @property
+    def _results(self) -> Place:
+        return self.stage.task_folders()[-1] / RESULTS_FOLDER
+
+    def _commit(self, collected: Collected) -> None:
+        made = self.stage.attempts / DUPLICATES_FILE
+        output, rows = tables.write_tables(made, self.stage.attempts, DUPLICATES, collected.duplicates())
+        self.stage.marker.delete()  # for a moment there is none; one that tells of another table would be worse
+        replace_file(made, self.stage.folder / DUPLICATES_FILE)
+        told = {"duplicates": {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256}}
+        marker = {"format": FORMAT, **self._identity, **self._outcome.to_json(), "tables": told}
+        self.stage.commit(marker, self.run_record)
+
+    def summary(self, already_done: bool) -> Summary:
+        del already_done
+        return verify_summary(self.stage, self._repair.names() if self._repair else None)
+
+    def conclude(self) -> None:
+        """Raises DataError where anything was found."""
+        if number := self._outcome.number:
+            left = self._repair.explain() if self._repair else ""
+            found = f"{number} findings" if number > 1 else "1 finding"
+            raise DataError(
+                f"{self._target.slices.folder} does not hold what is said of it, {found}:{self._outcome.lines()}{left}"
+            )
+
+    def _watch(self) -> tuple[int, str]:
+        folders = self.stage.task_folders()
+        done = {info.base_name for info in (folders[-1] / RESULTS_FOLDER).children()} if folders else set()
+        examples = 0
+        for line in self._lines:
+            if line["kind"] == SLICES and task_place(self.stage.folder, line["line"]).name in done:
+                examples += sum(each["records"] for each in line["slices"])
+        return examples, ""
+
+
+if __name__ == "__main__":
+    main(Verify)
