@@ -32,6 +32,7 @@ packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max
 
 
 @given(packs_of_images, st.integers(31, 40))
+@settings(deadline=None)
 def test_every_image_is_held_by_one_kept_pack_or_packed_anew(packs: list[list[int]], images: int) -> None:
     named = {f"pack-{number}": rows for number, rows in enumerate(packs)}
     plan = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
@@ -54,7 +55,7 @@ def test_every_image_is_held_by_one_kept_pack_or_packed_anew(packs: list[list[in
 
 
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=8), st.integers(1, 9))
-@settings(max_examples=200)
+@settings(max_examples=60, deadline=None)
 def test_night_after_night_every_image_is_in_one_pack_and_no_name_comes_again(
     nights: list[set[int]], pack_images: int
 ) -> None:
