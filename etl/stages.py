@@ -51,10 +51,9 @@ class Stage(Finished):
     Whoever writes begins with `begin` and ends with `release`: in between it holds the stage's claim (`etl.claims`).
     """
 
-    def __post_init__(self) -> None:
-        self._claim: Claim | None = None
-        self._renewed = self._again = False
-        self.resumed = False
+    resumed = False
+    _claim: Claim | None = None
+    _renewed = _again = False
 
     @property
     def attempts(self) -> Place:
