@@ -31,6 +31,10 @@ HEARTBEAT_S = 5.0
 PATIENCE_S = 20.0
 
 
+class BusyError(EnvironmentFailure):
+    """A living run is at work on what was to be claimed."""
+
+
 @dataclass(frozen=True)
 class Owner:
     """A process: its host (with its namespace of process numbers), its number there, and when it started."""
@@ -91,7 +95,7 @@ class Claim:
     def take(cls, work: Place, what: str) -> "Claim":
         """Claim the stage whose work folder is ``work``; ``what`` names it to people.
 
-        Raises EnvironmentFailure where a living run has it.
+        Raises BusyError where a living run has it.
         """
         claim = cls(work, _next_number(work, what), secrets.token_hex(4))
         owner = {**asdict(Owner.this_process()), "token": claim.token}
@@ -177,8 +181,8 @@ def _stands_still(claim: Place, owner: Owner) -> bool:
     return True
 
 
-def _busy(what: str, owner: str) -> EnvironmentFailure:
-    return EnvironmentFailure(f"{what} is at work already ({owner}); wait for it, or end it, and run again")
+def _busy(what: str, owner: str) -> BusyError:
+    return BusyError(f"{what} is at work already ({owner}); wait for it, or end it, and run again")
 
 
 def _place(work: Place, number: int) -> Place:

@@ -13,15 +13,17 @@ from etl import __version__
 from etl.children import run_module
 from etl.doctor import GROUPS, diagnose
 from etl.entry import invoke
-from etl.errors import end_process, run_reporting
+from etl.errors import UsageError, end_process, run_reporting
 from etl.ingest import ingest as run_ingest
 from etl.options import (
     CLUSTER_PYTHON,
     DEFAULT_RUNNER,
+    DRY_RUN,
     ENVIRONMENT_OPTIONS,
     HADOOP_OPTIONS,
     INGEST_OPTIONS,
     JSON,
+    KEEP,
     NORMALIZE_OPTIONS,
     OVERWRITE,
     RUNNERS,
@@ -31,8 +33,10 @@ from etl.options import (
     click_options,
     command_line,
     parse_values,
+    positive,
 )
 from etl.places import default_data_place
+from etl.prune import prune as run_prune
 from etl.storage import open_place
 from etl.summary import Summary
 from etl.surroundings import Surroundings
@@ -133,6 +137,21 @@ def verify(root: str, **values: Any) -> None:
     What is found is written to ROOT/verified/NAME; with findings the exit status is 1.
     """
     _run_job("mapreduce.verify", VERIFY_OPTIONS, root, values)
+
+
+@cli.command(epilog="Example: ringslice prune data/flowers --keep 7 --dry-run")
+@root_argument
+@config_option
+@click_options((KEEP, DRY_RUN, JSON, *ENVIRONMENT_OPTIONS))
+def prune(root: str, keep: str | None, dry_run: bool, **values: Any) -> None:
+    """Remove all slices but the newest and those that a run names, and what only they were made from.
+
+    What is removed: ROOT/slices/NAME and ROOT/verified/NAME, then the generations of normalized and raw that nothing
+    which stays was made from, with the packs and parts that only they name.
+    """
+    if keep is None:
+        raise UsageError("give --keep N: how many of the newest slices are to stay")
+    run_prune(open_place(root), positive(keep), dry_run).show(values["json"])
 
 
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")

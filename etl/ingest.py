@@ -6,16 +6,18 @@ images go to new packs, and which rows of old packs hold no image any more stand
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from etl import tables
+from etl.claims import BusyError
 from etl.columns import join_columns, read_columns
 from etl.comparison import Comparison, compare
 from etl.generations import Generation, Renewal, fingerprint_of
 from etl.live import publish_removed
 from etl.packs import PACK_FOLDERS, PackPlan, TarWriter, content_sha256, pack_files, pack_places, plan_packs
 from etl.progress import Progress
-from etl.publishing import json_bytes, publishing
+from etl.publishing import json_bytes, publishing, replace_bytes
 from etl.sources import Source, fingerprint, open_source
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
 from etl.storage import Place, open_place
@@ -59,7 +61,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
             run.note(reused=len(found.plan.kept))
             stage.commit(marker, run, _versions(source, listing, fingerprint_of(json_bytes(marker))))
         elif parent is not None and looked:
-            stage.replace_beside(parent.fingerprint, _versions(source, listing, parent.fingerprint))
+            _note_versions(stage, parent.fingerprint, _versions(source, listing, parent.fingerprint))
     finally:
         stage.release()
     summary = ingest_summary(stage, already_done=done)
@@ -77,6 +79,14 @@ def _join(source: Source, table: str | None) -> Row:
 
 def _versions(source: Source, listing: str, generation: str) -> dict[str, bytes]:
     return {VERSIONS_FILE: versions_bytes(source.images, listing, generation)}
+
+
+def _note_versions(stage: Stage, generation: str, versions: dict[str, bytes]) -> None:
+    """Replace what is known of the versions of a finished stage; another run at work on it will do so itself."""
+    with suppress(BusyError), stage.held():
+        if stage.fingerprint() == generation:
+            for name, data in versions.items():
+                replace_bytes(stage.folder / name, stage.attempts, data)
 
 
 def _write(stage: Stage, source: Source, parent: Generation | None, found: Comparison, identity: Row) -> Row:

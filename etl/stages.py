@@ -8,21 +8,21 @@ attempts), which goes when the marker has come. A finished stage whose source ha
 """
 
 import enum
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from etl.claims import CLAIMS_FOLDER, Claim
 from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.finished import PLAN_FILE as PLAN_FILE
+from etl.finished import RUN_FILE as RUN_FILE
+from etl.finished import WORK_FOLDER as WORK_FOLDER
+from etl.finished import Finished
 from etl.generations import (
     GENERATIONS_FOLDER,
-    Generation,
     Renewal,
-    difference,
     fingerprint_of,
     kept_generations,
-    kept_place,
     unnamed_files,
 )
 from etl.publishing import json_bytes, publish_bytes, replace_bytes
@@ -33,9 +33,6 @@ RAW_FORMAT = "ringslice.raw/2"
 NORMALIZED_FORMAT = "ringslice.normalized/2"
 SLICES_FORMAT = "ringslice.slices/2"
 
-RUN_FILE = "run.json"
-WORK_FOLDER = "_work"
-PLAN_FILE = "plan.json"
 _TASKS = "tasks-"
 
 
@@ -48,80 +45,21 @@ class State(enum.Enum):
     RENEWED = "renewed"
 
 
-@dataclass
-class Stage:
-    """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name.
+class Stage(Finished):
+    """One stage's folder, to write it.
 
     Whoever writes begins with `begin` and ends with `release`: in between it holds the stage's claim (`etl.claims`).
     """
 
-    name: str
-    folder: Place
-    marker_name: str
-    format: str
-
-    def __post_init__(self) -> None:
-        self._claim: Claim | None = None
-        self._renewed = self._again = False
-        self.resumed = False
-
-    @property
-    def marker(self) -> Place:
-        return self.folder / self.marker_name
-
-    @property
-    def work(self) -> Place:
-        return self.folder / WORK_FOLDER
-
-    @property
-    def plan(self) -> Place:
-        return self.work / PLAN_FILE
+    resumed = False
+    _claim: Claim | None = None
+    _renewed = _again = False
 
     @property
     def attempts(self) -> Place:
         """Where the run that holds the claim writes what it is about to publish."""
         assert self._claim is not None, "begin first"
         return self._claim.attempts
-
-    def read_marker(self) -> dict[str, Any]:
-        """The marker of this finished stage.
-
-        Raises UsageError where the stage is not finished, or was written by another version of ringslice.
-        """
-        return self.read_generation().marker
-
-    def read_generation(self) -> Generation:
-        """The current marker with its fingerprint. Raises as `read_marker` does."""
-        if not self.marker.exists():
-            raise UsageError(
-                f"{self.folder} holds no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
-            )
-        return self._checked(self.marker, Generation.of_bytes(self.marker, self.marker.read_bytes()))
-
-    def find_generation(self, fingerprint: str) -> dict[str, Any] | None:
-        """The marker with this fingerprint, the current one or one that was kept; None where there is none.
-
-        Raises UsageError where it was written by another version of ringslice.
-        """
-        kept = kept_place(self.folder, fingerprint)
-        for place in (self.marker, kept):
-            if place is not None and place.exists():
-                found = Generation.of_bytes(place, place.read_bytes())
-                if found.fingerprint == fingerprint:
-                    return self._checked(place, found).marker
-        return None
-
-    def _checked(self, place: Place, found: Generation) -> Generation:
-        if found.marker.get("format") != self.format:
-            raise UsageError(
-                f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r};"
-                f" use the ringslice that wrote it, or run {self.name} again with --overwrite"
-            )
-        return found
-
-    def fingerprint(self) -> str:
-        """SHA-256 of the marker: what the next stage records as its input."""
-        return self.marker.sha256()
 
     def begin(
         self,
@@ -191,7 +129,7 @@ class Stage:
             return State.RENEWED if self._renewed else State.RESUMED
         if renewal is not None and self._renewed:
             self._clear_work()
-            self._delete_checked(unnamed_files(self.folder, renewal, self._all_markers()))
+            self.delete_checked(unnamed_files(self.folder, renewal, self._all_markers()))
         elif self._again and self.marker.exists():
             self._clear_work()
         else:
@@ -213,16 +151,17 @@ class Stage:
         self._claim.check()
         self.marker.delete()  # before anything that it tells of
         names = [info.base_name for info in self.folder.children()]
-        self._delete_checked([self.folder / name for name in names if name != WORK_FOLDER])
+        self.delete_checked([self.folder / name for name in names if name != WORK_FOLDER])
         self._clear_work()
 
     def _clear_work(self) -> None:
         """Empty the work folder but for claims and `_discard`; the plan goes first, so that nothing is resumed."""
         kept = {CLAIMS_FOLDER, self._discard.name, self.attempts.name}
         names = [info.base_name for info in self.work.children()]
-        self._delete_checked([self.plan, *(self.work / name for name in names if name not in kept)])
+        self.delete_checked([self.plan, *(self.work / name for name in names if name not in kept)])
 
-    def _delete_checked(self, places: list[Place]) -> None:
+    def delete_checked(self, places: Iterable[Place]) -> None:
+        """Delete files and folders, in this order, as long as nobody has taken the stage over."""
         assert self._claim is not None
         for place in places:
             self._claim.check()
@@ -266,16 +205,16 @@ class Stage:
             replace_bytes(self.folder / name, self.attempts, data)
         self._delete_work()
 
-    def replace_beside(self, fingerprint: str, beside: Mapping[str, bytes]) -> None:
-        """Replace files beside the marker of a finished stage, unless another run is at work on it just now."""
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the stage's claim while the block runs, for what is no run of the stage.
+
+        Raises BusyError where another run is at work on it.
+        """
+        self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
         try:
-            self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
-        except EnvironmentFailure:
-            return
-        try:
-            if self.fingerprint() == fingerprint:
-                for name, data in beside.items():
-                    replace_bytes(self.folder / name, self.attempts, data)
+            yield
+            if not self.plan.exists():
                 self._delete_work()
         finally:
             self.release()
@@ -293,19 +232,6 @@ class Stage:
                 self._tasks_of(self._claim).delete()
             self._claim.release()
             self._claim = None
-
-    def read_run(self) -> dict[str, Any]:
-        """What is known of the run that made this stage; empty where nothing is."""
-        place = self.folder / RUN_FILE
-        return place.read_json() if place.exists() else {}
-
-    def refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:
-        """Raise UsageError where ``marker`` differs from ``identity``."""
-        if what := difference(marker, identity):
-            raise UsageError(
-                f"{self.folder} already holds another {self.name} ({what});"
-                " use another place, or --overwrite to replace it"
-            )
 
     def _refuse_foreign_files(self) -> None:
         if any(info.base_name != WORK_FOLDER for info in self.folder.children()) and not self.work.exists():

@@ -13,6 +13,7 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure, UsageError
 from etl.manifest import Manifest
 from etl.progress import Progress, tell
+from etl.prune import RUN_SLICES_FILE
 from etl.publishing import json_bytes, publish_bytes, replace_bytes
 from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, open_place
@@ -67,6 +68,7 @@ def train(settings: Settings, strategy: Strategy | None = None) -> None:
         clock = Run(ranks=ranks)
         session = prepare(settings, strategy)
         with holding(session.run, strategy) as session.attempts:
+            strategy.from_root(lambda: name_slices(session))
             done = strategy.from_root(lambda: restore(session))
             strategy.broadcast(session.variables)
             train_step, evaluate_step = compile_steps(session)
@@ -136,6 +138,12 @@ def require_steps(steps: Steps) -> None:
             f"--batch {steps.batch} on {steps.world_size} ranks is more than the {steps.total} training examples;"
             " give a smaller --batch, or leave --drop-last out"
         )
+
+
+def name_slices(session: Session) -> None:
+    """Rank 0 writes down which slices the run reads, before it has a checkpoint that tells: so they are not pruned."""
+    record = json_bytes({"slices": session.identity["slices"]})
+    replace_bytes(session.run / WORK_FOLDER / RUN_SLICES_FILE, session.attempts, record)
 
 
 def restore(session: Session) -> int:

@@ -32,6 +32,7 @@ packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max
 
 
 @given(packs_of_images, st.integers(31, 40))
+@settings(deadline=None)
 def test_every_image_is_held_by_one_kept_pack_or_packed_anew(packs: list[list[int]], images: int) -> None:
     named = {f"pack-{number}": rows for number, rows in enumerate(packs)}
     plan = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
@@ -54,7 +55,7 @@ def test_every_image_is_held_by_one_kept_pack_or_packed_anew(packs: list[list[in
 
 
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=8), st.integers(1, 9))
-@settings(max_examples=200)
+@settings(max_examples=60, deadline=None)
 def test_night_after_night_every_image_is_in_one_pack_and_no_name_comes_again(
     nights: list[set[int]], pack_images: int
 ) -> None:
@@ -181,15 +182,18 @@ def test_a_pack_that_lost_most_is_packed_anew_and_an_empty_one_goes(make_tree: T
     assert all_of not in names
     assert names[-1] == f"pack-{len(packs):05d}"
     require_same(root, source)
-    shutil.rmtree(root / "raw/generations")  # as pruning does: names do not come again even so
     before = packs_of(root)
-    for key in live_images(root):
-        (source / key).write_bytes(b"changed " + key.encode())
-    renew(source, root, max_removed=1)
-    after = packs_of(root)
-    assert {name: after[name] for name in before} == before  # they lie there until they are pruned
-    assert len(marker_of(root)["packs"]) == len(after.keys() - before.keys()) // 2
-    require_same(root, source)
+    for text in (b"changed ", b"again "):
+        for key in live_images(root):
+            (source / key).write_bytes(text + key.encode())
+        renew(source, root, max_removed=1)
+        require_same(root, source)
+        after = packs_of(root)
+        assert all(after.get(name, data) == data for name, data in before.items())
+        assert min(after.keys() - before.keys()) > max(before)  # no name comes again
+        before |= after
+        shutil.rmtree(root / "raw/generations")  # what no generation names goes with the next renewal
+    assert f"{half}.tar" not in after
 
 
 def test_an_image_that_comes_back_is_packed_anew(make_tree: TreeMaker, tmp_path: Path) -> None:

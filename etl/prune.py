@@ -1,0 +1,190 @@
+"""The command ``prune``: removes old slices, and then what only they were made from.
+
+Slices that a run names stay, whatever their age, and so do those that are worked on. Markers go before the files that
+they name, so what a prune that was killed left is no longer there for any reader; the next one removes it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from etl.claims import BusyError
+from etl.earlier import finished_at, finished_slices
+from etl.generations import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
+from etl.packs import PACK_FOLDERS, pack_files
+from etl.parts import PART_FOLDERS, part_files
+from etl.progress import tell
+from etl.stages import WORK_FOLDER, Stage, normalized_stage, raw_stage, slices_stage_in
+from etl.storage import Place
+from etl.summary import Summary
+
+RUN_SLICES_FILE = "slices.json"  # in a run's work folder: the fingerprint of the slices that its trainer reads
+
+
+@dataclass
+class Freed:
+    """What was removed, or would be."""
+
+    slices: list[str] = field(default_factory=list)
+    generations: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+def prune(root: Place, keep: int, dry_run: bool = False) -> Summary:
+    """Keep the ``keep`` newest finished slices of a root, and what a run names; remove the others.
+
+    Then remove generations of ``normalized`` and ``raw`` that nothing which stays was made from, and their files. With
+    ``dry_run`` nothing is removed, but told what would be.
+    """
+    pruner = _Pruner(root, dry_run)
+    stays = choose_slices(root, keep)
+    for stage in finished_slices(root):
+        if stage.folder.name not in stays:
+            pruner.remove_slices(stage)
+    pruner.remove_leftovers()
+    inputs = pruner.inputs_of_slices()
+    inputs = pruner.remove_generations(normalized_stage(root), Renewal(None, PART_FOLDERS, part_files), inputs)
+    pruner.remove_generations(raw_stage(root), Renewal(None, PACK_FOLDERS, pack_files), inputs)
+    facts = {"kept_slices": stays, **{f"removed_{name}": value for name, value in asdict(pruner.freed).items()}}
+    return Summary("prune", str(root), False, facts | {"dry_run": dry_run})
+
+
+def choose_slices(root: Place, keep: int) -> dict[str, str]:
+    """The names of the finished slices that stay, newest first, each with the reason."""
+    runs = dict(_slices_of_runs(root))
+    sources = {plan["identity"]["config"].get("splits_from") for plan in _unfinished_plans(root)}
+    stays = {}
+    for number, stage in enumerate(sorted(finished_slices(root), key=finished_at, reverse=True)):
+        name, fingerprint = stage.folder.name, stage.fingerprint()
+        if number < keep:
+            stays[name] = "among the newest"
+        elif fingerprint in runs or None in runs:
+            stays[name] = f"named by {runs.get(fingerprint) or runs[None]}"
+        elif fingerprint in sources or stage.plan.exists():
+            stays[name] = "worked on"
+    return stays
+
+
+def _slices_of_runs(root: Place) -> Iterator[tuple[str | None, str]]:
+    """The fingerprints of slices that runs name, with the run; None from one that has begun and names none yet."""
+    for name in _folders(root / "runs"):
+        run = root / "runs" / name
+        files = [run / info.base_name for info in run.children() if info.base_name.endswith(".json")]
+        files += [run / "checkpoints" / each.base_name for each in (run / "checkpoints").children()]
+        files += [run / WORK_FOLDER / RUN_SLICES_FILE]
+        records = [file.read_json() for file in files if file.name.endswith(".json") and file.exists()]
+        named = {record["slices"] for record in records if "slices" in record}
+        if not named and (run / WORK_FOLDER).exists():
+            yield None, f"{run}, perhaps"
+        for fingerprint in named:
+            yield fingerprint, str(run)
+
+
+def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
+    for name in _folders(root / "slices"):
+        plan = slices_stage_in(root / "slices" / name).plan
+        if plan.exists():
+            yield plan.read_json()
+
+
+def _verification(root: Place, name: str) -> Stage:
+    return Stage("verify", root / "verified" / name, "verification.json", "")
+
+
+def _folders(place: Place) -> list[str]:
+    return [info.base_name for info in place.children() if not info.is_file]
+
+
+@dataclass
+class _Pruner:
+    root: Place
+    dry_run: bool
+    freed: Freed = field(default_factory=Freed)
+
+    def remove_slices(self, stage: Stage) -> None:
+        """Remove finished slices, and what their verification left."""
+        verification = _verification(self.root, stage.folder.name)
+
+        def remove() -> None:
+            self._remove_folder(stage)
+            self._remove_folder(verification)
+            self.freed.slices.append(stage.folder.name)
+
+        if verification.folder.exists():
+            self._claiming(verification, lambda: self._claiming(stage, remove))
+        else:
+            self._claiming(stage, remove)
+
+    def remove_leftovers(self) -> None:
+        """Remove slices whose marker is gone already, and verifications of slices that are gone."""
+        left = [slices_stage_in(self.root / "slices" / name) for name in _folders(self.root / "slices")]
+        for stage in left:
+            if stage.work.exists() and not stage.plan.exists() and not stage.marker.exists():
+                self._claiming(stage, partial(self._remove_folder, stage))
+        for name in _folders(self.root / "verified"):
+            slices, stage = slices_stage_in(self.root / "slices" / name), _verification(self.root, name)
+            if not (slices.marker.exists() or slices.work.exists()):
+                self._claiming(stage, partial(self._remove_folder, stage))
+
+    def inputs_of_slices(self) -> set[str]:
+        """The fingerprints of the ``normalized`` that the slices which stay, or are worked on, were made from."""
+        stay = [stage for stage in finished_slices(self.root) if stage.folder.name not in self.freed.slices]
+        plans = [plan["identity"]["input"] for plan in _unfinished_plans(self.root)]
+        return {*plans, *(stage.marker.read_json()["input"] for stage in stay)}
+
+    def remove_generations(self, stage: Stage, renewal: Renewal, named: set[str]) -> set[str]:
+        """Remove the generations of ``stage`` that are neither current nor ``named``, and the files of no other.
+
+        Returns the inputs of those that stay.
+        """
+        planned = {stage.plan.read_json()["identity"]["input"]} if stage.plan.exists() else set()
+        if not stage.marker.exists():
+            return planned
+        stay: list[dict[str, Any]] | None = None
+
+        def remove() -> None:
+            nonlocal stay
+            if stage.plan.exists():  # what it has made so far, no marker names
+                tell("prune", f"{stage.folder} stays as it is: {stage.name} was begun and not finished; run it again")
+                return
+            kept = list(kept_generations(stage.folder))
+            stay = [stage.read_marker(), *(each.marker for each in kept if each.fingerprint in named)]
+            gone = [each.fingerprint for each in kept if each.fingerprint not in named]
+            self._delete(stage, [stage.folder / GENERATIONS_FOLDER / f"{each}.json" for each in gone])
+            self._delete(stage, unnamed_files(stage.folder, renewal, stay))
+            self.freed.generations += len(gone)
+
+        self._claiming(stage, remove)
+        if stay is None:
+            stay = [stage.read_marker(), *(each.marker for each in kept_generations(stage.folder))]
+        return planned | {marker["input"] for marker in stay}
+
+    def _claiming(self, stage: Stage, remove: Callable[[], None]) -> None:
+        """Remove what nobody else can be at work on meanwhile; what somebody is at work on stays."""
+        if self.dry_run:
+            remove()
+            return
+        try:
+            with stage.held():
+                remove()
+        except BusyError as busy:
+            tell("prune", f"{stage.folder} stays as it is: {busy}")
+
+    def _remove_folder(self, stage: Stage) -> None:
+        names = [info.base_name for info in stage.folder.children()]
+        others = [stage.folder / name for name in names if name not in (WORK_FOLDER, stage.marker_name)]
+        self._delete(stage, [stage.marker, *others])
+        if not self.dry_run:
+            stage.folder.delete()
+
+    def _delete(self, stage: Stage, places: Iterable[Place]) -> None:
+        listed = list(places)
+        for place in listed:
+            info = place.info()
+            files = [info] if info.is_file else [each for each in place.children(recursive=True) if each.is_file]
+            self.freed.files += len(files)
+            self.freed.bytes += sum(each.size for each in files)
+        if not self.dry_run:
+            stage.delete_checked(listed)

@@ -1,0 +1,224 @@
+"""Renewals as they are run every night: what they cost, and that they can be stopped at any point."""
+
+import json
+import random
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from etl.ingest import ingest
+from etl.stages import normalized_stage, raw_stage
+from etl.storage import open_place
+from tests.conftest import contents
+from tests.faults import Fault
+from tests.test_faults import SAMPLE, STAGES, run_ingest, run_normalize, with_fault
+from tests.test_interrupts import CTRL_C, KILL, Running, Stage, Stop, stop_what_runs
+
+__all__ = ["stop_what_runs"]  # a fixture
+
+WORDS = ("--size", "28", "--color", "gray", "--format", "png")
+RENEWALS = {
+    "raw": Stage("ingest", "raw", ("--pack-size", "4KB"), "raw/dataset.json", "raw/packs/*.parquet"),
+    "normalized": Stage("normalize", "normalized", WORDS, "normalized/dataset.json", "normalized/parts/*.parquet"),
+}
+by_stage = pytest.mark.parametrize("stage", RENEWALS)
+
+
+@dataclass(frozen=True)
+class Nights:
+    """A source as it is on the second night, and two roots: as the first night left it, and the second."""
+
+    source: Path
+    first: Path
+    second: Path
+
+    def copy_for(self, stage: str, root: Path) -> Path:
+        """A root in which only ``stage`` is still that of the first night."""
+        shutil.copytree(self.first, root)
+        if stage == "normalized":
+            shutil.rmtree(root / "raw")
+            shutil.copytree(self.second / "raw", root / "raw")
+        return root
+
+
+def change(source: Path, digits: Path, images: range) -> None:
+    """Some images go, one changes, and the digits of these numbers come."""
+    gone, changed = sorted((source / "1").iterdir())[:2]
+    gone.unlink()
+    changed.write_bytes(changed.read_bytes() + b"!")
+    for label in "029":
+        (source / label).mkdir(exist_ok=True)
+        for path in sorted((digits / label).iterdir())[images.start : images.stop]:
+            shutil.copy(path, source / label)
+
+
+def make_few(digits: Path, source: Path) -> None:
+    for label in "01":
+        (source / label).mkdir(parents=True)
+        for path in sorted((digits / label).iterdir())[:24]:
+            shutil.copy(path, source / label)
+
+
+@pytest.fixture(scope="module")
+def few(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Nights:
+    folder = tmp_path_factory.mktemp("few")
+    nights = Nights(folder / "source", folder / "first", folder / "second")
+    make_few(digits, nights.source)
+    for run in (run_ingest, run_normalize):
+        run(nights.source, nights.first)
+    shutil.copytree(nights.first, nights.second)
+    change(nights.source, digits, range(30, 44))
+    for run in (run_ingest, run_normalize):
+        run(nights.source, nights.second)
+    return nights
+
+
+@pytest.fixture(scope="module")
+def many(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Nights:
+    """More, by the commands, so that there is time to stop them."""
+    folder = tmp_path_factory.mktemp("many")
+    nights = Nights(folder / "source", folder / "first", folder / "second")
+    shutil.copytree(digits / "1", nights.source / "1")
+    for root in (nights.first, nights.second):
+        for stage in RENEWALS.values():
+            running = Running(stage, nights.source, root)
+            assert running.wait() == 0, running.told()
+        if root == nights.first:
+            shutil.copytree(nights.first, nights.second)
+            change(nights.source, digits, range(1000))
+    return nights
+
+
+def require_earlier_generations(root: Path) -> None:
+    """Every generation of raw and of normalized is there with all its files, unchanged."""
+    place = open_place(str(root))
+    for stage in (raw_stage(place), normalized_stage(place)):
+        marker = stage.read_marker()
+        while True:
+            for pack in marker.get("packs", ()):
+                assert (stage.folder / "packs" / f"{pack['name']}.tar").sha256() == pack["sha256"]
+                assert (stage.folder / "packs" / f"{pack['name']}.parquet").sha256() == pack["list_sha256"]
+            for part in marker.get("parts", ()):
+                assert (stage.folder / "parts" / f"{part['part']}.tfrecord").sha256() == part["sha256"]
+                assert (stage.folder / "parts" / f"{part['part']}.parquet").sha256() == part["rows_sha256"]
+            if marker["removed"] is not None:
+                assert (place / "raw" / marker["removed"]["file"]).sha256() == marker["removed"]["sha256"]
+            if marker["parent"] is None:
+                break
+            earlier = stage.find_generation(marker["parent"])
+            assert earlier is not None
+            marker = earlier
+
+
+def fail_and_renew_again(stage: str, fault: Fault, few: Nights, root: Path) -> None:
+    few.copy_for(stage, root)
+    with_fault(STAGES[stage], few.source, root, fault)
+    require_earlier_generations(root)
+    STAGES[stage](few.source, root)
+    assert contents(root / stage, "run.json") == contents(few.second / stage, "run.json"), fault
+    require_earlier_generations(root)
+
+
+@by_stage
+def test_some_calls_of_a_renewal_fail(stage: str, few: Nights, tmp_path: Path) -> None:
+    counted = Fault()
+    fail_and_renew_again(stage, counted, few, tmp_path / "counted")
+    generator = random.Random(stage)
+    for call in generator.sample(range(1, len(counted.calls) + 1), SAMPLE):
+        fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
+        fail_and_renew_again(stage, fault, few, tmp_path / str(call))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@by_stage
+def test_every_call_of_a_renewal_fails(stage: str, after: bool, dies: bool, few: Nights, tmp_path: Path) -> None:
+    counted = Fault()
+    fail_and_renew_again(stage, counted, few, tmp_path / "counted")
+    for call in range(1, len(counted.calls) + 1):
+        fail_and_renew_again(stage, Fault(call, after, dies), few, tmp_path / str(call))
+        shutil.rmtree(tmp_path / str(call))
+
+
+@by_stage
+@pytest.mark.parametrize("how", [KILL, CTRL_C], ids=["kill-9", "ctrl-c"])
+def test_a_renewal_that_was_stopped_goes_on(stage: str, how: Stop, many: Nights, tmp_path: Path) -> None:
+    root, renewed = many.copy_for(stage, tmp_path / "root"), RENEWALS[stage]
+    marker, before = (root / renewed.marker).read_bytes(), len(list(root.glob(renewed.sign)))
+
+    def at_work() -> bool:
+        assert (root / renewed.marker).read_bytes() == marker  # for who reads meanwhile
+        return len(list(root.glob(renewed.sign))) > before
+
+    running = Running(renewed, many.source, root)
+    running.wait_until(at_work)
+    running.stop(how)
+    assert running.process.returncode == (-signal.SIGKILL if how is KILL else 130)
+    assert (root / renewed.marker).read_bytes() == marker, "it was done before it was stopped"
+    require_earlier_generations(root)
+    again = Running(renewed, many.source, root)
+    assert again.wait() == 0, again.told()
+    assert contents(root / stage, "run.json") == contents(many.second / stage, "run.json")
+    require_earlier_generations(root)
+
+
+def test_a_killed_renewal_whose_source_went_on_leaves_nothing(digits: Path, many: Nights, tmp_path: Path) -> None:
+    root, renewed = many.copy_for("raw", tmp_path / "root"), RENEWALS["raw"]
+    running = Running(renewed, many.source, root)
+    running.wait_until(lambda: len(list(root.glob(renewed.sign))) > len(list(many.first.glob(renewed.sign))))
+    running.stop(KILL)
+    source = tmp_path / "source"
+    shutil.copytree(many.source, source)
+    for path in sorted((source / "9").iterdir())[:5]:
+        path.unlink()
+    for each in (root, shutil.copytree(many.first, tmp_path / "undisturbed")):
+        done = Running(renewed, source, each)
+        assert done.wait() == 0, done.told()
+    assert contents(root / "raw", "run.json") == contents(tmp_path / "undisturbed" / "raw", "run.json")
+
+
+NIGHTS = 10
+
+
+def test_ten_nights_decode_what_is_new_and_nothing_else(tmp_path: Path) -> None:
+    """Each night 1 percent of new images, and some removed; counted by normalize itself, and by its parts' times."""
+    source, root, generator = tmp_path / "source", tmp_path / "root", np.random.default_rng(5)
+
+    def add(night: int, count: int) -> None:
+        for number in range(count):
+            label = "abcde"[int(generator.integers(5))]
+            (source / label).mkdir(parents=True, exist_ok=True)
+            pixels = generator.integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(source / label / f"{night:02d}-{number:04d}.png")
+
+    values: dict[str, Any] = {"pack_size": 8000, "split_folders": False, "columns": None, "max_removed": 0.1}
+    add(0, 400)
+    written: dict[str, int] = {}
+    for night in range(NIGHTS + 1):
+        gone = 0
+        if night:
+            add(night, 4)
+            for path in generator.choice(sorted(source.rglob("*.png")), 2, replace=False).tolist():
+                path.unlink()
+                gone += 1
+        told = ingest(open_place(str(source)), open_place(str(root)), values).to_json()
+        run_normalize(source, root)
+        run = json.loads((root / "normalized/run.json").read_text())
+        marker = normalized_stage(open_place(str(root))).read_marker()
+        times = {path.name: path.stat().st_mtime_ns for path in (root / "normalized/parts").iterdir()}
+        assert {name: times[name] for name in written} == written  # nothing was written again
+        written = times
+        assert told["images"] == marker["counts"]["input"] == len(list(source.rglob("*.png")))
+        assert run["decoded"] == told["newly_packed"]
+        if night:
+            assert told["removed_or_changed"] <= gone
+            assert told["newly_packed"] <= 4 + 4  # a pack of an earlier night that lost most of its four images
+            assert run["reused"] == len(marker["parts"]) - 1
+    require_earlier_generations(root)
