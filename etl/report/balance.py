@@ -60,7 +60,7 @@ class ClassRow:
 
 
 class ClassSpread:
-    """The least and most examples of each class on any slice of a split, from class counts that come in several tables.
+    """The least and most examples of each class on any slice of a split, from class counts that come in groups of rows.
 
     Memory is splits x classes, however many slices there are. With few classes and slices it keeps the counts
     themselves too: ``matrix`` is then of shape (classes, slices).
@@ -79,11 +79,11 @@ class ClassSpread:
             self._columns = {name: number for number, name in enumerate(names)}
             self.matrix = np.zeros((classes, len(names)), np.int64)
 
-    def add(self, parts: Iterable[pa.Table]) -> "ClassSpread":
+    def add(self, groups: Iterable[pa.Table]) -> "ClassSpread":
         """Add class counts: columns slice, split, label and records."""
-        for part in parts:
-            labels, records = part["label"].to_numpy(), part["records"].to_numpy()
-            splits = part["split"].combine_chunks().dictionary_encode()
+        for rows in groups:
+            labels, records = rows["label"].to_numpy(), rows["records"].to_numpy()
+            splits = rows["split"].combine_chunks().dictionary_encode()
             numbers = splits.indices.to_numpy()
             for number, split in enumerate(splits.dictionary.to_pylist()):
                 own = numbers == number
@@ -91,7 +91,7 @@ class ClassSpread:
                 np.maximum.at(self._most[split], labels[own], records[own])
                 np.add.at(self._seen[split], labels[own], 1)
             if self.matrix is not None:
-                columns = [self._columns[name] for name in part["slice"].to_pylist()]
+                columns = [self._columns[name] for name in rows["slice"].to_pylist()]
                 self.matrix[labels, columns] = records
         return self
 

@@ -6,6 +6,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
+from etl.manifest import read_manifest
 from etl.publishing import replace_bytes
 from etl.report.gather import gather
 from etl.report.wording import FILTERS
@@ -23,7 +24,7 @@ def write_report(root: Place, name: str, file: Place) -> Summary:
     the manifest is damaged.
     """
     stage = slices_stage(root, name)
-    manifest = stage.read_marker()
+    manifest = read_manifest(stage)
     _check_target(root, file)
     facts = gather(root, stage, manifest)
     page = render(facts).encode()
