@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from etl import tables
 from etl.errors import DataError, UsageError
+from etl.generations import kept_generations
 from etl.manifest import read_manifest
 from etl.parts import records_place, rows_place
 from etl.stages import Stage, normalized_stage, slices_stage_in
@@ -137,7 +138,8 @@ def _part(parts: Place, name: str) -> RecordFile | None:
     if parts.parent.name != "normalized" or not stage.marker.exists():
         return None
     marker = stage.read_marker()
-    told = next((part for part in marker["parts"] if part["part"] == name), None)
+    markers = [marker, *(kept.marker for kept in kept_generations(stage.folder))]
+    told = next((part for each in markers for part in each["parts"] if part["part"] == name), None)
     if told is None:
         raise UsageError(f"{stage.marker} tells of no part {name}")
     remedy = "run: ringslice normalize --overwrite"

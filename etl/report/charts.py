@@ -23,7 +23,9 @@ Counts = npt.NDArray[np.int64]
 
 INCH = 96  # CSS pixels
 NARROW = 3.9  # inches: a third of the page at 1,280 pixels, the whole of it on a phone
+HALF, WHOLE = 7.8, 11.9  # two thirds of the page, and all of it
 HEIGHT = 2.5
+MOST_BARS = 12
 MOST_NUMBERED = 12  # slices of a map whose numbers can be read
 SPLIT_COLORS = {"train": "#3266c4", "validation": "#d9932b", "test": "#2a9d8f"}
 INK, FAINT = "#39424e", "#d5dae1"
@@ -72,7 +74,7 @@ class Chart:
     @property
     def is_half(self) -> bool:
         """Wide, but with room for another one beside it."""
-        return self.is_wide and self.width <= 2 * NARROW * INCH
+        return self.is_wide and self.width < WHOLE * INCH
 
 
 @dataclass
@@ -127,14 +129,15 @@ def class_map(matrix: Counts, classes: Sequence[str], slices: Sequence[tuple[str
     spans = list(zip(starts, ends, strict=True))
     above = np.concatenate([matrix[:, a:b] - matrix[:, a:b].mean(axis=1, keepdims=True) for a, b in spans], axis=1)
     limit = max(2.0, float(np.abs(above).max(initial=0)))
-    width = max(NARROW, min(12.0, 1.6 + 0.21 * len(slices)))
+    width = NARROW if len(slices) <= MOST_NUMBERED else HALF if len(slices) <= 2 * MOST_NUMBERED else WHOLE
     with _drawing(width, max(HEIGHT, 0.9 + 0.17 * len(classes))) as drawing:
         axes = drawing.axes
         mesh = axes.pcolormesh(above, cmap=_AROUND, vmin=-limit, vmax=limit, edgecolors="white", linewidth=0.6)
         axes.invert_yaxis()
         axes.set_yticks(np.arange(len(classes)) + 0.5, [_shortened(name) for name in classes])
-        labels = [slices[start][0][: 10 if end - start > 3 else 3] for start, end in spans]
-        axes.set_xticks([(start + end) / 2 for start, end in spans], labels)
+        axes.set_xticks([(start + end) / 2 for start, end in spans], [slices[start][0] for start in starts])
+        for tick, (start, end) in zip(axes.get_xticklabels(), spans, strict=True):
+            tick.set_rotation(0 if end - start > 3 else 90)
         for start in starts[1:]:
             axes.axvline(start, color=INK, linewidth=1)
         if len(slices) <= MOST_NUMBERED and matrix.max(initial=0) < 10_000:
@@ -176,9 +179,9 @@ def slice_histogram(values: Sequence[int], split: str, what: str) -> Chart:
     with _drawing() as drawing:
         axes = drawing.axes
         distinct = np.unique(values)
-        if unit == 1 and len(distinct) <= 12:
+        if unit == 1 and len(distinct) <= MOST_BARS:
             counts = [int((numbers == value).sum()) for value in distinct]
-            axes.bar([f"{value:,}" for value in distinct], counts, color=SPLIT_COLORS.get(split, INK), width=0.7)
+            _bar_each(axes, distinct, counts, split)
         else:
             axes.hist(numbers, bins=30, color=SPLIT_COLORS.get(split, INK))
             axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -191,16 +194,21 @@ def slice_histogram(values: Sequence[int], split: str, what: str) -> Chart:
         return drawing.finish(f"{split}: {what} per slice", caption, alt)
 
 
+def _bar_each(axes: Axes, values: Counts, counts: Any, split: str) -> None:
+    axes.bar([f"{value:,}" for value in values], counts, color=SPLIT_COLORS.get(split, INK), width=0.7)
+    spare = max(0, 3 - len(values)) / 2  # so that one bar is no wall
+    axes.set_xlim(-0.5 - spare, len(values) - 0.5 + spare)
+
+
 def difference_histogram(differences: Counts, split: str) -> Chart:
     """How many classes differ by how many examples between two slices of a split: int64 of shape (classes,)."""
     with _drawing() as drawing:
         axes = drawing.axes
         distinct, counts = np.unique(differences, return_counts=True)
-        color = SPLIT_COLORS.get(split, INK)
-        if len(distinct) <= 12:
-            axes.bar([f"{value:,}" for value in distinct], counts, color=color, width=0.7)
+        if len(distinct) <= MOST_BARS:
+            _bar_each(axes, distinct, counts, split)
         else:
-            axes.hist(differences, bins=30, color=color)
+            axes.hist(differences, bins=30, color=SPLIT_COLORS.get(split, INK))
         axes.set(xlabel="most less least on any slice, examples", ylabel="classes")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid(axis="y")

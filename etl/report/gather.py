@@ -10,7 +10,7 @@ from etl.report.costs import Cost, read_cost
 from etl.report.origins import gather_origins
 from etl.report.samples import sample_examples
 from etl.report.verified import Verified, read_verified
-from etl.report.wording import count, pixels, size, when
+from etl.report.wording import brief, count, pixels, size, when
 from etl.stages import Stage, normalized_stage, raw_stage
 from etl.storage import Place
 
@@ -71,10 +71,10 @@ def _tiles(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The few numbers that a reader looks for first: (number, what it counts)."""
     splits = manifest["splits"]
     return [
-        (count(_total(manifest, "records")), "examples"),
-        (count(len(manifest["classes"])), "classes"),
-        *((count(split["records"]), f"in {name}") for name, split in splits.items()),
-        (count(sum(len(split["slices"]) for split in splits.values())), "slices"),
+        (brief(_total(manifest, "records")), "examples"),
+        (brief(len(manifest["classes"])), "classes"),
+        *((brief(split["records"]), f"in {name}") for name, split in splits.items()),
+        (brief(sum(len(split["slices"]) for split in splits.values())), "slices"),
         (size(_total(manifest, "bytes")), "of records"),
     ]
 
@@ -95,12 +95,12 @@ def _about(
         ("images", f"{pixels(image['width'], image['height'])}, {colors}, {image['format']}", False),
         ("splits", told, False),
         ("partition", config["partition"], False),
-        *([("workers", count(config["workers"]), False)] if "workers" in config else []),
-        *([("groups", count(config["groups"]), False)] if config.get("groups", 1) > 1 else []),
+        ("workers", count(config["workers"]), False),
+        *([("groups", _groups(manifest["splits"]["train"]["groups"]), False)] if config["groups"] > 1 else []),
         ("seed", str(config["seed"]), False),
         ("mean, training", ", ".join(f"{value:.3f}" for value in statistics["mean"]), False),
         ("std, training", ", ".join(f"{value:.3f}" for value in statistics["std"]), False),
-        *_choices(config, manifest.get("left_out", {})),
+        *_choices(config, manifest["left_out"]),
         ("finished", when(stage.read_run().get("finished")), False),
         ("verified", f"{when(verified.finished)}: {checked}" if verified.finished else "not yet", False),
         ("manifest", fingerprint, True),
@@ -108,17 +108,22 @@ def _about(
     ]
 
 
+def _groups(groups: list[dict[str, Any]]) -> str:
+    records = [group["records"] for group in groups]
+    return f"{len(groups)}, of {count(min(records))} to {count(max(records))} examples"
+
+
 def _choices(config: Mapping[str, Any], left_out: Mapping[str, int]) -> list[tuple[str, str, bool]]:
     """What was asked for beyond the usual, and what was left out for it."""
     found = []
-    if config.get("group_by"):
+    if config["group_by"]:
         found.append(("kept together", f"by {config['group_by']}: fractions are approximate", False))
-    if config.get("splits_from"):
+    if config["splits_from"]:
         found.append(("splits from", config["splits_from"], True))
-    if config.get("removed_keys"):
-        found.append(("removed", f"{count(left_out.get('removed_keys', 0))} images, by a list", False))
-    if config.get("drop_duplicates"):
-        found.append(("duplicates", f"dropped: {count(left_out.get('duplicates', 0))} images", False))
+    if config["removed_keys"]:
+        found.append(("removed", f"{count(left_out['removed_keys'])} images, by a list", False))
+    if config["drop_duplicates"]:
+        found.append(("duplicates", f"dropped: {count(left_out['duplicates'])} images", False))
     return found
 
 

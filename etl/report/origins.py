@@ -20,9 +20,9 @@ Facts = dict[str, Any]
 def gather_origins(root: Place, manifest: Mapping[str, Any]) -> Facts:
     """By the template's names. Where the normalised images are gone or damaged, a line says so."""
     stage, seed = normalized_stage(root), manifest["config"]["seed"]
-    if not stage.marker.exists() or stage.fingerprint() != manifest["input"]:
+    marker = stage.find_generation(manifest["input"])
+    if marker is None:
         return _unknown("the normalised images that these slices were made from are gone")
-    marker = stage.read_marker()
     try:
         survey = survey_sources(stage.folder, marker, seed)
         rejects = sample_rejects(stage.folder, marker, seed)

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from etl import tables
 from etl.errors import DataError
 from etl.example import parse
 from etl.parts import rejects_places
 from etl.pictures import picture_of
-from etl.report.sources import choose
+from etl.report.sources import Live, choose
 from etl.report.thumbnails import Picture, thumbnail
 from etl.storage import Place
 from etl.tfrecord import read_records
@@ -22,8 +23,7 @@ PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
 PICTURES_OF_A_CLASS = 8
 PICTURES_OF_A_REASON = 12
 MOST_REJECT_LISTS = 64
-LARGEST_REJECT_BYTES = 64 << 20
-SHOWN_KEY = 60
+LARGEST_BYTES = 64 << 20
 
 Positions = npt.NDArray[np.int64]
 
@@ -105,19 +105,19 @@ def _example_picture(row: Mapping[str, Any], record: bytes, class_name: str) -> 
 
 
 def _read_ranges(place: Place, rows: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Mapping[str, Any], bytes]]:
-    """The bytes that each row's offset and size tell of, of one file; empty where the file is not there."""
+    """The bytes that each row's offset and size tell of, of one file; none where it is missing or they are many."""
     try:
         with place.open_input() as source:
             for row in rows:
                 source.seek(min(row["offset"], source.size()))
-                yield row, source.read(row["size"])
+                yield row, source.read(row["size"]) if row["size"] <= LARGEST_BYTES else b""
     except FileNotFoundError:
         for row in rows:
             yield row, b""
 
 
 def sample_rejects(
-    normalized: Place, marker: Mapping[str, Any], seed: int, removed: Mapping[str, set[str]] | None = None
+    normalized: Place, marker: Mapping[str, Any], seed: int, live: Live | None = None
 ) -> dict[str, list[Picture]]:
     """Pictures of rejects, by reason; from the lists of at most `MOST_REJECT_LISTS` parts, chosen by ``seed``.
 
@@ -127,20 +127,23 @@ def sample_rejects(
     parts = [part["part"] for part in marker["parts"] if part["rejects"]["count"]]
     for part in choose(parts, MOST_REJECT_LISTS, seed):
         tar, listed = rejects_places(normalized, part)
-        rows = tables.read_table(listed, ["key", "reason", "detail", "offset", "size"]).to_pylist()
-        live = [row for row in rows if row["key"] not in (removed or {}).get(part, set())]
-        chosen: list[dict[str, Any]] = []
-        for row in live:
-            told = pictures.setdefault(row["reason"], [])
-            waiting = sum(each["reason"] == row["reason"] for each in chosen)
-            if len(told) + waiting < PICTURES_OF_A_REASON:
-                chosen.append(row)
-        for row, data in _read_ranges(tar, [each for each in chosen if each["size"] <= LARGEST_REJECT_BYTES]):
-            pictures[row["reason"]].append(_reject_picture(row, data))
-        for row in chosen:
-            if row["size"] > LARGEST_REJECT_BYTES:
-                pictures[row["reason"]].append(_reject_picture(row, b""))
+        rows = tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
+        if live:
+            rows = rows.filter(pa.array(live(part, rows["key"])))
+        chosen = _choose_rejects(rows, {reason: len(own) for reason, own in pictures.items()})
+        for row, data in _read_ranges(tar, chosen):
+            pictures.setdefault(row["reason"], []).append(_reject_picture(row, data))
     return pictures
+
+
+def _choose_rejects(rows: pa.Table, have: dict[str, int]) -> list[dict[str, Any]]:
+    """Rows of reasons of which there are not enough yet."""
+    chosen = []
+    for row in rows.to_pylist():
+        if have.get(row["reason"], 0) < PICTURES_OF_A_REASON:
+            have[row["reason"]] = have.get(row["reason"], 0) + 1
+            chosen.append(row)
+    return chosen
 
 
 def _reject_picture(row: Mapping[str, Any], data: bytes) -> Picture:

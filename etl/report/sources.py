@@ -1,14 +1,13 @@
 """What the source images were: sizes and formats, from the rows of parts; streamed, in memory that does not grow."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl import tables
 from etl.parts import rows_place
@@ -21,6 +20,8 @@ BINS_PER_OCTAVE = 4
 OCTAVES = 27
 
 Counts = npt.NDArray[np.int64]
+# of a part's name and keys of its rows, whether each is live: bool of shape (rows,)
+Live = Callable[[str, pa.ChunkedArray], npt.NDArray[np.bool_]]
 
 
 @dataclass
@@ -90,10 +91,8 @@ def _bins(sides: Counts) -> Counts:
     return np.minimum(steps, BINS_PER_OCTAVE * OCTAVES - 1)
 
 
-def survey_sources(
-    normalized: Place, marker: Mapping[str, Any], seed: int, removed: Mapping[str, set[str]] | None = None
-) -> SourceSurvey:
-    """Survey the good images of all parts, or of a seeded choice of `MOST_PARTS`; keys in ``removed`` do not count.
+def survey_sources(normalized: Place, marker: Mapping[str, Any], seed: int, live: Live | None = None) -> SourceSurvey:
+    """Survey the good images of all parts, or of a seeded choice of `MOST_PARTS`; only those count that are ``live``.
 
     Raises DataError where a part's rows cannot be read, FileNotFoundError where there are none.
     """
@@ -102,15 +101,15 @@ def survey_sources(
     chosen = choose(parts, MOST_PARTS, seed)
     survey = SourceSurvey(height, width, parts=len(chosen), all_parts=len(parts))
     for part in chosen:
-        for rows in _live_rows(normalized, part, (removed or {}).get(part)):
+        for rows in _live_rows(normalized, part, live):
             survey.add(rows)
     return survey
 
 
-def _live_rows(normalized: Place, part: str, removed: set[str] | None) -> Iterator[pa.Table]:
+def _live_rows(normalized: Place, part: str, live: Live | None) -> Iterator[pa.Table]:
     columns = ["source_format", "source_width", "source_height"]
-    for rows in tables.iterate_groups(rows_place(normalized, part), [*columns, *(["key"] if removed else [])]):
-        yield rows.filter(pc.invert(pc.is_in(rows["key"], pa.array(sorted(removed))))) if removed else rows
+    for rows in tables.iterate_groups(rows_place(normalized, part), [*columns, *(["key"] if live else [])]):
+        yield rows.filter(pa.array(live(part, rows["key"]))) if live else rows
 
 
 def choose(names: Sequence[str], most: int, seed: int) -> list[str]:

@@ -7,6 +7,11 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def brief(value: int) -> str:
+    """A number that has little room."""
+    return count(value) if value < 10**7 else f"{value / 10**6:,.4g} million"
+
+
 def size(value: int) -> str:
     """Bytes in decimal units, three digits."""
     for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
