@@ -62,6 +62,8 @@ class RecordFile:
             offsets, sizes = parse_index(self.index_file.read_bytes(), str(self.index_file))
         except FileNotFoundError:
             raise DataError(f"{self.index_file} is missing; {self.remedy}") from None
+        except DataError as error:
+            raise DataError(f"{error}; {self.remedy}") from None
         if len(offsets) != self.records:
             raise DataError(f"{self.index_file} tells of {len(offsets)} records, not {self.records}; {self.remedy}")
         return offsets.tolist(), sizes.tolist()
