@@ -36,7 +36,7 @@ def read_cost(stage: Stage, images: int | None) -> Cost:
     details += [(f"counted {name}", _text(value)) for name, value in sorted(run.get("counters", {}).items())]
     versions = {"python": run.get("python"), **run.get("versions", {})}
     details.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)))
-    worked = run.get("decoded", images) or 0
+    worked = run.get("packed", run.get("decoded", images)) or 0  # of a renewal, what was new
     return Cost(
         stage.name,
         True,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.errors import DataError
+from etl.live import Removed
 from etl.report import charts
 from etl.report.samples import sample_rejects
 from etl.report.sources import SourceSurvey, survey_sources
@@ -24,8 +25,9 @@ def gather_origins(root: Place, manifest: Mapping[str, Any]) -> Facts:
     if marker is None:
         return _unknown("the normalised images that these slices were made from are gone")
     try:
-        survey = survey_sources(stage.folder, marker, seed)
-        rejects = sample_rejects(stage.folder, marker, seed)
+        removed = Removed.read(root, marker)
+        survey = survey_sources(stage.folder, marker, removed, seed)
+        rejects = sample_rejects(stage.folder, marker, removed, seed)
     except (DataError, FileNotFoundError) as error:
         return _unknown(str(error))
     by_reason = marker["counts"]["rejects_by_reason"]

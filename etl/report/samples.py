@@ -12,9 +12,10 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.example import parse
+from etl.live import Removed, live_facts
 from etl.parts import rejects_places
 from etl.pictures import picture_of
-from etl.report.sources import Live, choose
+from etl.report.sources import choose
 from etl.report.thumbnails import Picture, thumbnail
 from etl.storage import Place
 from etl.tfrecord import read_records
@@ -36,7 +37,7 @@ class ClassSampler:
     """
 
     def __init__(self, labels: Sequence[int], number: int, seed: int) -> None:
-        self._generator = np.random.default_rng(seed)
+        self._generator = np.random.default_rng(abs(seed))
         self._number = number
         self._next = 0
         self._below = np.zeros(max(labels, default=0) + 1)
@@ -117,20 +118,19 @@ def _read_ranges(place: Place, rows: Iterable[Mapping[str, Any]]) -> Iterable[tu
 
 
 def sample_rejects(
-    normalized: Place, marker: Mapping[str, Any], seed: int, live: Live | None = None
+    normalized: Place, marker: Mapping[str, Any], removed: Removed, seed: int
 ) -> dict[str, list[Picture]]:
-    """Pictures of rejects, by reason; from the lists of at most `MOST_REJECT_LISTS` parts, chosen by ``seed``.
+    """Pictures of live rejects, by reason; from the lists of at most `MOST_REJECT_LISTS` parts, chosen by ``seed``.
 
     Raises DataError where a list is damaged.
     """
     pictures: dict[str, list[Picture]] = {reason: [] for reason in marker["counts"]["rejects_by_reason"]}
-    parts = [part["part"] for part in marker["parts"] if part["rejects"]["count"]]
+    parts = [part["part"] for part in marker["parts"] if live_facts(part)["rejects"]["count"]]
     for part in choose(parts, MOST_REJECT_LISTS, seed):
         tar, listed = rejects_places(normalized, part)
         rows = tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
-        if live:
-            rows = rows.filter(pa.array(live(part, rows["key"])))
-        chosen = _choose_rejects(rows, {reason: len(own) for reason, own in pictures.items()})
+        live = rows.filter(pa.array(removed.live(part, rows["key"])))
+        chosen = _choose_rejects(live, {reason: len(own) for reason, own in pictures.items()})
         for row, data in _read_ranges(tar, chosen):
             pictures.setdefault(row["reason"], []).append(_reject_picture(row, data))
     return pictures

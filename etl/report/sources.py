@@ -1,16 +1,15 @@
 """What the source images were: sizes and formats, from the rows of parts; streamed, in memory that does not grow."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl import tables
-from etl.parts import rows_place
+from etl.live import Removed, live_facts, live_rows
 from etl.storage import Place
 
 MOST_PARTS = 256  # of which rows are read, at most 10,000 each
@@ -20,8 +19,7 @@ BINS_PER_OCTAVE = 4
 OCTAVES = 27
 
 Counts = npt.NDArray[np.int64]
-# of a part's name and keys of its rows, whether each is live: bool of shape (rows,)
-Live = Callable[[str, pa.ChunkedArray], npt.NDArray[np.bool_]]
+T = TypeVar("T")
 
 
 @dataclass
@@ -91,30 +89,23 @@ def _bins(sides: Counts) -> Counts:
     return np.minimum(steps, BINS_PER_OCTAVE * OCTAVES - 1)
 
 
-def survey_sources(normalized: Place, marker: Mapping[str, Any], seed: int, live: Live | None = None) -> SourceSurvey:
-    """Survey the good images of all parts, or of a seeded choice of `MOST_PARTS`; only those count that are ``live``.
+def survey_sources(normalized: Place, marker: Mapping[str, Any], removed: Removed, seed: int) -> SourceSurvey:
+    """Survey the good images that are live, of all parts or of a seeded choice of `MOST_PARTS`.
 
     Raises DataError where a part's rows cannot be read, FileNotFoundError where there are none.
     """
     height, width = marker["config"]["size"]
-    parts = [part["part"] for part in marker["parts"] if part["records"]]
+    parts = [part for part in marker["parts"] if live_facts(part)["records"]]
     chosen = choose(parts, MOST_PARTS, seed)
     survey = SourceSurvey(height, width, parts=len(chosen), all_parts=len(parts))
     for part in chosen:
-        for rows in _live_rows(normalized, part, live):
-            survey.add(rows)
+        survey.add(live_rows(normalized, part, removed, ["source_format", "source_width", "source_height"]))
     return survey
 
 
-def _live_rows(normalized: Place, part: str, live: Live | None) -> Iterator[pa.Table]:
-    columns = ["source_format", "source_width", "source_height"]
-    for rows in tables.iterate_groups(rows_place(normalized, part), [*columns, *(["key"] if live else [])]):
-        yield rows.filter(pa.array(live(part, rows["key"]))) if live else rows
-
-
-def choose(names: Sequence[str], most: int, seed: int) -> list[str]:
-    """``names``, or a seeded choice of ``most`` of them, in their order."""
-    if len(names) <= most:
-        return list(names)
-    taken = np.random.default_rng([seed, len(names)]).choice(len(names), most, replace=False)
-    return [names[number] for number in np.sort(taken)]
+def choose(things: Sequence[T], most: int, seed: int) -> list[T]:
+    """``things``, or a seeded choice of ``most`` of them, in their order."""
+    if len(things) <= most:
+        return list(things)
+    taken = np.random.default_rng(abs(seed)).choice(len(things), most, replace=False)
+    return [things[number] for number in np.sort(taken)]

@@ -20,10 +20,16 @@ from etl.inspection import inspect_example, inspect_file, inspect_slice
 from etl.slice_files import open_record_file
 from etl.tfrecord import read_records
 from tests.conftest import TreeMaker, failed, ringslice, succeeded
+from tests.inline import ingest_here, normalize_here, shard_here
 
 SLICE = "slices/default/train/train-00001-of-00002"
-OPTIONS = ("-r", "inline", "--size", 8, "--workers", 2, "--pack-size", "2KB")
 Damage = Callable[[Path], None]
+
+
+def make_slices(source: Path, root: Path, kind: str, *words: object, columns: str | None = None) -> None:
+    ingest_here(source, root, pack_size="2KB", columns=columns)
+    normalize_here(root, "--size", 8, "--format", kind)
+    shard_here(root, "--workers", 2, *words)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +41,11 @@ def raw_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = source / ("left", "right")[number % 2] / f"{number:02d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(path)
-    succeeded(ringslice("pipeline", source, root, *OPTIONS, "--format", "raw"))
+    columns = source.parent / "columns.csv"
+    columns.write_text(
+        "key,patient\n" + "".join(f"left/{number:02d}.png,p{number // 4}\n" for number in range(0, 30, 2))
+    )
+    make_slices(source, root, "raw", columns=str(columns))
     return root
 
 
@@ -87,6 +97,8 @@ def test_it_came_from_where_it_says(raw_root: Path) -> None:
         assert sha256(source) == image["sha256"]
         assert (image["format"], image["width"], image["height"]) == ("png", 12, 9)
         assert Image.open(io.BytesIO(source)).size == (12, 9)
+        side, _, name = parse(data).key.partition("/")
+        assert image["columns"] == ({"patient": f"p{int(name[:2]) // 4}"} if side == "left" else {})
         assert records_of(Path(part["file"]).with_suffix(""))[part["record"]] == data
 
 
@@ -119,7 +131,7 @@ def test_a_part_is_looked_into_as_well(raw_root: Path) -> None:
 
 def test_slices_of_groups_are_found(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    succeeded(ringslice("pipeline", make_tree({"a": 30}), root, *OPTIONS, "--groups", 2, "--format", "png"))
+    make_slices(make_tree({"a": 30}), root, "png", "--groups", 2)
     paths = sorted(root.glob("slices/default/train/group-*/worker-*/*.tfrecord"))
     assert len(paths) >= 2
     for path in paths:
@@ -191,29 +203,40 @@ def test_a_slice_that_is_not_as_written_is_told(raw_root: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("path", "asked", "line"),
     [
-        (("ROOT/slices/default/train/train-00009-of-00002",), "tells of no slice train/train-00009-of-00002"),
-        (("ROOT/slices/default/manifest.json",), "tells of no slice manifest.json"),
-        (("ROOT/raw/packs/pack-00000.tar",), "is no slice"),
-        (("ROOT/normalized/parts/pack-09999",), "tells of no part pack-09999"),
-        (("TMP/nothing",), "is no slice: no manifest.json above it tells of it"),
-        (("SLICE", "--index", "99"), "out of range: slice train/train-00001-of-00002 has 12 examples, 0 to 11"),
-        (("SLICE", "--index=-1"), "--index -1 is out of range"),
-        (("SLICE", "--index", "x"), "'x' is not a valid integer"),
-        (("SLICE", "--key", "nope"), "holds no example with the key 'nope'"),
-        (("SLICE", "--key", "a", "--index", "1"), "give either --index or --key"),
-        (("SLICE", "--save", "TMP/x.png"), "give either --index or --key with --save"),
-        (("SLICE", "--index", "0", "--save", "TMP/missing/x.png"), "no such folder"),
-        (("SLICE", "--index", "0", "--save", "ROOT/slices"), "is there already"),
+        ("ROOT/slices/default/train/train-00009-of-00002", (), "tells of no slice train/train-00009-of-00002"),
+        ("ROOT/slices/default/manifest.json", (), r"tells of no slice manifest\.json"),
+        ("ROOT/raw/packs/pack-00000.tar", (), "is no slice"),
+        ("ROOT/normalized/parts/pack-09999", (), "tells of no part pack-09999"),
+        ("TMP/nothing", (), r"is no slice: no manifest\.json above it tells of it"),
+        ("SLICE", (99,), "out of range: slice train/train-00001-of-00002 has 12 examples, 0 to 11"),
+        ("SLICE", (-1,), "--index -1 is out of range"),
+        ("SLICE", (None, "nope"), "holds no example with the key 'nope'"),
+        ("SLICE", (0, None, "TMP/missing/x.png"), "no such folder"),
+        ("SLICE", (0, None, "ROOT/slices"), "is there already"),
     ],
 )
-def test_wrong_use_gets_one_line(words: tuple[str, ...], line: str, raw_root: Path, tmp_path: Path) -> None:
-    places = {"SLICE": str(raw_root / SLICE), "ROOT": str(raw_root), "TMP": str(tmp_path)}
-    for name, place in places.items():
-        words = tuple(word.replace(name, place) for word in words)
-    failed(ringslice("inspect", *words), 2, line)
+def test_what_is_not_there(path: str, asked: tuple[Any, ...], line: str, raw_root: Path, tmp_path: Path) -> None:
+    def placed(text: str) -> str:
+        return text.replace("SLICE", f"ROOT/{SLICE}").replace("ROOT", str(raw_root)).replace("TMP", str(tmp_path))
+
+    index, key, save = (*asked, None, None, None)[:3]
+    with pytest.raises(UsageError, match=line):
+        inspect_slice(placed(path), index, key, (save and placed(save), False), as_json=True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--index", "x"), "'x' is not a valid integer"),
+        (("--key", "a", "--index", "1"), "give either --index or --key"),
+        (("--save", "x.png"), "give either --index or --key with --save"),
+    ],
+)
+def test_wrong_use_gets_one_line(words: tuple[str, ...], line: str, raw_root: Path) -> None:
+    failed(ringslice("inspect", raw_root / SLICE, *words), 2, line)
 
 
 def test_the_image_is_saved(raw_root: Path, tmp_path: Path) -> None:

@@ -24,14 +24,14 @@ from etl.publishing import json_bytes
 from etl.report.balance import ClassSpread, split_balances
 from etl.report.page import write_report
 from etl.report.samples import ClassSampler
-from etl.report.sources import MOST_PARTS, SourceSurvey, choose, survey_sources
+from etl.report.sources import MOST_PARTS, SourceSurvey, choose
 from etl.report.thumbnails import SIDE, thumbnail
 from etl.report.verified import SHOWN_CONTENTS
-from etl.stages import normalized_stage, slices_stage
+from etl.stages import slices_stage
 from etl.storage import open_place
 from tests.conftest import failed, ringslice, run, succeeded
+from tests.inline import ingest_here, normalize_here, shard_here
 
-OPTIONS = ("-r", "inline", "--size", 8, "--format", "png", "--workers", 2, "--pack-size", "4KB", "--max-rejects", 0.5)
 REJECTS = {"truncated": 1, "not-an-image": 2, "empty": 1}
 EMPTY_ELEMENTS = {"meta", "img", "br"}
 
@@ -94,6 +94,14 @@ def picture(seed: int, width: int, height: int, kind: str = "png") -> bytes:
     return buffer.getvalue()
 
 
+def make_slices(
+    source: Path, root: Path, name: str = "default", split: str = "train=0.8,validation=0.1,test=0.1"
+) -> None:
+    ingest_here(source, root, pack_size="4KB", max_removed="1")
+    normalize_here(root, "--size", 8, "--format", "png", "--max-rejects", 0.5)
+    shard_here(root, "--workers", 2, "--name", name, "--split", split)
+
+
 @pytest.fixture(scope="module")
 def mixed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root of three classes of 20, 12 and 4, of two formats and many sizes, with rejects of three reasons."""
@@ -107,7 +115,7 @@ def mixed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (source / "cat" / "text.png").write_bytes(b"no image at all")
     (source / "dog" / "text.png").write_bytes(b"<html>")
     (source / "dog" / "empty.png").write_bytes(b"")
-    succeeded(ringslice("pipeline", source, root, *OPTIONS))
+    make_slices(source, root)
     return root
 
 
@@ -176,7 +184,7 @@ def test_one_class_that_lies_in_one_split(tmp_path: Path) -> None:
     source.mkdir(parents=True)
     for number in range(4):
         (source / f"{number}.png").write_bytes(picture(number, 8, 8))
-    succeeded(ringslice("pipeline", source.parent, root, *OPTIONS, "--split", "train=1"))
+    make_slices(source.parent, root, split="train=1")
     page = page_of(root, tmp_path / "page.html")
     assert "only, has 4 examples." in page.told
     assert "None: every image of the source could be used." in page.told
@@ -327,15 +335,28 @@ def test_of_very_many_parts_some_are_chosen() -> None:
     assert choose(names[:9], MOST_PARTS, 0) == names[:9]
 
 
-def test_removed_images_do_not_count(mixed_root: Path) -> None:
-    stage = normalized_stage(open_place(str(mixed_root)))
-    marker = stage.read_marker()
-    survey = survey_sources(stage.folder, marker, 0)
-    live = survey_sources(
-        stage.folder, marker, 0, lambda part, keys: np.array(["jpeg" in key for key in keys.to_pylist()])
-    )
-    assert survey.images == 36
-    assert live.formats == {"jpeg": 9}
+def test_after_a_renewal_only_what_is_live_counts(tmp_path: Path) -> None:
+    """A good image and a reject gone from the source, of packs that stay; the slices before are told of as well."""
+    source, root = tmp_path / "source", tmp_path / "root"
+    for number in range(20):
+        path = source / "ab"[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number, 8 + number, 9) if number % 5 else b"no image")
+    make_slices(source, root)
+    assert "4 of 20 images (20.0 %) could not be used" in page_of(root, tmp_path / "page.html").told
+    (source / "a" / "00.png").unlink()
+    (source / "b" / "19.png").unlink()
+    (source / "b" / "new.jpeg").write_bytes(picture(99, 90, 9, "jpeg"))
+    make_slices(source, root, name="second")
+    page = page_of(root, tmp_path / "second.html", "second")
+    assert "3 of 19 images (15.8 %) could not be used" in page.told
+    assert "reject a/00.png (not-an-image)" not in page.text
+    assert "9 to 90 pixels" in page.told
+    assert "png 15 (93.8 %), jpeg 1 (6.2 %)" in page.told
+    assert [row[:2] for row in page.tables[-1][1:3]] == [["ingest", "1"], ["normalize", "1"]]
+    before = page_of(root, tmp_path / "page.html")
+    assert "4 of 20 images (20.0 %) could not be used" in before.told
+    assert "reject a/00.png (not-an-image)" in before.text
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
