@@ -55,7 +55,7 @@ $(INSTALLED): setup.py pyproject.toml train/build_horovod.py
 	@command -v g++ >/dev/null || { echo "a C++ compiler is missing; install it first: apt-get install g++" >&2; exit 3; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[train,report,dev]'
 	$(BIN)/python train/build_horovod.py --cache "$(CACHE)"
 	touch $@
 

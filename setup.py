@@ -17,8 +17,8 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
-    packages=["etl", "mapreduce", "train"],
-    package_data={"etl": ["py.typed", "schemas/*.json"]},
+    packages=["etl", "etl.report", "mapreduce", "train"],
+    package_data={"etl": ["py.typed", "schemas/*.json", "templates/*.html"]},
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
     install_requires=[
         "click>=8.1",
@@ -37,6 +37,8 @@ setup(
     extras_require={
         # horovod itself comes from train/build_horovod.py: its sdist does not compile as it is
         "train": ["tensorflow-cpu==2.21.0", "setuptools<81", "wheel", "packaging", "cmake>=3.25,<4"],
+        # ringslice report: for the machine of who looks at datasets; mappers do without
+        "report": ["jinja2>=3.1", "matplotlib>=3.9"],
         "airflow": ["apache-airflow>=3.3,<4"],
         "dev": [
             "duckdb>=1.1",

@@ -13,8 +13,9 @@ from etl import __version__
 from etl.children import run_module
 from etl.doctor import GROUPS, diagnose
 from etl.entry import invoke
-from etl.errors import UsageError, end_process, run_reporting
+from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.ingest import ingest as run_ingest
+from etl.inspection import inspect_slice
 from etl.options import (
     CLUSTER_PYTHON,
     DEFAULT_RUNNER,
@@ -90,7 +91,7 @@ root_argument = click.argument("root", required=False, default=default_data_plac
 )
 @click.version_option(__version__, prog_name="ringslice")
 def cli() -> None:
-    """Raw images in, exact TFRecord slices out: ingest, normalize, shard, verify."""
+    """Raw images in, exact TFRecord slices out: ingest, normalize, shard, verify, report."""
 
 
 @cli.command(epilog="Example: ringslice ingest photos/by-class data/flowers")
@@ -152,6 +153,38 @@ def prune(root: str, keep: str | None, dry_run: bool, **values: Any) -> None:
     if keep is None:
         raise UsageError("give --keep N: how many of the newest slices are to stay")
     run_prune(open_place(root), positive(keep), dry_run).show(values["json"])
+
+
+@cli.command(epilog="Example: ringslice report data/flowers -o flowers.html")
+@root_argument
+@config_option
+@click.option("--name", default="default", show_default=True, help="Name of the slices.")
+@click.option("-o", "--output", metavar="FILE", help="Where the page goes, hdfs:// too. Default: ./NAME-report.html")
+@click_options((JSON, *ENVIRONMENT_OPTIONS))
+def report(root: str, name: str, output: str | None, **values: Any) -> None:
+    """Tell all about slices on one HTML page: balance, sizes, rejects, examples, duplicates, costs."""
+    try:
+        from etl.report.page import write_report  # only here: the other commands do without what it draws with
+    except ModuleNotFoundError as error:
+        raise EnvironmentFailure(f"report needs {error.name}; run: pip install 'ringslice[report]'") from None
+    write_report(open_place(root), name, open_place(output or f"{name}-report.html")).show(values["json"])
+
+
+@cli.command(epilog="Example: ringslice inspect data/flowers/slices/default/train/train-00000-of-00008 --index 3")
+@click.argument("slice_", metavar="SLICE")
+@click.option("--index", type=int, metavar="N", help="The example to look at, by its number from 0.")
+@click.option("--key", metavar="KEY", help="The example to look at, by its key.")
+@click.option("--save", metavar="FILE", help="Write that example's image to a file.")
+@click.option("--force", is_flag=True, help="With --save: replace a file that is there.")
+@click_options((JSON, *ENVIRONMENT_OPTIONS))
+def inspect(slice_: str, index: int | None, key: str | None, save: str | None, **values: Any) -> None:
+    """Tell what a slice holds, or with --index or --key what one example holds and where it came from.
+
+    SLICE is a path or URI of a slice, with or without .tfrecord, or of a part under ROOT/normalized/parts.
+    """
+    if (index is not None and key is not None) or (save and index is None and key is None):
+        raise UsageError("give either --index or --key" + (" with --save" if save else ""))
+    inspect_slice(slice_, index, key, (save, values["force"]), values["json"])
 
 
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")

@@ -88,6 +88,23 @@ def parse(data: bytes) -> ImageExample:
         raise DataError(f"not an example of an image: {error}") from None
 
 
+def read_features(data: bytes) -> dict[str, tuple[str, list[Any]]]:
+    """The features of any serialized ``tf.train.Example``: kind (bytes, float or int64) and values, sorted by name.
+
+    Raises DataError for bytes that are no example.
+    """
+    message = _Example()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise DataError(f"not an example: {error}") from None
+    found = {}
+    for name, feature in sorted(message.features.feature.items()):
+        kind = feature.WhichOneof("kind")
+        found[name] = (kind.removesuffix("_list"), list(getattr(feature, kind).value)) if kind else ("none", [])
+    return found
+
+
 def _build_message() -> Any:
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="ringslice/example.proto", package="tensorflow", syntax="proto3")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -257,6 +258,27 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
         if not groups:
             return file.schema_arrow.empty_table().select(columns or file.schema_arrow.names)
         return file.read_row_groups(groups, columns).slice(start - first, stop - start)
+
+
+def take_rows(place: Place, positions: Sequence[int], columns: list[str]) -> pa.Table:
+    """The rows at these ascending ``positions``; only the row groups that hold one are read.
+
+    Raises DataError where it cannot be read as a table, or has not so many rows.
+    """
+    with _reading(place) as source:
+        file = pq.ParquetFile(source)
+        ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+        wanted = np.asarray(positions, dtype=np.int64)
+        groups = np.searchsorted(ends, wanted, side="right")
+        if len(wanted) and groups[-1] == len(ends):
+            raise KeyError(f"no row {wanted[-1]}")
+        schema = pa.schema([file.schema_arrow.field(name) for name in columns])
+        taken = [schema.empty_table()]
+        for group in np.unique(groups):
+            first = ends[group] - file.metadata.row_group(int(group)).num_rows
+            rows = file.read_row_group(int(group), columns=columns)
+            taken.append(rows.take(wanted[groups == group] - first).select(columns))
+        return pa.concat_tables([each.replace_schema_metadata(None) for each in taken])
 
 
 def read_facts(place: Place) -> dict[str, Any]:

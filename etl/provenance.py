@@ -1,0 +1,54 @@
+"""Where an example came from: its record in the part, and the source image in the pack."""
+
+from typing import Any
+
+import pyarrow.compute as pc
+
+from etl import tables
+from etl.errors import DataError
+from etl.packs import pack_places
+from etl.parts import records_place, rows_place
+from etl.storage import Place
+
+Row = dict[str, Any]
+
+
+def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, Any]:
+    """What the part's rows and the pack's image list tell of the image ``key``, by name.
+
+    ``sha256`` is that of the source image, where the caller knows it: rows of another image under the same key do not
+    count. What is not there any more is told under ``unknown``.
+    """
+    normalized, (tar, listed) = root / "normalized", pack_places(root / "raw", part)
+    found: dict[str, Any] = {}
+    try:
+        number, row = _row_of(rows_place(normalized, part), key, sha256)
+        place = records_place(normalized, part)
+        found["part"] = {"file": place.uri, "record": number, "offset": row["offset"], "size": row["size"]}
+        source = {name: row[f"source_{name}"] for name in ("format", "width", "height")}
+        found["image"] = {"sha256": row["sha256"].hex(), **source, "split": row["split"], "columns": _columns(row)}
+        number, image = _row_of(listed, key, row["sha256"])
+        found["pack"] = {"file": tar.uri, "member": number, "offset": image["offset"], "size": image["size"]}
+    except DataError as error:
+        found["unknown"] = str(error)
+    return found
+
+
+def _columns(row: Row) -> dict[str, Any]:
+    told = row.get("columns") or {}  # pyarrow gives a map as pairs
+    return dict(told)
+
+
+def _row_of(place: Place, key: str, sha256: bytes | None) -> tuple[int, Row]:
+    """Number and content of the row of ``key``. Raises DataError where there is none."""
+    try:
+        rows = tables.read_table(place)
+    except FileNotFoundError:
+        raise DataError(f"{place} is not there any more") from None
+    number = pc.index(rows["key"], key).as_py()
+    if number < 0:
+        raise DataError(f"{place} does not tell of {key}")
+    row: Row = rows.slice(number, 1).to_pylist()[0]
+    if sha256 is not None and row["sha256"] != sha256:
+        raise DataError(f"{place} tells of another image called {key}")
+    return number, row

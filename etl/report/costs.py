@@ -1,0 +1,57 @@
+"""What each stage cost, as its ``run.json`` tells."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etl.stages import Stage
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One stage's run; ``details`` are its counters and versions, as text by name."""
+
+    stage: str
+    known: bool
+    finished: str = ""
+    seconds: float = 0.0
+    images: int = 0
+    runner: str = ""
+    host: str = ""
+    details: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def images_per_s(self) -> float | None:
+        return self.images / self.seconds if self.seconds else None
+
+
+def read_cost(stage: Stage, images: int | None) -> Cost:
+    """What is known of the run that finished ``stage``, which worked on so many images (None: not known)."""
+    run = stage.read_run() if stage.marker.exists() else {}
+    if not run:
+        return Cost(stage.name, known=False)
+    told = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
+    details = [("command", " ".join(run.get("command", [])))] if run.get("command") else []
+    details += [(name, _text(value)) for name, value in run.items() if name not in told and value is not None]
+    details += [(f"counted {name}", _text(value)) for name, value in sorted(run.get("counters", {}).items())]
+    versions = {"python": run.get("python"), **run.get("versions", {})}
+    details.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)))
+    worked = run.get("packed", run.get("decoded", images)) or 0  # of a renewal, what was new
+    return Cost(
+        stage.name,
+        True,
+        run.get("finished", ""),
+        run.get("seconds", 0.0),
+        worked,
+        run.get("runner") or "",
+        run.get("host", ""),
+        tuple(details),
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(count)}" for name, count in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

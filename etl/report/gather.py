@@ -1,0 +1,182 @@
+"""All that a page tells of a set of slices, by the names that its template has for it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl import __version__, tables
+from etl.report import charts
+from etl.report.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, split_balances
+from etl.report.costs import Cost, read_cost
+from etl.report.origins import gather_origins
+from etl.report.samples import sample_examples
+from etl.report.verified import Verified, read_verified
+from etl.report.wording import brief, count, pixels, size, when
+from etl.stages import Stage, normalized_stage, raw_stage
+from etl.storage import Place
+
+SHOWN_EXTREME_SLICES = 8
+CLASS_COUNT_COLUMNS = ["slice", "split", "label", "records"]
+NUMBERS = {"records": "examples", "bytes": "bytes"}
+
+Facts = dict[str, Any]
+
+
+def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
+    """Read what there is; memory does not grow with the number of examples, and with slices as the manifest does.
+
+    Raises DataError where a table beside the manifest is damaged.
+    """
+    counts = stage.folder / manifest["tables"]["class_counts"]["file"]
+    spread = ClassSpread(manifest).add(tables.iterate_groups(counts, CLASS_COUNT_COLUMNS))
+    fingerprint = stage.fingerprint()
+    verified = read_verified(verify_stage(root, stage.folder.name), fingerprint, manifest["classes"])
+    facts = {
+        "name": stage.folder.name,
+        "root": root.uri,
+        "version": __version__,
+        "verified": verified,
+        "splits": [{"name": name} for name in manifest["splits"]],
+        "tiles": _tiles(manifest),
+        "facts": _about(manifest, fingerprint, verified, stage),
+        **_classes(manifest, spread),
+        **_slices(manifest, spread),
+        **gather_origins(root, manifest),
+    }
+    shown = [row.label for row in facts["top_rows"] + facts["bottom_rows"]]
+    return facts | {
+        "mosaic": sample_examples(stage.folder, manifest, shown),
+        "costs": _costs(root, stage, manifest, facts["input_total"]),
+    }
+
+
+def verify_stage(root: Place, name: str) -> Stage:
+    return Stage("verify", root / "verified" / name, "verification.json", "ringslice.verification/1")
+
+
+def _costs(root: Place, stage: Stage, manifest: Mapping[str, Any], images: int | None) -> list[Cost]:
+    records = _total(manifest, "records")
+    return [
+        read_cost(raw_stage(root), images),
+        read_cost(normalized_stage(root), images),
+        read_cost(stage, records),
+        read_cost(verify_stage(root, stage.folder.name), records),
+    ]
+
+
+def _total(manifest: Mapping[str, Any], what: str) -> int:
+    return sum(split[what] for split in manifest["splits"].values())
+
+
+def _tiles(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The few numbers that a reader looks for first: (number, what it counts)."""
+    splits = manifest["splits"]
+    return [
+        (brief(_total(manifest, "records")), "examples"),
+        (brief(len(manifest["classes"])), "classes"),
+        *((brief(split["records"]), f"in {name}") for name, split in splits.items()),
+        (brief(sum(len(split["slices"]) for split in splits.values())), "slices"),
+        (size(_total(manifest, "bytes")), "of records"),
+    ]
+
+
+def _about(
+    manifest: Mapping[str, Any], fingerprint: str, verified: Verified, stage: Stage
+) -> list[tuple[str, str, bool]]:
+    """(name, text, whether it is a fingerprint)."""
+    config, image, statistics = manifest["config"], manifest["image"], manifest["statistics"]
+    split = config["split"]
+    told = "the source's own" if split == "source" else ", ".join(f"{name} {share}" for name, share in split.items())
+    state = {"sound": "nothing found", "findings": f"{count(verified.all_findings)} findings"}
+    checked = state.get(verified.state, "of other slices of this name")
+    if verified.every_stage:
+        checked += ", packs and parts too"
+    colors = {1: "gray", 3: "RGB"}[image["channels"]]
+    return [
+        ("images", f"{pixels(image['width'], image['height'])}, {colors}, {image['format']}", False),
+        ("splits", told, False),
+        ("partition", config["partition"], False),
+        ("workers", count(config["workers"]), False),
+        *([("groups", _groups(manifest["splits"]["train"]["groups"]), False)] if config["groups"] > 1 else []),
+        ("seed", str(config["seed"]), False),
+        ("mean, training", ", ".join(f"{value:.3f}" for value in statistics["mean"]), False),
+        ("std, training", ", ".join(f"{value:.3f}" for value in statistics["std"]), False),
+        *_choices(config, manifest["left_out"]),
+        ("finished", when(stage.read_run().get("finished")), False),
+        ("verified", f"{when(verified.finished)}: {checked}" if verified.finished else "not yet", False),
+        ("manifest", fingerprint, True),
+        ("made from", manifest["input"], True),
+    ]
+
+
+def _groups(groups: list[dict[str, Any]]) -> str:
+    records = [group["records"] for group in groups]
+    return f"{len(groups)}, of {count(min(records))} to {count(max(records))} examples"
+
+
+def _choices(config: Mapping[str, Any], left_out: Mapping[str, int]) -> list[tuple[str, str, bool]]:
+    """What was asked for beyond the usual, and what was left out for it."""
+    found = []
+    if config["group_by"]:
+        found.append(("kept together", f"by {config['group_by']}: fractions are approximate", False))
+    if config["splits_from"]:
+        found.append(("splits from", config["splits_from"], True))
+    if config["removed_keys"]:
+        found.append(("removed", f"{count(left_out['removed_keys'])} images, by a list", False))
+    if config["drop_duplicates"]:
+        found.append(("duplicates", f"dropped: {count(left_out['duplicates'])} images", False))
+    return found
+
+
+def _classes(manifest: Mapping[str, Any], spread: ClassSpread) -> Facts:
+    rows = class_rows(manifest)
+    top, bottom = ends_of(rows)
+    drawn = [charts.class_curve([row.total for row in rows])] if bottom else []
+    if spread.matrix is None:
+        for split in manifest["splits"]:
+            least, most = spread.extremes(split)
+            drawn.append(charts.difference_histogram(most - least, split))
+    largest, smallest = max(rows, key=lambda row: row.total), min(rows, key=lambda row: row.total)
+    note = f"The largest class, {largest.name}, has {count(largest.total)} examples"
+    if len(rows) > 1:
+        note += f"; the smallest, {smallest.name}, {count(smallest.total)}"
+        note += f" ({largest.total / smallest.total:.3g} to 1)" if smallest.total else ""
+    return {
+        "balances": split_balances(manifest, spread),
+        "class_note": f"{note}.",
+        "class_number": len(rows),
+        "class_names": manifest["classes"],
+        "largest_class": max(1, largest.total),
+        "top_rows": top,
+        "bottom_rows": bottom,
+        "hidden_classes": len(rows) - len(top) - len(bottom),
+        "class_charts": drawn,
+    }
+
+
+def _slices(manifest: Mapping[str, Any], spread: ClassSpread) -> Facts:
+    splits = manifest["splits"]
+    slices = [(name, each) for name, split in splits.items() for each in split["slices"]]
+    facts: Facts = {"matrix": None, "slice_labels": [_label(each["name"]) for _, each in slices]}
+    if spread.matrix is not None:
+        facts["matrix"] = spread.matrix.tolist()
+        own = [(split, each["name"]) for split, each in slices]
+        facts["slice_charts"] = [charts.class_map(spread.matrix, manifest["classes"], own)]
+    else:
+        facts["slice_charts"] = []
+    if len(slices) <= MOST_SLICES:
+        owners = [split for split, _ in slices]
+        for what, word in NUMBERS.items():
+            facts["slice_charts"].append(charts.slice_bars([each[what] for _, each in slices], owners, word))
+        return facts | {"slice_rows": [each for _, each in slices], "slice_rows_title": f"All {len(slices)} slices"}
+    for name, split in splits.items():
+        for what, word in NUMBERS.items():
+            facts["slice_charts"].append(charts.slice_histogram([each[what] for each in split["slices"]], name, word))
+    by_bytes = sorted((each for _, each in slices), key=lambda each: (each["bytes"], each["name"]))
+    title = f"The {SHOWN_EXTREME_SLICES} smallest and the {SHOWN_EXTREME_SLICES} largest of {count(len(slices))} slices"
+    shown = by_bytes[:SHOWN_EXTREME_SLICES] + by_bytes[-SHOWN_EXTREME_SLICES:]
+    return facts | {"slice_rows": shown, "slice_rows_title": title}
+
+
+def _label(name: str) -> str:
+    """``train-00003`` of ``train/group-0/worker-1/train-00003-of-00016``."""
+    return name.rpartition("/")[2].partition("-of-")[0]
