@@ -106,13 +106,15 @@ class _Pruner:
     def remove_slices(self, stage: Stage) -> None:
         """Remove finished slices, and what their verification left."""
         verification = _verification(self.root, stage.folder.name)
+        verified = verification.folder.exists()
 
         def remove() -> None:
             self._remove_folder(stage)
-            self._remove_folder(verification)
+            if verified:
+                self._remove_folder(verification)
             self.freed.slices.append(stage.folder.name)
 
-        if verification.folder.exists():
+        if verified:
             self._claiming(verification, lambda: self._claiming(stage, remove))
         else:
             self._claiming(stage, remove)

@@ -1,18 +1,13 @@
 """Renewals as they are run every night: what they cost, and that they can be stopped at any point."""
 
-import json
 import random
 import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from etl.ingest import ingest
 from etl.stages import normalized_stage, raw_stage
 from etl.storage import open_place
 from tests.conftest import contents
@@ -182,43 +177,3 @@ def test_a_killed_renewal_whose_source_went_on_leaves_nothing(digits: Path, many
         done = Running(renewed, source, each)
         assert done.wait() == 0, done.told()
     assert contents(root / "raw", "run.json") == contents(tmp_path / "undisturbed" / "raw", "run.json")
-
-
-NIGHTS = 10
-
-
-def test_ten_nights_decode_what_is_new_and_nothing_else(tmp_path: Path) -> None:
-    """Each night 1 percent of new images, and some removed; counted by normalize itself, and by its parts' times."""
-    source, root, generator = tmp_path / "source", tmp_path / "root", np.random.default_rng(5)
-
-    def add(night: int, count: int) -> None:
-        for number in range(count):
-            label = "abcde"[int(generator.integers(5))]
-            (source / label).mkdir(parents=True, exist_ok=True)
-            pixels = generator.integers(0, 256, (8, 8), dtype=np.uint8)
-            Image.fromarray(pixels).save(source / label / f"{night:02d}-{number:04d}.png")
-
-    values: dict[str, Any] = {"pack_size": 8000, "split_folders": False, "columns": None, "max_removed": 0.1}
-    add(0, 400)
-    written: dict[str, int] = {}
-    for night in range(NIGHTS + 1):
-        gone = 0
-        if night:
-            add(night, 4)
-            for path in generator.choice(sorted(source.rglob("*.png")), 2, replace=False).tolist():
-                path.unlink()
-                gone += 1
-        told = ingest(open_place(str(source)), open_place(str(root)), values).to_json()
-        run_normalize(source, root)
-        run = json.loads((root / "normalized/run.json").read_text())
-        marker = normalized_stage(open_place(str(root))).read_marker()
-        times = {path.name: path.stat().st_mtime_ns for path in (root / "normalized/parts").iterdir()}
-        assert {name: times[name] for name in written} == written  # nothing was written again
-        written = times
-        assert told["images"] == marker["counts"]["input"] == len(list(source.rglob("*.png")))
-        assert run["decoded"] == told["newly_packed"]
-        if night:
-            assert told["removed_or_changed"] <= gone
-            assert told["newly_packed"] <= 4 + 4  # a pack of an earlier night that lost most of its four images
-            assert run["reused"] == len(marker["parts"]) - 1
-    require_earlier_generations(root)
