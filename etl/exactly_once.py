@@ -94,12 +94,14 @@ class Pixels:
 class Judge:
     """Judges sorted lines. ``name_slice`` gives the name of a slice by its number, and is only asked where one is told.
 
-    ``dropped``: duplicates were left out, but for the first of each content. ``by_source``: an example's split is the
-    one that its source gave.
+    ``dropped``: duplicates were left out, but for the first of each content; with ``any_of_equals`` but for one of them
+    (where splits were kept, one that was known comes before the first). ``by_source``: an example's split is the one
+    that its source gave.
     """
 
     name_slice: Callable[[int], str]
     dropped: bool = False
+    any_of_equals: bool = False
     by_source: bool = False
     findings: KeyFindings = field(default_factory=KeyFindings)
     duplicates: Duplicates = field(default_factory=Duplicates)
@@ -204,14 +206,14 @@ class Judge:
             self._judge_first(before, keys, first_good, goods)
 
     def _judge_first(self, dealt: Line | None, keys: int, first_good: Line | None, goods: int) -> None:
-        """Where duplicates were left out, of each content its first good image is dealt, and no other."""
+        """Where duplicates were left out, of each content one good image is dealt, the first, and no other."""
         if first_good is None:  # what is dealt is no good image: told where keys are judged
             return
         self.left_out_duplicates += goods - 1
         first = first_good[2]
         if dealt is None:
             self._tell(MISSING, first, f"{first} is good, the first of its content, and in no slice")
-        elif keys > 1 or dealt[0] != first:
+        elif keys > 1 or (dealt[0] != first and not self.any_of_equals):
             line = f"{dealt[0]} is in {self._place(dealt[1:])}, though {first} has the same content and comes first"
             self._tell(SAME_CONTENT, dealt[0], line)
 

@@ -76,7 +76,8 @@ class Verify(StageJob):
     def reducer(self, key: bytes, lines: Iterable[Line]) -> Iterator[tuple[str, int]]:
         """All lines of one bucket, sorted: judge them."""
         bucket, results = bucket_number(key), self.attempts / RESULTS_FOLDER
-        judge = Judge(self._slice_name, self.job["dropped"], self.job["by_source"])
+        rules = {name: self.job[name] for name in ("dropped", "any_of_equals", "by_source")}
+        judge = Judge(self._slice_name, **rules)
         found = tables.tables_of(FOUND, judge.judge(lines))
         tables.write_tables(found_place(results, bucket), self.attempts, FOUND, found)
         publish_bytes(bucket_place(results, bucket), self.attempts, json_bytes(judge.to_json()))
@@ -119,6 +120,7 @@ class Verify(StageJob):
             "folder": target.slices.folder.uri,
             "removed": target.dataset.get("removed") if target.dataset else None,
             "dropped": target.dropped,
+            "any_of_equals": target.manifest["config"]["splits_from"] is not None,
             "by_source": target.by_source,
             "buckets": buckets,
             "reducers": buckets,

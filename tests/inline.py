@@ -13,10 +13,10 @@ from mapreduce.shard import Shard
 from mapreduce.stagejob import StageJob
 
 
-def ingest_here(source: Path, root: Path, **values: object) -> None:
+def ingest_here(source: Path, root: Path, *, overwrite: bool = False, **values: object) -> None:
     """Ingest with these option values, as text; errors come as they are raised."""
     texts = {option.name: option.default for option in INGEST_OPTIONS} | values
-    ingest(open_place(str(source)), open_place(str(root)), parse_values(INGEST_OPTIONS, texts))
+    ingest(open_place(str(source)), open_place(str(root)), parse_values(INGEST_OPTIONS, texts), overwrite)
 
 
 def run_here(job: type[StageJob], root: Path, *words: object) -> None:

@@ -80,7 +80,7 @@ def judge(
     judges: list[Judge] = []
     found: list[dict[str, object]] = []
     for bucket in range(buckets):
-        judges.append(Judge(lambda number: f"slice-{number}", dropped, by_source))
+        judges.append(Judge(lambda number: f"slice-{number}", dropped=dropped, by_source=by_source))
         found += judges[-1].judge(sorted(line for line in lines if bucket_of(line, buckets) == bucket))
     assert sum(each.lines for each in judges) == len(lines)
     return KeyFindings.merged(each.findings.to_json() for each in judges), found, judges
