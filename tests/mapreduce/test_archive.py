@@ -110,6 +110,7 @@ def test_it_holds_no_more_than_tasks_need(tar_gz: Path) -> None:
     tops = {name.removeprefix(f"{SITE}/").split("/")[0] for name in names}
     assert tops >= {"bin", "pyvenv.cfg", "etl", "mapreduce", "hdfs_native", "mrjob", "pyarrow"}
     assert not tops & {"train", "tensorflow", "keras", "horovod", "pytest", "_pytest", "pip", "sklearn", "tests"}
+    assert not any("/etl/report" in name for name in names)
     assert not any(name.endswith((".pyx", ".pyi", ".h")) or "/tests/" in name for name in names)
     assert {(member.uid, member.gid, member.uname, member.gname, member.mtime) for member in members} == {
         (0, 0, "", "", 0)
