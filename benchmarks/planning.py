@@ -28,7 +28,7 @@ from etl.options import SHARD_OPTIONS, parse_values
 from etl.planning import make_plan
 from etl.publishing import json_bytes
 from etl.slices import slice_names
-from etl.stages import SLICES_FORMAT, slices_stage
+from etl.stages import NORMALIZED_FORMAT, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage import open_place
 
 SPLIT = parse_split("train=0.8,validation=0.1,test=0.1")
@@ -43,8 +43,14 @@ def write_normalized(folder: Path, parts: int, classes: int) -> None:
         records = int(by_label.sum())
         facts = {"part": f"pack-{number:05d}", "input": records, "records": records, "bytes": 40_000 * records}
         told.append({**facts, "removed": 0, "examples": {"": by_label.tolist()}})
-    marker = {"classes": [str(label) for label in range(classes)], "removed": None, "parts": told}
-    (folder / "normalized.json").write_bytes(json_bytes(marker))
+    marker = {
+        "format": NORMALIZED_FORMAT,
+        "classes": [str(label) for label in range(classes)],
+        "removed": None,
+        "parts": told,
+    }
+    (folder / "normalized").mkdir()
+    (folder / "normalized/dataset.json").write_bytes(json_bytes(marker))
 
 
 def write_manifest(folder: Path, slices: int) -> None:
@@ -63,7 +69,7 @@ def write_manifest(folder: Path, slices: int) -> None:
 
 
 def plan(folder: Path) -> int:
-    normalized = (open_place(str(folder)) / "normalized.json").read_json()
+    normalized = normalized_stage(open_place(str(folder))).read_marker()
     values = parse_values(SHARD_OPTIONS, {option.name: option.default for option in SHARD_OPTIONS})
     made = make_plan(open_place(str(folder)), {**values, "split": SPLIT}, normalized, None)
     return sum(len(json.dumps(line)) for line in made)

@@ -46,7 +46,7 @@ class Finished:
             raise UsageError(
                 f"{self.folder} holds no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
             )
-        return self._checked(self.marker, Generation.of_bytes(self.marker, self.marker.read_bytes()))
+        return self._checked(self.marker, Generation.read(self.marker))
 
     def find_generation(self, fingerprint: str) -> dict[str, Any] | None:
         """The marker with this fingerprint, the current one or one that was kept; None where there is none.
@@ -56,7 +56,7 @@ class Finished:
         kept = kept_place(self.folder, fingerprint)
         for place in (self.marker, kept):
             if place is not None and place.exists():
-                found = Generation.of_bytes(place, place.read_bytes())
+                found = Generation.read(place)
                 if found.fingerprint == fingerprint:
                     return self._checked(place, found).marker
         return None

@@ -102,7 +102,7 @@ def live_examples(part: Mapping[str, Any], classes: int) -> dict[str, list[int]]
     A part that was made when there were fewer classes has none of the later ones.
     """
     counts = live_facts(part)["examples"]
-    return {split: by_label + [0] * (classes - len(by_label)) for split, by_label in counts.items()}
+    return {split: [*by_label, *[0] * (classes - len(by_label))] for split, by_label in counts.items()}
 
 
 def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> Row:

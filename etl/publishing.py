@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -136,8 +137,9 @@ def json_bytes(value: object) -> bytes:
 
 
 def _json_text(value: object, depth: int) -> str:
+    value = value.tolist() if isinstance(value, array) else value
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    if not any(isinstance(child, dict | list | tuple) and child for child in children):
+    if not any(isinstance(child, dict | list | tuple | array) and child for child in children):
         return json.dumps(value, ensure_ascii=False)
     indent = "\n" + " " * (depth + 1)
     items = [_json_text(child, depth + 1) for child in children]
