@@ -138,6 +138,8 @@ def _speed(images: int, seconds: float) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
