@@ -19,12 +19,10 @@ from etl.inspection import inspect_slice
 from etl.options import (
     CLUSTER_PYTHON,
     DEFAULT_RUNNER,
-    DRY_RUN,
     ENVIRONMENT_OPTIONS,
     HADOOP_OPTIONS,
     INGEST_OPTIONS,
     JSON,
-    KEEP,
     NORMALIZE_OPTIONS,
     OVERWRITE,
     RUNNERS,
@@ -34,9 +32,9 @@ from etl.options import (
     click_options,
     command_line,
     parse_values,
-    positive,
 )
 from etl.places import default_data_place
+from etl.prune import PRUNE_OPTIONS
 from etl.prune import prune as run_prune
 from etl.storage import open_place
 from etl.summary import Summary
@@ -143,16 +141,17 @@ def verify(root: str, **values: Any) -> None:
 @cli.command(epilog="Example: ringslice prune data/flowers --keep 7 --dry-run")
 @root_argument
 @config_option
-@click_options((KEEP, DRY_RUN, JSON, *ENVIRONMENT_OPTIONS))
-def prune(root: str, keep: str | None, dry_run: bool, **values: Any) -> None:
+@click_options((*PRUNE_OPTIONS, JSON, *ENVIRONMENT_OPTIONS))
+def prune(root: str, **values: Any) -> None:
     """Remove all slices but the newest and those that a run names, and what only they were made from.
 
     What is removed: ROOT/slices/NAME and ROOT/verified/NAME, then the generations of normalized and raw that nothing
     which stays was made from, with the packs and parts that only they name.
     """
-    if keep is None:
+    parsed = parse_values(PRUNE_OPTIONS, values)
+    if parsed["keep"] is None:
         raise UsageError("give --keep N: how many of the newest slices are to stay")
-    run_prune(open_place(root), positive(keep), dry_run).show(values["json"])
+    run_prune(open_place(root), parsed["keep"], parsed["dry_run"]).show(values["json"])
 
 
 @cli.command(epilog="Example: ringslice report data/flowers -o flowers.html")

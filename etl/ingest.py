@@ -38,7 +38,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     Raises UsageError where there is no source or the root holds another dataset, DataError where a file changes
     while it is read.
     """
-    stage = raw_stage(root)
+    stage, run = raw_stage(root), Run(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     source = open_source(source_place, values["split_folders"], parent.marker["classes"] if parent else ())
     joined = _join(source, values["columns"])
@@ -51,14 +51,13 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         looked = not (are_known(stage, listing, parent.fingerprint) and parent.marker["input"] == identity["input"])
         found = compare(source, root, parent.marker, Versions.read(stage, source.images)) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
-    run = Run(source=str(source_place), packed=len(found.plan.unpacked), removed=found.missing + found.changed)
+    run.note(packed=len(found.plan.unpacked), removed=found.missing + found.changed, reused=len(found.plan.kept))
     try:
         changed = parent is not None and not found.is_the_same
         renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed)
         done = stage.begin(identity, overwrite, listing, renewal=renewal) is State.DONE
         if not done:
             marker = _write(stage, source, parent, found, identity)
-            run.note(reused=len(found.plan.kept))
             stage.commit(marker, run, _versions(source, listing, fingerprint_of(json_bytes(marker))))
         elif parent is not None and looked:
             _note_versions(stage, parent.fingerprint, _versions(source, listing, parent.fingerprint))

@@ -69,8 +69,6 @@ DEFAULT_RUNNER = "local"
 
 OVERWRITE = Option("--overwrite", "Replace what another configuration or input left there.", parse=None)
 JSON = Option("--json", "Print the summary as JSON on standard output.", parse=None)
-KEEP = Option("--keep", "So many of the newest slices stay, and all that a run names.", positive, metavar="N")
-DRY_RUN = Option("--dry-run", "Remove nothing; tell what would be removed.", parse=None)
 
 ENVIRONMENT_OPTIONS = (
     Option(

@@ -12,6 +12,7 @@ from typing import Any
 from etl.claims import BusyError
 from etl.earlier import finished_at, finished_slices
 from etl.generations import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
+from etl.options import Option, positive
 from etl.packs import PACK_FOLDERS, pack_files
 from etl.parts import PART_FOLDERS, part_files
 from etl.progress import tell
@@ -19,6 +20,10 @@ from etl.stages import WORK_FOLDER, Stage, normalized_stage, raw_stage, slices_s
 from etl.storage import Place
 from etl.summary import Summary
 
+PRUNE_OPTIONS = (
+    Option("--keep", "So many of the newest slices stay, and all that a run names.", positive, metavar="N"),
+    Option("--dry-run", "Remove nothing; tell what would be removed.", parse=None),
+)
 RUN_SLICES_FILE = "slices.json"  # in a run's work folder: the fingerprint of the slices that its trainer reads
 
 

@@ -48,20 +48,20 @@ class Summary:
 
 def ingest_summary(stage: Stage, already_done: bool = False) -> Summary:
     """What a finished ``raw`` tells."""
-    marker, run = stage.read_marker(), {} if already_done else stage.read_run()
+    marker, run = stage.read_marker(), stage.read_run()
     counts = marker["counts"]
-    packed = run.get("packed", 0)
+    packs = len(marker["packs"])
     facts = {
         "images": counts["images"],
-        "newly_packed": packed,
-        "removed_or_changed": run.get("removed", 0),
+        "newly_packed": 0 if already_done else run.get("packed", 0),
+        "removed_or_changed": 0 if already_done else run.get("removed", 0),
         "classes": len(marker["classes"]),
         "skipped_files": counts["skipped"],
         "source_splits": counts["by_split"],
-        "packs": len(marker["packs"]),
-        "reused_packs": run.get("reused", len(marker["packs"])),
+        "packs": packs,
+        "reused_packs": packs if already_done else run.get("reused", 0),
         "bytes": counts["bytes"],
-        **_speed(packed, run.get("seconds", 0.0)),
+        **_speed(run.get("packed", 0), run.get("seconds", 0.0)),
     }
     rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
     return Summary(stage.name, str(stage.folder), already_done, facts, [("images by class", ["class", "images"], rows)])
@@ -69,19 +69,19 @@ def ingest_summary(stage: Stage, already_done: bool = False) -> Summary:
 
 def normalize_summary(stage: Stage, already_done: bool = False) -> Summary:
     """What a finished ``normalized`` tells."""
-    marker, run = stage.read_marker(), {} if already_done else stage.read_run()
+    marker, run = stage.read_marker(), stage.read_run()
     counts = marker["counts"]
-    decoded = run.get("decoded", 0)
+    parts = len(marker["parts"])
     facts = {
         "images": counts["input"],
         "good": counts["good"],
         "rejects": counts["rejects"],
         "rejects_by_reason": counts["rejects_by_reason"],
-        "decoded": decoded,
-        "parts": len(marker["parts"]),
-        "reused_parts": run.get("reused", len(marker["parts"])),
+        "decoded": 0 if already_done else run.get("decoded", 0),
+        "parts": parts,
+        "reused_parts": parts if already_done else run.get("reused", 0),
         "bytes": counts["bytes"],
-        **_speed(decoded, run.get("seconds", 0.0)),
+        **_speed(run.get("decoded", 0), run.get("seconds", 0.0)),
     }
     rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
     return Summary(
@@ -138,6 +138,8 @@ def _speed(images: int, seconds: float) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 

@@ -20,7 +20,7 @@ from etl.packs import plan_packs
 from etl.renewal import NO_IMAGE, plan_renewal
 from etl.sources import SourceImage
 from etl.stages import raw_stage
-from etl.storage import open_place
+from etl.storage import Place, open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.test_ingest import write_idx
 
@@ -354,3 +354,21 @@ def test_another_source_is_refused_and_nothing_is_touched(make_tree: TreeMaker, 
     renew(moved, root, max_removed=1)
     assert marker_of(root)["classes"] == ["a", "z"]
     require_same(root, moved)
+
+
+def test_a_renewal_on_any_root(root: Place, make_tree: TreeMaker) -> None:
+    source = make_tree({"a": 20})
+    stage = raw_stage(root)
+    ingest(open_place(str(source)), root, VALUES)
+    first, before = stage.fingerprint(), stage.read_marker()
+    (source / "a/000.png").unlink()
+    (source / "a/new.png").write_bytes(b"new")
+    os.utime(source / "a/001.png", (1, 1))
+    for done in (False, True):
+        assert ingest(open_place(str(source)), root, VALUES).to_json()["already_done"] is done
+    assert stage.find_generation(first) == before
+    marker = stage.read_marker()
+    assert [pack["name"] for pack in marker["packs"][:-1]] == [pack["name"] for pack in before["packs"]]
+    assert Removed.read(root, marker).number("pack-00000") == 1
+    names = sorted(info.base_name for info in stage.folder.children())
+    assert names == ["dataset.json", "generations", "packs", "removed", "run.json", "versions.parquet"]
