@@ -9,21 +9,25 @@ from mapreduce.partition import PREFIX_BYTES, reducer_of
 ESCAPE = b"\x1b"
 _REPLACEMENTS = ((b"\n", ESCAPE + b"1"), (b"\r", ESCAPE + b"2"), (b"\t", ESCAPE + b"3"))
 _BREAKS = re.compile(b"[\n\r\t]")
-_BETWEEN = ESCAPE + ESCAPE
+_END = ESCAPE + ESCAPE
+_LETTERS = range(33, 127)  # what can be printed, without space; many, for a hash knows little more than the last one
 
 
 @functools.cache
-def bucket_key(bucket: int, buckets: int) -> bytes:
-    """The key of a bucket: Hadoop sends it to the reducer of that number, of ``buckets`` reducers."""
-    for number in itertools.count():
-        prefix = b"%0*x" % (PREFIX_BYTES, number)
-        if reducer_of(prefix, buckets) == bucket:
-            return b"%s-%d" % (prefix, bucket)
-    raise AssertionError
+def bucket_keys(buckets: int) -> list[bytes]:
+    """The keys of buckets, by number: Hadoop sends each to the reducer of its number, of ``buckets`` reducers."""
+    keys: dict[int, bytes] = {}
+    for letters in itertools.product(_LETTERS, repeat=PREFIX_BYTES):
+        prefix = bytes(letters)
+        bucket = reducer_of(prefix, buckets)
+        keys.setdefault(bucket, b"%s-%d" % (prefix, bucket))
+        if len(keys) == buckets:
+            return [keys[bucket] for bucket in range(buckets)]
+    raise ValueError(f"{buckets} buckets are more than there are keys for")
 
 
 def bucket_number(key: bytes) -> int:
-    """Inverse of `bucket_key`."""
+    """The bucket that a key is one of."""
     return int(key.rpartition(b"-")[2])
 
 
@@ -45,20 +49,20 @@ def unescape(data: bytes) -> bytes:
 class TextsProtocol:
     """An mrjob protocol for a bucket's key and a tuple of texts, which all of is sorted by.
 
-    The line is ``key TAB texts`` in UTF-8, two ESC between texts: after escaping no text holds two. So sorted lines are
-    sorted by the texts, one after the other, and those that begin alike come together.
+    The line is ``key TAB texts`` in UTF-8, two ESC after each text: after escaping no text holds two. So in sorted
+    lines those that begin with the same texts come together, and texts without control characters are in order.
     """
 
     def read(self, line: bytes) -> tuple[bytes, tuple[str, ...]]:
         key, joined = line.split(b"\t")[:2]  # Hadoop puts an empty value after it
-        texts = joined.split(_BETWEEN)
-        if joined.count(ESCAPE) > 2 * (len(texts) - 1):  # else nothing was escaped, which is the rule
+        texts = joined.split(_END)[:-1]
+        if joined.count(ESCAPE) > 2 * len(texts):  # else nothing was escaped, which is the rule
             texts = [unescape(text) for text in texts]
         return key, tuple(text.decode() for text in texts)
 
     def write(self, key: bytes, value: tuple[str, ...]) -> bytes:
-        texts = [text.encode() for text in value]
-        joined = _BETWEEN.join(texts)
-        if joined.count(ESCAPE) > 2 * (len(texts) - 1) or _BREAKS.search(joined):
-            joined = _BETWEEN.join(map(escape, texts))
+        texts = [text.encode() for text in (*value, "")]
+        joined = _END.join(texts)
+        if joined.count(ESCAPE) > 2 * len(value) or _BREAKS.search(joined):
+            joined = _END.join(map(escape, texts))
         return key + b"\t" + joined

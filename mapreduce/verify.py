@@ -35,7 +35,7 @@ from etl.verify import (
 )
 from etl.verify_lines import SLICES
 from etl.verify_task import TaskCheck
-from mapreduce.buckets import TextsProtocol, bucket_key, bucket_number
+from mapreduce.buckets import TextsProtocol, bucket_keys, bucket_number
 from mapreduce.partition import PARTITIONER, PROPERTIES
 from mapreduce.stagejob import StageJob, main
 from mapreduce.work import Work, worthwhile_tasks
@@ -57,7 +57,7 @@ class Verify(StageJob):
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, Line]]:
         """From a line of slices, parts or files: check them, and send what is to be judged."""
         buckets = self.job["buckets"]
-        keys = [bucket_key(number, buckets) for number in range(buckets)]
+        keys = bucket_keys(buckets)
         sent = [0] * buckets
         check = TaskCheck(self.job)
         for line in check.lines(task):
