@@ -111,7 +111,7 @@ def decide(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]]
 
 def _gather(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]]) -> _Images:
     images = _Images()
-    import pyarrow.compute as pc  # a quarter of the time that a task, which needs none of it, takes to start
+    import pyarrow.compute as pc  # a quarter of what a task takes to start, which needs none of it
 
     collected: dict[str, list[npt.NDArray[np.generic]]] = {"fates": [], "labels": [], "numbers": [], "groups": []}
     contents: list[npt.NDArray[np.bytes_]] = []

@@ -36,7 +36,7 @@ from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage
 from etl.storage import Place, open_place
 from etl.summary import Summary
-from mapreduce.local_job import DRIVER_PID, end_with_driver, run_here
+from mapreduce.local_job import DRIVER_PID, LocalRunner, end_with_driver, run_here
 from mapreduce.work import JOB_FILE, Work, showing_progress
 
 if TYPE_CHECKING:  # a task starts without them, the driver imports them where it needs them
@@ -187,11 +187,11 @@ class StageJob(MRJob, ABC):
         return "org.apache.hadoop.mapred.lib.NLineInputFormat" if self.options.runner == HADOOP else None
 
     def _runner_class(self) -> type:
-        if self.options.runner != HADOOP:
-            return super()._runner_class()
-        from mapreduce.yarn_runner import YarnRunner
+        if self.options.runner == HADOOP:
+            from mapreduce.yarn_runner import YarnRunner
 
-        return YarnRunner
+            return YarnRunner
+        return LocalRunner if self.options.runner == "local" else super()._runner_class()
 
 
 def main(job_class: type[StageJob]) -> NoReturn:
