@@ -13,7 +13,6 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.dealing import PartCounts
@@ -112,6 +111,8 @@ def decide(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]]
 
 def _gather(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]]) -> _Images:
     images = _Images()
+    import pyarrow.compute as pc  # a quarter of what a task takes to start, which needs none of it
+
     collected: dict[str, list[npt.NDArray[np.generic]]] = {"fates": [], "labels": [], "numbers": [], "groups": []}
     contents: list[npt.NDArray[np.bytes_]] = []
     removed = pa.array(sorted(rules.removed), pa.string())
@@ -145,6 +146,8 @@ def _gather(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]
 
 def _number_groups(column: str, rows: pa.Table, fates: Fates, names: dict[str, int]) -> npt.NDArray[np.int32]:
     """The number of each row's group, in the order they first come; -1 for a row that is left out."""
+    import pyarrow.compute as pc
+
     values = pc.map_lookup(rows["columns"], pa.scalar(column), "first").to_pylist()
     numbers = np.full(len(rows), -1, dtype=np.int32)
     for place in np.flatnonzero(fates != LEFT_OUT).tolist():

@@ -3,11 +3,10 @@
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 LOG_INTERVAL_S = 10.0
 
@@ -30,18 +29,8 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._started = self._told = time.monotonic()
-        console = Console(stderr=True)
-        if console.is_terminal and not self.quiet:
-            columns = (
-                TextColumn("{task.description:<10}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn(self.unit),
-                TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-            )
-            self._rich = RichProgress(*columns, console=console, transient=True)
+        if sys.stderr.isatty() and not self.quiet:
+            self._rich = _open_bar(self.unit)
             self._task = self._rich.add_task(self.stage, total=self.total, note="")
             self._rich.start()
         elif self.ends:
@@ -80,3 +69,20 @@ class Progress:
 def tell(stage: str, line: str) -> None:
     """One line about a stage, on standard error."""
     print(f"ringslice {stage}: {line}", file=sys.stderr, flush=True)
+
+
+def _open_bar(unit: str) -> "RichProgress":
+    # imported only here, for most processes that import this module are tasks, and show nothing
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description:<10}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn(unit),
+        progress.TextColumn("{task.fields[note]}"),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    return progress.Progress(*columns, console=Console(stderr=True), transient=True)

@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from etl.stages import Stage
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MOST_ROWS = 24
 
@@ -30,6 +30,10 @@ class Summary:
         if as_json:
             print(json.dumps(self.to_json(), ensure_ascii=False), flush=True)
             return
+        # imported only here, for most processes that import this module are tasks, and show nothing
+        from rich.console import Console
+        from rich.table import Table
+
         console = Console(width=None if Console().is_terminal else 100)
         facts = Table(
             title=f"{self.stage}: {'was done before' if self.already_done else 'done'}",
@@ -143,7 +147,9 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def _shortened_table(title: str, columns: list[str], rows: list[list[Any]]) -> Table:
+def _shortened_table(title: str, columns: list[str], rows: list[list[Any]]) -> "Table":
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

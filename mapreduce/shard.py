@@ -18,7 +18,7 @@ from etl.config import ShardConfig
 from etl.dealing import Dealing, Strata
 from etl.earlier import find_earlier
 from etl.manifest import build_manifest
-from etl.options import HADOOP, SHARD_OPTIONS
+from etl.options import SHARD_OPTIONS
 from etl.parts import read_rows
 from etl.pixel_sums import PixelSums
 from etl.planning import Plan, deal_rows, make_plan
@@ -30,7 +30,7 @@ from etl.storage import Place, open_place
 from etl.summary import Summary, shard_summary
 from mapreduce.shuffle import ShuffleJob
 from mapreduce.stagejob import main
-from mapreduce.transport import COLUMNS, pick
+from mapreduce.transport import COLUMNS, TRANSPORTS, pick
 from mapreduce.work import Work, worthwhile_tasks
 
 SUMS_FOLDER = "sums"  # below the work folder: for each part that a mapper is done with its training pixels' sums
@@ -100,13 +100,14 @@ class Shard(ShuffleJob):
         self._slices = [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
         folder = self.stage.folder
         todo = [number for number, (_, name, _) in enumerate(self._slices) if not facts_place(folder, name).exists()]
-        tasks = worthwhile_tasks(sum(part["bytes"] for part in self._normalized["parts"]), sum(records))
         if plan.decided:
             tables.write_tables(self.stage.work / FATES_FILE, self.stage.attempts, tables.FATES, plan.decided.tables())
-        job = self._describe_job(root, plan, todo, min(tasks, len(todo)) if runner == HADOOP else 1)
-        return Work(job, plan if todo else [], tasks, sum(records), self._watch)
+        job = self._describe_job(root, plan, todo, pick(root, runner))
+        return Work(job, plan if todo else [], job["mappers"], sum(records), self._watch)
 
-    def _describe_job(self, root: Place, plan: Plan, todo: list[int], reducers: int) -> dict[str, Any]:
+    def _describe_job(self, root: Place, plan: Plan, todo: list[int], transport: str) -> dict[str, Any]:
+        size = sum(part["bytes"] for part in self._normalized["parts"])
+        records = sum(records for _, _, records in self._slices)
         return {
             "stage": "shard",
             "root": root.uri,
@@ -118,8 +119,9 @@ class Shard(ShuffleJob):
             "counts": plan.dealing.plan.counts.tolist(),
             "slices": self._slices,
             "todo": todo,
-            "transport": pick(root, self.options.runner),
-            "reducers": reducers,
+            "transport": transport,
+            "mappers": worthwhile_tasks(size, records, TRANSPORTS[transport].SENT),
+            "reducers": min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo))),
         }
 
     def finish(self) -> None:

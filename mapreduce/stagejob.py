@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
@@ -36,10 +36,11 @@ from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage
 from etl.storage import Place, open_place
 from etl.summary import Summary
-from mapreduce.local_job import DRIVER_PID, end_with_driver, run_here
+from mapreduce.local_job import DRIVER_PID, LocalRunner, end_with_driver, run_here
 from mapreduce.work import JOB_FILE, Work, showing_progress
-from mapreduce.yarn_job import ClusterOptions, YarnJob, arguments
-from mapreduce.yarn_runner import YarnRunner
+
+if TYPE_CHECKING:  # a task starts without them, the driver imports them where it needs them
+    from mapreduce.yarn_job import YarnJob
 
 REPORT_INTERVAL_S = 5.0
 
@@ -143,13 +144,17 @@ class StageJob(MRJob, ABC):
         with showing_progress(work), self._tasks(work, self._open_job_file(work), []) as job:
             return run_here(job)
 
-    def _yarn_job(self) -> YarnJob:
+    def _yarn_job(self) -> "YarnJob":
+        from mapreduce.yarn_job import ClusterOptions, YarnJob
+
         asked = parse_values(HADOOP_OPTIONS, vars(self.options))
         job = YarnJob(self.stage, ClusterOptions(**asked, python_bin=self.options.python_bin))
         job.check()
         return job
 
-    def _run_on_yarn(self, work: Work, yarn_job: YarnJob) -> dict[str, Any]:
+    def _run_on_yarn(self, work: Work, yarn_job: "YarnJob") -> dict[str, Any]:
+        from mapreduce.yarn_job import arguments
+
         with showing_progress(work, lambda: yarn_job.note):
             if running := yarn_job.running():
                 yarn_job.join(running)
@@ -182,7 +187,11 @@ class StageJob(MRJob, ABC):
         return "org.apache.hadoop.mapred.lib.NLineInputFormat" if self.options.runner == HADOOP else None
 
     def _runner_class(self) -> type:
-        return YarnRunner if self.options.runner == HADOOP else super()._runner_class()
+        if self.options.runner == HADOOP:
+            from mapreduce.yarn_runner import YarnRunner
+
+            return YarnRunner
+        return LocalRunner if self.options.runner == "local" else super()._runner_class()
 
 
 def main(job_class: type[StageJob]) -> NoReturn:

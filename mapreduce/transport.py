@@ -15,7 +15,7 @@ import binascii
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from etl.storage import Place
 from etl.tables import Table
 from etl.tfrecord import open_record
 from mapreduce.partition import partition_prefix
+from mapreduce.work import TaskSize
 
 REFERENCES, RECORDS, LINES = "references", "records", "lines"
 COLUMNS = ("key", "offset", "size", "crc32c", "sha256")  # of a part's rows, that `Transport.send` needs
@@ -48,6 +49,10 @@ def pick(root: Place, runner: str) -> str:
 
 class Transport(ABC):
     """What travels for an example, between `send` and `receive`, and under which key."""
+
+    # what a mapper sends, and what a reducer receives, is worth a task
+    SENT: ClassVar[TaskSize]
+    RECEIVED: ClassVar[TaskSize]
 
     @abstractmethod
     def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
@@ -90,6 +95,9 @@ class _Reference(NamedTuple):
 
 class References(Transport):
     """Where the records lie."""
+
+    SENT = TaskSize(1 << 40, 50_000)  # it reads rows alone
+    RECEIVED = TaskSize(128 << 20, 50_000)
 
     def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         chosen = rows.filter(wanted)
@@ -137,6 +145,8 @@ class _Bytes(Transport):
 class Lines(_Bytes):
     """The records in base64."""
 
+    SENT = RECEIVED = TaskSize(64 << 20, 20_000)
+
     def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         for value in super().send(normalized, part, rows, wanted):
             yield binascii.b2a_base64(value, newline=False)
@@ -147,6 +157,11 @@ class Lines(_Bytes):
 
 class Records(_Bytes):
     """The records as they are, under keys that Hadoop's partitioner sends to the reducer they are for."""
+
+    # A task's JVM and Python take 3 s of processor time to start, and 1 s for each 100 MB. What is sent fits into the
+    # sort buffer of a container of the default size.
+    SENT = TaskSize(384 << 20, 200_000)
+    RECEIVED = TaskSize(512 << 20, 200_000)
 
     def key(self, number: int, reducer: int, reducers: int) -> bytes:
         return partition_prefix(reducer, reducers) + _NUMBER.pack(number)

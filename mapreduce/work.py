@@ -11,14 +11,22 @@ from etl.progress import Progress
 
 JOB_FILE = "job.json"
 POLL_INTERVAL_S = 0.5
-# What makes a task worth the seconds that a container's JVM and Python take to start.
-TASK_BYTES = 64 << 20
-TASK_IMAGES = 20_000
 
 
-def worthwhile_tasks(size_bytes: int, images: int) -> int:
-    """Into how many tasks so much work is cut on a cluster."""
-    return max(1, round(size_bytes / TASK_BYTES + images / TASK_IMAGES))
+@dataclass(frozen=True)
+class TaskSize:
+    """What makes a task worth the seconds that it takes to start, with its container's JVM where it has one."""
+
+    size_bytes: int
+    images: int
+
+
+DECODING = TaskSize(64 << 20, 20_000)
+
+
+def worthwhile_tasks(size_bytes: int, images: int, task: TaskSize = DECODING) -> int:
+    """Into how many tasks so much work is cut."""
+    return max(1, round(size_bytes / task.size_bytes + images / task.images))
 
 
 class Lines(Protocol):

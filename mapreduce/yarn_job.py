@@ -21,6 +21,7 @@ from etl.stages import Stage
 from etl.storage import READ_BUFFER_BYTES, Place, open_place
 from etl.yarn import Application, FailedAttempt, ResourceManager
 from mapreduce.archive import cached_archive
+from mapreduce.local_job import QUICK_START
 from mapreduce.work import JOB_FILE, POLL_INTERVAL_S
 
 PACKED_PYTHON = "env/bin/python"
@@ -243,7 +244,7 @@ def arguments(options: ClusterOptions, stage: Stage, tasks_folder: Place) -> lis
     os.environ.setdefault("JAVA_HOME", str(java_home()))
     words = ["--hadoop-bin", hadoop_command(), "--hadoop-streaming-jar", str(streaming_jar())]
     passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
-    for name, value in {**passed, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}.items():
+    for name, value in {**passed, **QUICK_START, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}.items():
         words += ["--cmdenv", f"{name}={value}"]
     if options.python_bin is None:
         words += ["--python-bin", PACKED_PYTHON, "--archives", f"{upload_python(stage.name)}#env"]
