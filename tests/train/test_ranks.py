@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import REPOSITORY, contents, environment, failed, horovodrun, ringslice, run, succeeded
+from tests.inline import shard_here
 
 SCRIPT = "tests/train/same_steps.py"
 Weights = list[npt.NDArray[np.float32]]
@@ -175,6 +177,20 @@ def test_a_users_own_model_trains(digits_root: Path, tmp_path: Path) -> None:
     told = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
     assert told["model"] == "mine:linear"
     assert told["test_accuracy"] > 0.8
+
+
+def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(digits_root / "normalized", root / "normalized")
+    shard_here(root, "--workers", 4, "--groups", 2, "--slices", 4)
+    words = ("train/main.py", "--data", root, "--model", "mlp", "--epochs", 1, "--audit")
+    failed(run(*words, "--group", 2), 2, "--group 2: these slices have the groups 0 to 1")
+    succeeded(run(*words, "--group", 1, "--run", "second"))
+    told = json.loads((root / "slices/default/manifest.json").read_text())["splits"]["train"]["groups"][1]
+    rows = pq.read_table(root / "slices/default/examples.parquet", columns=["key", "slice"]).to_pylist()
+    keys = (root / "runs/second/audit/epoch-0001-rank-0000.txt").read_text().splitlines()
+    assert sorted(keys) == sorted(row["key"] for row in rows if "/group-1/" in row["slice"])
+    assert len(keys) == told["records"]
 
 
 def test_the_demo_reaches_its_accuracy_on_two_ranks(digits_root: Path, tmp_path: Path) -> None:
