@@ -16,9 +16,9 @@ from etl.manifest import BLOCKS
 from etl.pictures import picture_of
 from etl.provenance import trace
 from etl.publishing import publish_bytes, replace_bytes
+from etl.records import Record
 from etl.slice_files import RecordFile, open_record_file
 from etl.storage import Place, open_place
-from etl.tfrecord import Record
 
 FIRST_EXAMPLES = 5
 SHOWN_VALUES = 8

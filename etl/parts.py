@@ -19,8 +19,8 @@ from etl.example import ImageExample, serialize
 from etl.images import Normalized, Reject, normalize_image
 from etl.packs import TarWriter, content_sha256, pack_places
 from etl.publishing import OutputFile, publishing
+from etl.records import frame, read_records
 from etl.storage import Place
-from etl.tfrecord import frame, read_records
 
 PART_FOLDERS = ("parts", "rejects")
 

@@ -15,10 +15,10 @@ from etl.example import parse
 from etl.live import Removed, live_rows
 from etl.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE
 from etl.parts import read_rows, records_place
+from etl.records import index_bytes, read_records
 from etl.replanning import plan_again
 from etl.slices import BlockCounter, DealtExample
 from etl.storage import Place
-from etl.tfrecord import index_bytes, read_records
 from etl.verify import Target
 
 OPEN_FILES = 64

@@ -15,9 +15,9 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.example import parse
+from etl.records import ByteReader, Record, index_bytes, read_records
 from etl.slices import BlockCounter
 from etl.storage import Place
-from etl.tfrecord import ByteReader, Record, index_bytes, read_records
 from etl.verification import INDEX, MANIFEST, SLICE, TABLE, Finding
 
 EXAMPLES, BLOCKS = "examples.parquet", "blocks.parquet"

@@ -13,9 +13,9 @@ from etl.errors import DataError, UsageError
 from etl.generations import kept_generations
 from etl.manifest import read_manifest
 from etl.parts import records_place, rows_place
+from etl.records import Record, index_bytes, parse_index, read_records
 from etl.stages import Stage, normalized_stage, slices_stage_in
 from etl.storage import Place, open_place
-from etl.tfrecord import Record, index_bytes, parse_index, read_records
 
 ENDINGS = (".tfrecord", ".idx", ".parquet")
 MOST_LEVELS = 4  # of folders between a slice and its manifest, that folder counted

@@ -11,10 +11,10 @@ from etl import tables
 from etl.errors import DataError
 from etl.example import parse
 from etl.publishing import OutputFile, publish_bytes, publishing
+from etl.records import frame, index_bytes
 from etl.shares import worker_of
 from etl.stages import WORK_FOLDER
 from etl.storage import Place
-from etl.tfrecord import frame, index_bytes
 
 # A block is a run of neighbouring records: the unit of reading, of checking and of the shuffle of an epoch.
 BLOCK_BYTES = 1 << 20

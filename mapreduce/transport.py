@@ -24,10 +24,10 @@ from etl.errors import DataError
 from etl.options import HADOOP
 from etl.parts import read_part, records_place
 from etl.ranges import LocalFiles, looking_ahead
+from etl.records import open_record
 from etl.slices import DealtExample
 from etl.storage import Place
 from etl.tables import Table
-from etl.tfrecord import open_record
 from mapreduce.partition import partition_prefix
 from mapreduce.work import TaskSize
 

@@ -17,8 +17,8 @@ from etl import tables
 from etl.errors import DataError, EnvironmentFailure
 from etl.manifest import BLOCKS_FILE, Manifest, Slice
 from etl.permute import Integers
+from etl.records import FOOTER_BYTES, HEADER_BYTES, parse_index
 from etl.storage import Place
-from etl.tfrecord import FOOTER_BYTES, HEADER_BYTES, parse_index
 from train.order import EpochOrder, Interval, Steps, Stretch, share
 
 

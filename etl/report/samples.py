@@ -15,10 +15,10 @@ from etl.example import parse
 from etl.live import Removed, live_facts
 from etl.parts import rejects_places
 from etl.pictures import picture_of
+from etl.records import read_records
 from etl.report.sources import choose
 from etl.report.thumbnails import Picture, thumbnail
 from etl.storage import Place
-from etl.tfrecord import read_records
 
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
 PICTURES_OF_A_CLASS = 8

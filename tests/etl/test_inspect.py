@@ -17,8 +17,8 @@ from PIL import Image
 from etl.errors import DataError, UsageError
 from etl.example import parse
 from etl.inspection import inspect_example, inspect_file, inspect_slice
+from etl.records import read_records
 from etl.slice_files import open_record_file
-from etl.tfrecord import read_records
 from tests.conftest import TreeMaker, failed, ringslice, succeeded
 from tests.inline import ingest_here, normalize_here, shard_here
 

@@ -12,10 +12,10 @@ import pytest
 
 from etl import tables
 from etl.example import ImageExample, serialize
+from etl.records import index_bytes, read_records
 from etl.slice_check import check_slice
 from etl.slices import blocks_place, facts_place, write_slice
 from etl.storage import Place, open_place
-from etl.tfrecord import index_bytes, read_records
 from etl.verification import INDEX, MANIFEST, SLICE, TABLE
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}

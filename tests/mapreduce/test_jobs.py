@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.example import parse
+from etl.records import read_records
 from etl.slices import order_key
-from etl.tfrecord import read_records
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.shuffle import read_pairs, write_pair

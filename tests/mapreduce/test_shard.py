@@ -14,9 +14,9 @@ import pytest
 from tfrecord.reader import tfrecord_loader
 
 from etl.manifest import Manifest, read_manifest
+from etl.records import read_records
 from etl.stages import slices_stage
 from etl.storage import open_place
-from etl.tfrecord import read_records
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.conftest import REPOSITORY, TreeMaker

@@ -13,9 +13,9 @@ from etl import ranges
 from etl.errors import DataError
 from etl.parts import read_rows, records_place
 from etl.ranges import LocalFiles, looking_ahead
+from etl.records import read_records
 from etl.slices import DealtExample
 from etl.storage import Place, open_place
-from etl.tfrecord import read_records
 from mapreduce.shuffle import LineProtocol, read_pairs, write_pair
 from mapreduce.transport import COLUMNS, LINES, RECORDS, REFERENCES, TRANSPORTS, Transport, pick
 
