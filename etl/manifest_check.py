@@ -1,7 +1,7 @@
 """What a manifest says, against itself, against what lies beside it and against what was counted."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +87,38 @@ def class_count_faults(stage: Stage, counted: Iterator[pa.Table]) -> Iterator[Fi
     except (DataError, FileNotFoundError) as error:
         line = f"{place} is missing" if isinstance(error, FileNotFoundError) else str(error)
         yield Finding(TABLE, CLASS_COUNTS_FILE, line)
+
+
+def balance_faults(manifest: Manifest, counted: Iterable[pa.Table]) -> Iterator[Finding]:
+    """Splits whose slices differ by more than one example, or, where stratified, by more than one of a class.
+
+    ``counted`` are rows of the table of class counts.
+    """
+    for split, told in manifest["splits"].items():
+        sizes = [each["records"] for each in told["slices"]]
+        if max(sizes) - min(sizes) > 1:
+            yield _imbalance(f"slices of {split} have {min(sizes)} to {max(sizes)} examples")
+    if manifest["config"]["partition"] != "stratified":
+        return
+    extremes: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for table in counted:
+        by_class = table.group_by(["split", "label"]).aggregate([("records", how) for how in ("min", "max", "count")])
+        for row in by_class.to_pylist():
+            least, most, number = extremes.get((row["split"], row["label"]), (row["records_min"], 0, 0))
+            extremes[row["split"], row["label"]] = (
+                min(least, row["records_min"]),
+                max(most, row["records_max"]),
+                number + row["records_count"],
+            )
+    for (split, label), (least, most, number) in sorted(extremes.items()):
+        everywhere = number == len(manifest["splits"][split]["slices"])
+        if most - (least if everywhere else 0) > 1:
+            name = manifest["classes"][label]
+            yield _imbalance(f"slices of {split} have {least if everywhere else 0} to {most} examples of class {name}")
+
+
+def _imbalance(what: str) -> Finding:
+    return Finding(MANIFEST, "manifest.json", f"the slices are not balanced: {what}")
 
 
 def sum_faults(manifest: Manifest, pixels: list[int], left_out: Mapping[str, int]) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.exactly_once import Pixels
 from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest
 from etl.manifest_check import (
+    balance_faults,
     class_count_faults,
     class_faults,
     dataset_faults,
@@ -236,8 +237,9 @@ class Collected:
                 by_class.setdefault(split, Counter()).update({int(label): count for label, count in counts.items()})
         yield from class_faults(self.target.manifest, by_class)
         places = [class_counts_place(self.results, line["line"]) for line in self.lines if line["kind"] == SLICES]
+        yield from balance_faults(self.target.manifest, map(tables.read_table, places))
         known = {(each.what, each.name) for each in files}
-        for finding in class_count_faults(self.target.slices, (tables.read_table(place) for place in places)):
+        for finding in class_count_faults(self.target.slices, map(tables.read_table, places)):
             if (finding.what, finding.name) not in known:
                 yield finding
 
