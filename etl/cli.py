@@ -16,6 +16,7 @@ from etl.entry import invoke
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.ingest import ingest as run_ingest
 from etl.inspection import inspect_slice
+from etl.option_kinds import Option, click_options, command_line, parse_values
 from etl.options import (
     CLUSTER_PYTHON,
     DEFAULT_RUNNER,
@@ -28,10 +29,6 @@ from etl.options import (
     RUNNERS,
     SHARD_OPTIONS,
     VERIFY_OPTIONS,
-    Option,
-    click_options,
-    command_line,
-    parse_values,
 )
 from etl.places import default_data_place
 from etl.prune import PRUNE_OPTIONS

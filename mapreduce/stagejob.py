@@ -19,19 +19,8 @@ from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
 
 from etl.errors import UsageError, end_process, run_reporting
-from etl.options import (
-    DEFAULT_RUNNER,
-    ENVIRONMENT_OPTIONS,
-    HADOOP,
-    HADOOP_OPTIONS,
-    JSON,
-    OVERWRITE,
-    RUNNERS,
-    Option,
-    add_arguments,
-    parse_values,
-    set_variables,
-)
+from etl.option_kinds import Option, add_arguments, parse_values, set_variables
+from etl.options import DEFAULT_RUNNER, ENVIRONMENT_OPTIONS, HADOOP, HADOOP_OPTIONS, JSON, OVERWRITE, RUNNERS
 from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage
 from etl.storage import Place, open_place
@@ -65,7 +54,7 @@ class StageJob(MRJob, ABC):
     def load_args(self, args: list[str]) -> None:
         super().load_args(args)
         self._arguments = list(args)
-        set_variables(vars(self.options))
+        set_variables(ENVIRONMENT_OPTIONS, vars(self.options))
         self._reported = time.monotonic()
         self.options.runner = self.options.runner or DEFAULT_RUNNER
         if self.options.job_file and len(self.options.args) == 2:  # ROOT and the work list: the list alone is input

@@ -6,7 +6,8 @@ import pytest
 
 from etl.errors import RingsliceError
 from etl.ingest import ingest
-from etl.options import INGEST_OPTIONS, parse_values
+from etl.option_kinds import parse_values
+from etl.options import INGEST_OPTIONS
 from etl.storage import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import click
 
 from etl.errors import UsageError
-from etl.options import ENVIRONMENT_OPTIONS, click_options
+from etl.option_kinds import click_options
+from etl.options import ENVIRONMENT_OPTIONS
 from train.main import loading, run_rank
 from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from etl.errors import UsageError
-from etl.options import ENVIRONMENT_OPTIONS, click_options
+from etl.option_kinds import click_options
+from etl.options import ENVIRONMENT_OPTIONS
 from etl.places import DATA_PLACE, default_data_place
 
 

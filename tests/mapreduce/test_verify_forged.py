@@ -12,10 +12,10 @@ from etl import tables
 from etl.example import parse, serialize
 from etl.manifest import build_manifest, read_manifest
 from etl.pixel_sums import PixelSums
+from etl.records import read_records
 from etl.slices import DealtExample, write_slice
 from etl.stages import Run, normalized_stage, slices_stage
 from etl.storage import open_place
-from etl.tfrecord import read_records
 from tests.mapreduce.test_verify import FIRST, SECOND, SLICES, TEST, root, source, verify, whole
 
 __all__ = ["root", "source", "whole"]  # fixtures

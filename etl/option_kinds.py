@@ -1,0 +1,154 @@
+"""What an option is, and how it comes to click, to argparse and to a child's command line, its values as text."""
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1. Raises ValueError."""
+    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+        raise ValueError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def fraction(text: str) -> float:
+    """A number from 0 to 1. Raises ValueError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text!r} is no fraction from 0 to 1")
+    return value
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: ``parse`` turns its text into a value and raises ValueError; without ``parse`` it is a flag.
+
+    With ``variable`` its value goes to that environment variable, for this process and all its children.
+    """
+
+    flag: str
+    help: str
+    parse: Callable[[str], Any] | None = str
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    variable: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+class _Text(click.ParamType[str]):
+    """An option's value: checked by its ``parse``, handed on as the text it was, for that is what a child is given."""
+
+    name = "text"
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            self._parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+def click_options(options: Iterable[Option]) -> Callable[[Any], Any]:
+    """A decorator that gives a click command these options; their values arrive as text (flags as bool)."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(list(options)):
+            command = _click_option(option)(command)
+        return command
+
+    return decorate
+
+
+def _click_option(option: Option) -> Callable[[Any], Any]:
+    def to_variable(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        del context, parameter
+        set_variables([option], {option.name: value})
+
+    to_environment: dict[str, Any] = {"expose_value": False, "callback": to_variable} if option.variable else {}
+    if option.parse is None:
+        return click.option(option.flag, is_flag=True, help=option.help, **to_environment)
+    if option.choices:
+        kind: click.ParamType[Any] = click.Choice(option.choices)
+    else:
+        kind = _Text(option.parse)
+    return click.option(
+        option.flag,
+        type=kind,
+        default=option.default,
+        show_default=option.default is not None,
+        metavar=option.metavar,
+        help=option.help,
+        **to_environment,
+    )
+
+
+def set_variables(options: Iterable[Option], values: Mapping[str, Any]) -> None:
+    """Set the environment variables of those ``options`` that were given among ``values``, by name."""
+    for option in options:
+        if option.variable and (value := values.get(option.name)):
+            os.environ[option.variable] = "1" if value is True else str(value)
+
+
+def add_arguments(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Give an argparse parser these options; their values arrive as text (flags as bool)."""
+    for option in options:
+        if option.parse is None:
+            parser.add_argument(option.flag, action="store_true", help=option.help)
+        else:
+            parser.add_argument(
+                option.flag,
+                type=_checked(option),
+                default=option.default,
+                choices=option.choices or None,
+                metavar=option.metavar if not option.choices else None,
+                help=option.help + (f" (default: {option.default})" if option.default is not None else ""),
+            )
+
+
+def _checked(option: Option) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        assert option.parse is not None
+        try:
+            option.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return check
+
+
+def parse_values(options: Iterable[Option], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by option name, each text turned into its value; options that were not given are None."""
+    parsed = {}
+    for option in options:
+        value = values.get(option.name)
+        parsed[option.name] = option.parse(value) if option.parse is not None and value is not None else value
+    return parsed
+
+
+def command_line(options: Iterable[Option], values: Mapping[str, Any]) -> list[str]:
+    """The words that give a child process the same values."""
+    words = []
+    for option in options:
+        value = values.get(option.name)
+        if option.parse is None:
+            words += [option.flag] if value else []
+        elif value is not None:
+            words += [f"{option.flag}={value}"]
+    return words
