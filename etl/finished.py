@@ -14,12 +14,16 @@ PLAN_FILE = "plan.json"
 
 @dataclass
 class Finished:
-    """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name."""
+    """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name.
+
+    ``elsewhere`` says what to do for a second one beside it.
+    """
 
     name: str
     folder: Place
     marker_name: str
     format: str
+    elsewhere: str = "use another place"
 
     @property
     def marker(self) -> Place:
@@ -83,5 +87,5 @@ class Finished:
         if what := difference(marker, identity):
             raise UsageError(
                 f"{self.folder} already holds another {self.name} ({what});"
-                " use another place, or --overwrite to replace it"
+                f" {self.elsewhere}, or --overwrite to replace it"
             )

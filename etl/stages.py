@@ -258,7 +258,8 @@ def slices_stage(root: Place, name: str) -> Stage:
 
 def slices_stage_in(folder: Place) -> Stage:
     """The slices in this folder."""
-    return Stage("shard", folder, "manifest.json", SLICES_FORMAT)
+    elsewhere = "give another --name (with --splits-from newest every image keeps its split)"
+    return Stage("shard", folder, "manifest.json", SLICES_FORMAT, elsewhere)
 
 
 def is_folder_name(name: str) -> bool:
