@@ -5,7 +5,7 @@ atomic step. So whoever is killed here leaves files that are either as damaged a
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,7 @@ class Repair:
         Raises EnvironmentFailure where another run is at work on the slices or on the normalised images.
         """
         before = len(self.repaired)
+        self._tidy()
         found = list(dict.fromkeys((each.what, each.name) for each in outcome.findings()))
         for thing in found:
             if thing in self.repaired:
@@ -106,6 +107,13 @@ class Repair:
                 self._repair_indexes([name for what, name in own if what == INDEX], attempts)
                 self._repair_tables([name for what, name in own if what == TABLE], attempts)
         return len(self.repaired) > before
+
+    def _tidy(self) -> None:
+        """Remove what a repair that died left behind, where nobody is at work."""
+        for stage in (self.target.slices, normalized_stage(self.target.root)):
+            if stage.marker.exists() and stage.work.exists() and not stage.plan.exists():
+                with suppress(EnvironmentFailure), holding(stage, stage.fingerprint()):
+                    pass
 
     def names(self) -> list[str]:
         """What was put right."""

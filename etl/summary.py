@@ -128,7 +128,7 @@ def verify_summary(stage: Stage, repaired: list[str] | None = None) -> Summary:
         "parts": counts.get("parts", 0),
         "findings": marker["findings_by_kind"],
         "duplicates": marker["duplicates"],
-        **({"repaired": repaired} if repaired is not None else {}),
+        **({"repaired": repaired or "nothing"} if repaired is not None else {}),
         "seconds": round(seconds, 1),
         "mb_per_s": round(read / seconds / 1e6) if seconds else None,
     }
