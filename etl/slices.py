@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from etl import tables
 from etl.errors import DataError
-from etl.example import parse
+from etl.example import parse_facts
 from etl.publishing import OutputFile, publish_bytes, publishing
 from etl.records import frame, index_bytes
 from etl.shares import worker_of
@@ -94,7 +94,7 @@ class _SliceWriter:
     def add(self, dealt: DealtExample) -> None:
         """Append an example."""
         data, source, sha256 = dealt
-        example = parse(data)
+        example = parse_facts(data)
         record, crc = frame(data)
         self.blocks.add(record, self.rows.rows, self._output.size_bytes)
         row = {

@@ -160,7 +160,7 @@ class Records(_Bytes):
 
     # A task's JVM and Python take 3 s of processor time to start, and 1 s for each 100 MB. What is sent fits into the
     # sort buffer of a container of the default size.
-    SENT = TaskSize(384 << 20, 200_000)
+    SENT = TaskSize(320 << 20, 200_000)
     RECEIVED = TaskSize(512 << 20, 200_000)
 
     def key(self, number: int, reducer: int, reducers: int) -> bytes:
