@@ -87,7 +87,7 @@ def test_the_whole_job(
         "epochs": 2,
         "min_accuracy": 0,
     }
-    done = airflow.dags_test(params, variables)
+    done = airflow.dags_test(params, variables, timeout_s=420)
     assert done.finished.returncode == 0, done.log
     assert done.states == dict.fromkeys(TASKS, "success")
     assert set(done.tries.values()) == {1}
