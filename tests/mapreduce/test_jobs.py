@@ -16,7 +16,7 @@ from etl.slices import order_key
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.shuffle import read_pairs, write_pair
-from mapreduce.transport import RECORDS, TRANSPORTS
+from mapreduce.transport import RECORDS, REFERENCES, TRANSPORTS
 from tests.conftest import TreeMaker, contents, failed, ringslice, run, succeeded
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
@@ -92,6 +92,20 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
     only.run_mapper()
     assert shuffled(only.stdout.getvalue(), transport) == sent[2:]
+
+
+@pytest.mark.parametrize(("wanted", "tasks"), [(None, 8), (1, 1), (3, 3), (100, 8)])
+def test_the_local_runner_cuts_as_many_tasks_as_the_job_says(wanted: int | None, tasks: int, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"%08d\tx\n" * 100 % tuple(range(100)))
+    words = ("-r", "local", "--no-conf", "--num-cores", "4", "--job-file", job_file(tmp_path, transport=REFERENCES))
+    with Shard([*words, str(lines)]).make_runner() as runner:
+        runner.mappers = runner.reducers = wanted
+        assert len(runner._split_mapper_input([str(lines)], 0)) == tasks
+        sorted_input = Path(runner._sorted_reducer_input_path(0))
+        sorted_input.parent.mkdir(parents=True)
+        shutil.copy(lines, sorted_input)
+        assert runner._split_reducer_input(0) == tasks
 
 
 @pytest.fixture
