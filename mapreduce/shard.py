@@ -108,6 +108,7 @@ class Shard(ShuffleJob):
     def _describe_job(self, root: Place, plan: Plan, todo: list[int], transport: str) -> dict[str, Any]:
         size = sum(part["bytes"] for part in self._normalized["parts"])
         records = sum(records for _, _, records in self._slices)
+        worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
         return {
             "stage": "shard",
             "root": root.uri,
@@ -121,7 +122,7 @@ class Shard(ShuffleJob):
             "todo": todo,
             "transport": transport,
             "mappers": worthwhile_tasks(size, records, TRANSPORTS[transport].SENT),
-            "reducers": min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo))),
+            "reducers": self.number_of_reducers(worthwhile),
         }
 
     def finish(self) -> None:

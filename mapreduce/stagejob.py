@@ -19,7 +19,7 @@ from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
 
 from etl.errors import UsageError, end_process, run_reporting
-from etl.option_kinds import Option, add_arguments, parse_values, set_variables
+from etl.option_kinds import Option, add_arguments, parse_values, positive, set_variables
 from etl.options import DEFAULT_RUNNER, ENVIRONMENT_OPTIONS, HADOOP, HADOOP_OPTIONS, JSON, OVERWRITE, RUNNERS
 from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # a task starts without them, the driver imports them where i
     from mapreduce.yarn_job import YarnJob
 
 REPORT_INTERVAL_S = 5.0
+REDUCES = "mapreduce.job.reduces"
 
 
 class StageJob(MRJob, ABC):
@@ -150,12 +151,23 @@ class StageJob(MRJob, ABC):
                 return yarn_job.facts()
             job_file = self._open_job_file(work)
             properties = yarn_job.options.jobconf(self.stage, yarn_job.tag, work.tasks, len(work.lines))
-            properties |= {"mapreduce.job.reduces": str(work.job["reducers"])} if "reducers" in work.job else {}
+            properties |= {REDUCES: str(work.job["reducers"])} if "reducers" in work.job else {}
             words = arguments(yarn_job.options, self.stage, job_file.parent)
             words += [f"-D{name}={value}" for name, value in properties.items()]
             with self._tasks(work, job_file, words) as job:
                 yarn_job.submit(job)
         return yarn_job.facts()
+
+    def number_of_reducers(self, worthwhile: int) -> int:
+        """As many as a property of Hadoop's asks for, else ``worthwhile``: keys are made for so many.
+
+        Raises UsageError where it asks for none.
+        """
+        asked = (self.options.jobconf or {}).get(REDUCES)
+        try:
+            return positive(asked) if asked and self.options.runner == HADOOP else worthwhile
+        except ValueError as error:
+            raise UsageError(f"-D {REDUCES}: {error}") from None
 
     def _open_job_file(self, work: Work) -> Place:
         job_file = self.stage.open_tasks() / JOB_FILE

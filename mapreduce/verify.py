@@ -111,9 +111,8 @@ class Verify(StageJob):
         splits = target.manifest["splits"].values()
         examples = sum(split["records"] for split in splits)
         tasks = worthwhile_tasks(sum(split["bytes"] for split in splits), examples)
-        buckets = max(
-            1, min(tasks if self._runner == HADOOP else 2 * (os.cpu_count() or 1), examples // BUCKET_EXAMPLES)
-        )
+        most = tasks if self._runner == HADOOP else 2 * (os.cpu_count() or 1)
+        buckets = self.number_of_reducers(max(1, min(most, examples // BUCKET_EXAMPLES)))
         job = {
             "stage": "verify",
             "root": target.root.uri,

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from etl.errors import DataError, UsageError
+from etl.manifest import with_checksum
+from etl.stages import SLICES_FORMAT
 from etl.storage import open_place
 from train import checkpoints
 from train.main import cores_of
@@ -102,7 +104,7 @@ def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
     ):
         folder = tmp_path / root / "slices" / name
         folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps({"format": "ringslice.slices/1"}))
+        (folder / "manifest.json").write_text(json.dumps(with_checksum({"format": SLICES_FORMAT})))
         (folder / "run.json").write_text(json.dumps({"finished": finished}))
     (tmp_path / "c" / "slices" / "unfinished").mkdir(parents=True)
     found = find_dataset(str(tmp_path), None)
