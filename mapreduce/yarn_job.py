@@ -65,7 +65,7 @@ class ClusterOptions:
     def memory_properties(self) -> dict[str, str]:
         """How a container's memory is shared between the JVM's heap, its sort buffer, and the task's Python."""
         heap = max(LEAST_HEAP_BYTES, self.task_memory - PYTHON_BYTES) >> 20
-        # what is young does not live, and the sort buffer or the fetched map outputs fill the rest: it need not grow
+        # what is young does not live, and the sort buffer takes most of the rest: it need not grow
         jvm = f"-Xmx{heap}m -Xms{heap}m -Xmn{heap // 8}m {QUICK_JVM}"
         return {
             "mapreduce.map.memory.mb": str(self.task_memory >> 20),
@@ -74,6 +74,8 @@ class ClusterOptions:
             "mapreduce.reduce.java.opts": jvm,
             "mapreduce.task.io.sort.mb": str(heap * 3 // 5),
             "mapreduce.map.sort.spill.percent": "0.95",
+            # what is fetched goes to disk all the same; with Hadoop's 0.7 it would fill the heap before
+            "mapreduce.reduce.shuffle.input.buffer.percent": "0.3",
         }
 
 
