@@ -15,6 +15,7 @@ from mrjob.step import StepFailedException
 
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure, RingsliceError, UsageError
 from etl.hadoop_site import hadoop_command, java_home, streaming_jar
+from etl.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.progress import tell
 from etl.publishing import publishing
 from etl.stages import Stage
@@ -64,7 +65,9 @@ class ClusterOptions:
 
     def memory_properties(self) -> dict[str, str]:
         """How a container's memory is shared between the JVM's heap, its sort buffer, and the task's Python."""
-        heap = max(LEAST_HEAP_BYTES, self.task_memory - PYTHON_BYTES) >> 20
+        settings = HdfsSettings.from_environment()
+        python = PYTHON_BYTES + (settings.heap_bytes // 2 if settings.driver == LIBHDFS else 0)  # it fills half of it
+        heap = max(LEAST_HEAP_BYTES, self.task_memory - python) >> 20
         # what is young does not live, and the sort buffer takes most of the rest: it need not grow
         jvm = f"-Xmx{heap}m -Xms{heap}m -Xmn{heap // 8}m {QUICK_JVM}"
         return {

@@ -3,6 +3,7 @@
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure
+from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS
 from etl.yarn import FailedAttempt
 from mapreduce.work import worthwhile_tasks
 from mapreduce.yarn_job import ClusterOptions, cause_of, cause_of_output
@@ -58,6 +59,12 @@ def test_a_container_has_room_for_python_and_jvm(memory: int, heap: int) -> None
     properties = options.memory_properties()
     assert properties["mapreduce.map.java.opts"].split()[0] == f"-Xmx{heap}m"
     assert int(properties["mapreduce.task.io.sort.mb"]) * 3 <= heap * 2  # the old generation is two thirds
+
+
+def test_a_container_has_room_for_libhdfs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DRIVER_VARIABLE, LIBHDFS)
+    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
+    assert options.memory_properties()["mapreduce.map.java.opts"].split()[0] == "-Xmx576m"
 
 
 def test_a_task_is_worth_its_jvm() -> None:
