@@ -208,6 +208,7 @@ def tell_medians(samples: Samples) -> None:
 
 
 def tell_growth(samples: Samples, cpus: dict[tuple[str, int], float], sizes: tuple[int, int]) -> None:
+    """What each way costs for every further MB between two sizes, and what memory it takes at both."""
     small, large = sizes
     click.echo(f"\nfrom {small / 1e6:.0f} to {large / 1e6:.0f} MB ({large / small:.1f} times the data):")
     for way in dict.fromkeys(way for way, _ in samples):

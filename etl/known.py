@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from etl import tables
 from etl.config import SPLIT_NAMES
-from etl.manifest import DEPARTED, EXAMPLES_FILE
+from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.permute import Integers
 from etl.storage import Place
 
@@ -63,9 +63,9 @@ def split_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int8]:
     return np.array([numbers.get(name, -1) for name in column.to_pylist()], dtype=np.int8)
 
 
-def removed_keys(folder: Place, manifest: Mapping[str, Any]) -> list[str]:
-    """Keys that these slices remember as removed for good."""
-    table = tables.read_table(folder / manifest["tables"][DEPARTED]["file"])
+def removed_keys(folder: Place) -> list[str]:
+    """Keys that the slices in ``folder`` remember as removed for good."""
+    table = tables.read_table(folder / DEPARTED_FILE)
     return list(table.filter(table["removed"])["key"].to_pylist())
 
 
@@ -82,4 +82,4 @@ def departed_rows(
 
 def _known_rows(folder: Place, manifest: Mapping[str, Any]) -> Iterator[pa.Table]:
     yield from tables.iterate_groups(folder / EXAMPLES_FILE, ["key", "split"])
-    yield tables.read_table(folder / manifest["tables"][DEPARTED]["file"], ["key", "split"])
+    yield tables.read_table(folder / DEPARTED_FILE, ["key", "split"])

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -100,6 +100,13 @@ def read_manifest(stage: Stage) -> dict[str, Any]:
             " put the original back, or run shard again with --overwrite"
         )
     return manifest
+
+
+def slices_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The split and the entry of every slice, numbered through as the tables have them."""
+    for split, told in manifest["splits"].items():
+        for each in told["slices"]:
+            yield split, each
 
 
 def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from etl import tables
 from etl.errors import DataError
-from etl.manifest import CLASS_COUNTS_FILE
+from etl.manifest import CLASS_COUNTS_FILE, slices_of
 from etl.stages import RUN_FILE, WORK_FOLDER, Stage
 from etl.verification import MANIFEST, STRAY, TABLE, Finding
 
@@ -55,8 +55,7 @@ def dataset_faults(dataset: Mapping[str, Any], good: int) -> Iterator[Finding]:
 def stray_files(stage: Stage, manifest: Manifest) -> Iterator[Finding]:
     """Files in the folder of these slices that nothing names."""
     named = {stage.marker_name, RUN_FILE, *(table["file"] for table in manifest["tables"].values())}
-    for told in manifest["splits"].values():
-        named |= {f"{each['name']}.{ending}" for each in told["slices"] for ending in ("tfrecord", "idx")}
+    named |= {f"{each['name']}.{ending}" for _, each in slices_of(manifest) for ending in ("tfrecord", "idx")}
     above = len(stage.folder.path.rstrip("/")) + 1
     for info in stage.folder.children(recursive=True):
         name = info.path[above:]

@@ -79,7 +79,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
         splits_from=earlier.fingerprint if earlier else None,
         removed_keys=hashlib.sha256("\n".join(listed).encode()).hexdigest() if listed is not None else None,
     )
-    removed = frozenset(listed or ()) | frozenset(removed_keys(earlier.folder, earlier.manifest) if earlier else ())
+    removed = frozenset(listed or ()) | frozenset(removed_keys(earlier.folder) if earlier else ())
     decided = None
     if earlier or removed or asked.group_by or asked.drop_duplicates or normalized.get("removed"):
         rules = fates.Rules(asked, len(normalized["classes"]), earlier.known if earlier else None, removed)

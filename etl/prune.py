@@ -16,7 +16,15 @@ from etl.option_kinds import Option, positive
 from etl.packs import PACK_FOLDERS, pack_files
 from etl.parts import PART_FOLDERS, part_files
 from etl.progress import tell
-from etl.stages import WORK_FOLDER, Stage, normalized_stage, raw_stage, slices_stage_in
+from etl.stages import (
+    VERIFIED_FOLDER,
+    WORK_FOLDER,
+    Stage,
+    normalized_stage,
+    raw_stage,
+    slices_stage_in,
+    verification_stage,
+)
 from etl.storage import Place
 from etl.summary import Summary
 
@@ -94,10 +102,6 @@ def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
             yield plan.read_json()
 
 
-def _verification(root: Place, name: str) -> Stage:
-    return Stage("verify", root / "verified" / name, "verification.json", "")
-
-
 def _folders(place: Place) -> list[str]:
     return [info.base_name for info in place.children() if not info.is_file]
 
@@ -110,7 +114,7 @@ class _Pruner:
 
     def remove_slices(self, stage: Stage) -> None:
         """Remove finished slices, and what their verification left."""
-        verification = _verification(self.root, stage.folder.name)
+        verification = verification_stage(self.root, stage.folder.name)
         verified = verification.folder.exists()
 
         def remove() -> None:
@@ -130,8 +134,8 @@ class _Pruner:
         for stage in left:
             if stage.work.exists() and not stage.plan.exists() and not stage.marker.exists():
                 self._claiming(stage, partial(self._remove_folder, stage))
-        for name in _folders(self.root / "verified"):
-            slices, stage = slices_stage_in(self.root / "slices" / name), _verification(self.root, name)
+        for name in _folders(self.root / VERIFIED_FOLDER):
+            slices, stage = slices_stage_in(self.root / "slices" / name), verification_stage(self.root, name)
             if not (slices.marker.exists() or slices.work.exists()):
                 self._claiming(stage, partial(self._remove_folder, stage))
 

@@ -13,7 +13,7 @@ from etl import tables
 from etl.errors import DataError
 from etl.example import parse
 from etl.live import Removed, live_rows
-from etl.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE
+from etl.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, slices_of
 from etl.parts import read_rows, records_place
 from etl.records import index_bytes, read_records
 from etl.replanning import plan_again
@@ -51,7 +51,7 @@ class Located:
         if not with_table:
             return cls(normalized, list(plan_again(target, names, attempts)))
         first, slices = 0, []
-        for told in (each for split in target.manifest["splits"].values() for each in split["slices"]):
+        for _, told in slices_of(target.manifest):
             if told["name"] in names:
                 place, last = target.slices.folder / EXAMPLES_FILE, first + told["records"]
                 slices.append((told["name"], tables.read_range(place, first, last, ["key", "source", "sha256"])))
@@ -129,7 +129,7 @@ def index_again(place: Place) -> bytes:
 
 def table_again(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Schema and rows of a table beside the manifest, from the slices."""
-    slices = [(split, each["name"]) for split, told in target.manifest["splits"].items() for each in told["slices"]]
+    slices = [(split, each["name"]) for split, each in slices_of(target.manifest)]
     folder = target.slices.folder
     return {
         EXAMPLES_FILE: (tables.EXAMPLES, _examples(target, slices)),

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from etl import tables
-from etl.claims import Claim
 from etl.config import NormalizeConfig
 from etl.errors import DataError, EnvironmentFailure
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
@@ -61,19 +60,10 @@ def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
 
     Raises EnvironmentFailure where another run is at work on it, or its marker is not the one of ``fingerprint``.
     """
-    claim = Claim.take(stage.work, f"ringslice {stage.name} on {stage.folder}")
-    try:
+    with stage.held():
         if not stage.marker.exists() or stage.fingerprint() != fingerprint:
             raise EnvironmentFailure(f"another run has written {stage.marker} meanwhile; run again")
-        yield claim.attempts
-    except BaseException:
-        claim.release()
-        raise
-    if stage.plan.exists():  # a run that was ended is to be gone on with
-        claim.release()
-    else:
-        claim.stop_beating()
-        stage.work.delete()
+        yield stage.attempts
 
 
 @dataclass

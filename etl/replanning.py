@@ -8,7 +8,8 @@ from etl import tables
 from etl.config import SOURCE_SPLIT, ShardConfig
 from etl.earlier import Earlier, finished_slices
 from etl.errors import DataError
-from etl.manifest import DEPARTED_FILE, read_manifest
+from etl.known import removed_keys
+from etl.manifest import read_manifest
 from etl.parts import read_rows
 from etl.planning import Plan, deal_rows, make_plan
 from etl.publishing import replace_bytes
@@ -62,8 +63,8 @@ def _make_plan(target: Target, attempts: Place) -> Plan:
 
 def _removed_keys(target: Target, attempts: Place) -> Place:
     """A list of the keys that were removed; it may be longer than the one given, by those that were removed earlier."""
-    departed, listed = tables.read_table(target.slices.folder / DEPARTED_FILE), attempts / "removed.txt"
-    replace_bytes(listed, attempts, "\n".join(departed.filter(departed["removed"])["key"].to_pylist()).encode())
+    listed = attempts / "removed.txt"
+    replace_bytes(listed, attempts, "\n".join(removed_keys(target.slices.folder)).encode())
     return listed
 
 

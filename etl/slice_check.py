@@ -15,12 +15,12 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.example import parse
+from etl.manifest import BLOCKS_FILE, EXAMPLES_FILE
 from etl.records import ByteReader, Record, index_bytes, read_records
 from etl.slices import BlockCounter
 from etl.storage import Place
 from etl.verification import INDEX, MANIFEST, SLICE, TABLE, Finding
 
-EXAMPLES, BLOCKS = "examples.parquet", "blocks.parquet"
 COMPARED = ("key", "label", "offset", "size", "crc32c", "width", "height")
 BATCH_RECORDS = 4096
 
@@ -174,9 +174,13 @@ def _findings_of_others(
         line = f"{reading.where} holds {reading.records} examples, the manifest tells of {told['records']}"
         findings.append(Finding(MANIFEST, "manifest.json", line))
     elif has_rows and not agrees:
-        findings.append(Finding(TABLE, EXAMPLES, reading.difference or f"{EXAMPLES} has no rows for {reading.where}"))
+        findings.append(
+            Finding(TABLE, EXAMPLES_FILE, reading.difference or f"{EXAMPLES_FILE} has no rows for {reading.where}")
+        )
     if blocks is not None and not blocks.equals(tables.table_of(tables.BLOCKS, reading.blocks.rows)):
-        findings.append(Finding(TABLE, BLOCKS, f"{reading.where}: its blocks are not those of the table of blocks"))
+        findings.append(
+            Finding(TABLE, BLOCKS_FILE, f"{reading.where}: its blocks are not those of the table of blocks")
+        )
     return findings
 
 

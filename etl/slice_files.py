@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from etl import tables
 from etl.errors import DataError, UsageError
 from etl.generations import kept_generations
-from etl.manifest import read_manifest
+from etl.manifest import read_manifest, slices_of
 from etl.parts import records_place, rows_place
 from etl.records import Record, index_bytes, parse_index, read_records
 from etl.stages import Stage, normalized_stage, slices_stage_in
@@ -173,22 +173,21 @@ def _slice_of(stage: Stage, name: str) -> RecordFile:
     folder, row, block = stage.folder, 0, 0
     root = folder.parent.parent if folder.parent.name == "slices" else None
     remedy = f"run: ringslice verify {root} --name {folder.name} --repair" if root else "copy the slices again"
-    for split, told in manifest["splits"].items():
-        for each in told["slices"]:
-            if each["name"] == name:
-                return RecordFile(
-                    kind="slice",
-                    name=name,
-                    place=folder / f"{name}.tfrecord",
-                    stage=stage,
-                    marker=manifest,
-                    told=each,
-                    rows_file=folder / manifest["tables"]["examples"]["file"],
-                    root=root,
-                    split=split,
-                    first_row=row,
-                    first_block=block,
-                    remedy=remedy,
-                )
-            row, block = row + each["records"], block + each["blocks"]
+    for split, each in slices_of(manifest):
+        if each["name"] == name:
+            return RecordFile(
+                kind="slice",
+                name=name,
+                place=folder / f"{name}.tfrecord",
+                stage=stage,
+                marker=manifest,
+                told=each,
+                rows_file=folder / manifest["tables"]["examples"]["file"],
+                root=root,
+                split=split,
+                first_row=row,
+                first_block=block,
+                remedy=remedy,
+            )
+        row, block = row + each["records"], block + each["blocks"]
     raise UsageError(f"{stage.marker} tells of no slice {name}")

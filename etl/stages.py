@@ -32,6 +32,8 @@ from etl.storage import Place
 RAW_FORMAT = "ringslice.raw/2"
 NORMALIZED_FORMAT = "ringslice.normalized/2"
 SLICES_FORMAT = "ringslice.slices/2"
+VERIFICATION_FORMAT = "ringslice.verification/1"
+VERIFIED_FOLDER = "verified"
 
 _TASKS = "tasks-"
 
@@ -260,6 +262,16 @@ def slices_stage_in(folder: Place) -> Stage:
     """The slices in this folder."""
     elsewhere = "give another --name (with --splits-from newest every image keeps its split)"
     return Stage("shard", folder, "manifest.json", SLICES_FORMAT, elsewhere)
+
+
+def verification_stage(root: Place, name: str) -> Stage:
+    """What ``verify`` found of the slices called ``name``."""
+    return verification_stage_in(root / VERIFIED_FOLDER / name)
+
+
+def verification_stage_in(folder: Place) -> Stage:
+    """A verification in this folder."""
+    return Stage("verify", folder, "verification.json", VERIFICATION_FORMAT)
 
 
 def is_folder_name(name: str) -> bool:

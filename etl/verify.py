@@ -12,7 +12,7 @@ from etl import tables
 from etl.config import SOURCE_SPLIT
 from etl.errors import DataError, EnvironmentFailure
 from etl.exactly_once import Pixels
-from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest
+from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest, slices_of
 from etl.manifest_check import (
     balance_faults,
     class_count_faults,
@@ -50,7 +50,6 @@ from etl.verify_lines import (
     table_files,
 )
 
-FORMAT = "ringslice.verification/1"
 DUPLICATES_FILE = "duplicates.parquet"
 
 # One row per example whose content (the SHA-256 of its source image) other keys have too; by content, then key.
@@ -107,15 +106,11 @@ class Target:
 
     @property
     def slice_names(self) -> list[str]:
-        return [each["name"] for told in self.manifest["splits"].values() for each in told["slices"]]
+        return [each["name"] for _, each in slices_of(self.manifest)]
 
     def slice_told(self, name: str) -> tuple[str, dict[str, Any]]:
         """The split of a slice, and its entry in the manifest."""
-        for split, told in self.manifest["splits"].items():
-            for each in told["slices"]:
-                if each["name"] == name:
-                    return split, each
-        raise KeyError(name)
+        return next((split, each) for split, each in slices_of(self.manifest) if each["name"] == name)
 
     def lines(self, every_stage: bool) -> list[Line]:
         """The list of work, numbered; with ``every_stage`` parts and packs are read too."""

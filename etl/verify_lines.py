@@ -6,6 +6,7 @@ A line holds all that its task needs to know, so that a task reads no manifest.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from etl.manifest import slices_of
 from etl.packs import pack_places
 from etl.parts import records_place, rejects_places
 from etl.storage import Place
@@ -24,7 +25,7 @@ SMALL_FILE_BYTES = 1 << 20  # about, of a list
 
 def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
     """Runs of consecutive slices, with the numbers of their first slice, row of examples and row of blocks."""
-    slices = [each | {"split": split} for split, told in manifest["splits"].items() for each in told["slices"]]
+    slices = [each | {"split": split} for split, each in slices_of(manifest)]
     number = row = block = 0
     for run in _runs(slices, lambda each: each["bytes"] / LINE_BYTES):
         kept = [

@@ -10,6 +10,7 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.exactly_once import Line, dealt_lines, gone_lines, good_lines
+from etl.known import removed_keys
 from etl.live import Removed, live_rows
 from etl.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
 from etl.parts import rows_place
@@ -94,7 +95,8 @@ class TaskCheck:
 
     def _parts(self, work: Mapping[str, Any]) -> Iterator[Line]:
         root = open_place(self.job["root"])
-        left_out = self._removed_keys() if self.job["dropped"] else frozenset[str]()
+        # of the images that no list removed, the first of each content is dealt
+        left_out = frozenset(removed_keys(self._folder)) if self.job["dropped"] else frozenset[str]()
         try:
             removed = Removed.read(root, self.job)
         except (DataError, FileNotFoundError):  # its SHA-256 is told of as a file's
@@ -108,11 +110,6 @@ class TaskCheck:
             rows = live_rows(root / "normalized", part, removed, GOOD_COLUMNS)
             self.result.counts.update(parts=1, good=rows.num_rows)
             yield from good_lines(rows, part["part"], number if self.job["dropped"] else None, left_out)
-
-    def _removed_keys(self) -> frozenset[str]:
-        """The keys that a list removed: of the images that are left, the first of each content is dealt."""
-        departed = tables.read_table(self._folder / DEPARTED_FILE)
-        return frozenset(departed.filter(departed["removed"])["key"].to_pylist())
 
     def _files(self, work: Mapping[str, Any]) -> Iterator[Line]:
         for each in work["files"]:

@@ -15,17 +15,23 @@ from typing import Any
 from etl import tables
 from etl.errors import DataError
 from etl.exactly_once import FOUND, Judge, Line, bucket_of
-from etl.manifest import read_manifest
+from etl.manifest import read_manifest, slices_of
 from etl.options import HADOOP, VERIFY_OPTIONS
 from etl.publishing import json_bytes, publish_bytes, replace_file
 from etl.repair import Repair
-from etl.stages import Stage, State, slices_stage_in
+from etl.stages import (
+    VERIFICATION_FORMAT,
+    Stage,
+    State,
+    slices_stage_in,
+    verification_stage,
+    verification_stage_in,
+)
 from etl.storage import Place, open_place
 from etl.summary import Summary, verify_summary
 from etl.verify import (
     DUPLICATES,
     DUPLICATES_FILE,
-    FORMAT,
     Collected,
     Target,
     bucket_place,
@@ -87,14 +93,15 @@ class Verify(StageJob):
         """For findings alone: in a task that finds nothing the manifest is not read."""
         if not hasattr(self, "_names"):
             manifest = read_manifest(slices_stage_in(open_place(self.job["folder"])))
-            self._names = [each["name"] for told in manifest["splits"].values() for each in told["slices"]]
+            self._names = [each["name"] for _, each in slices_of(manifest)]
         return self._names[number]
 
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
         target = Target.find(root, values["name"])
         self._target = target
-        folder = open_place(values["to"]) if values["to"] else root / "verified" / values["name"]
-        return Stage("verify", folder, "verification.json", FORMAT)
+        if values["to"]:
+            return verification_stage_in(open_place(values["to"]))
+        return verification_stage(root, values["name"])
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         del root, overwrite
@@ -146,7 +153,7 @@ class Verify(StageJob):
         self.stage.marker.delete()  # for a moment there is none; one that tells of another table would be worse
         replace_file(made, self.stage.folder / DUPLICATES_FILE)
         told = {"duplicates": {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256}}
-        marker = {"format": FORMAT, **self._identity, **self._outcome.to_json(), "tables": told}
+        marker = {"format": VERIFICATION_FORMAT, **self._identity, **self._outcome.to_json(), "tables": told}
         self.stage.commit(marker, self.run_record)
 
     def summary(self, already_done: bool) -> Summary:

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from etl.manifest import slices_of
+
 MOST_CLASSES = 50  # with more, a page shows the largest and the smallest
 SHOWN_AT_EACH_END = 12
 MOST_SLICES = 64  # with more, a page shows histograms
@@ -72,7 +74,7 @@ class ClassSpread:
         self._least = {name: np.full(classes, np.iinfo(np.int64).max) for name in self._slices}
         self._most = {name: np.zeros(classes, np.int64) for name in self._slices}
         self._seen = {name: np.zeros(classes, np.int64) for name in self._slices}
-        names = [each["name"] for split in manifest["splits"].values() for each in split["slices"]]
+        names = [each["name"] for _, each in slices_of(manifest)]
         self._columns: dict[str, int] = {}
         self.matrix: Counts | None = None
         if classes <= MOST_CLASSES and len(names) <= MOST_SLICES:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl import __version__, tables
+from etl.manifest import slices_of
 from etl.report import charts
 from etl.report.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, split_balances
 from etl.report.costs import Cost, read_cost
@@ -11,7 +12,7 @@ from etl.report.origins import gather_origins
 from etl.report.samples import sample_examples
 from etl.report.verified import Verified, read_verified
 from etl.report.wording import brief, count, pixels, size, when
-from etl.stages import Stage, normalized_stage, raw_stage
+from etl.stages import Stage, normalized_stage, raw_stage, verification_stage
 from etl.storage import Place
 
 SHOWN_EXTREME_SLICES = 8
@@ -29,7 +30,7 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
     counts = stage.folder / manifest["tables"]["class_counts"]["file"]
     spread = ClassSpread(manifest).add(tables.iterate_groups(counts, CLASS_COUNT_COLUMNS))
     fingerprint = stage.fingerprint()
-    verified = read_verified(verify_stage(root, stage.folder.name), fingerprint, manifest["classes"])
+    verified = read_verified(verification_stage(root, stage.folder.name), fingerprint, manifest["classes"])
     facts = {
         "name": stage.folder.name,
         "root": root.uri,
@@ -49,17 +50,13 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
     }
 
 
-def verify_stage(root: Place, name: str) -> Stage:
-    return Stage("verify", root / "verified" / name, "verification.json", "ringslice.verification/1")
-
-
 def _costs(root: Place, stage: Stage, manifest: Mapping[str, Any], images: int | None) -> list[Cost]:
     records = _total(manifest, "records")
     return [
         read_cost(raw_stage(root), images),
         read_cost(normalized_stage(root), images),
         read_cost(stage, records),
-        read_cost(verify_stage(root, stage.folder.name), records),
+        read_cost(verification_stage(root, stage.folder.name), records),
     ]
 
 
@@ -155,7 +152,7 @@ def _classes(manifest: Mapping[str, Any], spread: ClassSpread) -> Facts:
 
 def _slices(manifest: Mapping[str, Any], spread: ClassSpread) -> Facts:
     splits = manifest["splits"]
-    slices = [(name, each) for name, split in splits.items() for each in split["slices"]]
+    slices = list(slices_of(manifest))
     facts: Facts = {"matrix": None, "slice_labels": [_label(each["name"]) for _, each in slices]}
     if spread.matrix is not None:
         facts["matrix"] = spread.matrix.tolist()
