@@ -19,11 +19,14 @@ from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
+from train.augment import NOTHING, Augmentation
+from train.decoding import Decoder, Size
 from train.holding import holding
 from train.inputs import PixelBatch, decode_ahead
 from train.models import build
 from train.order import Steps
-from train.reader import Batch, SplitReader
+from train.reader import RecordBatch, SplitReader
+from train.records_op import why_not_native
 from train.runs import RESULT_FORMAT, Dataset, choose_run, find_dataset
 from train.schedule import Schedule
 from train.settings import Settings
@@ -108,7 +111,7 @@ def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: 
     warmup_steps = round(settings.warmup_epochs * steps.number)
     schedule = Schedule(settings.lr, strategy.size, warmup_steps, settings.epochs * steps.number, settings.decay)
     keras.utils.set_random_seed(settings.seed)
-    shape = (manifest.height, manifest.width, manifest.channels)
+    shape = (*picture_size(settings, manifest), manifest.channels)
     model = build(settings.model, shape, len(manifest.classes), manifest.mean, manifest.std)
     optimizer = keras.optimizers.SGD(settings.lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
     optimizer.build(model.trainable_variables)
@@ -122,6 +125,11 @@ def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
     """What to read: all slices, or of the training split those of one group of workers only."""
     manifest = Manifest.from_json(dataset.manifest)
     return manifest if group is None else manifest.of_group(group)
+
+
+def picture_size(settings: Settings, manifest: Manifest) -> Size:
+    """What the model sees: the slices' pictures as they are, or cut to a square."""
+    return (manifest.height, manifest.width) if settings.crop is None else (settings.crop, settings.crop)
 
 
 def open_readers(dataset: Dataset, manifest: Manifest) -> dict[str, SplitReader]:
@@ -197,9 +205,11 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
     started = time.monotonic()
     totals, keys = [0.0, 0.0, 0.0], list[bytes]()
     order = session.readers["train"].order(settings.seed, epoch)
-    batches = decoded(session, session.readers["train"].batches(order, steps, strategy.rank))
+    batches = session.readers["train"].batches(order, steps, strategy.rank)
+    augmentation = Augmentation.of(settings.augmentations)
+    pictures = decoded(session, batches, steps, epoch, augmentation)
     with Progress(f"train epoch {epoch}", steps.number, "steps", quiet=not session.is_root, ends=False) as progress:
-        for step, batch in enumerate(batches):
+        for step, batch in enumerate(pictures):
             session.optimizer.learning_rate = session.schedule.rate((epoch - FIRST_EPOCH) * steps.number + step)
             scale = strategy.size / steps.real_everywhere(step)  # times the mean over ranks: one over all examples
             results = train_step(batch.pixels, batch.labels, batch.weights, tf.constant(scale, tf.float32))
@@ -226,7 +236,7 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
     steps = Steps(reader.total, strategy.size, session.settings.batch)
     order = reader.order(session.settings.seed, EVALUATION_EPOCH)
     totals = [0.0, 0.0, 0.0]
-    for batch in decoded(session, reader.batches(order, steps, strategy.rank)):
+    for batch in decoded(session, reader.batches(order, steps, strategy.rank), steps):
         results = evaluate_step(batch.pixels, batch.labels, batch.weights)
         totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
     loss, hits, examples = strategy.sum(totals)
@@ -235,9 +245,17 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
     return {f"{split}_loss": loss / examples, f"{split}_accuracy": hits / examples}
 
 
-def decoded(session: Session, batches: Iterator[Batch]) -> Iterator[PixelBatch]:
+def decoded(
+    session: Session,
+    batches: Iterator[RecordBatch],
+    steps: Steps,
+    epoch: int = EVALUATION_EPOCH,
+    augmentation: Augmentation = NOTHING,
+) -> Iterator[PixelBatch]:
     """These batches with their pixels, read and decoded ahead by this rank's threads."""
-    return decode_ahead(batches, session.manifest, session.settings.batch, len(os.sched_getaffinity(0)))
+    settings, manifest = session.settings, session.manifest
+    decoder = Decoder(manifest, picture_size(settings, manifest), augmentation, (settings.seed, epoch))
+    return decode_ahead(batches, steps.number, steps.batch, decoder, len(os.sched_getaffinity(0)))
 
 
 def require_equal_weights(session: Session) -> None:
@@ -265,6 +283,10 @@ def announce(session: Session, done: int) -> None:
         "train",
         f"{steps.total:,} examples in {slices} slices on {size} ranks: {steps.number} steps of {settings.batch} each",
     )
+    if reason := why_not_native():
+        tell(
+            "train", f"the reader's native op is not at work ({reason}), so examples take more time; run: make install"
+        )
 
 
 def save(session: Session, epoch: int, metrics: Metrics) -> None:

@@ -3,10 +3,12 @@
 A block of a slice is read with one call and checked with one CRC32C over all its bytes.
 """
 
+import ctypes
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,8 @@ from etl.records import FOOTER_BYTES, HEADER_BYTES, parse_index
 from etl.storage import Place
 from train.order import EpochOrder, Interval, Steps, Stretch, share
 
+Floats = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -34,11 +38,26 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """``examples`` are serialized; the first ``real`` count, the others repeat one to fill the batch."""
+class RecordBatch:
+    """The records of one step of one rank, where they lie in this process's memory.
 
-    examples: list[bytes]
-    real: int
+    ``addresses`` and ``sizes`` (bytes) are int64 and lead to serialized examples; ``numbers`` (int64) are the examples'
+    numbers in their split; ``weights`` (float32) are 1, or 0 for a repeat that fills the batch up: all of shape
+    (batch,). ``holding`` are the buffers that the addresses point into: they live as long as this batch does.
+    ``skipped`` damaged records were left out.
+    """
+
+    addresses: Integers
+    sizes: Integers
+    numbers: Integers
+    weights: Floats
+    holding: tuple[Any, ...]
+    skipped: int
+
+    def examples(self) -> list[bytes]:
+        """The serialized examples, each copied through Python."""
+        pairs = zip(self.addresses.tolist(), self.sizes.tolist(), strict=True)
+        return [ctypes.string_at(address, size) for address, size in pairs]
 
 
 @contextmanager
@@ -76,7 +95,7 @@ class SplitReader:
 
     def batches(
         self, order: EpochOrder, steps: Steps, rank: int, start: Sequence[Interval] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RecordBatch]:
         """The batches of ``rank``: as many as there are steps, each of the full size.
 
         ``start`` is what is left of the epoch; all of it where not given.
@@ -85,16 +104,17 @@ class SplitReader:
         """
         left = share([(0, order.total)] if start is None else start, rank, steps.world_size)
         records = self._records(order, left)
-        repeated: list[bytes] = []
+        repeated: list[tuple[int, bytes]] = []
         for step in range(steps.number):
             real = steps.real(rank, step)
             examples = list(itertools.islice(records, real))
             repeated = examples[-1:] or repeated or list(self._records(order, [(0, 1)]))  # a rank may have none at all
-            yield Batch(examples + repeated * (steps.batch - real), real)
+            yield _in_memory(examples + repeated * (steps.batch - real), real)
 
-    def _records(self, order: EpochOrder, intervals: Sequence[Interval]) -> Iterator[bytes]:
+    def _records(self, order: EpochOrder, intervals: Sequence[Interval]) -> Iterator[tuple[int, bytes]]:
+        firsts = np.cumsum([0, *(each.records for each in self._slices)])
         for stretch in order.stretches(intervals):
-            yield from self._read(stretch)
+            yield from zip((firsts[stretch.slice] + stretch.records).tolist(), self._read(stretch), strict=True)
 
     def _read(self, stretch: Stretch) -> list[bytes]:
         """The serialized examples of a stretch, in its order."""
@@ -128,6 +148,15 @@ class SplitReader:
             if len(self._index[number][0]) != self._slices[number].records:
                 raise DataError(f"{place} does not list {self._slices[number].records} records; see: ringslice verify")
         return self._index[number]
+
+
+def _in_memory(examples: Sequence[tuple[int, bytes]], real: int) -> RecordBatch:
+    numbers = np.array([number for number, _ in examples], np.int64)
+    sizes = np.array([len(data) for _, data in examples], np.int64)
+    buffer = np.frombuffer(b"".join(data for _, data in examples), np.uint8)
+    addresses = buffer.ctypes.data + np.cumsum(sizes) - sizes
+    weights = (np.arange(len(examples)) < real).astype(np.float32)
+    return RecordBatch(addresses, sizes, numbers, weights, (buffer,), 0)
 
 
 def _read_blocks(folder: Place, slices: Sequence[Slice]) -> list[Blocks]:

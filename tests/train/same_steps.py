@@ -18,7 +18,7 @@ from etl.storage import open_place
 from train.loop import compile_steps, prepare, train_epoch
 from train.main import claim_cores
 from train.order import EpochOrder, Steps
-from train.reader import Batch, SplitReader
+from train.reader import RecordBatch, SplitReader
 from train.settings import Settings
 from train.strategies import Horovod
 
@@ -47,14 +47,24 @@ class Concatenation:
     def total(self) -> int:
         return self.reader.total
 
-    def batches(self, order: EpochOrder, steps: Steps, rank: int) -> Iterator[Batch]:
+    def batches(self, order: EpochOrder, steps: Steps, rank: int) -> Iterator[RecordBatch]:
         assert rank == 0
         own = Steps(steps.total, self.ranks, steps.batch // self.ranks)
         assert own.number == steps.number
         for together in zip(*(self.reader.batches(order, own, each) for each in range(self.ranks)), strict=True):
-            real = [example for batch in together for example in batch.examples[: batch.real]]
-            repeats = [example for batch in together for example in batch.examples[batch.real :]]
-            yield Batch(real + repeats, len(real))
+            yield joined(together)
+
+
+def joined(batches: Sequence[RecordBatch]) -> RecordBatch:
+    """One batch of these, what only fills them up at its end."""
+    columns = {
+        name: np.concatenate([getattr(each, name) for each in batches])
+        for name in ("addresses", "sizes", "numbers", "weights")
+    }
+    order = np.argsort(columns["weights"] == 0, kind="stable")
+    holding = tuple(each.holding for each in batches)
+    skipped = sum(each.skipped for each in batches)
+    return RecordBatch(**{name: column[order] for name, column in columns.items()}, holding=holding, skipped=skipped)
 
 
 def main(root: str, out: str, name: str) -> None:
