@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from train.decoding import Decoder
-from train.reader import RecordBatch
+from train.drawing import RecordBatch
 from train.records_op import to_tensor
 
 QUEUED_BATCHES = 2  # of serialized examples, beside the one that is being made and the one that is being used

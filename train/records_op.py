@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from train.build_horovod import BuildError
 from train.build_records_op import installed_library
-from train.reader import RecordBatch
+from train.drawing import RecordBatch
 
 
 def to_tensor(batch: RecordBatch) -> tf.Tensor:
@@ -32,4 +32,5 @@ def _load() -> tuple[Any, str | None]:
             return None, "not built"
         return tf.load_op_library(str(library)), None
     except (BuildError, tf.errors.OpError) as error:
-        return None, str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
+        return None, f"not usable ({reason})"
