@@ -19,6 +19,8 @@ ALLOWED = {
 DRAWN_WITH = {"charts.py": {"matplotlib"}, "page.py": {"jinja2"}}
 # the core of the reader: a PyTorch reader can stand on it
 WITHOUT_TENSORFLOW = {
+    "cache.py",
+    "cache_files.py",
     "order.py",
     "reader.py",
     "schedule.py",
