@@ -21,6 +21,8 @@ DRAWN_WITH = {"charts.py": {"matplotlib"}, "page.py": {"jinja2"}}
 WITHOUT_TENSORFLOW = {
     "budget.py",
     "buffers.py",
+    "cache.py",
+    "cache_files.py",
     "damage.py",
     "drawing.py",
     "intervals.py",

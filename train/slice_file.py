@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,10 @@ PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
 
 class Cache(Protocol):
     """Copies of slices on this host."""
+
+    def fetch_ahead(self, folder: Place, slices: Sequence[Slice]) -> None:
+        """Begin to copy these slices below ``folder``, which are given in the order of their use."""
+        ...
 
     def place_of(self, each: Slice) -> Place | None:
         """A whole copy of a slice; None where there is none."""
@@ -67,6 +71,8 @@ class SliceFile:
                 if not self._leave_copy():
                     raise DataError(f"{self.place} is missing; see: ringslice verify") from None
             except (OSError, EnvironmentFailure) as error:
+                if self._leave_copy():
+                    continue
                 self.close()
                 self._pause(error, offset + size, began, tries)
                 tries += 1
