@@ -20,6 +20,7 @@ DRAWN_WITH = {"charts.py": {"matplotlib"}, "page.py": {"jinja2"}}
 # the core of the reader: a PyTorch reader can stand on it
 WITHOUT_TENSORFLOW = {
     "budget.py",
+    "build_records_op.py",
     "damage.py",
     "drawing.py",
     "intervals.py",
@@ -95,3 +96,7 @@ def test_horovod_is_there_in_seconds_the_second_time() -> None:
     told = succeeded(run("python", "train/build_horovod.py", timeout_s=30))
     assert "is in the cache" in told.stdout
     assert "is installed" in told.stdout
+
+
+def test_the_native_op_is_there_at_once_the_second_time() -> None:
+    assert "is installed" in succeeded(run("python", "-m", "train.build_records_op", timeout_s=30)).stdout
