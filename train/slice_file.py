@@ -53,6 +53,7 @@ class SliceFile:
         self._patience = patience
         self._heard = heard
         self._file: pa.NativeFile | None = None
+        self._size_bytes = 0
         self._is_copy = False
 
     def read(self, offset: int, size: int) -> pa.Buffer:
@@ -95,6 +96,9 @@ class SliceFile:
             copy = self._cache.place_of(self.slice) if self._cache is not None else None
             self._is_copy = copy is not None
             self._file = (copy or self.place).open_input()
+            self._size_bytes = self._file.size()
+        if offset > self._size_bytes:  # it was cut short: HDFS clients take a seek to there badly
+            return pa.py_buffer(b"")
         self._file.seek(offset)
         return self._file.read_buffer(size)
 
