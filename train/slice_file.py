@@ -56,16 +56,18 @@ class SliceFile:
         self._size_bytes = 0
         self._is_copy = False
 
-    def read(self, offset: int, size: int) -> pa.Buffer:
-        """``size`` bytes from ``offset`` on; fewer where the file ends before.
+    def read(self, offset: int, room: memoryview) -> int:
+        """Fill ``room`` with the bytes from ``offset`` on; returns how many there were, fewer where the file ends.
 
         Raises DataError where the file is missing, EnvironmentFailure where it could not be read for so long.
         """
-        began, tries = time.monotonic(), 0
+        began, tries, size = time.monotonic(), 0, 0
         while True:
-            self._heard(offset)
+            self._heard(offset + size)
             try:
-                data = self._read_once(offset, size)
+                while more := self._read_once(offset + size, room[size:]):
+                    size += more
+                    began = time.monotonic()
             except FileNotFoundError:
                 if not self._leave_copy():
                     raise DataError(f"{self.place} is missing; see: ringslice verify") from None
@@ -73,25 +75,26 @@ class SliceFile:
                 if self._leave_copy():
                     continue
                 self.close()
-                self._pause(error, offset, began, tries)
+                self._pause(error, offset + size, began, tries)
                 tries += 1
             else:
                 if tries:
-                    tell("reader", f"{self.place} answers again at offset {offset}, after {tries} tries")
-                return data
+                    tell("reader", f"{self.place} answers again, after {tries} tries")
+                return size
 
-    def read_afresh(self, offset: int, size: int) -> pa.Buffer:
+    def read_afresh(self, offset: int, room: memoryview) -> int:
         """The same bytes once more, over another connection, and from the slice itself rather than from a copy."""
         self.close()
         self._leave_copy()
-        return self.read(offset, size)
+        return self.read(offset, room)
 
     def close(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
 
-    def _read_once(self, offset: int, size: int) -> pa.Buffer:
+    def _read_once(self, offset: int, room: memoryview) -> int:
+        """As many bytes as come at once; 0 where the file ends, or ``room`` does."""
         if self._file is None:
             copy = self._cache.place_of(self.slice) if self._cache is not None else None
             self._is_copy = copy is not None
@@ -100,7 +103,7 @@ class SliceFile:
         if offset > self._size_bytes:  # it was cut short: HDFS clients take a seek to there badly
             return pa.py_buffer(b"")
         self._file.seek(offset)
-        return self._file.read_buffer(size)
+        return int(self._file.readinto(room)) if len(room) else 0
 
     def _leave_copy(self) -> bool:
         """Give up the copy that was read from; false where it was none."""
