@@ -68,6 +68,7 @@ class SliceFile:
                 while more := self._read_once(offset + size, room[size:]):
                     size += more
                     began = time.monotonic()
+                    self._heard(offset + size)
             except FileNotFoundError:
                 if not self._leave_copy():
                     raise DataError(f"{self.place} is missing; see: ringslice verify") from None
@@ -101,7 +102,7 @@ class SliceFile:
             self._file = (copy or self.place).open_input()
             self._size_bytes = self._file.size()
         if offset > self._size_bytes:  # it was cut short: HDFS clients take a seek to there badly
-            return pa.py_buffer(b"")
+            return 0
         self._file.seek(offset)
         return int(self._file.readinto(room)) if len(room) else 0
 

@@ -15,14 +15,12 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.example import parse
 from etl.manifest import EXAMPLES_FILE, Manifest
 from etl.storage import open_place
-from tests.conftest import ringslice, succeeded
+from tests.inline import ingest_here, normalize_here, shard_here
 from train.cache import SliceCache
 from train.drawing import RecordBatch
 from train.reader import SplitReader
 from train.reading import SKIP, STOP, Reading
 from train.steps import Steps
-
-TINY = ("-r", "inline", "--size", "4", "--color", "gray", "--format", "raw", "--workers", "1")
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,15 @@ def index(path: Path) -> list[tuple[int, int]]:
     return [(int(offset), int(size)) for offset, size in map(str.split, path.read_text().splitlines())]
 
 
+def make_slices(source: Path, split: str, slices: int, *pixels: object) -> Path:
+    """A root beside ``source`` with slices of raw pixels, so many for training."""
+    root = source.parent / "root"
+    ingest_here(source, root)
+    normalize_here(root, "--format", "raw", *pixels)
+    shard_here(root, "--split", split, "--workers", 1, "--slices", slices)
+    return root
+
+
 @pytest.fixture(scope="module")
 def tiny_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two training slices of three records each, of 237 bytes."""
@@ -83,9 +90,7 @@ def tiny_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (source / label).mkdir(parents=True)
         for path in sorted((digits / label).iterdir())[:5]:
             shutil.copy(path, source / label)
-    root = source.parent / "root"
-    succeeded(ringslice("pipeline", source, root, *TINY, "--slices", 2, "--split", "train=6,test=rest"))
-    return root
+    return make_slices(source, "train=6,test=rest", 2, "--size", 4, "--color", "gray")
 
 
 @pytest.fixture
@@ -96,9 +101,9 @@ def tiny(tiny_root: Path, tmp_path: Path) -> Written:
 @pytest.fixture(scope="module")
 def long_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two training slices of 850 records each, in four blocks."""
-    root = tmp_path_factory.mktemp("long") / "root"
-    succeeded(ringslice("pipeline", digits, root, *TINY, "--slices", 2, "--split", "train=1700,test=rest"))
-    return root
+    source = tmp_path_factory.mktemp("long") / "source"
+    source.symlink_to(digits)
+    return make_slices(source, "train=1700,test=rest", 2, "--size", 4, "--color", "gray")
 
 
 @pytest.fixture
@@ -156,19 +161,20 @@ def test_every_bit_of_an_index_flipped_in_turn(tiny: Written) -> None:
     assert refused > path.stat().st_size * 8 * 0.9
 
 
-@pytest.mark.parametrize("bits", [0x01, pytest.param(0xFF, marks=pytest.mark.chaos)])
-def test_every_byte_of_the_table_of_blocks_flipped_in_turn(bits: int, tiny: Written) -> None:
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.chaos)])
+def test_bytes_of_the_table_of_blocks_flipped_in_turn(every: int, tiny: Written) -> None:
     path = tiny.folder / "blocks.parquet"
     refused = 0
-    for place in range(path.stat().st_size):
-        flip(path, place, bits)
+    places = range(0, path.stat().st_size, every)
+    for place in places:
+        flip(path, place, 1 << place % 8)
         try:
             assert sorted(tiny.numbers(tiny.read(tiny.open()))) == sorted(tiny.examples)
         except (DataError, EnvironmentFailure) as error:
             assert "blocks.parquet" in str(error) or "table of blocks" in str(error)
             refused += 1
-        flip(path, place, bits)
-    assert refused > 100
+        flip(path, place, 1 << place % 8)
+    assert len(places) / 10 < refused < len(places)  # names and statistics in it are not read
 
 
 def missing(path: Path) -> None:
