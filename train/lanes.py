@@ -22,7 +22,6 @@ from train.slice_file import Patience, SliceFile
 from train.windows import Window, WindowPlan, load_window
 
 LOOK_S = 1.0
-ENDING_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,9 @@ class Lane:
         """End the thread, unless it hangs in a read."""
         self._stopping.set()
 
-    def join(self) -> None:
-        self._thread.join(ENDING_S)
+    def join(self, deadline: float) -> None:
+        """Wait for the end of the thread, until ``deadline`` (of the monotonic clock) at most."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def _next(self) -> Window:
         waiting_since = time.monotonic()

@@ -5,6 +5,7 @@ turn. Its examples stay where they were read to: a batch tells their addresses, 
 in Python.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -22,6 +23,8 @@ from train.order import EpochOrder
 from train.reading import Reading
 from train.steps import Steps
 from train.windows import Window
+
+ENDING_S = 2.0  # for all lanes together: those that hang are left alone
 
 
 class SplitReader:
@@ -95,8 +98,9 @@ class SplitReader:
                 for lane in lanes:
                     lane.stop()
                 budget.stop()
+                deadline = time.monotonic() + ENDING_S
                 for lane in lanes:
-                    lane.join()
+                    lane.join(deadline)
 
     def _fetch_ahead(self, by_lane: Sequence[Sequence[int]]) -> None:
         """Have the cache copy the slices that the lanes read, the first of each lane first."""

@@ -53,6 +53,7 @@ class SliceFile:
         self._patience = patience
         self._heard = heard
         self._file: pa.NativeFile | None = None
+        self._size_bytes = 0
         self._is_copy = False
 
     def read(self, offset: int, room: memoryview) -> int:
@@ -67,6 +68,7 @@ class SliceFile:
                 while more := self._read_once(offset + size, room[size:]):
                     size += more
                     began = time.monotonic()
+                    self._heard(offset + size)
             except FileNotFoundError:
                 if not self._leave_copy():
                     raise DataError(f"{self.place} is missing; see: ringslice verify") from None
@@ -98,6 +100,9 @@ class SliceFile:
             copy = self._cache.place_of(self.slice) if self._cache is not None else None
             self._is_copy = copy is not None
             self._file = (copy or self.place).open_input()
+            self._size_bytes = self._file.size()
+        if offset > self._size_bytes:  # it was cut short: HDFS clients take a seek to there badly
+            return 0
         self._file.seek(offset)
         return int(self._file.readinto(room)) if len(room) else 0
 

@@ -9,7 +9,7 @@ import shutil
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -36,8 +36,7 @@ class Proxy:
         self.connections = self.passed_bytes = self.resets = self.stalled = 0
         self._listen, self._target = listen, target
         self._changed = threading.Condition()
-        self._resets_left = 0
-        self._reset_after_bytes = 0
+        self._resets: list[int] = []
         self._stall_at: int | None = None
         self._ends = False
         self._threads: list[threading.Thread] = []
@@ -57,10 +56,10 @@ class Proxy:
         for thread in self._threads:  # the first accepts, and may start one more
             thread.join()
 
-    def reset(self, times: int, after_bytes: int) -> None:
-        """Reset so many connections, each once the server has sent it so many bytes."""
+    def reset(self, after_bytes: Sequence[int]) -> None:
+        """Reset as many connections, one after the other, each when the server has sent it so many bytes."""
         with self._changed:
-            self._resets_left, self._reset_after_bytes = times, after_bytes
+            self._resets = list(after_bytes)
 
     def stall(self, after_bytes: int) -> None:
         """Pass so many bytes of the server more, over all connections, and then none, which stay open."""
@@ -70,7 +69,7 @@ class Proxy:
     def go_on(self) -> None:
         """Pass everything again, also what was held back."""
         with self._changed:
-            self._resets_left, self._stall_at = 0, None
+            self._resets, self._stall_at = [], None
             self._changed.notify_all()
 
     def wait_until_stalled(self, timeout_s: float = 30) -> None:
@@ -107,11 +106,12 @@ class Proxy:
                     server.sendall(data)
                     continue
                 self._hold(len(data))
-                is_reset = self._takes_reset(sent + len(data))
-                client.sendall(data[: self._reset_after_bytes - sent] if is_reset else data)
-                if is_reset:
+                reset_at = self._take_reset(sent + len(data))
+                if reset_at is not None:
+                    client.sendall(data[: max(0, reset_at - sent)])
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE_WITH_A_RESET)
                     return
+                client.sendall(data)
                 sent += len(data)
 
     def _hold(self, size_bytes: int) -> None:
@@ -126,13 +126,13 @@ class Proxy:
     def _is_stalled(self, size_bytes: int) -> bool:
         return self._stall_at is not None and self.passed_bytes + size_bytes > self._stall_at
 
-    def _takes_reset(self, sent_bytes: int) -> bool:
+    def _take_reset(self, sent_bytes: int) -> int | None:
+        """After how many bytes a connection is reset now that so many were sent; None where it is not."""
         with self._changed:
-            if not self._resets_left or sent_bytes < self._reset_after_bytes:
-                return False
-            self._resets_left -= 1
+            if not self._resets or sent_bytes < self._resets[0]:
+                return None
             self.resets += 1
-            return True
+            return self._resets.pop(0)
 
 
 @contextmanager
