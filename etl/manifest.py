@@ -178,12 +178,17 @@ def _write(stage: Stage, name: str, schema: pa.Schema, parts: Any) -> dict[str, 
 class Slice:
     """One slice as the manifest names it; ``name`` is its path below the manifest without an ending.
 
+    ``first_example`` and ``first_block`` are the rows of the tables of examples and of blocks at which its own begin;
     ``group`` is the group of workers that it was cut for, None where there is one for all.
     """
 
     name: str
     records: int
+    blocks: int
     size_bytes: int
+    sha256: str
+    first_example: int
+    first_block: int
     group: int | None = None
 
 
@@ -205,19 +210,13 @@ class Manifest:
         """Raises DataError where something is missing."""
         try:
             image, statistics = marker["image"], marker["statistics"]
-            splits = {
-                name: tuple(
-                    Slice(each["name"], each["records"], each["bytes"], each.get("group")) for each in split["slices"]
-                )
-                for name, split in marker["splits"].items()
-            }
             return cls(
                 tuple(marker["classes"]),
                 image["height"],
                 image["width"],
                 image["channels"],
                 image["format"],
-                splits,
+                _slices_by_split(marker),
                 tuple(statistics["mean"]),
                 tuple(statistics["std"]),
             )
@@ -235,3 +234,14 @@ class Manifest:
             raise UsageError(f"--group {group}: {known}; cut some with: ringslice shard --groups N")
         own = tuple(each for each in self.splits["train"] if each.group == group)
         return replace(self, splits={**self.splits, "train": own})
+
+
+def _slices_by_split(marker: Mapping[str, Any]) -> dict[str, tuple[Slice, ...]]:
+    found: dict[str, list[Slice]] = {split: [] for split in marker["splits"]}
+    examples = blocks = 0
+    for split, each in slices_of(marker):
+        told = (each["name"], each["records"], each["blocks"], each["bytes"], each["sha256"])
+        found[split].append(Slice(*told, examples, blocks, each.get("group")))
+        examples += each["records"]
+        blocks += each["blocks"]
+    return {split: tuple(slices) for split, slices in found.items()}

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from crc32c import crc32c
 
 from etl.errors import DataError
@@ -117,8 +118,15 @@ def index_bytes(offsets: list[int], sizes: list[int]) -> bytes:
 
 def parse_index(text: bytes, where: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Offsets and sizes, int64 of shape (records,), of an index. Raises DataError where it is no index."""
+    from pyarrow import csv  # tasks that only write records need none
+
+    if not text:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    parsing = csv.ParseOptions(delimiter=" ", quote_char=False, ignore_empty_lines=False)
+    reading = csv.ReadOptions(use_threads=False, column_names=["offset", "size"])
+    types = csv.ConvertOptions(column_types={"offset": pa.int64(), "size": pa.int64()}, null_values=[])
     try:
-        numbers = np.array(text.split(), dtype=np.int64).reshape(-1, 2)
-    except ValueError:
+        table = csv.read_csv(pa.py_buffer(text), reading, parsing, types)
+    except pa.ArrowInvalid:
         raise DataError(f"{where} is no index of 'offset size' lines") from None
-    return numbers[:, 0], numbers[:, 1]
+    return table["offset"].to_numpy(), table["size"].to_numpy()

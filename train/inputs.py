@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from etl.example import ENCODED, KEY, LABEL
 from etl.manifest import Manifest
-from train.reader import Batch
+from train.drawing import Floats, RecordBatch
 
 PREFETCH_BATCHES = 4
 
@@ -25,17 +25,17 @@ class PixelBatch:
     keys: tf.Tensor
 
 
-def decode_ahead(batches: Iterator[Batch], manifest: Manifest, batch: int, threads: int) -> Iterator[PixelBatch]:
+def decode_ahead(batches: Iterator[RecordBatch], manifest: Manifest, batch: int, threads: int) -> Iterator[PixelBatch]:
     """A decoded batch for each of ``batches``, whose size is ``batch``; ``threads`` is the budget for decoding ahead.
 
     Raises what ``batches`` raises, as it was: ``tf.data`` would make a message of its own of it.
     """
     raised: list[Exception] = []
 
-    def generate() -> Iterator[tuple[list[bytes], list[float]]]:
+    def generate() -> Iterator[tuple[list[bytes], Floats]]:
         try:
             for each in batches:
-                yield each.examples, [1.0] * each.real + [0.0] * (batch - each.real)
+                yield each.examples(), each.weights
         except Exception as error:
             raised.append(error)
             raise

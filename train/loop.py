@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import keras
@@ -19,18 +20,21 @@ from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
+from train.drawing import RecordBatch
 from train.holding import holding
 from train.inputs import PixelBatch, decode_ahead
 from train.models import build
-from train.order import Steps
-from train.reader import Batch, SplitReader
+from train.reader import SplitReader
+from train.reading import STOP
 from train.runs import RESULT_FORMAT, Dataset, choose_run, find_dataset
 from train.schedule import Schedule
 from train.settings import Settings
+from train.steps import Steps
 from train.strategies import Horovod, Strategy, average_state, telling_lost_peers, weights_digest
 
 Metrics = dict[str, float]
 FIRST_EPOCH = 1
+RANKS_TOLD = 16
 EVALUATION_EPOCH = 0  # its order is that of every evaluation
 
 
@@ -101,9 +105,9 @@ def prepare(settings: Settings, strategy: Strategy) -> Session:
 def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: str) -> Session:
     """The session of the run at the URI ``run``, with every split's reader and the model at its first weights."""
     # rank 0 first, so that what is wrong with the files is told once
-    strategy.from_root(lambda: bool(open_readers(dataset, choose_slices(dataset, settings.group))))
+    strategy.from_root(lambda: require_readers(open_readers(dataset, settings)))
+    readers = open_readers(dataset, settings)
     manifest = choose_slices(dataset, settings.group)
-    readers = open_readers(dataset, manifest)
     steps = Steps(readers["train"].total, strategy.size, settings.batch, settings.drop_last)
     warmup_steps = round(settings.warmup_epochs * steps.number)
     schedule = Schedule(settings.lr, strategy.size, warmup_steps, settings.epochs * steps.number, settings.decay)
@@ -124,9 +128,16 @@ def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
     return manifest if group is None else manifest.of_group(group)
 
 
-def open_readers(dataset: Dataset, manifest: Manifest) -> dict[str, SplitReader]:
+def open_readers(dataset: Dataset, settings: Settings) -> dict[str, SplitReader]:
     """A reader for each split, by name."""
-    return {split: SplitReader(dataset.folder, manifest, split) for split in manifest.splits}
+    manifest = choose_slices(dataset, settings.group)
+    return {split: SplitReader(dataset.folder, manifest, split, settings.reading) for split in manifest.splits}
+
+
+def require_readers(readers: dict[str, SplitReader]) -> None:
+    """Raise what is wrong with the files of any split, as far as a look tells."""
+    for reader in readers.values():
+        reader.require()
 
 
 def require_steps(steps: Steps) -> None:
@@ -164,8 +175,9 @@ def restore(session: Session) -> int:
 def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The training step and the evaluation step, as graphs. Both return this rank's sums of loss, hits and examples.
 
-    A step's loss is the sum over the examples of all ranks, divided by their number: examples that only fill a batch up
-    have weight 0, so a step of n ranks is the step of one rank fed the concatenation of their batches.
+    A step's loss is the sum over the examples of all ranks, divided by their number, which is reduced along with the
+    gradients: examples that only fill a batch up have weight 0, so a step of n ranks is the step of one rank fed the
+    concatenation of their batches, whatever was skipped.
     Without autograph: nothing here needs it, and it leaves files in $TMPDIR.
     """
     model, optimizer, strategy = session.model, session.optimizer, session.strategy
@@ -176,12 +188,12 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
         return [tf.reduce_sum(losses * weights), tf.reduce_sum(hits * weights), tf.reduce_sum(weights)]
 
     @tf.function(autograph=False)
-    def train_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> list[tf.Tensor]:
+    def train_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             results = sums(model(pixels, training=True), labels, weights)
-            loss = results[0] * scale
-        gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-        optimizer.apply(strategy.average(gradients))
+        gradients = tape.gradient(results[0], [variable.value for variable in model.trainable_variables])
+        *gradients, examples = strategy.average([*gradients, results[2]])
+        optimizer.apply([tf.math.divide_no_nan(gradient, examples) for gradient in gradients])
         return results
 
     @tf.function(autograph=False)
@@ -201,24 +213,26 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
     with Progress(f"train epoch {epoch}", steps.number, "steps", quiet=not session.is_root, ends=False) as progress:
         for step, batch in enumerate(batches):
             session.optimizer.learning_rate = session.schedule.rate((epoch - FIRST_EPOCH) * steps.number + step)
-            scale = strategy.size / steps.real_everywhere(step)  # times the mean over ranks: one over all examples
-            results = train_step(batch.pixels, batch.labels, batch.weights, tf.constant(scale, tf.float32))
+            results = train_step(batch.pixels, batch.labels, batch.weights)
             totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
             if settings.audit:
-                keys += batch.keys[: steps.real(strategy.rank, step)].numpy().tolist()
+                keys += batch.keys[batch.weights > 0].numpy().tolist()
             progress.update(step + 1)
     if settings.audit:
         place = session.run / "audit" / f"epoch-{epoch:04d}-rank-{strategy.rank:04d}.txt"
         publish_bytes(place, session.attempts, b"".join(key + b"\n" for key in keys))
     loss, hits, examples = strategy.sum(totals)
     seconds = time.monotonic() - started
-    return {"train_loss": loss / examples, "train_accuracy": hits / examples, "images_per_s": round(examples / seconds)}
+    rate = round(examples / seconds)
+    metrics = {"train_loss": loss / examples, "train_accuracy": hits / examples, "images_per_s": rate}
+    return metrics | skipped("train", steps.examples - examples)
 
 
 def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) -> Metrics:
     """Loss and accuracy over every example of a split, each counted exactly once, over all ranks; empty without it.
 
-    Raises EnvironmentFailure where the ranks together saw another number of examples than the manifest tells of.
+    Raises EnvironmentFailure where the ranks together saw another number of examples than the manifest tells of, and
+    none may be skipped.
     """
     if split not in session.readers:
         return {}
@@ -230,12 +244,18 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
         results = evaluate_step(batch.pixels, batch.labels, batch.weights)
         totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
     loss, hits, examples = strategy.sum(totals)
-    if examples != reader.total:
+    if examples != reader.total and reader.reading.on_damage == STOP:
         raise EnvironmentFailure(f"{examples:.0f} examples of {split} were evaluated, it has {reader.total}")
-    return {f"{split}_loss": loss / examples, f"{split}_accuracy": hits / examples}
+    metrics = {f"{split}_loss": loss / examples, f"{split}_accuracy": hits / examples}
+    return metrics | skipped(split, reader.total - examples)
 
 
-def decoded(session: Session, batches: Iterator[Batch]) -> Iterator[PixelBatch]:
+def skipped(split: str, examples: float) -> Metrics:
+    """What is told of damaged examples that were left out, over all ranks: nothing where there were none."""
+    return {f"{split}_skipped": int(examples)} if examples else {}
+
+
+def decoded(session: Session, batches: Iterator[RecordBatch]) -> Iterator[PixelBatch]:
     """These batches with their pixels, read and decoded ahead by this rank's threads."""
     return decode_ahead(batches, session.manifest, session.settings.batch, len(os.sched_getaffinity(0)))
 
@@ -265,6 +285,12 @@ def announce(session: Session, done: int) -> None:
         "train",
         f"{steps.total:,} examples in {slices} slices on {size} ranks: {steps.number} steps of {settings.batch} each",
     )
+    reader = session.readers["train"]
+    order = reader.order(settings.seed, done + FIRST_EPOCH)
+    for rank, (slices, records) in enumerate(islice(reader.shares(order, steps), RANKS_TOLD)):
+        tell("train", f"rank {rank}: {records:,} records of {slices} slices in {steps.number} steps")
+    if size > RANKS_TOLD:
+        tell("train", f"and so on: no two of the {size} ranks differ by more than one record")
 
 
 def save(session: Session, epoch: int, metrics: Metrics) -> None:

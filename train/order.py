@@ -1,83 +1,20 @@
-"""The order of an epoch, and how it is shared. Pure arithmetic; knows no files, no TensorFlow and no number of workers.
+"""The order of an epoch. Pure arithmetic; knows no files, no TensorFlow and no number of ranks.
 
-An epoch is one seeded order of all examples of a split: slices in a permuted order, within a slice its blocks (runs of
-neighbouring records) permuted, and within a window of blocks the records permuted. What is left of an epoch is a short
-list of intervals of that order; sharing it among ranks, equally, is dividing intervals. So every example comes exactly
-once per epoch whatever the number of ranks, and where slices are a multiple of the ranks a rank reads whole files.
+An epoch is one seeded order of all examples of a split. Slices come in a permuted order. A slice is cut into windows,
+runs of neighbouring blocks whose bounds are shifted by a seeded number of blocks; windows come in a permuted order, and
+within a window its records are permuted. So a window is read front to back, in large pieces, and in each epoch other
+examples meet in it. What a rank reads are intervals of this order (`train.intervals`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from etl.permute import Integers, permutation
+from etl.permute import Integers, permutation, permute
+from train.intervals import Interval
 
 WINDOW_BLOCKS = 16
-
-Interval = tuple[int, int]
-
-
-def length(intervals: Sequence[Interval]) -> int:
-    """How many positions these intervals hold."""
-    return sum(stop - start for start, stop in intervals)
-
-
-def cut(intervals: Sequence[Interval], start: int, stop: int) -> list[Interval]:
-    """The part of ``intervals`` from their ``start``-th position to before their ``stop``-th."""
-    parts, passed = [], 0
-    for first, last in intervals:
-        low = max(first, first + start - passed)
-        high = min(last, first + stop - passed)
-        if low < high:
-            parts.append((low, high))
-        passed += last - first
-    return parts
-
-
-def share(intervals: Sequence[Interval], rank: int, world_size: int) -> list[Interval]:
-    """The part of ``intervals`` that belongs to ``rank``; any two ranks' parts differ by at most one position."""
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} is not one of {world_size}")
-    total = length(intervals)
-    return cut(intervals, total * rank // world_size, total * (rank + 1) // world_size)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The steps of an epoch that takes ``total`` examples in batches of ``batch`` on each of ``world_size`` ranks.
-
-    All ranks take the same number of steps. The last ones of a rank that has run out are filled up with marked repeats
-    (``drop_last`` False), or what does not fill a batch on every rank is left out (``drop_last`` True).
-    """
-
-    total: int
-    world_size: int
-    batch: int
-    drop_last: bool = False
-
-    @property
-    def number(self) -> int:
-        """Steps of every rank."""
-        if self.drop_last:
-            return self.total // self.world_size // self.batch
-        largest_share = -(-self.total // self.world_size)
-        return -(-largest_share // self.batch)
-
-    def real(self, rank: int, step: int) -> int:
-        """How many examples of the batch of ``rank`` at ``step`` (from 0) are no repeats."""
-        own = self.total * (rank + 1) // self.world_size - self.total * rank // self.world_size
-        return max(0, min(self.batch, own - step * self.batch))
-
-    def real_everywhere(self, step: int) -> int:
-        """How many examples all ranks' batches at ``step`` hold that are no repeats."""
-        smallest, larger = divmod(self.total, self.world_size)
-        before = step * self.batch
-
-        def of_share(own: int) -> int:
-            return max(0, min(self.batch, own - before))
-
-        return (self.world_size - larger) * of_share(smallest) + larger * of_share(smallest + 1)
 
 
 @dataclass(frozen=True)
@@ -92,44 +29,67 @@ class Stretch:
 
 
 class EpochOrder:
-    """The order of one epoch over slices whose blocks hold ``block_records[slice]`` (blocks,) records each."""
+    """The order of one epoch over slices of ``records`` (slices,) examples each.
 
-    def __init__(self, block_records: Sequence[Integers], seed: int, epoch: int) -> None:
+    ``block_records`` gives, for the number of a slice, how many records each of its blocks holds: (blocks,). It is
+    called for the slices of the intervals that are asked for, and for no others.
+    """
+
+    def __init__(
+        self,
+        records: Integers,
+        block_records: Callable[[int], Integers],
+        seed: int,
+        epoch: int,
+        *,
+        window_blocks: int = WINDOW_BLOCKS,
+    ) -> None:
         self._block_records = block_records
         self._seed = (seed, epoch)
-        self._slices = permutation(len(block_records), "slices", *self._seed)
-        sizes = np.array([int(block_records[number].sum()) for number in self._slices], dtype=np.int64)
-        self._ends = np.cumsum(sizes)
+        self._slices = permutation(len(records), "slices", *self._seed)
+        self._sizes = records[self._slices]
+        self._ends = np.cumsum(self._sizes)
+        self.seed, self.epoch, self.window_blocks = seed, epoch, window_blocks
 
     @property
     def total(self) -> int:
         """Examples of the epoch."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    def slices(self, intervals: Sequence[Interval]) -> list[int]:
+        """The numbers of the slices that these positions lie in, in the order of the epoch, each once."""
+        found: dict[int, None] = {}
+        for start, stop in intervals:
+            first, last = np.searchsorted(self._ends, (start, stop - 1), side="right")
+            holding = self._sizes[first : last + 1] > 0
+            found |= dict.fromkeys(self._slices[first : last + 1][holding].tolist())
+        return list(found)
+
     def stretches(self, intervals: Sequence[Interval]) -> Iterator[Stretch]:
         """The records at these positions of the epoch, in its order, in stretches of at most a window."""
         for start, stop in intervals:
-            yield from self._interval(start, stop)
-
-    def _interval(self, start: int, stop: int) -> Iterator[Stretch]:
-        place = int(np.searchsorted(self._ends, start, side="right"))
-        while start < stop:
-            first = int(self._ends[place - 1]) if place else 0
-            end = min(stop, int(self._ends[place]))
-            yield from self._within_slice(int(self._slices[place]), start - first, end - first)
-            start, place = end, place + 1
+            place = int(np.searchsorted(self._ends, start, side="right"))
+            while start < stop:
+                first = int(self._ends[place - 1]) if place else 0
+                end = min(stop, int(self._ends[place]))
+                yield from self._within_slice(int(self._slices[place]), start - first, end - first)
+                start, place = end, place + 1
 
     def _within_slice(self, number: int, start: int, stop: int) -> Iterator[Stretch]:
-        sizes = self._block_records[number]
-        firsts = np.cumsum(sizes) - sizes
-        blocks = permutation(len(sizes), "blocks", *self._seed, number)
+        bounds = self._window_bounds(number)
         passed = 0
-        for window in range(0, len(blocks), WINDOW_BLOCKS):
-            chosen = blocks[window : window + WINDOW_BLOCKS]
-            size = int(sizes[chosen].sum())
+        for window in permutation(len(bounds) - 1, "windows", *self._seed, number).tolist():
+            first, size = int(bounds[window]), int(bounds[window + 1] - bounds[window])
             low, high = max(start, passed), min(stop, passed + size)
             if low < high:
-                members = np.concatenate([firsts[block] + np.arange(sizes[block]) for block in chosen])
-                shuffled = members[permutation(size, "records", *self._seed, number, window)]
-                yield Stretch(number, shuffled[low - passed : high - passed])
+                shuffled = permutation(size, "records", *self._seed, number, window)
+                yield Stretch(number, first + shuffled[low - passed : high - passed])
             passed += size
+
+    def _window_bounds(self, number: int) -> Integers:
+        """Where each window of a slice begins, as the number of a record, and where the last one ends."""
+        records = self._block_records(number)
+        starts = np.concatenate([[0], np.cumsum(records)])
+        shift = int(permute(np.zeros(1, np.int64), self.window_blocks, "shift", *self._seed, number)[0])
+        inner = np.arange(shift or self.window_blocks, len(records), self.window_blocks)
+        return starts[np.concatenate([[0], inner, [len(records)]])].astype(np.int64)

@@ -1,144 +1,107 @@
 """Reads a rank's share of a split: serialized examples in the order of an epoch, batch by batch. Imports no TensorFlow.
 
-A block of a slice is read with one call and checked with one CRC32C over all its bytes.
+A rank's share is cut into lanes (`train.lanes`), which threads read ahead; a batch takes one example of each lane in
+turn. Its examples stay where they were read to: a batch tells their addresses, so that nothing is done for each of them
+in Python.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-from crc32c import crc32c
 
-from etl import tables
-from etl.errors import DataError, EnvironmentFailure
-from etl.manifest import BLOCKS_FILE, Manifest, Slice
-from etl.permute import Integers
-from etl.records import FOOTER_BYTES, HEADER_BYTES, parse_index
+from etl.manifest import Manifest
 from etl.storage import Place
-from train.order import EpochOrder, Interval, Steps, Stretch, share
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of one slice: int64 arrays of shape (blocks,), ``crc32c`` uint32; ``first`` is a record's number."""
-
-    first: Integers
-    records: Integers
-    offset: Integers
-    size: Integers
-    crc32c: npt.NDArray[np.uint32]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """``examples`` are serialized; the first ``real`` count, the others repeat one to fill the batch."""
-
-    examples: list[bytes]
-    real: int
-
-
-@contextmanager
-def telling_where(place: Place) -> Iterator[None]:
-    """Within the block, what reading ``place`` raises names it: pyarrow and libhdfs say an error number and no more."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{place} is missing; see: ringslice verify") from None
-    except OSError as error:
-        reason = str(error).partition("\n")[0].partition(". Detail:")[0]
-        look = "; look at: hdfs fsck" if place.filesystem.scheme == "hdfs" else ""
-        raise EnvironmentFailure(f"{place} cannot be read ({reason}){look}") from error
+from train.budget import Budget
+from train.drawing import Drawing, RecordBatch, Spare
+from train.intervals import Interval, cut, lane_runs, left_after, length, share
+from train.lanes import Lane, Source
+from train.layouts import Layouts
+from train.order import EpochOrder
+from train.reading import Reading
+from train.steps import Steps
+from train.windows import Window
 
 
 class SplitReader:
-    """The slices of one split below the folder of their manifest.
+    """The slices of one split below the folder of their manifest."""
 
-    Raises DataError where the table of blocks does not fit the manifest.
-    """
+    def __init__(self, folder: Place, manifest: Manifest, split: str, reading: Reading | None = None) -> None:
+        self.slices = manifest.splits[split]
+        self.reading = reading = reading or Reading()
+        self._source = Source(folder, self.slices, Layouts(folder, self.slices), reading)
+        self._records = np.array([each.records for each in self.slices], dtype=np.int64)
 
-    def __init__(self, folder: Place, manifest: Manifest, split: str) -> None:
-        self._folder = folder
-        self._slices = manifest.splits[split]
-        self._blocks = _read_blocks(folder, self._slices)
-        self._index: dict[int, tuple[Integers, Integers]] = {}
+    def require(self) -> None:
+        """Raise UsageError where the memory is too little, DataError where the table of blocks cannot be used."""
+        self.reading.window_blocks(self.slices)
+        self._source.layouts.require()
 
     @property
     def total(self) -> int:
         """Examples of the split."""
-        return sum(each.records for each in self._slices)
+        return int(self._records.sum())
 
-    def order(self, seed: int, epoch: int) -> EpochOrder:
-        return EpochOrder([blocks.records for blocks in self._blocks], seed, epoch)
+    def order(self, seed: int, epoch: int, window_blocks: int | None = None) -> EpochOrder:
+        """The order of an epoch; ``window_blocks`` is that of an epoch which was begun, by default the reading's."""
+        window_blocks = window_blocks or self.reading.window_blocks(self.slices)
+        return EpochOrder(self._records, self._source.layouts.block_records, seed, epoch, window_blocks=window_blocks)
+
+    def lanes(self, world_size: int) -> int:
+        """How many slices each of so many ranks reads at once."""
+        return self.reading.lanes_of(len(self.slices), world_size)
+
+    def shares(self, order: EpochOrder, steps: Steps) -> Iterator[tuple[int, int]]:
+        """How many slices each rank reads of, and how many records: by rank."""
+        for rank in range(steps.world_size):
+            own = share([(0, order.total)], rank, steps.world_size)
+            yield len(order.slices(own)), length(own)
+
+    def left_after(self, left: Sequence[Interval], steps: Steps, step: int) -> list[Interval]:
+        """What remains of ``left`` once every rank has taken ``step`` of ``steps``."""
+        return left_after(left, steps.world_size, self.lanes(steps.world_size), step * steps.batch)
 
     def batches(
-        self, order: EpochOrder, steps: Steps, rank: int, start: Sequence[Interval] | None = None
-    ) -> Iterator[Batch]:
+        self, order: EpochOrder, steps: Steps, rank: int, left: Sequence[Interval] | None = None
+    ) -> Iterator[RecordBatch]:
         """The batches of ``rank``: as many as there are steps, each of the full size.
 
-        ``start`` is what is left of the epoch; all of it where not given.
+        ``left`` is what is left of the epoch; all of it where not given.
 
-        Raises DataError, naming slice and offset, for a damaged block.
+        Raises DataError, naming slice, offset and key, for a damaged record, unless it may be skipped, and for a slice
+        that is missing or does not fit its index; EnvironmentFailure, naming slice and offset, where the storage fails.
         """
-        left = share([(0, order.total)] if start is None else start, rank, steps.world_size)
-        records = self._records(order, left)
-        repeated: list[bytes] = []
-        for step in range(steps.number):
-            real = steps.real(rank, step)
-            examples = list(itertools.islice(records, real))
-            repeated = examples[-1:] or repeated or list(self._records(order, [(0, 1)]))  # a rank may have none at all
-            yield Batch(examples + repeated * (steps.batch - real), real)
+        own = share([(0, order.total)] if left is None else left, rank, steps.world_size)
+        with self._lanes(order, own, steps) as lanes:
+            drawing = Drawing(lanes, steps.batch, self.reading)
+            for step in range(steps.number):
+                real = steps.real(rank, step)
+                if not drawing.spare and not real:
+                    drawing.spare = self._any(order)
+                yield drawing.batch(real)
 
-    def _records(self, order: EpochOrder, intervals: Sequence[Interval]) -> Iterator[bytes]:
-        for stretch in order.stretches(intervals):
-            yield from self._read(stretch)
+    @contextmanager
+    def _lanes(self, order: EpochOrder, own: Sequence[Interval], steps: Steps) -> Iterator[list[Iterator[Window]]]:
+        number = min(self.lanes(steps.world_size), max(1, length(own)))
+        limit = self.reading.window_budget(self.slices, number, steps.batch)
+        runs = [cut(own, *run) for run in lane_runs(length(own), number)]
+        with Budget(limit, number, limit // number) as budget:
+            lanes = [Lane(self._source, order, run, lane, budget) for lane, run in enumerate(runs)]
+            try:
+                yield [lane.windows() for lane in lanes]
+            finally:
+                for lane in lanes:
+                    lane.stop()
+                budget.stop()
+                for lane in lanes:
+                    lane.join()
 
-    def _read(self, stretch: Stretch) -> list[bytes]:
-        """The serialized examples of a stretch, in its order."""
-        blocks = self._blocks[stretch.slice]
-        offsets, sizes = self._offsets(stretch.slice)
-        holding = np.searchsorted(blocks.first, stretch.records, side="right") - 1
-        place = self._folder / f"{self._slices[stretch.slice].name}.tfrecord"
-        with telling_where(place), place.open_input() as file:
-            content = {int(block): self._read_block(file, place, blocks, int(block)) for block in np.unique(holding)}
-        examples = []
-        for block, record in zip(holding.tolist(), stretch.records.tolist(), strict=True):
-            start = int(offsets[record]) - int(blocks.offset[block])
-            data = content[block]
-            examples.append(bytes(data[start + HEADER_BYTES : start + int(sizes[record]) - FOOTER_BYTES]))
-        return examples
-
-    @staticmethod
-    def _read_block(file: pa.NativeFile, place: Place, blocks: Blocks, block: int) -> memoryview:
-        offset, size = int(blocks.offset[block]), int(blocks.size[block])
-        file.seek(offset)
-        data = memoryview(file.read_buffer(size)).cast("B")
-        if len(data) != size or crc32c(data) != int(blocks.crc32c[block]):
-            raise DataError(f"{place} is damaged between offset {offset} and {offset + size}; see: ringslice verify")
-        return data
-
-    def _offsets(self, number: int) -> tuple[Integers, Integers]:
-        if number not in self._index:
-            place = self._folder / f"{self._slices[number].name}.idx"
-            with telling_where(place):
-                self._index[number] = parse_index(place.read_bytes(), str(place))
-            if len(self._index[number][0]) != self._slices[number].records:
-                raise DataError(f"{place} does not list {self._slices[number].records} records; see: ringslice verify")
-        return self._index[number]
-
-
-def _read_blocks(folder: Place, slices: Sequence[Slice]) -> list[Blocks]:
-    table = tables.read_table(folder / BLOCKS_FILE, tables.BLOCKS.names)
-    columns = {name: table[name].to_numpy() for name in table.column_names if name != "slice"}
-    names = np.array(table["slice"].to_pylist())
-    found = []
-    for each in slices:
-        own = np.flatnonzero(names == each.name)
-        blocks = Blocks(**{name: column[own] for name, column in columns.items()})
-        if int(blocks.records.sum()) != each.records or int(blocks.size.sum()) != each.size_bytes:
-            raise DataError(f"{folder / BLOCKS_FILE} does not fit the slice {each.name}; see: ringslice verify")
-        found.append(blocks)
-    return found
+    def _any(self, order: EpochOrder) -> Spare | None:
+        """An example for a rank that has none of its own: the first of the epoch that is not damaged."""
+        for position in range(order.total):
+            with self._lanes(order, [(position, position + 1)], Steps(1, 1, 1)) as lanes:
+                drawing = Drawing(lanes, 1, self.reading)
+                drawing.batch(1)
+                if drawing.spare:
+                    return drawing.spare
+        return None

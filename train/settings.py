@@ -1,15 +1,17 @@
 """The settings of a run, and its command line. Imports no TensorFlow: --help and a wrong option answer at once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
+from etl.config import parse_bytes
 from etl.errors import UsageError
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from etl.places import DATA_PLACE, default_data_place
+from train.reading import SKIP, STOP, Reading
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Settings:
     resume: bool
     audit: bool
     json: bool
+    reading: Reading = field(default_factory=Reading)
 
     def __post_init__(self) -> None:
         for flag, value, least in (
@@ -127,18 +130,79 @@ _OPTIONS = (
 )
 
 
+class _Bytes(click.ParamType[int]):
+    """A number of bytes, such as 256MB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_bytes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+# How each rank reads: names are the fields of `Reading`. They decide nothing of what is learned but the order within an
+# epoch, which goes by the memory and the slices at once, and what --on-damage leaves out.
+READING_OPTIONS = (
+    click.option(
+        "--slices-at-once",
+        "lanes",
+        type=int,
+        default=Reading.lanes,
+        show_default=True,
+        help="Slices that a rank reads side by side, at most; fewer where it has not as many.",
+    ),
+    click.option(
+        "--reader-memory",
+        "budget_bytes",
+        type=_Bytes(),
+        default="256MB",
+        show_default=True,
+        help="Memory of a rank for what is read ahead.",
+    ),
+    click.option(
+        "--check/--no-check", default=Reading.check, show_default=True, help="Compare the CRC32C of all that is read."
+    ),
+    click.option(
+        "--on-damage",
+        type=click.Choice([STOP, SKIP]),
+        default=Reading.on_damage,
+        show_default=True,
+        help="At a damaged record: stop and name it, or leave it out and count it.",
+    ),
+    click.option(
+        "--skip-limit",
+        type=int,
+        default=Reading.skip_limit,
+        show_default=True,
+        help="Damaged records that a rank may leave out in an epoch.",
+    ),
+    click.option(
+        "--read-timeout",
+        "silence_s",
+        type=float,
+        default=Reading.silence_s,
+        show_default=True,
+        help="Seconds without a byte from the storage after which a rank gives up.",
+    ),
+)
+READING_NAMES = ("lanes", "budget_bytes", "check", "on_damage", "skip_limit", "silence_s")
+
+
 def command(start: Callable[[Settings], None]) -> click.Command:
     """The command line; ``start`` is called with the settings."""
 
     def run(**values: Any) -> None:
-        start(Settings(**values))
+        how = {name: values.pop(name) for name in READING_NAMES}
+        start(Settings(**values, reading=Reading(**how)))
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
     After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once."""
     decorated: Any = click_options(ENVIRONMENT_OPTIONS)(run)
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_OPTIONS, *READING_OPTIONS)):
         decorated = option(decorated)
     settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}
     epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --model cnn --epochs 20"

@@ -15,11 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from etl.storage import open_place
+from train.drawing import RecordBatch
 from train.loop import compile_steps, prepare, train_epoch
 from train.main import claim_cores
-from train.order import EpochOrder, Steps
-from train.reader import Batch, SplitReader
+from train.order import EpochOrder
+from train.reader import SplitReader
+from train.reading import Reading
 from train.settings import Settings
+from train.steps import Steps
 from train.strategies import Horovod
 
 BATCH = 16
@@ -35,10 +38,14 @@ class Identity(Horovod):
 
 @dataclass
 class Concatenation:
-    """What ``ranks`` ranks read at each step, as one batch: the examples of all, then what fills their batches up."""
+    """What ``ranks`` ranks read at each step, as one batch."""
 
     reader: SplitReader
     ranks: int
+
+    @property
+    def reading(self) -> Reading:
+        return self.reader.reading
 
     def order(self, seed: int, epoch: int) -> EpochOrder:
         return self.reader.order(seed, epoch)
@@ -47,14 +54,18 @@ class Concatenation:
     def total(self) -> int:
         return self.reader.total
 
-    def batches(self, order: EpochOrder, steps: Steps, rank: int) -> Iterator[Batch]:
+    def batches(self, order: EpochOrder, steps: Steps, rank: int) -> Iterator[RecordBatch]:
         assert rank == 0
         own = Steps(steps.total, self.ranks, steps.batch // self.ranks)
         assert own.number == steps.number
         for together in zip(*(self.reader.batches(order, own, each) for each in range(self.ranks)), strict=True):
-            real = [example for batch in together for example in batch.examples[: batch.real]]
-            repeats = [example for batch in together for example in batch.examples[batch.real :]]
-            yield Batch(real + repeats, len(real))
+            yield RecordBatch(
+                np.concatenate([batch.addresses for batch in together]),
+                np.concatenate([batch.sizes for batch in together]),
+                np.concatenate([batch.numbers for batch in together]),
+                np.concatenate([batch.weights for batch in together]),
+                tuple(held for batch in together for held in batch.holding),
+            )
 
 
 def main(root: str, out: str, name: str) -> None:

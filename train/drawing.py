@@ -1,0 +1,139 @@
+"""Batches drawn from the windows of lanes: one example of each lane in turn."""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from etl.errors import DataError
+from etl.permute import Integers
+from train.damage import DamagedRecord
+from train.intervals import taken_of_lane
+from train.reading import STOP, Reading
+from train.windows import Window
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RecordBatch:
+    """Serialized examples in this process's memory, arrays of shape (batch,).
+
+    ``addresses`` and ``sizes`` (int64, bytes) tell where they lie, as long as this batch lives; ``numbers`` (int64) are
+    their rows in the table of examples; ``weights`` (float32) are 1, or 0 for a marked repeat: one that fills the batch
+    up, or takes the place of one of the ``skipped`` damaged records.
+    """
+
+    addresses: Integers
+    sizes: Integers
+    numbers: Integers
+    weights: Floats
+    holding: tuple[pa.Buffer, ...]
+    skipped: int = 0
+
+    def examples(self) -> list[bytes]:
+        """Copies of the serialized examples."""
+        return [ctypes.string_at(*each) for each in zip(self.addresses.tolist(), self.sizes.tolist(), strict=True)]
+
+
+@dataclass(frozen=True)
+class Spare:
+    """An example that stands in where there is none: a copy of it, and its number."""
+
+    data: pa.Buffer
+    number: int
+
+
+class Drawing:
+    """Draws batches of ``size`` examples from ``lanes``, each the windows of one lane.
+
+    ``spare`` is the first whole example that was drawn, or one that was given: what fills a batch up.
+    """
+
+    def __init__(self, lanes: Sequence[Iterator[Window]], size: int, reading: Reading) -> None:
+        self._cursors = [_Cursor(windows) for windows in lanes]
+        self._size = size
+        self._reading = reading
+        self._taken = 0
+        self._skipped = 0
+        self.spare: Spare | None = None
+
+    def batch(self, real: int) -> RecordBatch:
+        """The next ``real`` examples, and as many repeats as fill the batch up.
+
+        Raises DataError for a damaged record, unless it may be skipped, and for one more than may be.
+        """
+        addresses, sizes, numbers = (np.zeros(self._size, np.int64) for _ in range(3))
+        weights = np.zeros(self._size, np.float32)
+        weights[:real] = 1
+        holding: list[pa.Buffer] = []
+        damaged: list[DamagedRecord] = []
+        lanes = len(self._cursors)
+        for lane, cursor in enumerate(self._cursors):
+            place = (lane - self._taken) % lanes
+            wanted = taken_of_lane(self._taken + real, lane, lanes) - taken_of_lane(self._taken, lane, lanes)
+            for window, start, stop in cursor.take(wanted):
+                end = place + (stop - start) * lanes
+                addresses[place:end:lanes] = window.addresses[start:stop]
+                sizes[place:end:lanes] = window.sizes[start:stop]
+                numbers[place:end:lanes] = window.numbers[start:stop]
+                for number in [each for each in window.damaged if start <= each < stop]:
+                    weights[place + (number - start) * lanes] = 0
+                    damaged.append(window.damaged[number])
+                holding += window.holding
+                place = end
+        self._taken += real
+        self._skip(damaged)
+        self._choose_spare(addresses, sizes, numbers, weights)
+        if self.spare is not None:
+            fill = weights == 0
+            addresses[fill], sizes[fill], numbers[fill] = (
+                self.spare.data.address,
+                self.spare.data.size,
+                self.spare.number,
+            )
+            holding.append(self.spare.data)
+        return RecordBatch(addresses, sizes, numbers, weights, tuple(holding), len(damaged))
+
+    def _skip(self, damaged: Sequence[DamagedRecord]) -> None:
+        if not damaged:
+            return
+        if self._reading.on_damage == STOP:
+            raise DataError(
+                f"{damaged[0]}; mend it with: ringslice verify --repair, or leave such out with --on-damage skip"
+            )
+        self._skipped += len(damaged)
+        if self._skipped > self._reading.skip_limit:
+            raise DataError(
+                f"{damaged[-1]}; that is one more than --skip-limit {self._reading.skip_limit} allows;"
+                " mend the slices with: ringslice verify --repair"
+            )
+
+    def _choose_spare(self, addresses: Integers, sizes: Integers, numbers: Integers, weights: Floats) -> None:
+        if self.spare is None and weights.any():
+            first = int(weights.argmax())
+            data = ctypes.string_at(int(addresses[first]), int(sizes[first]))
+            self.spare = Spare(pa.py_buffer(data), int(numbers[first]))
+
+
+class _Cursor:
+    """How far the windows of one lane were drawn from."""
+
+    def __init__(self, windows: Iterator[Window]) -> None:
+        self._windows = windows
+        self._window: Window | None = None
+        self._place = 0
+
+    def take(self, wanted: int) -> Iterator[tuple[Window, int, int]]:
+        """The next ``wanted`` records, as a window and the bounds of a run of its records, again and again."""
+        while wanted:
+            if self._window is None or self._place == len(self._window.sizes):
+                self._window = None  # let go of it before the next one is waited for
+                self._window, self._place = next(self._windows), 0
+            stop = min(len(self._window.sizes), self._place + wanted)
+            yield self._window, self._place, stop
+            wanted -= stop - self._place
+            self._place = stop

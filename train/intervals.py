@@ -1,0 +1,81 @@
+"""Intervals of the order of an epoch: what is left of it, and how that is shared. Pure arithmetic.
+
+What is left of an epoch is a short list of intervals of positions. Sharing it among ranks, equally, is dividing it into
+runs of positions, and so is sharing a rank's part among the lanes that it reads side by side. A rank takes one example
+of each lane in turn. So what is left after any step follows from the number of steps alone.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+Interval = tuple[int, int]
+
+
+def length(intervals: Sequence[Interval]) -> int:
+    """How many positions these intervals hold."""
+    return sum(stop - start for start, stop in intervals)
+
+
+def select(intervals: Sequence[Interval], runs: Iterable[Interval]) -> list[Interval]:
+    """The parts of ``intervals`` from their ``start``-th position to before their ``stop``-th, for each run of these.
+
+    ``runs`` ascend and do not overlap. Neighbours are joined.
+    """
+    found: list[Interval] = []
+    number = passed = 0
+    for start, stop in runs:
+        while start < stop and number < len(intervals):
+            first, last = intervals[number]
+            low, high = first + max(0, start - passed), min(last, first + stop - passed)
+            if low < high:
+                if found and found[-1][1] == low:
+                    found[-1] = (found[-1][0], high)
+                else:
+                    found.append((low, high))
+            if passed + last - first > stop:
+                break
+            passed += last - first
+            number += 1
+    return found
+
+
+def cut(intervals: Sequence[Interval], start: int, stop: int) -> list[Interval]:
+    """The part of ``intervals`` from their ``start``-th position to before their ``stop``-th."""
+    return select(intervals, [(start, stop)])
+
+
+def run_of(total: int, rank: int, world_size: int) -> Interval:
+    """Which of ``total`` positions belong to ``rank``; any two ranks' runs differ by at most one position."""
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size}")
+    return total * rank // world_size, total * (rank + 1) // world_size
+
+
+def share(intervals: Sequence[Interval], rank: int, world_size: int) -> list[Interval]:
+    """The part of ``intervals`` that belongs to ``rank``."""
+    return cut(intervals, *run_of(length(intervals), rank, world_size))
+
+
+def lane_runs(total: int, lanes: int) -> list[Interval]:
+    """``total`` positions cut into runs for ``lanes``, the first ones longer by one where it does not come out even.
+
+    So whoever takes one of each lane in turn, the shorter ones left out of the last round, takes them all.
+    """
+    size, longer = divmod(total, lanes)
+    starts = [size * lane + min(lane, longer) for lane in range(lanes + 1)]
+    return list(itertools.pairwise(starts))
+
+
+def taken_of_lane(taken: int, lane: int, lanes: int) -> int:
+    """How many of ``taken`` examples came from ``lane``."""
+    return max(0, -(-(taken - lane) // lanes))
+
+
+def left_after(left: Sequence[Interval], world_size: int, lanes: int, taken: int) -> list[Interval]:
+    """What remains of ``left`` once each of ``world_size`` ranks has taken ``taken`` examples, or all that it had."""
+    runs = []
+    for rank in range(world_size):
+        first, last = run_of(length(left), rank, world_size)
+        for lane, (start, stop) in enumerate(lane_runs(last - first, lanes)):
+            runs.append((min(first + stop, first + start + taken_of_lane(taken, lane, lanes)), first + stop))
+    return select(left, runs)

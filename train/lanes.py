@@ -1,0 +1,127 @@
+"""Lanes: the parts of a rank's share that it reads side by side, each front to back by a thread of its own."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from etl.errors import EnvironmentFailure
+from etl.manifest import Slice
+from etl.permute import Integers
+from etl.storage import Place
+from train.budget import Budget, Stopped
+from train.intervals import Interval
+from train.layouts import Layouts
+from train.order import EpochOrder, Stretch
+from train.reading import Reading
+from train.slice_file import Patience, SliceFile
+from train.windows import Window, WindowPlan, load_window
+
+LOOK_S = 1.0
+ENDING_S = 5.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """The slices of a split below the folder of their manifest, and how they are read."""
+
+    folder: Place
+    slices: Sequence[Slice]
+    layouts: Layouts
+    reading: Reading
+
+
+class Lane:
+    """Reads the stretches of ``intervals`` ahead, in their order, as far as the budget goes."""
+
+    def __init__(
+        self, source: Source, order: EpochOrder, intervals: Sequence[Interval], number: int, budget: Budget
+    ) -> None:
+        self._source = source
+        self._stretches = order.stretches(intervals)
+        self._number = number
+        self._budget = budget
+        self._stopping = threading.Event()
+        self._ready: queue.SimpleQueue[Window | BaseException] = queue.SimpleQueue()
+        self._file: SliceFile | None = None  # of the slice that is being read
+        self._offsets: Integers = np.empty(0, np.int64)  # of its records
+        self._heard = (time.monotonic(), 0)
+        self._thread = threading.Thread(target=self._run, name=f"lane-{number}", daemon=True)
+        self._thread.start()
+
+    def windows(self) -> Iterator[Window]:
+        """The windows of this lane; each is held, and counts for the budget, until the next is asked for.
+
+        Raises what reading raises, and EnvironmentFailure where nothing was heard of the storage for too long.
+        """
+        while True:
+            window = self._next()
+            yield window
+            self._budget.release(self._number, window.size_bytes)
+
+    def stop(self) -> None:
+        """End the thread, unless it hangs in a read."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        self._thread.join(ENDING_S)
+
+    def _next(self) -> Window:
+        waiting_since = time.monotonic()
+        silence_s = self._source.reading.silence_s
+        while True:
+            try:
+                found = self._ready.get(timeout=min(LOOK_S, silence_s))
+            except queue.Empty:
+                heard, offset = self._heard
+                if time.monotonic() - max(waiting_since, heard) > silence_s:
+                    place = self._file.place if self._file else self._source.folder
+                    raise EnvironmentFailure(
+                        f"no bytes of {place} at offset {offset} for {silence_s:g} s; look at the storage, or give"
+                        " more with --read-timeout"
+                    ) from None
+                continue
+            if isinstance(found, BaseException):
+                raise found
+            return found
+
+    def _run(self) -> None:
+        try:
+            for stretch in self._stretches:
+                self._ready.put(self._load(stretch))
+        except Stopped:
+            pass
+        except BaseException as error:  # the rank raises it where it comes to this window
+            self._ready.put(error)
+        finally:
+            self._close()
+
+    def _load(self, stretch: Stretch) -> Window:
+        source = self._source
+        file = self._open(stretch.slice)
+        plan = WindowPlan(stretch, source.layouts.blocks(stretch.slice), self._offsets)
+        self._budget.acquire(self._number, plan.size_bytes)
+        self._hear(0)
+        return load_window(source.folder, file, plan, source.reading.check)
+
+    def _open(self, number: int) -> SliceFile:
+        source = self._source
+        each = source.slices[number]
+        if self._file is None or self._file.slice is not each:
+            self._close()
+            self._hear(0)
+            self._offsets = source.layouts.offsets(number)
+            patience = Patience(source.reading.retry_s, self._stopping)
+            self._file = SliceFile(source.folder, each, source.reading.cache, patience, self._hear)
+        return self._file
+
+    def _hear(self, offset: int) -> None:
+        self._heard = (time.monotonic(), offset)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,92 @@
+"""Where the records and blocks of slices lie in their files, from the table of blocks and from the slices' indices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from etl import tables
+from etl.errors import DataError
+from etl.manifest import BLOCKS_FILE, Slice
+from etl.permute import Integers
+from etl.records import parse_index
+from etl.storage import Place
+
+KEPT = 1024  # slices whose blocks are remembered, some kilobytes each
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of one slice: int64 arrays of shape (blocks,), ``crc32c`` uint32; ``first`` is a record's number."""
+
+    first: Integers
+    records: Integers
+    offset: Integers
+    size: Integers
+    crc32c: npt.NDArray[np.uint32]
+
+
+class Layouts:
+    """The layouts of ``slices`` below ``folder``; each is read when it is first asked for."""
+
+    def __init__(self, folder: Place, slices: Sequence[Slice]) -> None:
+        self._folder = folder
+        self._slices = slices
+        self._blocks: dict[int, Blocks] = {}
+
+    def require(self) -> None:
+        """Raise DataError where the table of blocks is missing, damaged or that of other slices; a look, no proof."""
+        for number in {0, len(self._slices) - 1}:
+            self.blocks(number)
+
+    def blocks(self, number: int) -> Blocks:
+        """The blocks of a slice. Raises DataError where the table of blocks does not fit the manifest."""
+        if (known := self._blocks.get(number)) is not None:
+            return known
+        each, place = self._slices[number], self._folder / BLOCKS_FILE
+        try:
+            table = tables.read_range(place, each.first_block, each.first_block + each.blocks)
+        except FileNotFoundError:
+            raise DataError(f"{place} is missing; see: ringslice verify") from None
+        if not table.schema.equals(tables.BLOCKS):
+            raise DataError(f"{place} is no table of blocks; see: ringslice verify")
+        blocks = _of_table(table)
+        ends = [int(column[-1] + size[-1]) for column, size in _ends(blocks)] if each.blocks else [0, 0]
+        if table["slice"].to_pylist() != [each.name] * each.blocks or ends != [each.records, each.size_bytes]:
+            raise DataError(f"{place} does not fit the slice {each.name}; see: ringslice verify")
+        if len(self._blocks) >= KEPT:
+            self._blocks.pop(next(iter(self._blocks)), None)
+        self._blocks[number] = blocks
+        return blocks
+
+    def block_records(self, number: int) -> Integers:
+        """How many records each block of a slice holds."""
+        return self.blocks(number).records
+
+    def offsets(self, number: int) -> Integers:
+        """Where each record of a slice begins, and where the last one ends: int64 (records + 1,).
+
+        Raises DataError where the slice's index is missing or does not fit its blocks.
+        """
+        each, blocks = self._slices[number], self.blocks(number)
+        place = self._folder / f"{each.name}.idx"
+        try:
+            starts, sizes = parse_index(place.read_bytes(), str(place))
+        except FileNotFoundError:
+            raise DataError(f"{place} is missing; see: ringslice verify") from None
+        if len(starts) != each.records:
+            raise DataError(f"{place} does not list {each.records} records; see: ringslice verify")
+        offsets = np.append(starts, each.size_bytes)
+        if (np.diff(offsets) != sizes).any() or (offsets[blocks.first] != blocks.offset).any():
+            raise DataError(f"{place} does not fit {BLOCKS_FILE}; see: ringslice verify")
+        return offsets
+
+
+def _of_table(table: pa.Table) -> Blocks:
+    return Blocks(**{name: table[name].to_numpy() for name in table.column_names if name != "slice"})
+
+
+def _ends(blocks: Blocks) -> list[tuple[Integers, Integers]]:
+    return [(blocks.first, blocks.records), (blocks.offset, blocks.size)]

@@ -1,0 +1,75 @@
+"""How a rank reads: how many slices at once, within which memory, how carefully and how patiently."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etl.errors import UsageError
+from etl.manifest import Slice
+from train.order import WINDOW_BLOCKS
+from train.slice_file import Cache
+
+STOP, SKIP = "stop", "skip"
+# Of the budget, what the windows that are being drained may take; the rest is for those that are read meanwhile.
+DRAINED = 0.6
+BATCHES = 4  # that wait as TensorFlow's strings, or are being made
+OFFSET_BYTES = 16  # of a record's place in its slice, and of a temporary copy of it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """``budget_bytes`` bounds all that is read ahead and not yet taken by the training.
+
+    ``check`` compares the CRC32C of each block. ``on_damage`` is ``stop`` or ``skip``; ``skip_limit`` is how many
+    records a rank may skip in an epoch. After ``silence_s`` without a byte reading fails; a connection that breaks is
+    tried again for ``retry_s``.
+    """
+
+    lanes: int = 8
+    budget_bytes: int = 256_000_000
+    check: bool = True
+    on_damage: str = STOP
+    skip_limit: int = 100
+    silence_s: float = 120
+    retry_s: float = 60
+    cache: Cache | None = None
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--slices-at-once", self.lanes), ("--read-timeout", self.silence_s)):
+            if value <= 0:
+                raise UsageError(f"{flag} {value:g} is out of range; give more than 0")
+        if self.skip_limit < 0:
+            raise UsageError(f"--skip-limit {self.skip_limit} is out of range; give 0 or more")
+
+    def lanes_of(self, slices: int, world_size: int) -> int:
+        """How many slices each of ``world_size`` ranks reads at once.
+
+        Where slices are a multiple of the ranks each lane gets whole slices, if half as many lanes are enough for it.
+        """
+        own = max(1, slices // world_size)
+        most = min(self.lanes, own)
+        if slices % world_size == 0:
+            return next((lanes for lanes in range(most, most // 2, -1) if own % lanes == 0), most)
+        return most
+
+    def window_blocks(self, slices: Sequence[Slice]) -> int:
+        """How many blocks a window of the order has: as many as the budget holds for each lane, but no more than 16.
+
+        It does not depend on the number of ranks, and so neither does the order of an epoch.
+
+        Raises UsageError where not even one block for each lane fits.
+        """
+        block_bytes = max((each.size_bytes / each.blocks for each in slices if each.blocks), default=1)
+        blocks = int(self.budget_bytes * DRAINED / (self.lanes * block_bytes))
+        if not blocks:
+            raise UsageError(
+                f"--reader-memory {self.budget_bytes:,} is too little for --slices-at-once {self.lanes} and blocks of"
+                f" {block_bytes:,.0f} bytes; give {int(self.lanes * block_bytes / DRAINED) + 1:,} or more"
+            )
+        return min(WINDOW_BLOCKS, blocks)
+
+    def window_budget(self, slices: Sequence[Slice], lanes: int, batch: int) -> int:
+        """Bytes for windows: what the budget leaves once there are batches, and the offsets of the open slices."""
+        records = sum(each.records for each in slices) or 1
+        batches = BATCHES * batch * sum(each.size_bytes for each in slices) // records
+        offsets = lanes * OFFSET_BYTES * max((each.records for each in slices), default=0)
+        return self.budget_bytes - batches - offsets

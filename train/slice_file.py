@@ -1,0 +1,112 @@
+"""One slice that is being read: opened late, from the cache or its place, and again where a connection breaks."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from etl.errors import DataError, EnvironmentFailure
+from etl.manifest import Slice
+from etl.progress import tell
+from etl.storage import Place
+from train.budget import Stopped
+
+PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
+
+
+class Cache(Protocol):
+    """Copies of slices on this host."""
+
+    def place_of(self, each: Slice) -> Place | None:
+        """A whole copy of a slice; None where there is none."""
+        ...
+
+    def drop(self, each: Slice) -> None:
+        """A copy was found to be damaged."""
+        ...
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a broken connection is tried again, in seconds, and what ends the waiting early."""
+
+    retry_s: float
+    stopping: threading.Event
+
+
+class SliceFile:
+    """The file of a slice below ``folder``, read in pieces; ``heard`` is called whenever something has come of it."""
+
+    def __init__(
+        self, folder: Place, each: Slice, cache: Cache | None, patience: Patience, heard: Callable[[int], None]
+    ) -> None:
+        self.slice = each
+        self.place = folder / f"{each.name}.tfrecord"
+        self._cache = cache
+        self._patience = patience
+        self._heard = heard
+        self._file: pa.NativeFile | None = None
+        self._is_copy = False
+
+    def read(self, offset: int, size: int) -> pa.Buffer:
+        """``size`` bytes from ``offset`` on; fewer where the file ends before.
+
+        Raises DataError where the file is missing, EnvironmentFailure where it could not be read for so long.
+        """
+        began, tries = time.monotonic(), 0
+        while True:
+            self._heard(offset)
+            try:
+                data = self._read_once(offset, size)
+            except FileNotFoundError:
+                if not self._leave_copy():
+                    raise DataError(f"{self.place} is missing; see: ringslice verify") from None
+            except (OSError, EnvironmentFailure) as error:
+                self.close()
+                self._pause(error, offset, began, tries)
+                tries += 1
+            else:
+                if tries:
+                    tell("reader", f"{self.place} answers again at offset {offset}, after {tries} tries")
+                return data
+
+    def read_afresh(self, offset: int, size: int) -> pa.Buffer:
+        """The same bytes once more, over another connection, and from the slice itself rather than from a copy."""
+        self.close()
+        self._leave_copy()
+        return self.read(offset, size)
+
+    def close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def _read_once(self, offset: int, size: int) -> pa.Buffer:
+        if self._file is None:
+            copy = self._cache.place_of(self.slice) if self._cache is not None else None
+            self._is_copy = copy is not None
+            self._file = (copy or self.place).open_input()
+        self._file.seek(offset)
+        return self._file.read_buffer(size)
+
+    def _leave_copy(self) -> bool:
+        """Give up the copy that was read from; false where it was none."""
+        was_copy, self._is_copy = self._is_copy, False
+        if was_copy and self._cache is not None:
+            self.close()
+            self._cache.drop(self.slice)
+        return was_copy
+
+    def _pause(self, error: Exception, offset: int, began: float, tries: int) -> None:
+        """Wait before the next try. Raises EnvironmentFailure where they took too long, Stopped if none is wanted."""
+        reason = str(error).partition("\n")[0].partition(". Detail:")[0]
+        if isinstance(error, (PermissionError, IsADirectoryError)) or time.monotonic() - began > self._patience.retry_s:
+            look = "; look at: hdfs fsck" if self.place.filesystem.scheme == "hdfs" else ""
+            raise EnvironmentFailure(f"{self.place} cannot be read at offset {offset} ({reason}){look}") from error
+        if not tries:
+            tell("reader", f"{self.place} cannot be read at offset {offset} ({reason}); trying again")
+        if self._patience.stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)]):
+            raise Stopped

@@ -1,0 +1,153 @@
+"""Windows of records in memory: a stretch of the epoch's order, read in large pieces and checked block by block."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from etl.errors import DataError
+from etl.manifest import Slice
+from etl.permute import Integers
+from etl.records import FRAMING_BYTES, HEADER_BYTES
+from etl.storage import Place
+from train.damage import DamagedRecord, find_damaged, lengths_fit
+from train.layouts import Blocks
+from train.order import Stretch
+from train.slice_file import SliceFile
+
+PIECE_BYTES = 4 << 20  # read at once; more gains nothing, with either driver of HDFS or locally
+
+
+@dataclass(frozen=True)
+class Window:
+    """Records in memory, in the epoch's order: int64 arrays of shape (records,).
+
+    ``addresses`` and ``sizes`` are those of the serialized examples, which live as long as ``holding`` does;
+    ``numbers`` are their rows in the table of examples; ``damaged`` lists, by place, those that are not as written.
+    """
+
+    addresses: Integers
+    sizes: Integers
+    numbers: Integers
+    damaged: dict[int, DamagedRecord]
+    holding: tuple[pa.Buffer, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighbouring blocks of a slice, from number ``first`` to before ``stop``, that are read at once."""
+
+    first: int
+    stop: int
+
+
+class WindowPlan:
+    """What has to be read for a stretch: the blocks that hold its records, the neighbours among them in one piece."""
+
+    def __init__(self, stretch: Stretch, blocks: Blocks, offsets: Integers) -> None:
+        self.records = stretch.records
+        self.blocks = blocks
+        self.offsets = offsets
+        self.holding = np.searchsorted(blocks.first, stretch.records, side="right") - 1
+        self.pieces = list(_pieces(np.unique(self.holding), blocks.size))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(int(self.blocks.size[piece.first : piece.stop].sum()) for piece in self.pieces)
+
+
+def _pieces(wanted: Integers, sizes: Integers) -> Iterator[Piece]:
+    """These blocks, ascending, as pieces of neighbours of at most `PIECE_BYTES`, at least one block each."""
+    start = stop = size = 0
+    for block in wanted.tolist():
+        if block != stop or size + int(sizes[block]) > PIECE_BYTES:
+            if stop > start:
+                yield Piece(start, stop)
+            start, size = block, 0
+        stop = block + 1
+        size += int(sizes[block])
+    yield Piece(start, stop)
+
+
+def load_window(folder: Place, file: SliceFile, plan: WindowPlan, check: bool) -> Window:
+    """Read what ``plan`` asks for; with ``check`` the CRC32C of each block, and each record's length.
+
+    Raises DataError where the slice's index or the table of blocks is wrong, and what `SliceFile.read` raises.
+    """
+    base = np.zeros(len(plan.blocks.first), np.int64)  # the address that offset 0 of the file would have, by block
+    holding: list[pa.Buffer] = []
+    damaged: dict[int, DamagedRecord] = {}
+    for piece in plan.pieces:
+        data, found = _read_piece(folder, file, plan, piece, check)
+        base[piece.first : piece.stop] = data.address - int(plan.blocks.offset[piece.first])
+        holding.append(data)
+        damaged |= {each.number: each for each in found}
+    starts = plan.offsets[plan.records]
+    sizes = plan.offsets[plan.records + 1] - starts - FRAMING_BYTES
+    return Window(
+        base[plan.holding] + starts + HEADER_BYTES,
+        sizes,
+        file.slice.first_example + plan.records,
+        {int(place): damaged[int(plan.records[place])] for place in _places(plan.records, damaged)},
+        tuple(holding),
+        plan.size_bytes,
+    )
+
+
+def _places(records: Integers, wanted: dict[int, DamagedRecord]) -> npt.NDArray[np.intp]:
+    return np.flatnonzero(np.isin(records, list(wanted))) if wanted else np.empty(0, np.intp)
+
+
+def _read_piece(
+    folder: Place, file: SliceFile, plan: WindowPlan, piece: Piece, check: bool
+) -> tuple[pa.Buffer, list[DamagedRecord]]:
+    offset, size = int(plan.blocks.offset[piece.first]), int(plan.blocks.size[piece.first : piece.stop].sum())
+    blocks = range(piece.first, piece.stop)
+
+    def read(read_bytes: Callable[[int, int], pa.Buffer]) -> tuple[pa.Buffer, dict[int, memoryview], list[int]]:
+        data = read_bytes(offset, size)
+        content = memoryview(data).cast("B")
+        own = {block: content[_at(plan.blocks, block, offset)] for block in blocks}
+        return data, own, [block for block in blocks if not _is_whole(own[block], plan.blocks, block, check)]
+
+    data, content, wrong = read(file.read)
+    if wrong:  # the storage gets a second chance, for a bit may flip on the way too
+        data, content, wrong = read(file.read_afresh)
+    for block in blocks:
+        if check and block not in wrong and not lengths_fit(content[block], *_lengths(plan, block)):
+            raise DataError(f"the index of {file.place} does not fit it; see: ringslice verify")
+    return data, [each for block in wrong for each in _examine(folder, file.slice, plan, block, content[block])]
+
+
+def _at(blocks: Blocks, block: int, base: int) -> slice:
+    start = int(blocks.offset[block]) - base
+    return slice(start, start + int(blocks.size[block]))
+
+
+def _is_whole(content: memoryview, blocks: Blocks, block: int, check: bool) -> bool:
+    """Whether a block is not cut short and, where asked, has the CRC32C that it should."""
+    return len(content) == blocks.size[block] and not (check and crc32c(content) != blocks.crc32c[block])
+
+
+def _lengths(plan: WindowPlan, block: int) -> tuple[Integers, Integers]:
+    """Where the records of a block begin, from the block's own begin on, and the lengths of their data."""
+    first = int(plan.blocks.first[block])
+    offsets = plan.offsets[first : first + int(plan.blocks.records[block]) + 1]
+    return offsets[:-1] - int(plan.blocks.offset[block]), np.diff(offsets) - FRAMING_BYTES
+
+
+def _examine(folder: Place, each: Slice, plan: WindowPlan, block: int, content: memoryview) -> list[DamagedRecord]:
+    first = int(plan.blocks.first[block])
+    records = range(first, first + int(plan.blocks.records[block]))
+    found = find_damaged(folder, each, content, records, plan.offsets)
+    if not found:
+        raise DataError(
+            f"the table of blocks does not fit {folder / each.name}.tfrecord at offset {plan.blocks.offset[block]},"
+            " though its records are whole; see: ringslice verify"
+        )
+    return found
