@@ -22,7 +22,7 @@ help:
 	@echo "make chaos    the slow tests: every kill point"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
 	@echo "make tensorflow-io  a peer of benchmarks/reader.py, in .venvs/tfio"
-	@echo "make install  the environment alone: .venv, with Horovod built for its TensorFlow"
+	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
 
 demo: $(INSTALLED)
@@ -51,7 +51,7 @@ install: $(INSTALLED)
 hadoop-up hadoop-down hadoop-status: hadoop-%: $(INSTALLED)
 	$(BIN)/python -m tests.hadoop $*
 
-$(INSTALLED): setup.py pyproject.toml train/build_horovod.py
+$(INSTALLED): setup.py pyproject.toml train/build_horovod.py train/build_records_op.py train/native/records_op.cc
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is missing; install it first: apt-get install python3.11 python3.11-venv" >&2; exit 3; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv; install it first: apt-get install python3-venv" >&2; exit 3; }
 	@command -v g++ >/dev/null || { echo "a C++ compiler is missing; install it first: apt-get install g++" >&2; exit 3; }
@@ -59,6 +59,7 @@ $(INSTALLED): setup.py pyproject.toml train/build_horovod.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[train,report,dev]'
 	$(BIN)/python train/build_horovod.py --cache "$(CACHE)"
+	$(BIN)/python -m train.build_records_op --cache "$(CACHE)"
 	touch $@
 
 clean:

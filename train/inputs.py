@@ -1,22 +1,24 @@
-"""From a reader's batches of serialized examples to batches of pixels, through ``tf.data``."""
+"""From a reader's batches of serialized examples to ``tf.data``, and on to batches of pixels."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from etl.example import ENCODED, KEY, LABEL
-from etl.manifest import Manifest
-from train.drawing import Floats, RecordBatch
+from train.decoding import Decoder
+from train.drawing import RecordBatch
+from train.records_op import to_tensor
 
-PREFETCH_BATCHES = 4
-
-_DECODERS: dict[str, Callable[..., tf.Tensor]] = {"JPEG": tf.io.decode_jpeg, "PNG": tf.io.decode_png}
+QUEUED_BATCHES = 2  # of serialized examples, beside the one that is being made and the one that is being used
+DECODED_BATCHES = 2
+STOP_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class PixelBatch:
-    """``pixels`` are uint8 of shape (batch, height, width, channels), ``labels`` int64, ``weights`` float32 (0 for the
+    """``pixels`` are of shape (batch, height, width, channels), ``labels`` int64, ``weights`` float32 (0 for the
     repeats that fill a batch up) and ``keys`` string, each of shape (batch,)."""
 
     pixels: tf.Tensor
@@ -25,53 +27,74 @@ class PixelBatch:
     keys: tf.Tensor
 
 
-def decode_ahead(batches: Iterator[RecordBatch], manifest: Manifest, batch: int, threads: int) -> Iterator[PixelBatch]:
-    """A decoded batch for each of ``batches``, whose size is ``batch``; ``threads`` is the budget for decoding ahead.
+@contextmanager
+def serialized(batches: Iterator[RecordBatch], steps: int, batch: int) -> Iterator[tf.data.Dataset]:
+    """A dataset, to be gone through once, of the ``steps`` batches of ``batch`` records that ``batches`` gives.
 
-    Raises what ``batches`` raises, as it was: ``tf.data`` would make a message of its own of it.
+    Its elements are serialized examples (string), their numbers in the split (int64) and their weights (float32), each
+    of shape (batch,). At most `QUEUED_BATCHES` of them are read ahead.
+
+    Within the block, what ``batches`` raises is raised as it was: ``tf.data`` makes a message of its own of it.
     """
-    raised: list[Exception] = []
+    feed = _Feed(batches, batch)
+    try:
+        # Python feeds a queue, and TensorFlow takes from it without Python: half the time of a tf.py_function
+        dataset = tf.data.Dataset.range(steps).map(lambda _: feed.queue.dequeue())
+        yield dataset
+    except tf.errors.OpError as error:
+        if feed.raised is not None:
+            raise feed.raised from None
+        raise error
+    finally:
+        feed.stop()
 
-    def generate() -> Iterator[tuple[list[bytes], Floats]]:
+
+class _Feed:
+    """A thread that takes batches one by one and puts their records, as tensors, into ``queue``."""
+
+    def __init__(self, batches: Iterator[RecordBatch], batch: int) -> None:
+        self.queue = tf.queue.FIFOQueue(QUEUED_BATCHES, [tf.string, tf.int64, tf.float32], [(batch,)] * 3)
+        self.raised: Exception | None = None
+        self._batches = batches
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, whatever it waits for; a read that hangs is left to itself after a while."""
+        self.queue.close(cancel_pending_enqueues=True)
+        self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
         try:
-            for each in batches:
-                yield each.examples(), each.weights
+            for tensors in map(_tensors, self._batches):
+                self.queue.enqueue(tensors)
+                del tensors  # or they would lie here for as long as the next ones take
+        except tf.errors.CancelledError:  # by stop
+            pass
         except Exception as error:
-            raised.append(error)
-            raise
+            self.raised = error
+        finally:
+            self.queue.close()
+            if hasattr(self._batches, "close"):  # a generator lets go of files and threads here, not whenever
+                self._batches.close()
 
-    signature = (tf.TensorSpec((batch,), tf.string), tf.TensorSpec((batch,), tf.float32))
+
+def _tensors(batch: RecordBatch) -> tuple[tf.Tensor, ...]:
+    return to_tensor(batch), tf.convert_to_tensor(batch.numbers), tf.convert_to_tensor(batch.weights)
+
+
+def decode_ahead(
+    batches: Iterator[RecordBatch], steps: int, batch: int, decoder: Decoder, threads: int
+) -> Iterator[PixelBatch]:
+    """A decoded batch for each of the ``steps`` ones of ``batches``; ``threads`` is the budget for decoding ahead.
+
+    Raises what ``batches`` raises, as it was.
+    """
     options = tf.data.Options()
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
-    dataset = dataset.map(_decoder(manifest, batch), num_parallel_calls=threads, deterministic=True)
-    try:
-        for tensors in dataset.prefetch(PREFETCH_BATCHES).with_options(options):
+    with serialized(batches, steps, batch) as dataset:
+        decoded = dataset.unbatch().map(decoder, num_parallel_calls=threads, deterministic=True)
+        decoded = decoded.batch(batch, drop_remainder=True).prefetch(DECODED_BATCHES).with_options(options)
+        for tensors in decoded:
             yield PixelBatch(*tensors)
-    except tf.errors.OpError:
-        if raised:
-            raise raised[0] from None
-        raise
-
-
-def _decoder(manifest: Manifest, batch: int) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]:
-    shape = (manifest.height, manifest.width, manifest.channels)
-    features = {
-        ENCODED: tf.io.FixedLenFeature((), tf.string),
-        LABEL: tf.io.FixedLenFeature((), tf.int64),
-        KEY: tf.io.FixedLenFeature((), tf.string),
-    }
-
-    def decode_pixels(encoded: tf.Tensor) -> tf.Tensor:
-        if manifest.format not in _DECODERS:
-            return tf.io.decode_raw(encoded, tf.uint8)
-        decoder = _DECODERS[manifest.format]
-        return tf.map_fn(lambda image: decoder(image, channels=shape[2]), encoded, fn_output_signature=tf.uint8)
-
-    def decode(serialized: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        parsed = tf.io.parse_example(serialized, features)
-        pixels = tf.reshape(decode_pixels(parsed[ENCODED]), (batch, *shape))
-        return pixels, parsed[LABEL], weights, parsed[KEY]
-
-    return tf.autograph.experimental.do_not_convert(decode)  # nothing to convert, and it leaves files in $TMPDIR

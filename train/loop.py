@@ -20,12 +20,15 @@ from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
+from train.augment import Augmentation
+from train.decoding import Decoder
 from train.drawing import RecordBatch
 from train.holding import holding
 from train.inputs import PixelBatch, decode_ahead
 from train.models import build
 from train.reader import SplitReader
 from train.reading import STOP
+from train.records_op import why_not_native
 from train.runs import RESULT_FORMAT, Dataset, choose_run, find_dataset
 from train.schedule import Schedule
 from train.settings import Settings
@@ -112,7 +115,7 @@ def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: 
     warmup_steps = round(settings.warmup_epochs * steps.number)
     schedule = Schedule(settings.lr, strategy.size, warmup_steps, settings.epochs * steps.number, settings.decay)
     keras.utils.set_random_seed(settings.seed)
-    shape = (manifest.height, manifest.width, manifest.channels)
+    shape = (*settings.picture_size(manifest), manifest.channels)
     model = build(settings.model, shape, len(manifest.classes), manifest.mean, manifest.std)
     optimizer = keras.optimizers.SGD(settings.lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
     optimizer.build(model.trainable_variables)
@@ -209,9 +212,10 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
     started = time.monotonic()
     totals, keys = [0.0, 0.0, 0.0], list[bytes]()
     order = session.readers["train"].order(settings.seed, epoch)
-    batches = decoded(session, session.readers["train"].batches(order, steps, strategy.rank))
+    batches = session.readers["train"].batches(order, steps, strategy.rank)
+    pictures = decoded(session, batches, steps, epoch)
     with Progress(f"train epoch {epoch}", steps.number, "steps", quiet=not session.is_root, ends=False) as progress:
-        for step, batch in enumerate(batches):
+        for step, batch in enumerate(pictures):
             session.optimizer.learning_rate = session.schedule.rate((epoch - FIRST_EPOCH) * steps.number + step)
             results = train_step(batch.pixels, batch.labels, batch.weights)
             totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
@@ -240,7 +244,7 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
     steps = Steps(reader.total, strategy.size, session.settings.batch)
     order = reader.order(session.settings.seed, EVALUATION_EPOCH)
     totals = [0.0, 0.0, 0.0]
-    for batch in decoded(session, reader.batches(order, steps, strategy.rank)):
+    for batch in decoded(session, reader.batches(order, steps, strategy.rank), steps, EVALUATION_EPOCH):
         results = evaluate_step(batch.pixels, batch.labels, batch.weights)
         totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
     loss, hits, examples = strategy.sum(totals)
@@ -255,9 +259,13 @@ def skipped(split: str, examples: float) -> Metrics:
     return {f"{split}_skipped": int(examples)} if examples else {}
 
 
-def decoded(session: Session, batches: Iterator[RecordBatch]) -> Iterator[PixelBatch]:
-    """These batches with their pixels, read and decoded ahead by this rank's threads."""
-    return decode_ahead(batches, session.manifest, session.settings.batch, len(os.sched_getaffinity(0)))
+def decoded(session: Session, batches: Iterator[RecordBatch], steps: Steps, epoch: int) -> Iterator[PixelBatch]:
+    """These batches with their pixels, read and decoded ahead by this rank's threads; augmented for training only."""
+    settings = session.settings
+    augmentation = Augmentation.of(settings.augmentations if epoch != EVALUATION_EPOCH else [])
+    size = settings.picture_size(session.manifest)
+    decoder = Decoder(session.manifest, size, augmentation, (settings.seed, epoch))
+    return decode_ahead(batches, steps.number, steps.batch, decoder, len(os.sched_getaffinity(0)))
 
 
 def require_equal_weights(session: Session) -> None:
@@ -291,6 +299,8 @@ def announce(session: Session, done: int) -> None:
         tell("train", f"rank {rank}: {records:,} records of {slices} slices in {steps.number} steps")
     if size > RANKS_TOLD:
         tell("train", f"and so on: no two of the {size} ranks differ by more than one record")
+    if reason := why_not_native():
+        tell("train", f"the reader's native op is {reason}, so examples take more time; run: make install")
 
 
 def save(session: Session, epoch: int, metrics: Metrics) -> None:

@@ -8,10 +8,14 @@ import click
 
 from etl.config import parse_bytes
 from etl.errors import UsageError
+from etl.manifest import Manifest
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from etl.places import DATA_PLACE, default_data_place
 from train.reading import SKIP, STOP, Reading
+
+AUGMENTATIONS = ("crop", "flip", "colour")
+NO_AUGMENTATION = "none"
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Settings:
     resume: bool
     audit: bool
     json: bool
+    augment: str = NO_AUGMENTATION
+    crop: int | None = None
     reading: Reading = field(default_factory=Reading)
 
     def __post_init__(self) -> None:
@@ -41,16 +47,30 @@ class Settings:
             ("--epochs", self.epochs, 1),
             ("--batch", self.batch, 1),
             ("--warmup-epochs", self.warmup_epochs, 0),
+            ("--crop", 1 if self.crop is None else self.crop, 1),
         ):
             if value < least:
                 raise UsageError(f"{flag} {value} is out of range; give at least {least}")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"--momentum {self.momentum:g} is out of range; give a number from 0 to below 1")
+        for name in self.augmentations:
+            if name not in AUGMENTATIONS:
+                known = f"{NO_AUGMENTATION}, or some of {', '.join(AUGMENTATIONS)}"
+                raise UsageError(f"--augment {self.augment!r}: there is no {name!r}; give {known}")
+
+    @property
+    def augmentations(self) -> list[str]:
+        """What is done at random to the training pictures: of `AUGMENTATIONS`."""
+        return [] if self.augment == NO_AUGMENTATION else self.augment.split(",")
+
+    def picture_size(self, manifest: Manifest) -> tuple[int, int]:
+        """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
+        return (manifest.height, manifest.width) if self.crop is None else (self.crop, self.crop)
 
     def of_training(self) -> dict[str, Any]:
         """Those that decide what is learned: a run is resumed with the same ones."""
         names = ("group", "model", "batch", "lr", "momentum", "warmup_epochs", "decay", "drop_last", "seed")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, "augment", "crop")}
 
 
 ENVIRONMENT_PREFIX = "RINGSLICE"  # RINGSLICE_EPOCHS=3 is --epochs 3
@@ -116,6 +136,21 @@ _OPTIONS = (
     ),
     click.option(
         "--seed", type=int, default=0, show_default=True, help="Seed of the first weights and of the order of examples."
+    ),
+    click.option(
+        "--augment",
+        default=NO_AUGMENTATION,
+        show_default=True,
+        metavar="LIST",
+        help="What to do at random to training pictures: some of crop (a part of the picture, resized), flip (left for"
+        " right) and colour (brightness, contrast, saturation), as in crop,flip.",
+    ),
+    click.option(
+        "--crop",
+        type=int,
+        metavar="SIZE",
+        help="Side of the pictures that the model sees, in pixels; cut from the middle without --augment crop, and for"
+        " evaluation. Default: the slices' size.",
     ),
     click.option("--run", help="Name of the run, under ROOT/runs. Default: the next number."),
     click.option(

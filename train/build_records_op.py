@@ -1,0 +1,95 @@
+"""Build the native part of the reader's way into TensorFlow, and install it into this environment.
+
+One small file, ``train/native/records_op.cc``, against the TensorFlow of this environment: about 20 seconds. The
+library is kept in a cache outside the tree, and its name says what decides its bytes: source, compiler options, Python
+and TensorFlow. One that was built for anything else is never loaded. Without it the trainer works too, more slowly.
+
+    python -m train.build_records_op
+
+Needs in the environment: TensorFlow; in the system: a C++ compiler.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from train.build_horovod import BuildError, require_compiler, tensorflow_version
+
+SOURCE = Path(__file__).parent / "native" / "records_op.cc"
+COMPILER_OPTIONS = ("-O2", "-fPIC", "-shared", "-w")  # -w: TensorFlow's own headers warn by the page
+
+_FLAGS = """
+import json, tensorflow as tf
+print(json.dumps([tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()]))
+"""
+
+
+def main() -> int:
+    """Build or take from the cache, then install; returns the exit status, 3 where the environment fails."""
+    parser = argparse.ArgumentParser(description="Build and install the reader's native TensorFlow op.")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument(
+        "--cache", type=Path, default=home / "ringslice", help="folder for libraries (default: %(default)s)"
+    )
+    try:
+        target = installed_library()
+        cached = parser.parse_args().cache / "ops" / target.name
+        if not cached.exists():
+            build(cached)
+        if not target.exists():
+            publish(cached, target)
+    except BuildError as error:
+        print(f"build_records_op: {error}", file=sys.stderr)
+        return 3
+    print(f"build_records_op: {target.name} is installed", flush=True)
+    return 0
+
+
+def installed_library() -> Path:
+    """Where this environment has the library, if it has it. Raises BuildError where there is no TensorFlow."""
+    python, tensorflow = f"{sys.version_info[0]}{sys.version_info[1]}", tensorflow_version()
+    identity = json.dumps([SOURCE.read_text(), COMPILER_OPTIONS, python, tensorflow, os.uname().machine])
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return Path(sys.prefix) / "lib" / "ringslice" / f"records_op-tf{tensorflow}-py{python}-{key}.so"
+
+
+def build(library: Path) -> None:
+    """Compile; the library appears whole. Raises BuildError with the last lines of what the compiler says."""
+    require_compiler()
+    compile_flags, link_flags = json.loads(output_of([sys.executable, "-c", _FLAGS]).splitlines()[-1])
+    library.parent.mkdir(parents=True, exist_ok=True)
+    attempt = attempt_at(library)
+    try:
+        output_of(["g++", *COMPILER_OPTIONS, *compile_flags, str(SOURCE), "-o", str(attempt), *link_flags])
+        attempt.rename(library)
+    finally:
+        attempt.unlink(missing_ok=True)
+
+
+def publish(library: Path, target: Path) -> None:
+    """Copy; a trainer that starts meanwhile finds all of it or nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    attempt = attempt_at(target)
+    shutil.copyfile(library, attempt)
+    attempt.rename(target)
+
+
+def attempt_at(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def output_of(command: list[str]) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        tail = "\n".join(ended.stderr.splitlines()[-20:])
+        raise BuildError(f"status {ended.returncode} from {command[0]}; its last lines:\n{tail}")
+    return ended.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""From a serialized example to pixels of the wanted size, augmented or not: what ``tf.data`` runs for each record."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from etl.example import ENCODED, KEY, LABEL
+from etl.manifest import Manifest
+from train.augment import NOTHING, Augmentation, flip_at_random, random_window, recolour_at_random
+
+CENTRE = 0.875  # the part of a larger picture's side that is shown where nothing is random: 224 of 256, as is usual
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes examples of ``manifest`` to pictures of ``size`` (height, width), uint8; or float32, of zero mean and
+    unit variance over the training split, with ``normalize``.
+
+    A picture that is augmented depends on ``seed`` (seed, epoch) and its number in its split, and on nothing else.
+    """
+
+    manifest: Manifest
+    size: Size
+    augmentation: Augmentation = NOTHING
+    seed: tuple[int, int] = (0, 0)
+    normalize: bool = False
+
+    def __call__(self, serialized: tf.Tensor, number: tf.Tensor, weight: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Pixels, label, weight and key of one record."""
+        features = {
+            ENCODED: tf.io.FixedLenFeature((), tf.string),
+            LABEL: tf.io.FixedLenFeature((), tf.int64),
+            KEY: tf.io.FixedLenFeature((), tf.string),
+        }
+        parsed = tf.io.parse_single_example(serialized, features)
+        return self.pixels(parsed[ENCODED], number), parsed[LABEL], weight, parsed[KEY]
+
+    def pixels(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """The picture of the example of this ``number``: shape (height, width, channels)."""
+        wanted, shape = self.augmentation, (self.manifest.height, self.manifest.width, self.manifest.channels)
+        seeds = tf.random.experimental.stateless_split(tf.stack([_seed(*self.seed), number]), 3)
+        if wanted.crop:
+            pixels = _decode_window(self.manifest, encoded, random_window(wanted, shape, seeds[0]))
+        else:
+            window = centre_window(shape[:2], self.size)
+            whole = window == (0, 0, *shape[:2])
+            pixels = _decode(self.manifest, encoded) if whole else _decode_window(self.manifest, encoded, window)
+        if wanted.flip:
+            pixels = flip_at_random(pixels, seeds[1])
+        if pixels.shape[:2] != self.size:
+            pixels = tf.image.resize(pixels, self.size)
+        if wanted.colour:
+            pixels = recolour_at_random(wanted, tf.cast(pixels, tf.float32), seeds[2])
+        return self._finish(tf.ensure_shape(pixels, (*self.size, shape[2])))
+
+    def _finish(self, pixels: tf.Tensor) -> tf.Tensor:
+        if self.normalize:
+            return self._normalize(tf.cast(pixels, tf.float32))
+        return pixels if pixels.dtype == tf.uint8 else tf.cast(tf.round(pixels), tf.uint8)
+
+    def _normalize(self, pixels: tf.Tensor) -> tf.Tensor:
+        """By whole rows: to broadcast over so few channels is six times as slow."""
+        height, width, channels = pixels.shape
+        scale = tf.tile(1 / tf.constant(self.manifest.std), [width])
+        shift = tf.tile(tf.constant(self.manifest.mean), [width]) * scale
+        return tf.reshape(tf.reshape(pixels, (height, width * channels)) * scale - shift, (height, width, channels))
+
+
+def centre_window(shape: Size, size: Size) -> tuple[int, int, int, int]:
+    """The window (top, left, height, width) in the middle of a picture of ``shape`` that is shown at ``size``.
+
+    It has the form of ``size``, and is not resized where the picture is but a little larger.
+    """
+    scale = min(shape[0] / size[0], shape[1] / size[1])
+    scale = min(scale, max(1.0, CENTRE * scale))
+    height, width = (max(1, round(scale * side)) for side in size)
+    return (shape[0] - height) // 2, (shape[1] - width) // 2, height, width
+
+
+def _seed(seed: int, epoch: int) -> tf.Tensor:
+    digest = hashlib.blake2b(repr((seed, epoch)).encode(), digest_size=8).digest()
+    return tf.constant(int.from_bytes(digest, "little", signed=True), tf.int64)
+
+
+def _decode(manifest: Manifest, encoded: tf.Tensor) -> tf.Tensor:
+    shape = (manifest.height, manifest.width, manifest.channels)
+    decoders: dict[str, Callable[..., tf.Tensor]] = {"JPEG": tf.io.decode_jpeg, "PNG": tf.io.decode_png}
+    if manifest.format in decoders:
+        return tf.ensure_shape(decoders[manifest.format](encoded, channels=shape[2]), shape)
+    return tf.reshape(tf.io.decode_raw(encoded, tf.uint8), shape)
+
+
+def _decode_window(manifest: Manifest, encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """The ``window`` of the picture; of a JPEG little else is decoded."""
+    if manifest.format == "JPEG":
+        return tf.image.decode_and_crop_jpeg(encoded, window, channels=manifest.channels)
+    top, left, height, width = tf.unstack(window)
+    return tf.image.crop_to_bounding_box(_decode(manifest, encoded), top, left, height, width)
