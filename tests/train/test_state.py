@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,9 +73,9 @@ def test_the_order_is_the_same_however_slow_the_storage_is(digits_root: Path, mo
     undisturbed, read = numbers(), SliceFile.read
     generator = random.Random(0)
 
-    def read_late(self: SliceFile, offset: int, size: int) -> pa.Buffer:
+    def read_late(self: SliceFile, offset: int, room: memoryview) -> int:
         time.sleep(generator.random() / 20)
-        return read(self, offset, size)
+        return read(self, offset, room)
 
     monkeypatch.setattr(SliceFile, "read", read_late)
     assert numbers() == undisturbed == numbers()
