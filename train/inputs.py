@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -74,7 +74,8 @@ class _Feed:
         except Exception as error:
             self.raised = error
         finally:
-            self.queue.close()
+            with suppress(tf.errors.CancelledError):  # closed by stop
+                self.queue.close()
             if hasattr(self._batches, "close"):  # a generator lets go of files and threads here, not whenever
                 self._batches.close()
 
