@@ -4,14 +4,16 @@
     make tensorflow-io
     python benchmarks/reader.py --hdfs hdfs://127.0.0.1:8020/tmp/reader
 
-Three workloads, each read as a whole epoch from the page cache, after a first pass over one slice that is not counted:
+Three workloads of 8 slices, each read whole, from the page cache, after a first pass over one slice that is not
+counted:
 
-- serialized: batches of 256 serialized examples of 30 to 50 KB (JPEGs of 256 pixels), 8 slices, from HDFS and locally.
-- small: the same of Fashion-MNIST, 1 KB each, locally, ten epochs in a row.
-- decoded: batches of pictures of 224 pixels, locally, the process on one core: examples/s is images/s per core.
+- serialized: batches of 256 serialized examples of 30 to 50 KB (JPEGs of 256 pixels), from HDFS and locally.
+- small: the same of Fashion-MNIST, 1 KB each, locally, five epochs in a row.
+- decoded: batches of 64 pictures of 224 pixels, locally, the process on one core: examples/s is images/s per core.
+  The peer resizes; ours takes the middle as for evaluation, or crops at random, flips and resizes as for training.
 
-TensorFlow's own readers are asked for no order; ours gives each epoch another. Every reader but raw checks the CRC of
-every byte. Processor time is the process' own, a JVM in it too, and not that of HDFS' daemons.
+TensorFlow's own readers are asked for no order; ours has another one each epoch. All but pyarrow alone check the CRC of
+every byte. Processor time is the process' own, with a JVM in it, without HDFS' daemons.
 """
 
 import dataclasses
@@ -38,13 +40,14 @@ from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.manifest import Manifest, read_manifest
 from etl.stages import slices_stage
 from etl.storage import open_place
+from train.build_records_op import installed_library
 
 HERE = Path(__file__).resolve().parent
 TFIO_PYTHON = HERE.parent / ".venvs" / "tfio" / "bin" / "python"
 VERSIONS = ("tensorflow-cpu", "pyarrow", "hdfs-native", "crc32c", "numpy")
 TFIO_VERSIONS = ("tensorflow-cpu", "tensorflow-io")
 LARGE, SMALL, PICTURES = "photographs", "fashion", "pictures"
-SMALL_EPOCHS = 10
+SMALL_EPOCHS = 5
 SIDE = 224
 BUFFER = {"buffer_bytes": 8 << 20}
 ONE, EIGHT = {"at_once": 1}, {"at_once": 8}
@@ -69,19 +72,33 @@ class Way:
 
 PLAIN = (ONE | BUFFER, EIGHT | BUFFER)
 EPOCHS = {"passes": SMALL_EPOCHS}
-ONE_CORE = {"side": SIDE, "core": 0}
+ONE_CORE = {"side": SIDE, "core": 0, "batch": 64}
 
 WAYS = (
     Way("serialized", "pyarrow, libhdfs", "reader_ways:raw", LARGE, LIBHDFS, (ONE, EIGHT)),
     Way("serialized", "pyarrow, native", "reader_ways:raw", LARGE, NATIVE, (ONE, EIGHT)),
+    Way("serialized", "ringslice, libhdfs", "our_reader:serialized", LARGE, LIBHDFS, (EIGHT,)),
+    Way("serialized", "ringslice, native", "our_reader:serialized", LARGE, NATIVE, (EIGHT,)),
+    Way("serialized", "ringslice, local", "our_reader:serialized", LARGE, None, (EIGHT,)),
     Way("serialized", "tensorflow-io", "tf_peers:tensorflow_io", LARGE, LIBHDFS, (ONE, EIGHT, *PLAIN)),
     Way("serialized", "copy first", "reader_ways:copied", LARGE, LIBHDFS, (EIGHT,)),
     Way("serialized", "generator", "reader_ways:generator", LARGE, LIBHDFS),
     Way("serialized", "TFRecordDataset", "tf_peers:tfrecords", LARGE, None, PLAIN),
+    Way("small", "ringslice", "our_reader:serialized", SMALL, None, (EIGHT,), EPOCHS),
     Way("small", "TFRecordDataset", "tf_peers:tfrecords", SMALL, None, PLAIN, EPOCHS),
-    Way("decoded", "TFRecordDataset", "tf_peers:recipe", PICTURES, None, PLAIN, ONE_CORE),
+    Way("decoded", "ringslice, centre", "our_reader:decoded", PICTURES, None, (EIGHT,), ONE_CORE),
+    Way("decoded", "ringslice, crop, flip", "our_reader:augmented", PICTURES, None, (EIGHT,), ONE_CORE),
+    Way("decoded", "TFRecordDataset", "tf_peers:recipe", PICTURES, None, PLAIN[1:], ONE_CORE),
 )
-CLAIMS: tuple[Claim, ...] = ()
+CLAIMS = (
+    Claim("serialized", "ringslice, libhdfs", "pyarrow, libhdfs", 0.8),
+    Claim("serialized", "ringslice, native", "pyarrow, native", 0.8),
+    Claim("serialized", "ringslice, libhdfs", "tensorflow-io", 1.0),
+    Claim("serialized", "ringslice, local", "TFRecordDataset", 0.9),
+    Claim("small", "ringslice", "TFRecordDataset", 0.7),
+    Claim("decoded", "ringslice, centre", "TFRecordDataset", 1.0),
+    Claim("decoded", "ringslice, crop, flip", "TFRecordDataset", 1.0),
+)
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,8 @@ def make_data(folder: Path, size: str, pictures: str, hdfs: str | None) -> dict[
 
 def tell_versions() -> None:
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in VERSIONS)
-    click.echo(f"Python {platform.python_version()}, {packages}; {os.cpu_count()} cores")
+    native = "built" if installed_library().exists() else "not built"
+    click.echo(f"Python {platform.python_version()}, {packages}, native op {native}; {os.cpu_count()} cores")
     if TFIO_PYTHON.exists():
         told = subprocess.run([TFIO_PYTHON, "-m", "pip", "freeze"], check=True, capture_output=True, text=True).stdout
         click.echo("peer: " + ", ".join(line for line in told.splitlines() if line.startswith(TFIO_VERSIONS)))
@@ -147,7 +165,7 @@ def tell_versions() -> None:
 @click.option("--folder", type=Path, help="Where the datasets go, and stay; default: a temporary one.")
 @click.option("--hdfs", help="A folder on the cluster, as a URI; without it only what is local is measured.")
 @click.option("--size", default="1GB", show_default=True, help="Size of the slices with serialized examples.")
-@click.option("--pictures", default="160MB", show_default=True, help="Size of the slices that are decoded.")
+@click.option("--pictures", default="80MB", show_default=True, help="Size of the slices that are decoded.")
 @click.option("--repeats", default=5, show_default=True, help="Samples of each way.")
 @click.option("--workload", "wanted", multiple=True, type=click.Choice(["serialized", "small", "decoded"]))
 @click.option("--way", "names", multiple=True, help="Only ways with this in their name; may be repeated.")

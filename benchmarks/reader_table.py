@@ -10,7 +10,7 @@ import click
 Names = tuple[str, str, str]  # workload, way, variant
 Figures = tuple[float, float, float]  # MB/s, examples/s, CPU-s/GB
 
-HEADER = f"{'workload':10} {'way':20} {'variant':18} {'MB/s':>6} {'examples/s':>11} {'CPU-s/GB':>9}"
+HEADER = f"{'workload':10} {'way':21} {'variant':18} {'MB/s':>6} {'examples/s':>11} {'CPU-s/GB':>9}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Sample:
 def _row(names: Names, figures: Figures) -> str:
     workload, way, variant = names
     mb_per_s, examples_per_s, cpu_s_per_gb = figures
-    return f"{workload:10} {way:20} {variant:18} {mb_per_s:6.0f} {examples_per_s:11,.0f} {cpu_s_per_gb:9.2f}"
+    return f"{workload:10} {way:21} {variant:18} {mb_per_s:6.0f} {examples_per_s:11,.0f} {cpu_s_per_gb:9.2f}"
 
 
 def variant_name(variant: Mapping[str, Any]) -> str:
