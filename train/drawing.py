@@ -23,9 +23,9 @@ Floats = npt.NDArray[np.float32]
 class RecordBatch:
     """Serialized examples in this process's memory, arrays of shape (batch,).
 
-    ``addresses`` and ``sizes`` (int64, bytes) tell where they lie, in memory that ``holding`` owns; ``numbers`` (int64) are
-    their rows in the table of examples; ``weights`` (float32) are 1, or 0 for a marked repeat: one that fills the batch
-    up, or takes the place of one of the ``skipped`` damaged records.
+    ``addresses`` and ``sizes`` (int64, bytes) tell where they lie, in memory that ``holding`` owns; ``numbers``
+    (int64) are their rows in the table of examples; ``weights`` (float32) are 1, or 0 for a marked repeat: one that
+    fills the batch up, or takes the place of one of the ``skipped`` damaged records.
     """
 
     addresses: Integers
