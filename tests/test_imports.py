@@ -20,7 +20,11 @@ DRAWN_WITH = {"charts.py": {"matplotlib"}, "page.py": {"jinja2"}}
 # the core of the reader: a PyTorch reader can stand on it
 WITHOUT_TENSORFLOW = {
     "budget.py",
+    "buffers.py",
+    "build_horovod.py",
     "build_records_op.py",
+    "cache.py",
+    "cache_files.py",
     "damage.py",
     "drawing.py",
     "intervals.py",

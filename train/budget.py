@@ -9,34 +9,41 @@ class Stopped(Exception):
 
 
 class Budget:
-    """At most ``limit_bytes`` at once for what ``lanes`` lanes have read, or are reading, and their rank has not taken.
+    """At most ``limit_bytes`` at once for what ``lanes`` lanes have read, or are reading, and nobody has freed yet.
 
-    A lane that holds nothing always gets what it asks for, so none ever waits for another: that much is kept back of
-    what the others may take. Where ``largest_bytes``, what one lane may ask for at once, times ``lanes`` is within the
-    limit, so is what they hold together.
+    A lane all of whose windows were passed on always gets what it asks for, so none ever waits for another: that much,
+    ``largest_bytes`` for each such lane, is kept back of what the others may take.
     """
 
     def __init__(self, limit_bytes: int, lanes: int, largest_bytes: int) -> None:
         self._limit = limit_bytes
         self._largest = largest_bytes
-        self._held = [0] * lanes
-        self._changed = threading.Condition()
+        self._waiting = [0] * lanes  # windows of each lane that its rank has not done with
+        self._held = 0
+        self._changed = threading.Condition()  # its lock may be taken again by its owner, for whom a window is freed
         self._stopped = False
         self.peak_bytes = 0
 
     def acquire(self, lane: int, size_bytes: int) -> None:
-        """Wait until ``lane`` may hold so much more. Raises Stopped."""
+        """Wait until ``lane`` may read a window of this size. Raises Stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._fits(lane, size_bytes))
             if self._stopped:
                 raise Stopped
-            self._held[lane] += size_bytes
-            self.peak_bytes = max(self.peak_bytes, sum(self._held))
+            self._waiting[lane] += 1
+            self._held += size_bytes
+            self.peak_bytes = max(self.peak_bytes, self._held)
 
-    def release(self, lane: int, size_bytes: int) -> None:
-        """``lane`` holds so much less."""
+    def pass_on(self, lane: int) -> None:
+        """The rank has drawn all records of a window of ``lane``, though batches may still hold it."""
         with self._changed:
-            self._held[lane] -= size_bytes
+            self._waiting[lane] -= 1
+            self._changed.notify_all()
+
+    def free(self, size_bytes: int) -> None:
+        """Nothing holds a window of this size any more."""
+        with self._changed:
+            self._held -= size_bytes
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -46,10 +53,10 @@ class Budget:
             self._changed.notify_all()
 
     def _fits(self, lane: int, size_bytes: int) -> bool:
-        if not self._held[lane]:
+        if not self._waiting[lane]:
             return True
-        kept_back = self._held.count(0) * self._largest
-        return sum(self._held) + kept_back + size_bytes <= self._limit
+        kept_back = self._waiting.count(0) * self._largest
+        return self._held + kept_back + size_bytes <= self._limit
 
     def __enter__(self) -> Self:
         return self

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from etl.errors import DataError
 from etl.permute import Integers
+from train.buffers import Buffer
 from train.damage import DamagedRecord
 from train.intervals import taken_of_lane
 from train.reading import STOP, Reading
@@ -31,7 +31,7 @@ class RecordBatch:
     sizes: Integers
     numbers: Integers
     weights: Floats
-    holding: tuple[pa.Buffer, ...]
+    holding: tuple[Window | Buffer, ...]
     skipped: int = 0
 
     def examples(self) -> list[bytes]:
@@ -43,7 +43,7 @@ class RecordBatch:
 class Spare:
     """An example that stands in where there is none: a copy of it, and its number."""
 
-    data: pa.Buffer
+    data: Buffer
     number: int
 
 
@@ -69,7 +69,7 @@ class Drawing:
         addresses, sizes, numbers = (np.zeros(self._size, np.int64) for _ in range(3))
         weights = np.zeros(self._size, np.float32)
         weights[:real] = 1
-        holding: list[pa.Buffer] = []
+        holding: list[Window | Buffer] = []
         damaged: list[DamagedRecord] = []
         lanes = len(self._cursors)
         for lane, cursor in enumerate(self._cursors):
@@ -83,7 +83,7 @@ class Drawing:
                 for number in [each for each in window.damaged if start <= each < stop]:
                     weights[place + (number - start) * lanes] = 0
                     damaged.append(window.damaged[number])
-                holding += window.holding
+                holding.append(window)
                 place = end
         self._taken += real
         self._skip(damaged)
@@ -115,8 +115,9 @@ class Drawing:
     def _choose_spare(self, addresses: Integers, sizes: Integers, numbers: Integers, weights: Floats) -> None:
         if self.spare is None and weights.any():
             first = int(weights.argmax())
-            data = ctypes.string_at(int(addresses[first]), int(sizes[first]))
-            self.spare = Spare(pa.py_buffer(data), int(numbers[first]))
+            buffer = Buffer(int(sizes[first]))
+            ctypes.memmove(buffer.address, int(addresses[first]), buffer.size)
+            self.spare = Spare(buffer, int(numbers[first]))
 
 
 class _Cursor:

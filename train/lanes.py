@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -53,14 +54,13 @@ class Lane:
         self._thread.start()
 
     def windows(self) -> Iterator[Window]:
-        """The windows of this lane; each is held, and counts for the budget, until the next is asked for.
+        """The windows of this lane, which count for the budget as long as anybody holds them.
 
         Raises what reading raises, and EnvironmentFailure where nothing was heard of the storage for too long.
         """
         while True:
-            window = self._next()
-            yield window
-            self._budget.release(self._number, window.size_bytes)
+            yield self._next()
+            self._budget.pass_on(self._number)
 
     def stop(self) -> None:
         """End the thread, unless it hangs in a read."""
@@ -105,7 +105,9 @@ class Lane:
         plan = WindowPlan(stretch, source.layouts.blocks(stretch.slice), self._offsets)
         self._budget.acquire(self._number, plan.size_bytes)
         self._hear(0)
-        return load_window(source.folder, file, plan, source.reading.check)
+        window = load_window(source.folder, file, plan, source.reading.check)
+        weakref.finalize(window, self._budget.free, plan.size_bytes).atexit = False
+        return window
 
     def _open(self, number: int) -> SliceFile:
         source = self._source

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl import tables
 from etl.errors import DataError
@@ -50,11 +51,12 @@ class Layouts:
             table = tables.read_range(place, each.first_block, each.first_block + each.blocks)
         except FileNotFoundError:
             raise DataError(f"{place} is missing; see: ringslice verify") from None
-        if not table.schema.equals(tables.BLOCKS):
+        if not table.schema.equals(tables.BLOCKS) or any(column.null_count for column in table.columns):
             raise DataError(f"{place} is no table of blocks; see: ringslice verify")
         blocks = _of_table(table)
         ends = [int(column[-1] + size[-1]) for column, size in _ends(blocks)] if each.blocks else [0, 0]
-        if table["slice"].to_pylist() != [each.name] * each.blocks or ends != [each.records, each.size_bytes]:
+        is_own = pc.all(pc.equal(table["slice"], each.name), min_count=0).as_py()
+        if not is_own or ends != [each.records, each.size_bytes]:
             raise DataError(f"{place} does not fit the slice {each.name}; see: ringslice verify")
         if len(self._blocks) >= KEPT:
             self._blocks.pop(next(iter(self._blocks)), None)

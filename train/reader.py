@@ -7,6 +7,7 @@ in Python.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 
 import numpy as np
 
@@ -85,6 +86,7 @@ class SplitReader:
         number = min(self.lanes(steps.world_size), max(1, length(own)))
         limit = self.reading.window_budget(self.slices, number, steps.batch)
         runs = [cut(own, *run) for run in lane_runs(length(own), number)]
+        self._fetch_ahead([order.slices(run) for run in runs])
         with Budget(limit, number, limit // number) as budget:
             lanes = [Lane(self._source, order, run, lane, budget) for lane, run in enumerate(runs)]
             try:
@@ -95,6 +97,13 @@ class SplitReader:
                 budget.stop()
                 for lane in lanes:
                     lane.join()
+
+    def _fetch_ahead(self, by_lane: Sequence[Sequence[int]]) -> None:
+        """Have the cache copy the slices that the lanes read, the first of each lane first."""
+        if self.reading.cache is not None:
+            together = (number for column in zip_longest(*by_lane) for number in column if number is not None)
+            wanted = [self.slices[number] for number in dict.fromkeys(together)]
+            self.reading.cache.fetch_ahead(self._source.folder, wanted)
 
     def _any(self, order: EpochOrder) -> Spare | None:
         """An example for a rank that has none of its own: the first of the epoch that is not damaged."""

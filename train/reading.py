@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from etl.errors import UsageError
 from etl.manifest import Slice
+from train.cache import COPY_BYTES
 from train.order import WINDOW_BLOCKS
 from train.slice_file import Cache
 
@@ -68,8 +69,12 @@ class Reading:
         return min(WINDOW_BLOCKS, blocks)
 
     def window_budget(self, slices: Sequence[Slice], lanes: int, batch: int) -> int:
-        """Bytes for windows: what the budget leaves once there are batches, and the offsets of the open slices."""
+        """Bytes for windows: what the budget leaves for them.
+
+        The rest is for batches, for the offsets of the open slices, and for what is copied into the cache.
+        """
         records = sum(each.records for each in slices) or 1
         batches = BATCHES * batch * sum(each.size_bytes for each in slices) // records
         offsets = lanes * OFFSET_BYTES * max((each.records for each in slices), default=0)
-        return self.budget_bytes - batches - offsets
+        copied = COPY_BYTES if self.cache is not None else 0
+        return self.budget_bytes - batches - offsets - copied

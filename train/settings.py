@@ -1,7 +1,9 @@
 """The settings of a run, and its command line. Imports no TensorFlow: --help and a wrong option answer at once."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from etl.manifest import Manifest
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from etl.places import DATA_PLACE, default_data_place
+from train.cache import SliceCache
 from train.reading import SKIP, STOP, Reading
 
 AUGMENTATIONS = ("crop", "flip", "colour")
@@ -224,20 +227,39 @@ READING_OPTIONS = (
 )
 READING_NAMES = ("lanes", "budget_bytes", "check", "on_damage", "skip_limit", "silence_s")
 
+CACHE_OPTIONS = (
+    click.option(
+        "--cache",
+        metavar="FOLDER",
+        help="Keep slices in this folder of a local disk, so that they cross the network once. All ranks of a host, and"
+        " other runs too, may share it.",
+    ),
+    click.option(
+        "--cache-size", type=_Bytes(), default="100GB", show_default=True, help="The most that --cache may hold."
+    ),
+)
+
+
+def open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
+    """The cache that was asked for; of the ranks of a host the first tells what goes wrong with it."""
+    quiet = os.environ.get("HOROVOD_LOCAL_RANK", "0") != "0"
+    return SliceCache(Path(folder), limit_bytes, quiet) if folder else None
+
 
 def command(start: Callable[[Settings], None]) -> click.Command:
     """The command line; ``start`` is called with the settings."""
 
     def run(**values: Any) -> None:
         how = {name: values.pop(name) for name in READING_NAMES}
-        start(Settings(**values, reading=Reading(**how)))
+        cache = open_cache(values.pop("cache"), values.pop("cache_size"))
+        start(Settings(**values, reading=Reading(**how, cache=cache)))
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
     After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once."""
     decorated: Any = click_options(ENVIRONMENT_OPTIONS)(run)
-    for option in reversed((*_OPTIONS, *READING_OPTIONS)):
+    for option in reversed((*_OPTIONS, *READING_OPTIONS, *CACHE_OPTIONS)):
         decorated = option(decorated)
     settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}
     epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --model cnn --epochs 20"

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,10 @@ PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
 
 class Cache(Protocol):
     """Copies of slices on this host."""
+
+    def fetch_ahead(self, folder: Place, slices: Sequence[Slice]) -> None:
+        """Begin to copy these slices below ``folder``, which are given in the order of their use."""
+        ...
 
     def place_of(self, each: Slice) -> Place | None:
         """A whole copy of a slice; None where there is none."""
@@ -51,46 +55,51 @@ class SliceFile:
         self._file: pa.NativeFile | None = None
         self._is_copy = False
 
-    def read(self, offset: int, size: int) -> pa.Buffer:
-        """``size`` bytes from ``offset`` on; fewer where the file ends before.
+    def read(self, offset: int, room: memoryview) -> int:
+        """Fill ``room`` with the bytes from ``offset`` on; returns how many there were, fewer where the file ends.
 
         Raises DataError where the file is missing, EnvironmentFailure where it could not be read for so long.
         """
-        began, tries = time.monotonic(), 0
+        began, tries, size = time.monotonic(), 0, 0
         while True:
-            self._heard(offset)
+            self._heard(offset + size)
             try:
-                data = self._read_once(offset, size)
+                while more := self._read_once(offset + size, room[size:]):
+                    size += more
+                    began = time.monotonic()
             except FileNotFoundError:
                 if not self._leave_copy():
                     raise DataError(f"{self.place} is missing; see: ringslice verify") from None
             except (OSError, EnvironmentFailure) as error:
+                if self._leave_copy():
+                    continue
                 self.close()
-                self._pause(error, offset, began, tries)
+                self._pause(error, offset + size, began, tries)
                 tries += 1
             else:
                 if tries:
-                    tell("reader", f"{self.place} answers again at offset {offset}, after {tries} tries")
-                return data
+                    tell("reader", f"{self.place} answers again, after {tries} tries")
+                return size
 
-    def read_afresh(self, offset: int, size: int) -> pa.Buffer:
+    def read_afresh(self, offset: int, room: memoryview) -> int:
         """The same bytes once more, over another connection, and from the slice itself rather than from a copy."""
         self.close()
         self._leave_copy()
-        return self.read(offset, size)
+        return self.read(offset, room)
 
     def close(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
 
-    def _read_once(self, offset: int, size: int) -> pa.Buffer:
+    def _read_once(self, offset: int, room: memoryview) -> int:
+        """As many bytes as come at once; 0 where the file ends, or ``room`` does."""
         if self._file is None:
             copy = self._cache.place_of(self.slice) if self._cache is not None else None
             self._is_copy = copy is not None
             self._file = (copy or self.place).open_input()
         self._file.seek(offset)
-        return self._file.read_buffer(size)
+        return int(self._file.readinto(room)) if len(room) else 0
 
     def _leave_copy(self) -> bool:
         """Give up the copy that was read from; false where it was none."""

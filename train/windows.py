@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from crc32c import crc32c
 
 from etl.errors import DataError
@@ -13,12 +12,11 @@ from etl.manifest import Slice
 from etl.permute import Integers
 from etl.records import FRAMING_BYTES, HEADER_BYTES
 from etl.storage import Place
+from train.buffers import PIECE_BYTES, Buffer
 from train.damage import DamagedRecord, find_damaged, lengths_fit
 from train.layouts import Blocks
 from train.order import Stretch
 from train.slice_file import SliceFile
-
-PIECE_BYTES = 4 << 20  # read at once; more gains nothing, with either driver of HDFS or locally
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class Window:
     sizes: Integers
     numbers: Integers
     damaged: dict[int, DamagedRecord]
-    holding: tuple[pa.Buffer, ...]
-    size_bytes: int
+    holding: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def load_window(folder: Place, file: SliceFile, plan: WindowPlan, check: bool) -
     Raises DataError where the slice's index or the table of blocks is wrong, and what `SliceFile.read` raises.
     """
     base = np.zeros(len(plan.blocks.first), np.int64)  # the address that offset 0 of the file would have, by block
-    holding: list[pa.Buffer] = []
+    holding: list[Buffer] = []
     damaged: dict[int, DamagedRecord] = {}
     for piece in plan.pieces:
         data, found = _read_piece(folder, file, plan, piece, check)
@@ -95,7 +92,6 @@ def load_window(folder: Place, file: SliceFile, plan: WindowPlan, check: bool) -
         file.slice.first_example + plan.records,
         {int(place): damaged[int(plan.records[place])] for place in _places(plan.records, damaged)},
         tuple(holding),
-        plan.size_bytes,
     )
 
 
@@ -105,23 +101,27 @@ def _places(records: Integers, wanted: dict[int, DamagedRecord]) -> npt.NDArray[
 
 def _read_piece(
     folder: Place, file: SliceFile, plan: WindowPlan, piece: Piece, check: bool
-) -> tuple[pa.Buffer, list[DamagedRecord]]:
+) -> tuple[Buffer, list[DamagedRecord]]:
     offset, size = int(plan.blocks.offset[piece.first]), int(plan.blocks.size[piece.first : piece.stop].sum())
     blocks = range(piece.first, piece.stop)
+    buffer = Buffer(size)
 
-    def read(read_bytes: Callable[[int, int], pa.Buffer]) -> tuple[pa.Buffer, dict[int, memoryview], list[int]]:
-        data = read_bytes(offset, size)
-        content = memoryview(data).cast("B")
-        own = {block: content[_at(plan.blocks, block, offset)] for block in blocks}
-        return data, own, [block for block in blocks if not _is_whole(own[block], plan.blocks, block, check)]
+    def read(fill: Callable[[int, memoryview], int]) -> tuple[list[memoryview], list[int]]:
+        content = buffer.view[: fill(offset, buffer.view)]
+        own = [content[_at(plan.blocks, block, offset)] for block in blocks]
+        wrong = [block for block in blocks if not _is_whole(own[block - piece.first], plan.blocks, block, check)]
+        return own, wrong
 
-    data, content, wrong = read(file.read)
+    own, wrong = read(file.read)
     if wrong:  # the storage gets a second chance, for a bit may flip on the way too
-        data, content, wrong = read(file.read_afresh)
-    for block in blocks:
-        if check and block not in wrong and not lengths_fit(content[block], *_lengths(plan, block)):
+        own, wrong = read(file.read_afresh)
+    damaged: list[DamagedRecord] = []
+    for block, content in zip(blocks, own, strict=True):
+        if block in wrong:
+            damaged += _examine(folder, file.slice, plan, block, content)
+        elif check and not lengths_fit(content, *_lengths(plan, block)):
             raise DataError(f"the index of {file.place} does not fit it; see: ringslice verify")
-    return data, [each for block in wrong for each in _examine(folder, file.slice, plan, block, content[block])]
+    return buffer, damaged
 
 
 def _at(blocks: Blocks, block: int, base: int) -> slice:

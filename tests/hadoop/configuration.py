@@ -14,6 +14,7 @@ from tests.hadoop.distribution import JARS
 from tests.hadoop.state import MARK
 
 LOOPBACK = "127.0.0.1"
+PROXIED = "127.0.0.3"  # where clients that go by host names look for the DataNode (proxy.py)
 PORTS = (
     "namenode",
     "namenode_web",
@@ -64,15 +65,16 @@ def write_configuration(
     conf_dir.mkdir(parents=True, exist_ok=True)
     at = {name: f"{address}:{port}" for name, port in ports.items()}
     classpath = f"{conf_dir},{home / JARS}/*"
-    _write_site(conf_dir / "core-site.xml", _core(folder, at))
-    _write_site(conf_dir / "hdfs-site.xml", _hdfs(folder, at))
-    _write_site(conf_dir / "yarn-site.xml", _resource_manager(folder, at) | _node_manager(folder, at, classpath))
-    _write_site(conf_dir / "mapred-site.xml", _mapreduce(classpath, ports["shuffle"]))
-    _write_site(conf_dir / "capacity-scheduler.xml", _scheduler())
+    write_site(conf_dir / "core-site.xml", _core(folder, at))
+    write_site(conf_dir / "hdfs-site.xml", _hdfs(folder, at))
+    write_site(conf_dir / "yarn-site.xml", _resource_manager(folder, at) | _node_manager(folder, at, classpath))
+    write_site(conf_dir / "mapred-site.xml", _mapreduce(classpath, ports["shuffle"]))
+    write_site(conf_dir / "capacity-scheduler.xml", _scheduler())
     (conf_dir / "log4j.properties").write_bytes((home / "etc" / "hadoop" / "log4j.properties").read_bytes())
 
 
-def _write_site(path: Path, properties: Properties) -> None:
+def write_site(path: Path, properties: Properties) -> None:
+    """Write one site file."""
     lines = [
         f"  <property><name>{name}</name><value>{escape(_text(value))}</value></property>\n"
         for name, value in properties.items()
@@ -101,6 +103,7 @@ def _hdfs(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
         "dfs.datanode.data.dir": (folder / "data").as_uri(),
         "dfs.namenode.http-address": at["namenode_web"],
         "dfs.datanode.address": at["datanode"],
+        "dfs.datanode.hostname": PROXIED,
         "dfs.datanode.ipc.address": at["datanode_ipc"],
         "dfs.datanode.http.address": at["datanode_web"],
         "dfs.replication": 1,

@@ -1,0 +1,148 @@
+"""A TCP proxy before a DataNode, that passes what it sends, resets connections in the middle, or stalls.
+
+The DataNode tells the NameNode `PROXIED` as its host name, beside the address that it listens at. Clients go by the
+address, unless their site says dfs.client.use.datanode.hostname: who is to be disturbed has a site of its own.
+"""
+
+import select
+import shutil
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.hadoop.cluster import Cluster
+from tests.hadoop.configuration import PROXIED, write_site
+from tests.hadoop.distribution import locked
+
+CHUNK_BYTES = 1 << 16
+LOOK_S = 0.05
+CONNECT_TIMEOUT_S = 5.0
+AT_ONCE_WITH_A_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s
+
+
+class Proxy:
+    """Between clients of ``listen`` and the server at ``target``; both are (host, port). It passes everything at first.
+
+    ``connections``, ``passed_bytes`` (from the server), ``resets`` and ``stalled`` (connections with something to send)
+    tell what became of them.
+    """
+
+    def __init__(self, listen: tuple[str, int], target: tuple[str, int]) -> None:
+        self.connections = self.passed_bytes = self.resets = self.stalled = 0
+        self._listen, self._target = listen, target
+        self._changed = threading.Condition()
+        self._resets_left = 0
+        self._reset_after_bytes = 0
+        self._stall_at: int | None = None
+        self._ends = False
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._listener = socket.create_server(self._listen)
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+        for thread in self._threads:  # the first accepts, and may start one more
+            thread.join()
+
+    def reset(self, times: int, after_bytes: int) -> None:
+        """Reset so many connections, each once the server has sent it so many bytes."""
+        with self._changed:
+            self._resets_left, self._reset_after_bytes = times, after_bytes
+
+    def stall(self, after_bytes: int) -> None:
+        """Pass so many bytes of the server more, over all connections, and then none, which stay open."""
+        with self._changed:
+            self._stall_at = self.passed_bytes + after_bytes
+
+    def go_on(self) -> None:
+        """Pass everything again, also what was held back."""
+        with self._changed:
+            self._resets_left, self._stall_at = 0, None
+            self._changed.notify_all()
+
+    def wait_until_stalled(self, timeout_s: float = 30) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.stalled > 0, timeout_s), "nobody was stalled"
+
+    def _start(self, function: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with self._listener:
+            while not self._ends:
+                if select.select([self._listener], [], [], LOOK_S)[0]:
+                    client, _ = self._listener.accept()
+                    self.connections += 1
+                    self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        # either side may go at any time
+        with client, suppress(OSError), socket.create_connection(self._target, CONNECT_TIMEOUT_S) as server:
+            self._relay(client, server)
+
+    def _relay(self, client: socket.socket, server: socket.socket) -> None:
+        """One thread for both directions: a socket that another thread reads from is not reset when it is closed."""
+        sent = 0
+        while not self._ends:
+            for source in select.select([client, server], [], [], LOOK_S)[0]:
+                data = source.recv(CHUNK_BYTES)
+                if not data:
+                    return
+                if source is client:
+                    server.sendall(data)
+                    continue
+                self._hold(len(data))
+                is_reset = self._takes_reset(sent + len(data))
+                client.sendall(data[: self._reset_after_bytes - sent] if is_reset else data)
+                if is_reset:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE_WITH_A_RESET)
+                    return
+                sent += len(data)
+
+    def _hold(self, size_bytes: int) -> None:
+        """Count what the server sent, once it may be passed."""
+        with self._changed:
+            if self._is_stalled(size_bytes):
+                self.stalled += 1
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ends or not self._is_stalled(size_bytes))
+            self.passed_bytes += size_bytes
+
+    def _is_stalled(self, size_bytes: int) -> bool:
+        return self._stall_at is not None and self.passed_bytes + size_bytes > self._stall_at
+
+    def _takes_reset(self, sent_bytes: int) -> bool:
+        with self._changed:
+            if not self._resets_left or sent_bytes < self._reset_after_bytes:
+                return False
+            self._resets_left -= 1
+            self.resets += 1
+            return True
+
+
+@contextmanager
+def before_datanode(cluster: Cluster, folder: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
+    """A proxy before the cluster's DataNode, and the environment of clients that go by it; its site is in ``folder``.
+
+    Nobody else has one before the same DataNode meanwhile.
+    """
+    site = shutil.copytree(cluster.conf_dir, folder / "proxied-conf")
+    write_site(site / "hdfs-site.xml", {"dfs.replication": 1, "dfs.client.use.datanode.hostname": True})
+    port = cluster.ports["datanode"]
+    with locked(cluster.folder / "proxy.lock"), Proxy((PROXIED, port), (cluster.address, port)) as proxy:
+        yield proxy, cluster.environment() | {"HADOOP_CONF_DIR": str(site)}
