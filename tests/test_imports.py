@@ -21,6 +21,8 @@ DRAWN_WITH = {"charts.py": {"matplotlib"}, "page.py": {"jinja2"}}
 WITHOUT_TENSORFLOW = {
     "budget.py",
     "buffers.py",
+    "build_horovod.py",
+    "build_records_op.py",
     "cache.py",
     "cache_files.py",
     "build_records_op.py",
