@@ -26,6 +26,7 @@ from etl.options import (
     JSON,
     NORMALIZE_OPTIONS,
     OVERWRITE,
+    READ_BENCH_OPTIONS,
     RUNNERS,
     SHARD_OPTIONS,
     VERIFY_OPTIONS,
@@ -181,6 +182,22 @@ def inspect(slice_: str, index: int | None, key: str | None, save: str | None, *
     if (index is not None and key is not None) or (save and index is None and key is None):
         raise UsageError("give either --index or --key" + (" with --save" if save else ""))
     inspect_slice(slice_, index, key, (save, values["force"]), values["json"])
+
+
+@cli.command(epilog="Example: ringslice read-bench hdfs://namenode:8020/datasets/flowers --slices-at-once 1,8")
+@root_argument
+@config_option
+@click_options((*READ_BENCH_OPTIONS, JSON, *ENVIRONMENT_OPTIONS))
+def read_bench(root: str, **values: Any) -> None:
+    """Tell how fast training slices can be read here: raw, as records in TensorFlow, and decoded.
+
+    raw is pyarrow reading bytes and nothing else; records are batches of serialized examples, in an epoch's order and
+    checked; decoded are batches of pixels. The slices are read again and again: what fits into memory comes from there.
+    """
+    words = [*command_line((*READ_BENCH_OPTIONS, JSON), values), root]
+    status, _ = run_module("train.read_bench", words)
+    if status:
+        sys.exit(status)
 
 
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")

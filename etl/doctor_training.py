@@ -1,4 +1,4 @@
-"""The checks of a machine that trains: Horovod against TensorFlow, and GPUs."""
+"""The checks of a machine that trains: Horovod and the reader's native op against TensorFlow, and GPUs."""
 
 import csv
 import json
@@ -20,6 +20,7 @@ _BUILD = """
 import json, horovod.tensorflow as hvd
 print(json.dumps({"Gloo": bool(hvd.gloo_built()), "NCCL": bool(hvd.nccl_built()), "MPI": bool(hvd.mpi_built())}))
 """
+_NATIVE_OP = "from train.records_op import why_not_native; print(why_not_native() or '')"
 _NCCL_VERSION = """
 import ctypes, glob, sys
 packaged = [found for each in sys.path for found in glob.glob(each + "/nvidia/nccl/lib/libnccl.so*")]
@@ -36,9 +37,10 @@ for name in ["libnccl.so.2", *packaged]:
 
 
 def checks() -> Iterator[Check]:
-    """Horovod, and each GPU that the driver tells of."""
+    """Horovod, the reader's native op, and each GPU that the driver tells of."""
     built: dict[str, bool] = {}
     yield Check(GROUP, "Horovod", lambda: _horovod(built))
+    yield Check(GROUP, "native op", _native_op)
     gpus: list[list[str]] = []
     yield Check(GROUP, "GPUs", lambda: _gpus(gpus, built))
     for number, name, memory, driver in gpus:
@@ -76,6 +78,18 @@ def _horovod(built: dict[str, bool]) -> str:
     if not any(built.values()):
         raise EnvironmentFailure(f"{told}: ranks cannot speak with each other; run: make install")
     return told
+
+
+def _native_op() -> str:
+    if next(filter(None, map(_version, TENSORFLOWS)), None) is None:
+        raise Notice("not built, for there is no TensorFlow; only needed to train (run: make install)")
+    ended = run_python(IMPORT_TIMEOUT_S, ["-c", _NATIVE_OP], TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    if ended.status or ended.timeout_s is not None:
+        raise EnvironmentFailure(f"{ended.complaint}; run: make install")
+    reason = ended.output.strip()
+    if reason:
+        raise Notice(f"{reason}: the trainer's reader does without, more slowly; run: make install", WARNING)
+    return "the reader's native op is built for this TensorFlow"
 
 
 def _gpus(gpus: list[list[str]], built: dict[str, bool]) -> str:

@@ -1,6 +1,7 @@
 """What an option is, and how it comes to click, to argparse and to a child's command line, its values as text."""
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,22 @@ def positive(text: str) -> int:
     if not re.fullmatch(r"\d+", text) or int(text) < 1:
         raise ValueError(f"{text!r} is no whole number of at least 1")
     return int(text)
+
+
+def positives(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, with commas between them. Raises ValueError."""
+    return tuple(positive(each.strip()) for each in text.split(","))
+
+
+def duration(text: str) -> float:
+    """Seconds, more than 0. Raises ValueError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text!r} is no number of seconds above 0")
+    return value
 
 
 def fraction(text: str) -> float:

@@ -14,7 +14,7 @@ from etl.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
-from etl.option_kinds import Option, fraction, positive
+from etl.option_kinds import Option, duration, fraction, positive, positives
 
 HADOOP = "hadoop"
 RUNNERS = ("inline", "local", HADOOP)
@@ -191,4 +191,15 @@ VERIFY_OPTIONS = (
         "Where the verification is written, for who may not write to ROOT. Default: ROOT/verified/NAME.",
         metavar="PLACE",
     ),
+)
+READ_BENCH_OPTIONS = (
+    Option("--name", "Name of the slices, in ROOT/slices/NAME.", default="default"),
+    Option(
+        "--slices-at-once",
+        "How many slices are read side by side; several numbers with commas, each is measured.",
+        positives,
+        "1,2,4,8",
+        metavar="N,…",
+    ),
+    Option("--seconds", "How long each measurement takes.", duration, "3", metavar="N"),
 )

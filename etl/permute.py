@@ -1,9 +1,10 @@
-"""Seeded permutations of 0 .. n-1 that are computed value by value: nothing is stored, any part can be had alone.
+"""Seeded permutations of 0 .. n-1: `permute` computes any part of one alone, `permutation` all of one.
 
-A Feistel network over the smallest even number of bits that holds n, with cycle walking (Black and Rogaway, "Ciphers
-with Arbitrary Finite Domains", CT-RSA 2002). The round function is the finaliser of SplitMix64 (Steele, Lea and Flood,
-"Fast Splittable Pseudorandom Number Generators", OOPSLA 2014). The numbers are the same on every machine and with
-every version of numpy, which numpy's own generators do not promise.
+`permute` is a Feistel network over the smallest even number of bits that holds n, with cycle walking (Black and
+Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Its round function, and the hash that `permutation`
+sorts by, is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+OOPSLA 2014). The numbers are the same on every machine and with every version of numpy, which numpy's own generators
+do not promise.
 """
 
 import hashlib
@@ -29,8 +30,13 @@ def permute(values: Integers, n: int, *seed: object) -> Integers:
 
 
 def permutation(n: int, *seed: object) -> Integers:
-    """All of 0 .. n-1 in the seeded order: int64 of shape (n,)."""
-    return permute(np.arange(n, dtype=np.int64), n, *seed)
+    """All of 0 .. n-1 in a seeded order, another one than `permute`'s: int64 of shape (n,).
+
+    Sorted by a hash of each, which is several times faster where all are wanted; equal hashes keep their order.
+    """
+    first, second, *_ = _round_keys(seed)
+    hashes = _mix(_mix(np.arange(n, dtype=np.uint64) + first) + second)
+    return np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
 
 
 def _round_keys(seed: tuple[object, ...]) -> npt.NDArray[np.uint64]:

@@ -144,6 +144,8 @@ def _text(value: Any) -> str:
         return ", ".join(map(_text, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is None:
+        return "-"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 

@@ -9,7 +9,9 @@ import pytest
 from tests.conftest import REPOSITORY, TreeMaker, contents, environment, failed, ringslice, run, succeeded
 
 
-@pytest.mark.parametrize("command", ["ingest", "normalize", "shard", "verify", "report", "inspect", "pipeline"])
+@pytest.mark.parametrize(
+    "command", ["ingest", "normalize", "shard", "verify", "report", "inspect", "read-bench", "pipeline"]
+)
 def test_help_has_an_example(command: str) -> None:
     told = succeeded(ringslice(command, "--help")).stdout
     assert f"Example: ringslice {command}" in told

@@ -23,6 +23,7 @@ WITHOUT_TENSORFLOW = {
     "buffers.py",
     "cache.py",
     "cache_files.py",
+    "build_records_op.py",
     "damage.py",
     "drawing.py",
     "intervals.py",
@@ -42,6 +43,7 @@ WITHOUT_TENSORFLOW = {
     "holding.py",
     "main.py",
     "evaluate.py",
+    "read_bench.py",
 }
 
 MODULES = [path for package in ALLOWED for path in sorted((REPOSITORY / package).rglob("*.py"))]
@@ -98,3 +100,7 @@ def test_horovod_is_there_in_seconds_the_second_time() -> None:
     told = succeeded(run("python", "train/build_horovod.py", timeout_s=30))
     assert "is in the cache" in told.stdout
     assert "is installed" in told.stdout
+
+
+def test_the_native_op_is_there_at_once_the_second_time() -> None:
+    assert "is installed" in succeeded(run("python", "-m", "train.build_records_op", timeout_s=30)).stdout

@@ -1,4 +1,4 @@
-"""From a serialized example to pixels of the wanted size, augmented or not: what ``tf.data`` runs for each record."""
+"""From serialized examples to pixels of the wanted size, augmented or not: what ``tf.data`` runs."""
 
 import hashlib
 from collections.abc import Callable
@@ -29,15 +29,19 @@ class Decoder:
     seed: tuple[int, int] = (0, 0)
     normalize: bool = False
 
-    def __call__(self, serialized: tf.Tensor, number: tf.Tensor, weight: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Pixels, label, weight and key of one record."""
+    def parse(self, serialized: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """What `decode` takes, of a batch of records: in one call, for it takes longer record by record."""
         features = {
             ENCODED: tf.io.FixedLenFeature((), tf.string),
             LABEL: tf.io.FixedLenFeature((), tf.int64),
             KEY: tf.io.FixedLenFeature((), tf.string),
         }
-        parsed = tf.io.parse_single_example(serialized, features)
-        return self.pixels(parsed[ENCODED], number), parsed[LABEL], weight, parsed[KEY]
+        parsed = tf.io.parse_example(serialized, features)
+        return parsed[ENCODED], numbers, parsed[LABEL], weights, parsed[KEY]
+
+    def decode(self, encoded: tf.Tensor, number: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Pixels of one record, and its label, weight and key as they were."""
+        return self.pixels(encoded, number), *others
 
     def pixels(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """The picture of the example of this ``number``: shape (height, width, channels)."""

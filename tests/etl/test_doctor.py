@@ -87,7 +87,7 @@ def test_a_machine_without_hadoop_is_healthy(tmp_path: Path, monkeypatch: pytest
     found = {line.split(": ")[1]: line for line in lines}
     states = {name: line.split()[0] for name, line in found.items()}
     assert last == "nothing fails"
-    assert {states[name] for name in ("version", "packages", "files", "Horovod", "GPU 0")} == {"ok"}
+    assert {states[name] for name in ("version", "packages", "files", "Horovod", "native op", "GPU 0")} == {"ok"}
     assert {states[name] for name in ("configuration", "ResourceManager", "streaming jar", "imports", "NCCL")} == {
         "note"
     }

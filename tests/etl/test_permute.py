@@ -13,13 +13,14 @@ def test_every_value_comes_exactly_once(n: int, seed: int) -> None:
 
 @given(n=st.integers(1, 500), seed=st.integers(0, 10), data=st.data())
 def test_any_part_can_be_had_alone(n: int, seed: int, data: st.DataObject) -> None:
-    whole = permutation(n, "x", seed)
+    whole = permute(np.arange(n), n, "x", seed)
+    assert sorted(whole.tolist()) == list(range(n))
     some = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=20)), dtype=np.int64)
     assert permute(some, n, "x", seed).tolist() == whole[some].tolist()
 
 
 def test_the_numbers_are_these_on_every_machine() -> None:
-    assert permutation(10, "slices", 0, 1).tolist() == [9, 0, 3, 5, 8, 2, 1, 7, 4, 6]
+    assert permutation(10, "slices", 0, 1).tolist() == [8, 9, 4, 1, 2, 6, 3, 7, 0, 5]
     assert permute(np.array([0, 10**9]), 2 * 10**9, 7).tolist() == [1125894955, 526827283]
 
 

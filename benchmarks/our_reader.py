@@ -1,0 +1,73 @@
+"""Our reader, as the benchmarks run it: in a seeded order, checked, within its usual memory."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from reader_pass import Job
+
+from etl.manifest import Manifest, read_manifest
+from etl.stages import slices_stage_in
+from etl.storage import open_place
+from train.augment import NOTHING, Augmentation
+from train.decoding import Decoder
+from train.drawing import RecordBatch
+from train.inputs import decode_ahead
+from train.inputs import serialized as serialized_dataset
+from train.reader import SplitReader
+from train.reading import Reading
+from train.steps import Steps
+
+SPLIT = "train"
+
+
+class OurReader:
+    """Reads epochs of the training slices of a folder: all of them, or the first ``most``."""
+
+    def __init__(self, folder: str, batch: int, reading: Reading, most: int | None = None) -> None:
+        place = open_place(folder)
+        manifest = Manifest.from_json(read_manifest(slices_stage_in(place)))
+        self.manifest = replace(manifest, splits={SPLIT: manifest.splits[SPLIT][:most]})
+        self.batch = batch
+        self._reader = SplitReader(place, self.manifest, SPLIT, reading)
+        self._steps = Steps(self._reader.total, 1, batch, drop_last=True)
+
+    def serialized(self, epochs: Sequence[int]) -> int:
+        """Read these epochs in a row into batches of serialized examples; how many those are."""
+        with serialized_dataset(self._epochs(epochs), self._steps.number * len(epochs), self.batch) as dataset:
+            return sum(int(examples.shape[0]) for examples, _, _ in dataset)
+
+    def decoded(self, epochs: Sequence[int], decoder: Decoder) -> int:
+        """The same into batches of pixels."""
+        number, threads = self._steps.number * len(epochs), len(os.sched_getaffinity(0))
+        pictures = decode_ahead(self._epochs(epochs), number, self.batch, decoder, threads)
+        return sum(int(batch.pixels.shape[0]) for batch in pictures)
+
+    def _epochs(self, epochs: Sequence[int]) -> Iterator[RecordBatch]:
+        for epoch in epochs:
+            yield from self._reader.batches(self._reader.order(0, epoch), self._steps, 0)
+
+
+def _open(job: Job) -> OurReader:
+    return OurReader(job.folder, job.batch, Reading(lanes=job.at_once), len(job.files))
+
+
+def serialized(job: Job) -> int:
+    """Batches of serialized examples in `tf.data`."""
+    return _open(job).serialized(range(job.passes))
+
+
+def decoded(job: Job) -> int:
+    """Pictures of ``side`` pixels as an evaluation takes them: their middle."""
+    return _decode(job, NOTHING)
+
+
+def augmented(job: Job) -> int:
+    """Pictures of ``side`` pixels as a training takes them: a crop at random, resized, and its mirror image."""
+    return _decode(job, Augmentation(crop=True, flip=True))
+
+
+def _decode(job: Job, augmentation: Augmentation) -> int:
+    assert job.side is not None
+    reader = _open(job)
+    return reader.decoded(range(job.passes), Decoder(reader.manifest, (job.side, job.side), augmentation))

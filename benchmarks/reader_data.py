@@ -1,0 +1,100 @@
+"""What `benchmarks/reader.py` reads: slices of real JPEGs of 30 to 50 KB, and of Fashion-MNIST's pixels, 1 KB each."""
+
+import hashlib
+import io
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from etl import tables
+from etl.config import NormalizeConfig
+from etl.example import ImageExample, serialize
+from etl.manifest import build_manifest
+from etl.pixel_sums import PixelSums
+from etl.slices import DealtExample, slice_names, write_slice
+from etl.stages import Run, slices_stage
+from etl.storage import open_place
+
+NAME = "default"
+SIDE = 256
+LEAST_BYTES, MOST_BYTES = 30_000, 50_000
+MEAN_BYTES = 40_000
+PICTURES = 1_000  # different ones; more examples are the same pictures under other keys
+CLASSES = ("china", "flower")
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
+
+
+def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
+    """About ``size_bytes`` of training examples in so many slices, written as `shard` writes them."""
+    stage = slices_stage(open_place(str(root)), NAME)
+    if stage.marker.exists():
+        return
+    pictures = _pictures()
+    per_slice = size_bytes // MEAN_BYTES // slices
+    planned = [(split, name, per_slice) for split, name in slice_names({"train": slices})]
+    identity = {"config": {"groups": 1}, "input": "the photographs of scikit-learn"}
+    stage.begin(identity)
+    try:
+        tasks = stage.open_tasks()
+        for number, each in enumerate(planned):
+            write_slice(stage.folder, tasks, each, _examples(pictures, number * per_slice, per_slice))
+        normalized = {"classes": CLASSES, "config": NormalizeConfig(SIDE, SIDE, "crop", "rgb", "jpeg", 95).to_json()}
+        departed = tables.DEPARTED.empty_table()
+        manifest = build_manifest(
+            stage, identity, normalized, planned, statistics=_sums(pictures), left_out={}, departed=departed
+        )
+        stage.commit(manifest, Run())
+    finally:
+        stage.release()
+
+
+def _pictures() -> list[bytes]:
+    """Crops of two photographs, as JPEGs between `LEAST_BYTES` and `MOST_BYTES`; the classes in turn."""
+    photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+    generator = np.random.default_rng(0)
+    pictures: list[bytes] = []
+    while len(pictures) < PICTURES:
+        photograph = photographs[len(pictures) % len(photographs)]
+        side = int(generator.integers(SIDE, min(photograph.size)))
+        left, top = (int(generator.integers(length - side + 1)) for length in photograph.size)
+        buffer = io.BytesIO()
+        crop = photograph.resize((SIDE, SIDE), Image.Resampling.BICUBIC, (left, top, left + side, top + side))
+        crop.save(buffer, "JPEG", quality=95, subsampling="4:4:4")
+        if LEAST_BYTES <= len(buffer.getvalue()) <= MOST_BYTES:
+            pictures.append(buffer.getvalue())
+    return pictures
+
+
+def _examples(pictures: list[bytes], first: int, count: int) -> Iterator[DealtExample]:
+    for number in range(first, first + count):
+        encoded = pictures[number % len(pictures)]
+        label = number % len(CLASSES)
+        example = ImageExample(f"{number:08d}.jpg", label, CLASSES[label], "JPEG", SIDE, SIDE, 3, encoded)
+        yield serialize(example), "made-up", hashlib.sha256(encoded).digest()
+
+
+def _sums(pictures: list[bytes]) -> PixelSums:
+    pixels = np.asarray(Image.open(io.BytesIO(pictures[0])), dtype=np.int64)  # any will do: only speed is measured
+    return PixelSums(SIDE * SIDE, pixels.sum((0, 1)).tolist(), (pixels**2).sum((0, 1)).tolist())
+
+
+def make_small_records(root: Path) -> None:
+    """Fashion-MNIST through the whole pipeline, its pixels kept raw: 60,000 training examples of about 1 KB."""
+    if slices_stage(open_place(str(root)), NAME).marker.exists():
+        return
+    words = ["pipeline", FASHION, root, "--format", "raw"]
+    subprocess.run(["ringslice", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+
+
+def put(root: Path, target: str) -> None:
+    """Copy the slices to the same place below the root ``target`` on HDFS, in place of what is there."""
+    for words in (
+        ["-rm", "-r", "-f", "-skipTrash", target],
+        ["-mkdir", "-p", f"{target}/slices"],
+        ["-put", root / "slices" / NAME, f"{target}/slices/{NAME}"],
+    ):
+        subprocess.run(["hadoop", "fs", *map(str, words)], check=True, stdout=subprocess.DEVNULL)

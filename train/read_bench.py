@@ -1,0 +1,93 @@
+"""The command ``ringslice read-bench``: what this machine and its cluster deliver of slices, in three ways."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from etl.entry import invoke
+from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.manifest import Manifest, read_manifest
+from etl.option_kinds import click_options, parse_values
+from etl.options import JSON, READ_BENCH_OPTIONS
+from etl.progress import Progress
+from etl.stages import slices_stage
+from etl.storage import open_place
+from etl.summary import Summary
+from train.main import hushed
+
+if TYPE_CHECKING:
+    from train.throughput import Rate
+
+SPLIT = "train"
+COLUMNS = {  # as programs and as people read them
+    "read": "read",
+    "slices_at_once": "slices at once",
+    "mb_per_s": "MB/s",
+    "records_per_s": "records/s",
+    "cpu_s_per_gb": "CPU-s/GB",
+}
+
+
+@click.command("read-bench")
+@click.argument("root")
+@click_options((*READ_BENCH_OPTIONS, JSON))
+def command(root: str, **values: Any) -> None:
+    """Measure, and print what was measured."""
+    parsed = parse_values((*READ_BENCH_OPTIONS, JSON), values)
+    stage = slices_stage(open_place(root), parsed["name"])
+    manifest = Manifest.from_json(read_manifest(stage))
+    most = len(manifest.splits[SPLIT])
+    at_once = [number for number in parsed["slices_at_once"] if number <= most]
+    if not at_once:
+        raise UsageError(f"--slices-at-once {values['slices_at_once']}: {stage.folder} has {most} training slices")
+    try:
+        with hushed():
+            from train.throughput import WAYS, Throughput  # with TensorFlow; a wrong ROOT is told without
+    except ModuleNotFoundError as error:
+        raise EnvironmentFailure(f"read-bench needs {error.name}; run: pip install 'ringslice[train]'") from None
+    throughput = Throughput(stage.folder, manifest, SPLIT, parsed["seconds"])
+    rates: list[Rate] = []
+    with Progress("read-bench", len(WAYS) * len(at_once), "measurements", ends=False) as progress:
+        for way in WAYS:
+            for number in at_once:
+                progress.update(len(rates), f"{way}, {number} at once")
+                rates.append(throughput.measure(way, number))
+    facts = {"records": throughput.records, "slices": most, "bytes": throughput.size_bytes}
+    show(str(stage.folder), facts, rates, parsed["json"])
+
+
+def show(place: str, facts: Mapping[str, Any], rates: Sequence["Rate"], as_json: bool) -> None:
+    """Print to standard output: a table, or the same as JSON."""
+    rows = [
+        [
+            each.way,
+            each.slices_at_once,
+            round(each.mb_per_s, 1),
+            _whole(each.records_per_s),
+            round(each.cpu_s_per_gb, 2),
+        ]
+        for each in rates
+    ]
+    summary = Summary("read-bench", place, False, dict(facts), [("measured", list(COLUMNS.values()), rows)])
+    if as_json:
+        told = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        print(json.dumps(summary.to_json() | {"measurements": told}, ensure_ascii=False), flush=True)
+    else:
+        summary.show(as_json)
+
+
+def _whole(value: float | None) -> int | None:
+    return round(value) if value is not None else None
+
+
+def main() -> NoReturn:
+    """Entry point; exits 0, 1, 2, 3 or 130."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    end_process(run_reporting(lambda: invoke(command, "ringslice read-bench")))
+
+
+if __name__ == "__main__":
+    main()
