@@ -35,6 +35,7 @@ WITHOUT_TENSORFLOW = {
     "layouts.py",
     "main.py",
     "order.py",
+    "patience.py",
     "read_bench.py",
     "reader.py",
     "reading.py",
