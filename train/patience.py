@@ -1,4 +1,4 @@
-"""Trying again what storage fails at: longer than a client does by itself, for a DataNode takes a while to come back."""
+"""Trying again what storage fails at, and longer than a client does: a DataNode takes a while to come back."""
 
 import threading
 import time
