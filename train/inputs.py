@@ -15,6 +15,9 @@ QUEUED_BATCHES = 2  # of serialized examples, beside the one that is being made 
 DECODED_BATCHES = 2
 STOP_TIMEOUT_S = 5.0
 
+# for functions of tf.data: they hold nothing to convert, and to look for it leaves files in $TMPDIR
+as_it_is = tf.autograph.experimental.do_not_convert
+
 
 @dataclass(frozen=True)
 class PixelBatch:
@@ -39,14 +42,14 @@ def serialized(batches: Iterator[RecordBatch], steps: int, batch: int) -> Iterat
     feed = _Feed(batches, batch)
     try:
         # Python feeds a queue, and TensorFlow takes from it without Python: half the time of a tf.py_function
-        dataset = tf.data.Dataset.range(steps).map(lambda _: feed.queue.dequeue())
+        dataset = tf.data.Dataset.range(steps).map(as_it_is(lambda _: feed.queue.dequeue()))
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False  # or it reads ahead as far as it likes
         yield dataset.with_options(options)
-    except tf.errors.OpError as error:
+    except tf.errors.OpError:
         if feed.raised is not None:
             raise feed.raised from None
-        raise error
+        raise
     finally:
         feed.stop()
 
@@ -55,7 +58,8 @@ class _Feed:
     """A thread that takes batches one by one and puts their records, as tensors, into ``queue``."""
 
     def __init__(self, batches: Iterator[RecordBatch], batch: int) -> None:
-        self.queue = tf.queue.FIFOQueue(QUEUED_BATCHES, [tf.string, tf.int64, tf.float32], [(batch,)] * 3)
+        with tf.device("/CPU:0"):
+            self.queue = tf.queue.FIFOQueue(QUEUED_BATCHES, [tf.string, tf.int64, tf.float32], [(batch,)] * 3)
         self.raised: Exception | None = None
         self._batches = batches
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
@@ -69,12 +73,13 @@ class _Feed:
 
     def _run(self) -> None:
         try:
-            for each in self._batches:
-                components = [to_tensor(each), each.numbers, each.weights]
-                del each  # so that the reader has its memory back, however long the queue is full
-                # the method of the queue does the same, in three times the time
-                tf.raw_ops.QueueEnqueueV2(handle=self.queue.queue_ref, components=components)
-                del components  # or they would lie here for as long as the next ones take
+            with tf.device("/CPU:0"):
+                for each in self._batches:
+                    components = [to_tensor(each), each.numbers, each.weights]
+                    del each  # so that the reader has its memory back, however long the queue is full
+                    # the method of the queue does the same, in three times the time
+                    tf.raw_ops.QueueEnqueueV2(handle=self.queue.queue_ref, components=components)
+                    del components  # or they would lie here for as long as the next ones take
         except tf.errors.CancelledError:  # by stop
             pass
         except Exception as error:
@@ -101,8 +106,8 @@ def decode_ahead(
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
     with serialized(batches, steps, batch) as dataset:
-        records = dataset.map(decoder.parse).unbatch()
-        decoded = records.map(decoder.decode, num_parallel_calls=threads, deterministic=True)
+        records = dataset.map(as_it_is(decoder.parse)).unbatch()
+        decoded = records.map(as_it_is(decoder.decode), num_parallel_calls=threads, deterministic=True)
         batched = decoded.batch(batch, drop_remainder=True).prefetch(DECODED_BATCHES)
         for tensors in batched.with_options(options):
             yield PixelBatch(*tensors)
