@@ -1,31 +1,37 @@
 """Reads an epoch in a process of its own, for tests that disturb it: `python -m tests.train.read_epoch FOLDER READING`.
 
-READING is JSON: the fields of `train.reading.Reading`. After the first batch it prints a line and waits for one. At the
-end it prints, as JSON: number and CRC32C of every example that is no repeat, how many were skipped, what was raised
-(its kind and what it says), and the seconds since it went on.
+READING is JSON: fields of `train.reading.Reading`, with a folder as ``cache``. After the first batch it prints a line
+and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is no repeat, how many were
+skipped, what was raised (its kind and what it says), and the seconds since it went on.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 
 from crc32c import crc32c
 
 from etl.errors import RingsliceError, end_process
 from etl.manifest import Manifest
 from etl.storage import open_place
+from train.cache import SliceCache
 from train.drawing import RecordBatch
 from train.reader import SplitReader
 from train.reading import Reading
 from train.steps import Steps
 
 BATCH = 8
+CACHE_BYTES = 10**9
 
 
 def main(folder: str, reading: str) -> None:
     place = open_place(folder)
     manifest = Manifest.from_json((place / "manifest.json").read_json())
-    reader = SplitReader(place, manifest, "train", Reading(**json.loads(reading)))
+    how = json.loads(reading)
+    if "cache" in how:
+        how["cache"] = SliceCache(Path(how["cache"]), CACHE_BYTES)
+    reader = SplitReader(place, manifest, "train", Reading(**how))
     batches = reader.batches(reader.order(0, 1), Steps(reader.total, 1, BATCH), 0)
     examples, skipped, raised = list[tuple[int, int]](), 0, None
 

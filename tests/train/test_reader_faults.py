@@ -146,6 +146,13 @@ def test_every_byte_flipped_in_turn(tiny: Written) -> None:
     assert sorted(tiny.numbers(tiny.read(stop))) == sorted(tiny.examples)
 
 
+def test_damage_is_handed_out_where_nothing_is_checked(tiny: Written) -> None:
+    """And is seen by what the other tests compare with."""
+    flip(tiny.slices[1], 50, 1)
+    with pytest.raises(AssertionError):
+        list(tiny.read(tiny.open(check=False)))
+
+
 def test_every_bit_of_an_index_flipped_in_turn(tiny: Written) -> None:
     path = tiny.slices[1].with_suffix(".idx")
     refused = 0
@@ -269,7 +276,7 @@ def test_a_slice_is_overwritten_by_another_while_it_is_read(long: Written) -> No
     path, batches, taken = begun(long)
     other = next(each for each in long.slices if each != path)
     path.write_bytes(other.read_bytes())  # as it lies there: the file that is open changes
-    with pytest.raises(DataError, match=rf"{re.escape(str(path))}.*"):
+    with pytest.raises(DataError, match=rf"{re.escape(str(path))} is damaged .*another record than was written there"):
         taken += batches
     assert 0 < len(long.numbers(taken)) < 850
 
@@ -281,7 +288,7 @@ def test_a_slice_is_replaced_by_another_while_it_is_read(long: Written) -> None:
     path.with_suffix(".new").rename(path)
     taken += batches
     assert sorted(long.numbers(taken)) == sorted(long.examples)
-    with pytest.raises(DataError, match=rf"{re.escape(str(path))}"):
+    with pytest.raises(DataError, match=rf"{re.escape(str(path))} is damaged at offset \d+: key "):
         list(long.read(long.open()))
 
 

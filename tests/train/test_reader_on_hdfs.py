@@ -20,7 +20,9 @@ from etl.storage import Place, open_place
 from tests.conftest import REPOSITORY, environment
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.proxy import Proxy, before_datanode
-from tests.train.test_reader_faults import make_slices, read_examples
+from tests.train.read_epoch import CACHE_BYTES
+from tests.train.test_reader_faults import make_slices, read_examples, read_manifest
+from train.cache import SliceCache
 
 DRIVERS = (NATIVE, LIBHDFS)
 RECORDS = 400  # of 49 KB, in 4 slices
@@ -100,8 +102,8 @@ class Reader:
 class Readers:
     """Starts readers, which are begun when they are returned; none is left at the end."""
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder  # what they leave goes there
         self._started: list[Reader] = []
 
     def start(self, folder: Place, site: dict[str, str], *drivers: str, **reading: object) -> list[Reader]:
@@ -109,7 +111,7 @@ class Readers:
         words = [sys.executable, "-m", "tests.train.read_epoch", folder.uri, json.dumps(LITTLE_AHEAD | reading)]
         begun = []
         for driver in drivers:
-            log = self._logs / f"reader-{len(self._started)}.log"
+            log = self.folder / f"reader-{len(self._started)}.log"
             with log.open("w") as errors:
                 process = subprocess.Popen(
                     words,
@@ -219,6 +221,22 @@ def test_a_connection_hangs(
     proxy.go_on()
     result = patient.result()
     assert (result["raised"], sorted(result["examples"])) == (None, written)
+
+
+def test_what_is_cached_does_not_cross_the_network(
+    readers: Readers, uploaded: Place, proxied: tuple[Proxy, dict[str, str]], slices: Path, written: list[list[int]]
+) -> None:
+    proxy, site = proxied
+    found = read_manifest(slices).splits["train"]
+    with SliceCache(readers.folder / "cache", CACHE_BYTES) as cache:
+        for each in found:
+            cache.fetch(uploaded, each)
+        assert all(cache.place_of(each) for each in found)
+    begun = readers.start(uploaded, site, *DRIVERS, cache=str(readers.folder / "cache"))
+    for reader in begun:
+        reader.go_on()
+        assert sorted(reader.result()["examples"]) == written
+    assert 0 < proxy.passed_bytes < 100_000  # the manifest, blocks and indices
 
 
 @pytest.mark.parametrize("harm", ["deleted", "replaced", pytest.param("truncated", marks=pytest.mark.chaos)])
