@@ -3,9 +3,7 @@
 import threading
 from typing import Self
 
-
-class Stopped(Exception):
-    """The reading was stopped while a lane waited."""
+from train.patience import Stopped
 
 
 class Budget:

@@ -132,6 +132,10 @@ class SliceCache:
         return first
 
     def _fetch_all(self) -> None:
+        try:
+            self._files.trim(self._opened_ns)  # it may have had another limit before
+        except OSError as error:
+            self._give_up(error)
         while (errand := self._wait()) is not None:
             with self._changed:
                 chosen = errand.pop()

@@ -125,6 +125,12 @@ class CacheFolder:
             self._make_room(size_bytes, used_before_ns)
             return Part(part, size_bytes)
 
+    def trim(self, used_before_ns: int) -> None:
+        """Remove what was left over, and what is above the limit, as far as it may be evicted."""
+        with self._locked(), suppress(CacheFull):
+            self._remove_left_over()
+            self._make_room(0, used_before_ns)
+
     def publish(self, part: Part, sha256: str) -> None:
         """Give a part its final name."""
         part.sync()

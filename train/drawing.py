@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +23,16 @@ Floats = npt.NDArray[np.float32]
 class RecordBatch:
     """Serialized examples in this process's memory, arrays of shape (batch,).
 
-    ``addresses`` and ``sizes`` (int64, bytes) tell where they lie, as long as this batch lives; ``numbers`` (int64) are
-    their rows in the table of examples; ``weights`` (float32) are 1, or 0 for a marked repeat: one that fills the batch
-    up, or takes the place of one of the ``skipped`` damaged records.
+    ``addresses`` and ``sizes`` (int64, bytes) tell where they lie, in memory that ``holding`` owns; ``numbers``
+    (int64) are their rows in the table of examples; ``weights`` (float32) are 1, or 0 for a marked repeat: one that
+    fills the batch up, or takes the place of one of the ``skipped`` damaged records.
     """
 
     addresses: Integers
     sizes: Integers
     numbers: Integers
     weights: Floats
-    holding: tuple[Window | Buffer, ...]
+    holding: tuple[Any, ...]
     skipped: int = 0
 
     def examples(self) -> list[bytes]:
@@ -69,7 +70,7 @@ class Drawing:
         addresses, sizes, numbers = (np.zeros(self._size, np.int64) for _ in range(3))
         weights = np.zeros(self._size, np.float32)
         weights[:real] = 1
-        holding: list[Window | Buffer] = []
+        holding: list[Any] = []
         damaged: list[DamagedRecord] = []
         lanes = len(self._cursors)
         for lane, cursor in enumerate(self._cursors):

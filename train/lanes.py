@@ -13,12 +13,13 @@ from etl.errors import EnvironmentFailure
 from etl.manifest import Slice
 from etl.permute import Integers
 from etl.storage import Place
-from train.budget import Budget, Stopped
+from train.budget import Budget
 from train.intervals import Interval
 from train.layouts import Layouts
 from train.order import EpochOrder, Stretch
+from train.patience import Patience, Stopped
 from train.reading import Reading
-from train.slice_file import Patience, SliceFile
+from train.slice_file import SliceFile
 from train.windows import Window, WindowPlan, load_window
 
 LOOK_S = 1.0

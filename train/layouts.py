@@ -1,5 +1,6 @@
 """Where the records and blocks of slices lie in their files, from the table of blocks and from the slices' indices."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from etl.manifest import BLOCKS_FILE, Slice
 from etl.permute import Integers
 from etl.records import parse_index
 from etl.storage import Place
+from train.patience import Patience
 
 KEPT = 1024  # slices whose blocks are remembered, some kilobytes each
 
@@ -30,12 +32,14 @@ class Blocks:
 
 
 class Layouts:
-    """The layouts of ``slices`` below ``folder``; each is read when it is first asked for."""
+    """The layouts of ``slices`` below ``folder``; each is read when it is first asked for, by any thread."""
 
-    def __init__(self, folder: Place, slices: Sequence[Slice]) -> None:
+    def __init__(self, folder: Place, slices: Sequence[Slice], patience: Patience) -> None:
         self._folder = folder
         self._slices = slices
+        self._patience = patience
         self._blocks: dict[int, Blocks] = {}
+        self._lock = threading.Lock()
 
     def require(self) -> None:
         """Raise DataError where the table of blocks is missing, damaged or that of other slices; a look, no proof."""
@@ -48,7 +52,8 @@ class Layouts:
             return known
         each, place = self._slices[number], self._folder / BLOCKS_FILE
         try:
-            table = tables.read_range(place, each.first_block, each.first_block + each.blocks)
+            rows = (each.first_block, each.first_block + each.blocks)
+            table = self._patience.call(place, lambda: tables.read_range(place, *rows))
         except FileNotFoundError:
             raise DataError(f"{place} is missing; see: ringslice verify") from None
         if not table.schema.equals(tables.BLOCKS) or any(column.null_count for column in table.columns):
@@ -58,9 +63,10 @@ class Layouts:
         is_own = pc.all(pc.equal(table["slice"], each.name), min_count=0).as_py()
         if not is_own or ends != [each.records, each.size_bytes]:
             raise DataError(f"{place} does not fit the slice {each.name}; see: ringslice verify")
-        if len(self._blocks) >= KEPT:
-            self._blocks.pop(next(iter(self._blocks)), None)
-        self._blocks[number] = blocks
+        with self._lock:
+            if len(self._blocks) >= KEPT:
+                self._blocks.pop(next(iter(self._blocks)))
+            self._blocks[number] = blocks
         return blocks
 
     def block_records(self, number: int) -> Integers:
@@ -75,7 +81,7 @@ class Layouts:
         each, blocks = self._slices[number], self.blocks(number)
         place = self._folder / f"{each.name}.idx"
         try:
-            starts, sizes = parse_index(place.read_bytes(), str(place))
+            starts, sizes = parse_index(self._patience.call(place, place.read_bytes), str(place))
         except FileNotFoundError:
             raise DataError(f"{place} is missing; see: ringslice verify") from None
         if len(starts) != each.records:

@@ -20,6 +20,7 @@ from train.intervals import Interval, cut, lane_runs, left_after, length, share
 from train.lanes import Lane, Source
 from train.layouts import Layouts
 from train.order import EpochOrder
+from train.patience import Patience
 from train.reading import Reading
 from train.steps import Steps
 from train.windows import Window
@@ -33,7 +34,7 @@ class SplitReader:
     def __init__(self, folder: Place, manifest: Manifest, split: str, reading: Reading | None = None) -> None:
         self.slices = manifest.splits[split]
         self.reading = reading = reading or Reading()
-        self._source = Source(folder, self.slices, Layouts(folder, self.slices), reading)
+        self._source = Source(folder, self.slices, Layouts(folder, self.slices, Patience(reading.retry_s)), reading)
         self._records = np.array([each.records for each in self.slices], dtype=np.int64)
 
     def require(self) -> None:

@@ -1,9 +1,7 @@
 """One slice that is being read: opened late, from the cache or its place, and again where a connection breaks."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -12,9 +10,7 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.manifest import Slice
 from etl.progress import tell
 from etl.storage import Place
-from train.budget import Stopped
-
-PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
+from train.patience import Patience
 
 
 class Cache(Protocol):
@@ -31,14 +27,6 @@ class Cache(Protocol):
     def drop(self, each: Slice) -> None:
         """A copy was found to be damaged."""
         ...
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a broken connection is tried again, in seconds, and what ends the waiting early."""
-
-    retry_s: float
-    stopping: threading.Event
 
 
 class SliceFile:
@@ -76,7 +64,7 @@ class SliceFile:
                 if self._leave_copy():
                     continue
                 self.close()
-                self._pause(error, offset + size, began, tries)
+                self._patience.pause(error, self.place, offset + size, began, tries)
                 tries += 1
             else:
                 if tries:
@@ -113,14 +101,3 @@ class SliceFile:
             self.close()
             self._cache.drop(self.slice)
         return was_copy
-
-    def _pause(self, error: Exception, offset: int, began: float, tries: int) -> None:
-        """Wait before the next try. Raises EnvironmentFailure where they took too long, Stopped if none is wanted."""
-        reason = str(error).partition("\n")[0].partition(". Detail:")[0]
-        if isinstance(error, (PermissionError, IsADirectoryError)) or time.monotonic() - began > self._patience.retry_s:
-            look = "; look at: hdfs fsck" if self.place.filesystem.scheme == "hdfs" else ""
-            raise EnvironmentFailure(f"{self.place} cannot be read at offset {offset} ({reason}){look}") from error
-        if not tries:
-            tell("reader", f"{self.place} cannot be read at offset {offset} ({reason}); trying again")
-        if self._patience.stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)]):
-            raise Stopped

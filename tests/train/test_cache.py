@@ -22,6 +22,7 @@ from etl.storage import Place, open_place
 from tests.conftest import REPOSITORY
 from train.cache import SliceCache
 from train.cache_files import CacheFull
+from train.settings import Settings, command
 
 SIZE = 10_000
 
@@ -158,6 +159,16 @@ def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMak
     with pytest.raises(CacheFull):  # all were used since it was opened: what goes now would be wanted again
         cache.fetch(originals, SLICES[7])
     assert held(cache) == [0, 5, 6]
+
+
+def test_a_lower_limit_holds_at_once(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+    earlier = make_cache(5)
+    for number in range(5):
+        earlier.fetch(originals, SLICES[number])
+        age(tmp_path / "cache", number, 100 - number)
+    cache = make_cache(2)
+    cache.fetch_ahead(originals, SLICES[3:5])
+    wait_until(lambda: held(cache) == [3, 4])
 
 
 def test_what_is_read_stays(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
@@ -449,3 +460,19 @@ def test_several_jobs_and_kills_at_random(originals: Place, tmp_path: Path) -> N
         user.kill()
         user.communicate()
     assert len(seen) == 10  # all came and went
+
+
+def test_the_options_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings_of(*words: str) -> Settings:
+        found: list[Settings] = []
+        command(found.append)(["--data", "x", *words], standalone_mode=False)
+        return found[0]
+
+    assert settings_of().reading.cache is None
+    words = ("--cache", str(tmp_path), "--cache-size", "2GB")
+    for rank, quiet in (("0", False), ("1", True)):
+        monkeypatch.setenv("HOROVOD_LOCAL_RANK", rank)
+        cache = settings_of(*words).reading.cache
+        assert isinstance(cache, SliceCache)
+        assert (cache._files.path, cache._files.limit_bytes, cache._quiet) == (tmp_path, 2 * 10**9, quiet)
+    assert settings_of(*words).of_training() == settings_of().of_training()

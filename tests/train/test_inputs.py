@@ -1,5 +1,6 @@
 """From batches in memory to tensors: the native op, its fallback, order, errors, and what is let go of."""
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from etl.errors import DataError
 from train import records_op
+from train.buffers import Buffer
 from train.drawing import RecordBatch
 from train.inputs import QUEUED_BATCHES, serialized
 
@@ -19,9 +21,10 @@ SIZES = (0, 1, 22, 23, 24, 1000, 200_000)
 
 
 def batch_of(records: Sequence[bytes], first: int = 0) -> RecordBatch:
-    buffer = np.frombuffer(b"".join(records), np.uint8).copy()
     sizes = np.array([len(record) for record in records], np.int64)
-    addresses = buffer.ctypes.data + np.cumsum(sizes) - sizes
+    buffer = Buffer(int(sizes.sum()))
+    buffer.view[:] = b"".join(records)
+    addresses = buffer.address + np.cumsum(sizes) - sizes
     numbers = np.arange(first, first + len(records), dtype=np.int64)
     return RecordBatch(addresses, sizes, numbers, np.ones(len(records), np.float32), (buffer,))
 
@@ -53,8 +56,9 @@ def test_the_native_op_and_its_fallback_give_the_same(monkeypatch: pytest.Monkey
 
 
 def test_a_tensor_outlives_its_batch() -> None:
-    tensor = records_op.to_tensor(batch := batch_of([b"abc" * 100]))
-    batch.holding[0][:] = 0
+    batch = batch_of([b"abc" * 100])
+    tensor = records_op.to_tensor(batch)
+    ctypes.memset(int(batch.addresses[0]), 0, 300)
     assert tensor.numpy().tolist() == [b"abc" * 100]
 
 
@@ -126,16 +130,16 @@ def test_a_reader_is_closed_where_iteration_ends_early() -> None:
 
 
 def test_little_is_read_ahead_and_nothing_kept() -> None:
-    buffers: list[weakref.ref[np.ndarray]] = []
+    made: list[weakref.ref[RecordBatch]] = []
 
     def batches() -> Iterator[RecordBatch]:
         for each in batches_of(50):
-            buffers.append(weakref.ref(each.holding[0]))
+            made.append(weakref.ref(each))
             yield each
             del each
 
     with serialized(batches(), steps=50, batch=4) as dataset:
         for taken, _ in enumerate(dataset, start=1):
-            assert len(buffers) <= taken + QUEUED_BATCHES + 2
-            assert sum(buffer() is not None for buffer in buffers) <= 2
-    assert not any(buffer() is not None for buffer in buffers)
+            assert len(made) <= taken + QUEUED_BATCHES + 2
+            assert sum(each() is not None for each in made) <= 2
+    assert not any(each() is not None for each in made)
