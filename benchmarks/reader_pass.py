@@ -1,4 +1,4 @@
-"""One way of reading in a process of its own: reads once to warm up, then once for each variant, timed.
+"""One way of reading in a process of its own: reads to warm up, then once for each variant, timed.
 
 Imports nothing of ours, for it runs in the environment of tensorflow-io too.
 """
@@ -19,8 +19,9 @@ class Job:
     """What is read, and how. ``function`` is ``module:name``; it takes the job and tells how many examples it read.
 
     ``folder`` is the URI of the manifest's folder; ``files`` those of its training slices, which hold so many
-    ``examples``. They are read ``passes`` times over.
-    Each of ``variants`` replaces some of these fields for one timed pass. With ``core`` the process stays on that core.
+    ``examples``. They are read ``passes`` times over. Each of ``variants`` replaces some of these fields for one timed
+    pass. Before, the first ``warm_up`` files are read as the last variant does: for connections, thread pools, memory,
+    a JVM that compiles. With ``core`` the process stays on that core.
     """
 
     function: str
@@ -31,6 +32,7 @@ class Job:
     buffer_bytes: int | None = None
     batch: int = 256
     passes: int = 1
+    warm_up: int = 1
     side: int | None = None
     core: int | None = None
     variants: list[dict[str, Any]] = field(default_factory=lambda: [{}])
@@ -47,7 +49,7 @@ def main() -> None:
         os.sched_setaffinity(0, {job.core})
     module, _, name = job.function.partition(":")
     read: Callable[[Job], int] = getattr(importlib.import_module(module), name)
-    read(dataclasses.replace(job, files=job.files[:1], passes=1))  # connections, thread pools, a JVM that compiles
+    read(dataclasses.replace(job, **job.variants[-1], files=job.files[: job.warm_up], passes=1))
     for variant in job.variants:
         wall, busy = time.perf_counter(), time.process_time()
         examples = read(dataclasses.replace(job, **variant))
