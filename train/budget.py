@@ -10,7 +10,8 @@ class Budget:
     """At most ``limit_bytes`` at once for what ``lanes`` lanes have read, or are reading, and nobody has freed yet.
 
     A lane all of whose windows were passed on always gets what it asks for, so none ever waits for another: that much,
-    ``largest_bytes`` for each such lane, is kept back of what the others may take.
+    ``largest_bytes`` for each such lane, is kept back of what the others may take, and for a quarter of the lanes at
+    least, for a batch holds on to windows that were passed on.
     """
 
     def __init__(self, limit_bytes: int, lanes: int, largest_bytes: int) -> None:
@@ -53,7 +54,7 @@ class Budget:
     def _fits(self, lane: int, size_bytes: int) -> bool:
         if not self._waiting[lane]:
             return True
-        kept_back = self._waiting.count(0) * self._largest
+        kept_back = max(self._waiting.count(0), len(self._waiting) // 4) * self._largest
         return self._held + kept_back + size_bytes <= self._limit
 
     def __enter__(self) -> Self:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from etl.errors import DataError
 from etl.permute import Integers
-from train.buffers import Buffer
 from train.damage import DamagedRecord
 from train.intervals import taken_of_lane
 from train.reading import STOP, Reading
@@ -44,7 +43,7 @@ class RecordBatch:
 class Spare:
     """An example that stands in where there is none: a copy of it, and its number."""
 
-    data: Buffer
+    data: npt.NDArray[np.uint8]
     number: int
 
 
@@ -92,7 +91,7 @@ class Drawing:
         if self.spare is not None:
             fill = weights == 0
             addresses[fill], sizes[fill], numbers[fill] = (
-                self.spare.data.address,
+                self.spare.data.ctypes.data,
                 self.spare.data.size,
                 self.spare.number,
             )
@@ -116,9 +115,8 @@ class Drawing:
     def _choose_spare(self, addresses: Integers, sizes: Integers, numbers: Integers, weights: Floats) -> None:
         if self.spare is None and weights.any():
             first = int(weights.argmax())
-            buffer = Buffer(int(sizes[first]))
-            ctypes.memmove(buffer.address, int(addresses[first]), buffer.size)
-            self.spare = Spare(buffer, int(numbers[first]))
+            data = ctypes.string_at(int(addresses[first]), int(sizes[first]))
+            self.spare = Spare(np.frombuffer(data, np.uint8), int(numbers[first]))
 
 
 class _Cursor:

@@ -104,10 +104,10 @@ class Lane:
         source = self._source
         file = self._open(stretch.slice)
         plan = WindowPlan(stretch, source.layouts.blocks(stretch.slice), self._offsets)
-        self._budget.acquire(self._number, plan.size_bytes)
+        self._budget.acquire(self._number, plan.memory_bytes)
         self._hear(0)
         window = load_window(source.folder, file, plan, source.reading.check)
-        weakref.finalize(window, self._budget.free, plan.size_bytes).atexit = False
+        weakref.finalize(window, self._budget.free, plan.memory_bytes).atexit = False
         return window
 
     def _open(self, number: int) -> SliceFile:

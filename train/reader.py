@@ -91,7 +91,7 @@ class SplitReader:
         limit = self.reading.window_budget(self.slices, number, steps.batch)
         runs = [cut(own, *run) for run in lane_runs(length(own), number)]
         self._fetch_ahead([order.slices(run) for run in runs])
-        with Budget(limit, number, limit // number) as budget:
+        with Budget(limit, number, self.reading.window_bytes(self.slices)) as budget:
             lanes = [Lane(self._source, order, run, lane, budget) for lane, run in enumerate(runs)]
             try:
                 yield [lane.windows() for lane in lanes]

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 from etl.errors import UsageError
 from etl.manifest import Slice
+from train.buffers import room_bytes
 from train.cache import COPY_BYTES
 from train.order import WINDOW_BLOCKS
 from train.slice_file import Cache
 
 STOP, SKIP = "stop", "skip"
 # Of the budget, what the windows that are being drained may take; the rest is for those that are read meanwhile.
-DRAINED = 0.6
-BATCHES = 4  # that wait as TensorFlow's strings, or are being made
+DRAINED = 0.35
+BATCHES = 9  # as strings of TensorFlow: queued, being made, being used, and what malloc keeps of those that are gone
 OFFSET_BYTES = 16  # of a record's place in its slice, and of a temporary copy of it
+LANE_BYTES = 1 << 20  # of a thread, its open file, and what parsing an index or a table leaves behind
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Reading:
 
         Raises UsageError where not even one block for each lane fits.
         """
-        block_bytes = max((each.size_bytes / each.blocks for each in slices if each.blocks), default=1)
+        block_bytes = _block_bytes(slices)
         blocks = int(self.budget_bytes * DRAINED / (self.lanes * block_bytes))
         if not blocks:
             raise UsageError(
@@ -68,6 +70,10 @@ class Reading:
             )
         return min(WINDOW_BLOCKS, blocks)
 
+    def window_bytes(self, slices: Sequence[Slice]) -> int:
+        """Memory of a window."""
+        return room_bytes(round(self.window_blocks(slices) * _block_bytes(slices)))
+
     def window_budget(self, slices: Sequence[Slice], lanes: int, batch: int) -> int:
         """Bytes for windows: what the budget leaves for them.
 
@@ -75,6 +81,11 @@ class Reading:
         """
         records = sum(each.records for each in slices) or 1
         batches = BATCHES * batch * sum(each.size_bytes for each in slices) // records
-        offsets = lanes * OFFSET_BYTES * max((each.records for each in slices), default=0)
+        offsets = lanes * (LANE_BYTES + OFFSET_BYTES * max((each.records for each in slices), default=0))
         copied = COPY_BYTES if self.cache is not None else 0
         return self.budget_bytes - batches - offsets - copied
+
+
+def _block_bytes(slices: Sequence[Slice]) -> float:
+    """Bytes of a block, in the slice where they are largest on average."""
+    return max((each.size_bytes / each.blocks for each in slices if each.blocks), default=1)

@@ -12,7 +12,7 @@ from etl.manifest import Slice
 from etl.permute import Integers
 from etl.records import FRAMING_BYTES, HEADER_BYTES
 from etl.storage import Place
-from train.buffers import PIECE_BYTES, Buffer
+from train.buffers import PIECE_BYTES, Buffer, room_bytes
 from train.damage import DamagedRecord, find_damaged, lengths_fit
 from train.layouts import Blocks
 from train.order import Stretch
@@ -52,10 +52,13 @@ class WindowPlan:
         self.holding = np.searchsorted(blocks.first, stretch.records, side="right") - 1
         self.pieces = list(_pieces(np.unique(self.holding), blocks.size))
 
+    def bytes_of(self, piece: Piece) -> int:
+        return int(self.blocks.size[piece.first : piece.stop].sum())
+
     @property
-    def size_bytes(self) -> int:
-        """Bytes of all pieces."""
-        return sum(int(self.blocks.size[piece.first : piece.stop].sum()) for piece in self.pieces)
+    def memory_bytes(self) -> int:
+        """What the buffers of all pieces take."""
+        return sum(room_bytes(self.bytes_of(piece)) for piece in self.pieces)
 
 
 def _pieces(wanted: Integers, sizes: Integers) -> Iterator[Piece]:
@@ -102,9 +105,9 @@ def _places(records: Integers, wanted: dict[int, DamagedRecord]) -> npt.NDArray[
 def _read_piece(
     folder: Place, file: SliceFile, plan: WindowPlan, piece: Piece, check: bool
 ) -> tuple[Buffer, list[DamagedRecord]]:
-    offset, size = int(plan.blocks.offset[piece.first]), int(plan.blocks.size[piece.first : piece.stop].sum())
+    offset = int(plan.blocks.offset[piece.first])
     blocks = range(piece.first, piece.stop)
-    buffer = Buffer(size)
+    buffer = Buffer(plan.bytes_of(piece))
 
     def read(fill: Callable[[int, memoryview], int]) -> tuple[list[memoryview], list[int]]:
         content = buffer.view[: fill(offset, buffer.view)]
