@@ -18,6 +18,7 @@ from etl.filesystems import WRITE_BUFFER_BYTES
 from etl.hadoop_site import class_path, java_home, libhdfs_folder, site_configuration
 from etl.hdfs import HdfsFilesystem, HdfsHandler, unless_said, writable
 
+IN_CONTAINER = "CONTAINER_ID"  # set by YARN
 DEFAULT_REPLICATION = 3  # Hadoop's own, where the site says nothing
 # As few tries and seconds as hdfs-native takes by our settings.
 _PATIENCE = {
@@ -95,7 +96,9 @@ def start_environment(heap_bytes: int) -> None:
     os.environ["CLASSPATH"] = class_path()
     options = os.environ.get("LIBHDFS_OPTS", "")
     if "-Xmx" not in options:
-        options += f" -Xmx{heap_bytes >> 20}m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        options += f" -Xmx{heap_bytes >> 20}m -XX:+UseSerialGC"
+        if IN_CONTAINER in os.environ:  # a task is over before the better of Java's two compilers pays
+            options += " -XX:TieredStopAtLevel=1"
     if "-Xrs" not in options:
         options += " -Xrs"
     os.environ["LIBHDFS_OPTS"] = options.strip()

@@ -1,9 +1,10 @@
 """The order of an epoch. Pure arithmetic; knows no files, no TensorFlow and no number of ranks.
 
 An epoch is one seeded order of all examples of a split. Slices come in a permuted order. A slice is cut into windows,
-runs of neighbouring blocks whose bounds are shifted by a seeded number of blocks; windows come in a permuted order, and
-within a window its records are permuted. So a window is read front to back, in large pieces, and in each epoch other
-examples meet in it. What a rank reads are intervals of this order (`train.intervals`).
+runs of neighbouring blocks whose bounds are shifted by a seeded number of blocks; they come in the order of the file,
+from a seeded one of them on, and within a window its records are permuted. So a slice is read front to back, as storage
+is fastest, and in each epoch other examples meet in a window; where an example lies is random since slices were cut.
+What a rank reads are intervals of this order (`train.intervals`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -78,7 +79,9 @@ class EpochOrder:
     def _within_slice(self, number: int, start: int, stop: int) -> Iterator[Stretch]:
         bounds = self._window_bounds(number)
         passed = 0
-        for window in permutation(len(bounds) - 1, "windows", *self._seed, number).tolist():
+        windows = len(bounds) - 1
+        turned = int(permute(np.zeros(1, np.int64), windows, "windows", *self._seed, number)[0])
+        for window in (*range(turned, windows), *range(turned)):
             first, size = int(bounds[window]), int(bounds[window + 1] - bounds[window])
             low, high = max(start, passed), min(stop, passed + size)
             if low < high:
