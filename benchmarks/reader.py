@@ -50,7 +50,7 @@ LARGE, SMALL, PICTURES = "photographs", "fashion", "pictures"
 SMALL_EPOCHS = 5
 SIDE = 224
 BUFFER = {"buffer_bytes": 8 << 20}
-ONE, EIGHT = {"at_once": 1}, {"at_once": 8}
+ONE, FOUR, EIGHT = ({"at_once": number} for number in (1, 4, 8))
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ ONE_CORE = {"side": SIDE, "core": 0, "batch": 64}
 WAYS = (
     Way("serialized", "pyarrow, libhdfs", "reader_ways:raw", LARGE, LIBHDFS, (ONE, EIGHT), WARM),
     Way("serialized", "pyarrow, native", "reader_ways:raw", LARGE, NATIVE, (ONE, EIGHT), WARM),
-    Way("serialized", "ringslice, libhdfs", "our_reader:serialized", LARGE, LIBHDFS, (EIGHT,), WARM),
-    Way("serialized", "ringslice, native", "our_reader:serialized", LARGE, NATIVE, (EIGHT,), WARM),
-    Way("serialized", "ringslice, local", "our_reader:serialized", LARGE, None, (EIGHT,), WARM),
+    Way("serialized", "ringslice, libhdfs", "our_reader:serialized", LARGE, LIBHDFS, (FOUR, EIGHT), WARM),
+    Way("serialized", "ringslice, native", "our_reader:serialized", LARGE, NATIVE, (FOUR, EIGHT), WARM),
+    Way("serialized", "ringslice, local", "our_reader:serialized", LARGE, None, (FOUR, EIGHT), WARM),
     Way("serialized", "tensorflow-io", "tf_peers:tensorflow_io", LARGE, LIBHDFS, (ONE, EIGHT, *PLAIN), WARM),
     Way("serialized", "copy first", "reader_ways:copied", LARGE, LIBHDFS, (EIGHT,)),
     Way("serialized", "generator", "reader_ways:generator", LARGE, LIBHDFS),
     Way("serialized", "TFRecordDataset", "tf_peers:tfrecords", LARGE, None, PLAIN, WARM),
-    Way("small", "ringslice", "our_reader:serialized", SMALL, None, (EIGHT,), EPOCHS),
+    Way("small", "ringslice", "our_reader:serialized", SMALL, None, (FOUR,), EPOCHS),
     Way("small", "TFRecordDataset", "tf_peers:tfrecords", SMALL, None, PLAIN, EPOCHS),
-    Way("decoded", "ringslice, centre", "our_reader:decoded", PICTURES, None, (EIGHT,), ONE_CORE),
-    Way("decoded", "ringslice, crop, flip", "our_reader:augmented", PICTURES, None, (EIGHT,), ONE_CORE),
+    Way("decoded", "ringslice, centre", "our_reader:decoded", PICTURES, None, (FOUR,), ONE_CORE),
+    Way("decoded", "ringslice, crop, flip", "our_reader:augmented", PICTURES, None, (FOUR,), ONE_CORE),
     Way("decoded", "TFRecordDataset", "tf_peers:recipe", PICTURES, None, PLAIN[1:], ONE_CORE),
 )
 CLAIMS = (

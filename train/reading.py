@@ -27,7 +27,7 @@ class Reading:
     tried again for ``retry_s``.
     """
 
-    lanes: int = 8
+    lanes: int = 4
     budget_bytes: int = 256_000_000
     check: bool = True
     on_damage: str = STOP
