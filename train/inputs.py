@@ -1,5 +1,6 @@
 """From a reader's batches of serialized examples to ``tf.data``, and on to batches of pixels."""
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,6 +53,7 @@ def serialized(batches: Iterator[RecordBatch], steps: int, batch: int) -> Iterat
         raise
     finally:
         feed.stop()
+        gc.collect()  # a dataset's graph is a cycle of objects, and TensorFlow keeps memory for it until it is gone
 
 
 class _Feed:

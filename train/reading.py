@@ -13,7 +13,7 @@ from train.slice_file import Cache
 STOP, SKIP = "stop", "skip"
 # Of the budget, what the windows that are being drained may take; the rest is for those that are read meanwhile.
 DRAINED = 0.35
-BATCHES = 9  # as strings of TensorFlow: queued, being made, being used, and what malloc keeps of those that are gone
+BATCHES = 11  # as strings of TensorFlow: queued, being made, being used, and what malloc keeps of those that are gone
 OFFSET_BYTES = 16  # of a record's place in its slice, and of a temporary copy of it
 LANE_BYTES = 1 << 20  # of a thread, its open file, and what parsing an index or a table leaves behind
 
