@@ -25,7 +25,7 @@ class Buffer:
 
 def room_bytes(size: int) -> int:
     """Bytes of memory that a buffer of ``size`` takes."""
-    return -(-size // STEP_BYTES) * STEP_BYTES
+    return max(1, -(-size // STEP_BYTES)) * STEP_BYTES
 
 
 def _take(size: int) -> mmap.mmap:
@@ -38,9 +38,7 @@ def _take(size: int) -> mmap.mmap:
         while freed < size and (rooms := next(unused, None)):
             while rooms and freed < size:
                 freed += len(rooms.pop())
-    room = mmap.mmap(-1, size)
-    room.madvise(mmap.MADV_HUGEPAGE)
-    return room
+    return mmap.mmap(-1, size)
 
 
 def _give_back(room: mmap.mmap) -> None:
