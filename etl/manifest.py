@@ -109,6 +109,15 @@ def slices_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
             yield split, each
 
 
+def located_slices(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], int, int]]:
+    """The split and the entry of every slice, and the rows of the tables of examples and blocks where its own begin."""
+    examples = blocks = 0
+    for split, each in slices_of(manifest):
+        yield split, each, examples, blocks
+        examples += each["records"]
+        blocks += each["blocks"]
+
+
 def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[str, Any]:
     place = facts_place(folder, name)
     require(place.exists(), f"slice {name} is missing though the job ended; run again")
@@ -238,10 +247,7 @@ class Manifest:
 
 def _slices_by_split(marker: Mapping[str, Any]) -> dict[str, tuple[Slice, ...]]:
     found: dict[str, list[Slice]] = {split: [] for split in marker["splits"]}
-    examples = blocks = 0
-    for split, each in slices_of(marker):
+    for split, each, first_example, first_block in located_slices(marker):
         told = (each["name"], each["records"], each["blocks"], each["bytes"], each["sha256"])
-        found[split].append(Slice(*told, examples, blocks, each.get("group")))
-        examples += each["records"]
-        blocks += each["blocks"]
+        found[split].append(Slice(*told, first_example, first_block, each.get("group")))
     return {split: tuple(slices) for split, slices in found.items()}

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from etl import tables
 from etl.errors import DataError, UsageError
 from etl.generations import kept_generations
-from etl.manifest import read_manifest, slices_of
+from etl.manifest import located_slices, read_manifest
 from etl.parts import records_place, rows_place
 from etl.records import Record, index_bytes, parse_index, read_records
 from etl.stages import Stage, normalized_stage, slices_stage_in
@@ -170,10 +170,10 @@ def _slice(folder: Place, name: str) -> RecordFile | None:
 
 def _slice_of(stage: Stage, name: str) -> RecordFile:
     manifest = read_manifest(stage)
-    folder, row, block = stage.folder, 0, 0
+    folder = stage.folder
     root = folder.parent.parent if folder.parent.name == "slices" else None
     remedy = f"run: ringslice verify {root} --name {folder.name} --repair" if root else "copy the slices again"
-    for split, each in slices_of(manifest):
+    for split, each, row, block in located_slices(manifest):
         if each["name"] == name:
             return RecordFile(
                 kind="slice",
@@ -189,5 +189,4 @@ def _slice_of(stage: Stage, name: str) -> RecordFile:
                 first_block=block,
                 remedy=remedy,
             )
-        row, block = row + each["records"], block + each["blocks"]
     raise UsageError(f"{stage.marker} tells of no slice {name}")

@@ -1,9 +1,10 @@
 """What tests share: real images, a finished dataset, and ways to run the commands as a user does."""
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -86,12 +87,23 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def copy_some(digits: Path, folder: Path, labels: str, images: slice) -> Path:
+    """Of each of these labels some images, into a folder by class that is made or grows; returns it."""
+    for label in labels:
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for path in sorted((digits / label).iterdir())[images]:
+            shutil.copy(path, folder / label)
+    return folder
+
+
 @pytest.fixture(scope="session")
-def digits_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The digits through the whole pipeline, 8 training slices. Tests read it, and leave its slices as they are."""
+def digits_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The digits through the whole pipeline, 8 training slices. Tests share it: they read it and add nothing."""
     root = tmp_path_factory.mktemp("roots") / "digits"
     succeeded(ringslice("pipeline", digits, root, *DIGITS_OPTIONS, "--workers", 8))
-    return root
+    made = sorted(root.iterdir())
+    yield root
+    assert sorted(root.iterdir()) == made, "a test left something in what the others read"
 
 
 TreeMaker = Callable[[Mapping[str, int]], Path]

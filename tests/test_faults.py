@@ -14,7 +14,7 @@ from etl.ingest import ingest
 from etl.storage import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
-from tests.conftest import contents
+from tests.conftest import contents, copy_some
 from tests.etl.test_stages import as_a_process_that_is_gone
 from tests.faults import Fault, FaultError, FaultyFilesystem
 
@@ -43,12 +43,7 @@ STAGES: dict[str, Run] = {"raw": run_ingest, "normalized": run_normalize, "slice
 
 @pytest.fixture(scope="module")
 def source(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("few")
-    for label in "01":
-        (folder / label).mkdir()
-        for path in sorted((digits / label).iterdir())[:24]:
-            shutil.copy(path, folder / label)
-    return folder
+    return copy_some(digits, tmp_path_factory.mktemp("few"), "01", slice(24))
 
 
 @pytest.fixture(scope="module")

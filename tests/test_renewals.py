@@ -10,7 +10,7 @@ import pytest
 
 from etl.stages import normalized_stage, raw_stage
 from etl.storage import open_place
-from tests.conftest import contents
+from tests.conftest import contents, copy_some
 from tests.faults import Fault
 from tests.test_faults import SAMPLE, STAGES, run_ingest, run_normalize, with_fault
 from tests.test_interrupts import CTRL_C, KILL, TRIES, Running, Stage, Stop, stop_what_runs
@@ -42,33 +42,23 @@ class Nights:
         return root
 
 
-def change(source: Path, digits: Path, images: range) -> None:
+def change(source: Path, digits: Path, images: slice) -> None:
     """Some images go, one changes, and the digits of these numbers come."""
     gone, changed = sorted((source / "1").iterdir())[:2]
     gone.unlink()
     changed.write_bytes(changed.read_bytes() + b"!")
-    for label in "029":
-        (source / label).mkdir(exist_ok=True)
-        for path in sorted((digits / label).iterdir())[images.start : images.stop]:
-            shutil.copy(path, source / label)
-
-
-def make_few(digits: Path, source: Path) -> None:
-    for label in "01":
-        (source / label).mkdir(parents=True)
-        for path in sorted((digits / label).iterdir())[:24]:
-            shutil.copy(path, source / label)
+    copy_some(digits, source, "029", images)
 
 
 @pytest.fixture(scope="module")
 def few(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Nights:
     folder = tmp_path_factory.mktemp("few")
     nights = Nights(folder / "source", folder / "first", folder / "second")
-    make_few(digits, nights.source)
+    copy_some(digits, nights.source, "01", slice(24))
     for run in (run_ingest, run_normalize):
         run(nights.source, nights.first)
     shutil.copytree(nights.first, nights.second)
-    change(nights.source, digits, range(30, 44))
+    change(nights.source, digits, slice(30, 44))
     for run in (run_ingest, run_normalize):
         run(nights.source, nights.second)
     return nights
@@ -86,7 +76,7 @@ def many(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Nights:
             assert running.wait() == 0, running.told()
         if root == nights.first:
             shutil.copytree(nights.first, nights.second)
-            change(nights.source, digits, range(1000))
+            change(nights.source, digits, slice(1000))
     return nights
 
 

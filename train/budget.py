@@ -1,7 +1,6 @@
 """A bound on the memory of what is read ahead, shared by the lanes of a rank."""
 
 import threading
-from typing import Self
 
 from train.patience import Stopped
 
@@ -21,7 +20,6 @@ class Budget:
         self._held = 0
         self._changed = threading.Condition()  # its lock may be taken again by its owner, for whom a window is freed
         self._stopped = False
-        self.peak_bytes = 0
 
     def acquire(self, lane: int, size_bytes: int) -> None:
         """Wait until ``lane`` may read a window of this size. Raises Stopped."""
@@ -31,7 +29,6 @@ class Budget:
                 raise Stopped
             self._waiting[lane] += 1
             self._held += size_bytes
-            self.peak_bytes = max(self.peak_bytes, self._held)
 
     def pass_on(self, lane: int) -> None:
         """The rank has drawn all records of a window of ``lane``, though batches may still hold it."""
@@ -56,9 +53,3 @@ class Budget:
             return True
         kept_back = max(self._waiting.count(0), len(self._waiting) // 4) * self._largest
         return self._held + kept_back + size_bytes <= self._limit
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()

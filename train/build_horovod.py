@@ -89,14 +89,18 @@ def parse_arguments() -> argparse.Namespace:
         description="Build Horovod for this environment's TensorFlow, and install it.",
         epilog="example: python train/build_horovod.py --jobs 8",
     )
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parser.add_argument(
-        "--cache", type=Path, default=home / "ringslice", help="folder for wheels (default: %(default)s)"
-    )
+    add_cache_option(parser, "wheels")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once (default: %(default)s)"
     )
     return parser.parse_args()
+
+
+def add_cache_option(parser: argparse.ArgumentParser, built: str) -> None:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument(
+        "--cache", type=Path, default=home / "ringslice", help=f"folder for {built} (default: %(default)s)"
+    )
 
 
 def tensorflow_version() -> str:
@@ -120,11 +124,21 @@ def wheel_version(wheel: Path) -> str:
 
 
 def cache_folder(cache: Path, tensorflow: str) -> Path:
-    identity = json.dumps(
-        [SDIST_SHA256, SOURCE_CHANGES, SETTINGS, sys.version_info[:2], tensorflow, os.uname().machine]
-    )
-    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    key = key_of([SDIST_SHA256, SOURCE_CHANGES, SETTINGS, sys.version_info[:2], tensorflow, os.uname().machine])
     return cache / "wheels" / f"horovod-{VERSION}-tf{tensorflow}-py{sys.version_info[0]}{sys.version_info[1]}-{key}"
+
+
+def key_of(identity: list[object]) -> str:
+    """What is in the name of something built: a hash of all that decides its bytes."""
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+
+
+def publish(built: Path, final: Path) -> None:
+    """Copy; who looks meanwhile finds all of it or nothing."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    attempt = final.with_name(f".{final.name}.{os.getpid()}")
+    shutil.copyfile(built, attempt)
+    attempt.rename(final)
 
 
 def cached_wheel(folder: Path) -> Path | None:
@@ -170,11 +184,8 @@ def build_wheel(folder: Path, tensorflow: str, jobs: int) -> Path:
         if status != 0 or built is None:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
             raise BuildError(f"the build failed; its last lines:\n{tail}")
-        folder.mkdir(parents=True, exist_ok=True)
-        attempt = folder / f".{built.name}.{os.getpid()}"
-        shutil.copyfile(built, attempt)
         final = folder / built.name
-        attempt.rename(final)
+        publish(built, final)
         return final
 
 

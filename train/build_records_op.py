@@ -10,15 +10,21 @@ Needs in the environment: TensorFlow; in the system: a C++ compiler.
 """
 
 import argparse
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from train.build_horovod import BuildError, require_compiler, tensorflow_version
+from train.build_horovod import (
+    BuildError,
+    add_cache_option,
+    key_of,
+    publish,
+    require_compiler,
+    tensorflow_version,
+)
 
 SOURCE = Path(__file__).parent / "native" / "records_op.cc"
 COMPILER_OPTIONS = ("-O2", "-fPIC", "-shared", "-w")  # -w: TensorFlow's own headers warn by the page
@@ -32,10 +38,7 @@ print(json.dumps([tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags(
 def main() -> int:
     """Build or take from the cache, then install; returns the exit status, 3 where the environment fails."""
     parser = argparse.ArgumentParser(description="Build and install the reader's native TensorFlow op.")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parser.add_argument(
-        "--cache", type=Path, default=home / "ringslice", help="folder for libraries (default: %(default)s)"
-    )
+    add_cache_option(parser, "libraries")
     try:
         target = installed_library()
         cached = parser.parse_args().cache / "ops" / target.name
@@ -53,8 +56,7 @@ def main() -> int:
 def installed_library() -> Path:
     """Where this environment has the library, if it has it. Raises BuildError where there is no TensorFlow."""
     python, tensorflow = f"{sys.version_info[0]}{sys.version_info[1]}", tensorflow_version()
-    identity = json.dumps([SOURCE.read_text(), COMPILER_OPTIONS, python, tensorflow, os.uname().machine])
-    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    key = key_of([SOURCE.read_text(), COMPILER_OPTIONS, python, tensorflow, os.uname().machine])
     return Path(sys.prefix) / "lib" / "ringslice" / f"records_op-tf{tensorflow}-py{python}-{key}.so"
 
 
@@ -62,25 +64,10 @@ def build(library: Path) -> None:
     """Compile; the library appears whole. Raises BuildError with the last lines of what the compiler says."""
     require_compiler()
     compile_flags, link_flags = json.loads(output_of([sys.executable, "-c", _FLAGS]).splitlines()[-1])
-    library.parent.mkdir(parents=True, exist_ok=True)
-    attempt = attempt_at(library)
-    try:
-        output_of(["g++", *COMPILER_OPTIONS, *compile_flags, str(SOURCE), "-o", str(attempt), *link_flags])
-        attempt.rename(library)
-    finally:
-        attempt.unlink(missing_ok=True)
-
-
-def publish(library: Path, target: Path) -> None:
-    """Copy; a trainer that starts meanwhile finds all of it or nothing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    attempt = attempt_at(target)
-    shutil.copyfile(library, attempt)
-    attempt.rename(target)
-
-
-def attempt_at(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}")
+    with tempfile.TemporaryDirectory(prefix="ringslice-op-") as folder:
+        built = Path(folder) / library.name
+        output_of(["g++", *COMPILER_OPTIONS, *compile_flags, str(SOURCE), "-o", str(built), *link_flags])
+        publish(built, library)
 
 
 def output_of(command: list[str]) -> str:

@@ -73,9 +73,9 @@ def taken_of_lane(taken: int, lane: int, lanes: int) -> int:
 
 def left_after(left: Sequence[Interval], world_size: int, lanes: int, taken: int) -> list[Interval]:
     """What remains of ``left`` once each of ``world_size`` ranks has taken ``taken`` examples, or all that it had."""
-    runs = []
+    runs, total = [], length(left)
     for rank in range(world_size):
-        first, last = run_of(length(left), rank, world_size)
+        first, last = run_of(total, rank, world_size)
         for lane, (start, stop) in enumerate(lane_runs(last - first, lanes)):
             runs.append((min(first + stop, first + start + taken_of_lane(taken, lane, lanes)), first + stop))
     return select(left, runs)

@@ -51,11 +51,8 @@ class Layouts:
         if (known := self._blocks.get(number)) is not None:
             return known
         each, place = self._slices[number], self._folder / BLOCKS_FILE
-        try:
-            rows = (each.first_block, each.first_block + each.blocks)
-            table = self._patience.call(place, lambda: tables.read_range(place, *rows))
-        except FileNotFoundError:
-            raise DataError(f"{place} is missing; see: ringslice verify") from None
+        rows = (each.first_block, each.first_block + each.blocks)
+        table = self._patience.call(place, lambda: tables.read_range(place, *rows))
         if not table.schema.equals(tables.BLOCKS) or any(column.null_count for column in table.columns):
             raise DataError(f"{place} is no table of blocks; see: ringslice verify")
         blocks = _of_table(table)
@@ -80,10 +77,7 @@ class Layouts:
         """
         each, blocks = self._slices[number], self.blocks(number)
         place = self._folder / f"{each.name}.idx"
-        try:
-            starts, sizes = parse_index(self._patience.call(place, place.read_bytes), str(place))
-        except FileNotFoundError:
-            raise DataError(f"{place} is missing; see: ringslice verify") from None
+        starts, sizes = parse_index(self._patience.call(place, place.read_bytes), str(place))
         if len(starts) != each.records:
             raise DataError(f"{place} does not list {each.records} records; see: ringslice verify")
         offsets = np.append(starts, each.size_bytes)

@@ -108,9 +108,9 @@ def prepare(settings: Settings, strategy: Strategy) -> Session:
 def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: str) -> Session:
     """The session of the run at the URI ``run``, with every split's reader and the model at its first weights."""
     # rank 0 first, so that what is wrong with the files is told once
-    strategy.from_root(lambda: require_readers(open_readers(dataset, settings)))
-    readers = open_readers(dataset, settings)
+    strategy.from_root(lambda: require_readers(open_readers(dataset, choose_slices(dataset, settings.group), settings)))
     manifest = choose_slices(dataset, settings.group)
+    readers = open_readers(dataset, manifest, settings)
     steps = Steps(readers["train"].total, strategy.size, settings.batch, settings.drop_last)
     warmup_steps = round(settings.warmup_epochs * steps.number)
     schedule = Schedule(settings.lr, strategy.size, warmup_steps, settings.epochs * steps.number, settings.decay)
@@ -131,9 +131,8 @@ def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
     return manifest if group is None else manifest.of_group(group)
 
 
-def open_readers(dataset: Dataset, settings: Settings) -> dict[str, SplitReader]:
+def open_readers(dataset: Dataset, manifest: Manifest, settings: Settings) -> dict[str, SplitReader]:
     """A reader for each split, by name."""
-    manifest = choose_slices(dataset, settings.group)
     return {split: SplitReader(dataset.folder, manifest, split, settings.reading) for split in manifest.splits}
 
 

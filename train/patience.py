@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from etl.errors import EnvironmentFailure
+from etl.errors import DataError, EnvironmentFailure
 from etl.progress import tell
 from etl.storage import Place
 
@@ -19,6 +19,11 @@ class Stopped(Exception):
     """The reading was stopped while a lane waited."""
 
 
+def missing(place: Place) -> DataError:
+    """A file of the slices is not there."""
+    return DataError(f"{place} is missing; see: ringslice verify")
+
+
 @dataclass(frozen=True)
 class Patience:
     """Tries again for ``retry_s`` seconds, unless ``stopping`` is set meanwhile."""
@@ -27,13 +32,16 @@ class Patience:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def call(self, place: Place, function: Callable[[], Result]) -> Result:
-        """What ``function`` returns, which reads ``place``. Raises what `pause` raises, and what no time mends."""
+        """What ``function`` returns, which reads ``place``.
+
+        Raises DataError where ``place`` is missing, and as `pause` does.
+        """
         began, tries = time.monotonic(), 0
         while True:
             try:
                 return function()
             except FileNotFoundError:
-                raise
+                raise missing(place) from None
             except (OSError, EnvironmentFailure) as error:
                 self.pause(error, place, 0, began, tries)
                 tries += 1

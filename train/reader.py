@@ -91,17 +91,17 @@ class SplitReader:
         limit = self.reading.window_budget(self.slices, number, steps.batch)
         runs = [cut(own, *run) for run in lane_runs(length(own), number)]
         self._fetch_ahead([order.slices(run) for run in runs])
-        with Budget(limit, number, self.reading.window_bytes(self.slices)) as budget:
-            lanes = [Lane(self._source, order, run, lane, budget) for lane, run in enumerate(runs)]
-            try:
-                yield [lane.windows() for lane in lanes]
-            finally:
-                for lane in lanes:
-                    lane.stop()
-                budget.stop()
-                deadline = time.monotonic() + ENDING_S
-                for lane in lanes:
-                    lane.join(deadline)
+        budget = Budget(limit, number, self.reading.window_bytes(self.slices, order.window_blocks))
+        lanes = [Lane(self._source, order, run, lane, budget) for lane, run in enumerate(runs)]
+        try:
+            yield [lane.windows() for lane in lanes]
+        finally:
+            for lane in lanes:
+                lane.stop()
+            budget.stop()
+            deadline = time.monotonic() + ENDING_S
+            for lane in lanes:
+                lane.join(deadline)
 
     def _fetch_ahead(self, by_lane: Sequence[Sequence[int]]) -> None:
         """Have the cache copy the slices that the lanes read, the first of each lane first."""

@@ -70,9 +70,10 @@ class Reading:
             )
         return min(WINDOW_BLOCKS, blocks)
 
-    def window_bytes(self, slices: Sequence[Slice]) -> int:
-        """Memory of a window."""
-        return room_bytes(round(self.window_blocks(slices) * _block_bytes(slices)))
+    @staticmethod
+    def window_bytes(slices: Sequence[Slice], window_blocks: int) -> int:
+        """Memory of a window of so many blocks."""
+        return room_bytes(round(window_blocks * _block_bytes(slices)))
 
     def window_budget(self, slices: Sequence[Slice], lanes: int, batch: int) -> int:
         """Bytes for windows: what the budget leaves for them.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,6 @@ READING_OPTIONS = (
         help="Seconds without a byte from the storage after which a rank gives up.",
     ),
 )
-READING_NAMES = ("lanes", "budget_bytes", "check", "on_damage", "skip_limit", "silence_s")
 
 CACHE_OPTIONS = (
     click.option(
@@ -250,9 +249,9 @@ def command(start: Callable[[Settings], None]) -> click.Command:
     """The command line; ``start`` is called with the settings."""
 
     def run(**values: Any) -> None:
-        how = {name: values.pop(name) for name in READING_NAMES}
-        cache = open_cache(values.pop("cache"), values.pop("cache_size"))
-        start(Settings(**values, reading=Reading(**how, cache=cache)))
+        values["cache"] = open_cache(values.pop("cache"), values.pop("cache_size"))
+        how = {each.name: values.pop(each.name) for each in fields(Reading) if each.name in values}
+        start(Settings(**values, reading=Reading(**how)))
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from etl.errors import DataError, EnvironmentFailure
+from etl.errors import EnvironmentFailure
 from etl.manifest import Slice
 from etl.progress import tell
 from etl.storage import Place
-from train.patience import Patience
+from train.patience import Patience, missing
 
 
 class Cache(Protocol):
@@ -59,7 +59,7 @@ class SliceFile:
                     self._heard(offset + size)
             except FileNotFoundError:
                 if not self._leave_copy():
-                    raise DataError(f"{self.place} is missing; see: ringslice verify") from None
+                    raise missing(self.place) from None
             except (OSError, EnvironmentFailure) as error:
                 if self._leave_copy():
                     continue

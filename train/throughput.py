@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from etl.errors import DataError
 from etl.manifest import Manifest
 from etl.storage import Place
 from train.decoding import Decoder
 from train.drawing import RecordBatch
 from train.inputs import decode_ahead, serialized
+from train.patience import missing
 from train.reader import SplitReader
 from train.reading import Reading
 from train.steps import Steps
@@ -125,4 +125,4 @@ def _open(place: Place) -> pa.NativeFile:
     try:
         return place.open_input()
     except FileNotFoundError:
-        raise DataError(f"{place} is missing; see: ringslice verify") from None
+        raise missing(place) from None

@@ -16,7 +16,7 @@ import pytest
 
 from etl.storage import open_place
 from tests.airflow_dags.real_airflow import BIN, DAG_FILE, Airflow
-from tests.conftest import ringslice, succeeded
+from tests.conftest import copy_some, ringslice, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.test_imports import imported
 
@@ -36,12 +36,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
 @pytest.fixture(scope="session")
 def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight of each of three digits."""
-    folder = tmp_path_factory.mktemp("source") / "few"
-    for label in "012":
-        (folder / label).mkdir(parents=True)
-        for path in sorted((digits / label).iterdir())[:8]:
-            shutil.copy(path, folder / label)
-    return folder
+    return copy_some(digits, tmp_path_factory.mktemp("source") / "few", "012", slice(8))
 
 
 def last_json(text: str) -> dict[str, Any]:

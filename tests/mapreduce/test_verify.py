@@ -15,7 +15,7 @@ from etl.stages import slices_stage
 from etl.storage import open_place
 from etl.verify import bucket_place, task_place
 from mapreduce.verify import Verify
-from tests.conftest import contents, failed, ringslice, succeeded
+from tests.conftest import contents, copy_some, failed, ringslice, succeeded
 
 Damage = Callable[[Path], None]
 Things = set[tuple[str, str]]
@@ -29,11 +29,7 @@ PIPELINE = ("-r", "inline", "--size", 8, "--color", "gray", "--format", "png", "
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Path:
     """60 digits, three of them the same, and one image that is none."""
-    folder = tmp_path_factory.mktemp("source")
-    for label in "012":
-        (folder / label).mkdir()
-        for path in sorted((digits / label).iterdir())[:20]:
-            shutil.copy(path, folder / label)
+    folder = copy_some(digits, tmp_path_factory.mktemp("source"), "012", slice(20))
     for copy in ("0/copy.png", "2/copy.png"):
         shutil.copy(sorted((folder / "0").iterdir())[0], folder / copy)
     (folder / "1" / "bad.png").write_bytes(b"no image")

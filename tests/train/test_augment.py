@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,10 +193,13 @@ def test_ranges_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
 
 
 def test_a_run_is_augmented_and_resumed_the_same_way(digits_root: Path, tmp_path: Path) -> None:
-    words = ("python", "train/main.py", "--data", digits_root, "--run", "augmented", "--model", "mlp")
-    succeeded(run(*words, "--epochs", 1, "--crop", 20, "--augment", "crop,flip,colour", TMPDIR=str(tmp_path)))
-    assert not list(tmp_path.iterdir())
-    marker = json.loads((digits_root / "runs" / "augmented" / "checkpoints" / "epoch-0001.json").read_text())
+    root, temporary = tmp_path / "root", tmp_path / "temporary"
+    shutil.copytree(digits_root / "slices", root / "slices")
+    temporary.mkdir()
+    words = ("python", "train/main.py", "--data", root, "--run", "augmented", "--model", "mlp")
+    succeeded(run(*words, "--epochs", 1, "--crop", 20, "--augment", "crop,flip,colour", TMPDIR=str(temporary)))
+    assert not list(temporary.iterdir())
+    marker = json.loads((root / "runs" / "augmented" / "checkpoints" / "epoch-0001.json").read_text())
     assert (marker["settings"]["crop"], marker["settings"]["augment"]) == (20, "crop,flip,colour")
     failed(run(*words, "--resume", "--crop", 20), 2, "was trained with other settings")
 

@@ -111,36 +111,35 @@ def test_another_dataset_shares_what_is_the_same(originals: Place, make_cache: C
     assert held(cache) == [0]
 
 
-def test_what_is_not_opened_yet_is_fetched_first(originals: Place, make_cache: CacheMaker) -> None:
-    cache, order, begun, opened = make_cache(10), list[str](), threading.Event(), threading.Event()
+def begin_fetching(cache: SliceCache, originals: Place) -> tuple[list[str], threading.Event]:
+    """Begin to fetch five slices ahead: the names of those that are fetched so far, and what lets it go on."""
+    order, begun, go_on = list[str](), threading.Event(), threading.Event()
 
     def fetch(folder: Place, each: Slice) -> None:
         order.append(each.name)
         begun.set()
-        opened.wait()
+        go_on.wait()
 
     cache.fetch = fetch  # type: ignore[method-assign]
     cache.fetch_ahead(originals, SLICES[:5])
     begun.wait()
+    return order, go_on
+
+
+def test_what_is_not_opened_yet_is_fetched_first(originals: Place, make_cache: CacheMaker) -> None:
+    cache = make_cache(10)
+    order, go_on = begin_fetching(cache, originals)
     assert cache.place_of(SLICES[1]) is cache.place_of(SLICES[2]) is None
-    opened.set()
+    go_on.set()
     wait_until(lambda: len(order) == 5)
     assert order == ["train/0", "train/3", "train/4", "train/1", "train/2"]
 
 
 def test_a_newer_list_takes_the_place_of_an_older(originals: Place, make_cache: CacheMaker) -> None:
-    cache, order, begun, asked = make_cache(10), list[str](), threading.Event(), threading.Event()
-
-    def fetch(folder: Place, each: Slice) -> None:
-        order.append(each.name)
-        begun.set()
-        asked.wait()
-
-    cache.fetch = fetch  # type: ignore[method-assign]
-    cache.fetch_ahead(originals, SLICES[:5])
-    begun.wait()
+    cache = make_cache(10)
+    order, go_on = begin_fetching(cache, originals)
     cache.fetch_ahead(originals, SLICES[7:9])
-    asked.set()
+    go_on.set()
     wait_until(lambda: len(order) == 3)
     assert order == ["train/0", "train/7", "train/8"]
 

@@ -15,6 +15,7 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.example import parse
 from etl.manifest import EXAMPLES_FILE, Manifest
 from etl.storage import open_place
+from tests.conftest import copy_some
 from tests.inline import ingest_here, normalize_here, shard_here
 from train.cache import SliceCache
 from train.drawing import RecordBatch
@@ -85,11 +86,7 @@ def make_slices(source: Path, split: str, slices: int, *pixels: object) -> Path:
 @pytest.fixture(scope="module")
 def tiny_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two training slices of three records each, of 237 bytes."""
-    source = tmp_path_factory.mktemp("tiny") / "source"
-    for label in "01":
-        (source / label).mkdir(parents=True)
-        for path in sorted((digits / label).iterdir())[:5]:
-            shutil.copy(path, source / label)
+    source = copy_some(digits, tmp_path_factory.mktemp("tiny") / "source", "01", slice(5))
     return make_slices(source, "train=6,test=rest", 2, "--size", 4, "--color", "gray")
 
 
