@@ -12,8 +12,7 @@ from etl.storage import open_place
 from train.augment import NOTHING, Augmentation
 from train.decoding import Decoder
 from train.drawing import RecordBatch
-from train.inputs import decode_ahead
-from train.inputs import serialized as serialized_dataset
+from train.inputs import Feed, PixelFeed
 from train.reader import SplitReader
 from train.reading import Reading
 from train.steps import Steps
@@ -31,17 +30,16 @@ class OurReader:
         self.batch = batch
         self._reader = SplitReader(place, self.manifest, SPLIT, reading)
         self._steps = Steps(self._reader.total, 1, batch, drop_last=True)
+        self._feed = Feed(batch)
 
     def serialized(self, epochs: Sequence[int]) -> int:
         """Read these epochs in a row into batches of serialized examples; how many those are."""
-        with serialized_dataset(self._epochs(epochs), self._steps.number * len(epochs), self.batch) as dataset:
-            return sum(int(examples.shape[0]) for examples, _, _ in dataset)
+        return sum(int(examples.shape[0]) for examples, _, _ in self._feed.epoch(self._epochs(epochs)))
 
     def decoded(self, epochs: Sequence[int], decoder: Decoder) -> int:
         """The same into batches of pixels."""
-        number, threads = self._steps.number * len(epochs), len(os.sched_getaffinity(0))
-        pictures = decode_ahead(self._epochs(epochs), number, self.batch, decoder, threads)
-        return sum(int(batch.pixels.shape[0]) for batch in pictures)
+        pictures = PixelFeed(decoder, self.batch, len(os.sched_getaffinity(0)))
+        return sum(int(batch.pixels.shape[0]) for batch in pictures.epoch(self._epochs(epochs)))
 
     def _epochs(self, epochs: Sequence[int]) -> Iterator[RecordBatch]:
         for epoch in epochs:

@@ -20,16 +20,17 @@ class Decoder:
     """Decodes examples of ``manifest`` to pictures of ``size`` (height, width), uint8; or float32, of zero mean and
     unit variance over the training split, with ``normalize``.
 
-    A picture that is augmented depends on ``seed`` (seed, epoch) and its number in its split, and on nothing else.
+    A picture that is augmented depends on the seed of the epoch and its number in its split, and on nothing else.
     """
 
     manifest: Manifest
     size: Size
     augmentation: Augmentation = NOTHING
-    seed: tuple[int, int] = (0, 0)
     normalize: bool = False
 
-    def parse(self, serialized: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def parse(
+        self, serialized: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
         """What `decode` takes, of a batch of records: in one call, for it takes longer record by record."""
         features = {
             ENCODED: tf.io.FixedLenFeature((), tf.string),
@@ -37,16 +38,17 @@ class Decoder:
             KEY: tf.io.FixedLenFeature((), tf.string),
         }
         parsed = tf.io.parse_example(serialized, features)
-        return parsed[ENCODED], numbers, parsed[LABEL], weights, parsed[KEY]
+        seeds = tf.stack([tf.fill(tf.shape(numbers), seed), numbers], axis=1)
+        return parsed[ENCODED], seeds, parsed[LABEL], weights, parsed[KEY]
 
-    def decode(self, encoded: tf.Tensor, number: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def decode(self, encoded: tf.Tensor, seed: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Pixels of one record, and its label, weight and key as they were."""
-        return self.pixels(encoded, number), *others
+        return self.pixels(encoded, seed), *others
 
-    def pixels(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """The picture of the example of this ``number``: shape (height, width, channels)."""
+    def pixels(self, encoded: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """The picture of an example: shape (height, width, channels). ``seed`` is (epoch's seed, its number), int64."""
         wanted, shape = self.augmentation, (self.manifest.height, self.manifest.width, self.manifest.channels)
-        seeds = tf.random.experimental.stateless_split(tf.stack([_seed(*self.seed), number]), 3)
+        seeds = tf.random.experimental.stateless_split(seed, 3)
         if wanted.crop:
             pixels = _decode_window(self.manifest, encoded, random_window(wanted, shape, seeds[0]))
         else:
@@ -85,9 +87,10 @@ def centre_window(shape: Size, size: Size) -> tuple[int, int, int, int]:
     return (shape[0] - height) // 2, (shape[1] - width) // 2, height, width
 
 
-def _seed(seed: int, epoch: int) -> tf.Tensor:
+def epoch_seed(seed: int, epoch: int) -> int:
+    """What an epoch's pictures are augmented by: 64 bits, signed."""
     digest = hashlib.blake2b(repr((seed, epoch)).encode(), digest_size=8).digest()
-    return tf.constant(int.from_bytes(digest, "little", signed=True), tf.int64)
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _decode(manifest: Manifest, encoded: tf.Tensor) -> tf.Tensor:

@@ -1,11 +1,16 @@
 """From a reader's batches of serialized examples to ``tf.data``, and on to batches of pixels."""
 
+import ctypes
+import functools
 import gc
+import queue
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from train.decoding import Decoder
@@ -19,6 +24,131 @@ STOP_TIMEOUT_S = 5.0
 # for functions of tf.data: they hold nothing to convert, and to look for it leaves files in $TMPDIR
 as_it_is = tf.autograph.experimental.do_not_convert
 
+Elements = Generator[tuple[tf.Tensor, ...], None, None]
+Preparation = Callable[[tf.data.Dataset], tf.data.Dataset]
+
+
+def _without_seed(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset.map(as_it_is(lambda examples, numbers, weights, _: (examples, numbers, weights)))
+
+
+class Feed:
+    """A dataset that batches of ``batch`` records are fed to, epoch after epoch.
+
+    Its elements are serialized examples (string), their numbers in the split (int64) and their weights (float32), each
+    of shape (batch,), and the seed of the epoch (int64 scalar); or what ``prepare`` makes of such a dataset. At most
+    `QUEUED_BATCHES` of them are read ahead.
+
+    It is built once for all epochs: TensorFlow takes up to a quarter of a second for it, and memory that is slow to
+    come back. So is the thread that feeds it, for malloc keeps memory for each thread that ever took much.
+    """
+
+    def __init__(self, batch: int, prepare: Preparation = _without_seed) -> None:
+        self._batch = batch
+        self._prepare = prepare
+        self._built: tuple[tf.queue.FIFOQueue, tf.data.Dataset] | None = None
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=_run_all, args=[self._work], name="feed", daemon=True).start()
+        weakref.finalize(self, self._work.put, None).atexit = False
+        keep_freed_memory()
+
+    def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> Elements:
+        """The dataset's elements for the records that ``batches`` gives.
+
+        Raises what ``batches`` raises, as it was: ``tf.data`` makes a message of its own of it.
+        """
+        self._built = self._built or self._build()
+        fed, dataset = self._built
+        feeding = _Feeding(fed, batches, seed)
+        self._work.put(feeding.run)
+        exhausted = False
+        try:
+            yield from dataset
+            exhausted = True
+        except tf.errors.OpError:
+            if feeding.raised is not None:
+                raise feeding.raised from None
+            raise
+        finally:
+            feeding.stop(exhausted)
+            if not exhausted:  # the queue holds what is of no use any more, or is closed
+                self._built = None
+                del fed, dataset
+                gc.collect()  # a dataset's graph is a cycle of objects
+
+    def _build(self) -> tuple[tf.queue.FIFOQueue, tf.data.Dataset]:
+        # Python feeds a queue, and TensorFlow takes from it without Python: half the time of a tf.py_function
+        with tf.device("/CPU:0"):
+            fed = tf.queue.FIFOQueue(QUEUED_BATCHES, [tf.string, tf.int64, tf.float32, tf.int64])
+        dataset = tf.data.Dataset.counter().map(as_it_is(lambda _: fed.dequeue()))
+        dataset = dataset.take_while(as_it_is(lambda examples, *_: tf.size(examples) > 0))
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False  # or it reads ahead as far as it likes
+        options.autotune.enabled = False  # there is nothing to tune, and to end its thread may take a second
+        return fed, self._prepare(dataset.map(as_it_is(_shaped(self._batch)))).with_options(options)
+
+
+def _shaped(batch: int) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """What tells tensors of a queue their shapes; holds no feed, which would be a cycle of objects."""
+
+    def shape(*element: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        *columns, seed = element
+        return *(tf.ensure_shape(column, (batch,)) for column in columns), tf.ensure_shape(seed, ())
+
+    return shape
+
+
+def _run_all(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (each := work.get()) is not None:
+        each()
+        del each
+
+
+class _Feeding:
+    """Takes batches one by one and puts their records, as tensors, into the queue ``fed``; at the end an empty one."""
+
+    def __init__(self, fed: tf.queue.FIFOQueue, batches: Iterator[RecordBatch], seed: int) -> None:
+        self.raised: Exception | None = None
+        self._fed = fed
+        self._batches = batches
+        self._seed = np.int64(seed)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Until the batches end, one of them fails, or `stop` is called by another thread."""
+        try:
+            with tf.device("/CPU:0"):
+                for each in self._batches:
+                    components = [to_tensor(each), each.numbers, each.weights]
+                    del each  # so that the reader has its memory back, however long the queue is full
+                    self._put(components)
+                    del components  # or they would lie here for as long as the next ones take
+                self._put([tf.constant([], tf.string), np.empty(0, np.int64), np.empty(0, np.float32)])
+        except tf.errors.CancelledError:  # by stop
+            pass
+        except Exception as error:
+            self.raised = error
+            self._close()
+        finally:
+            if hasattr(self._batches, "close"):  # a generator lets go of files and threads here, not whenever
+                self._batches.close()
+            self._over.set()
+
+    def stop(self, exhausted: bool) -> None:
+        """End `run`, whatever it waits for; a read that hangs is left to itself after a while."""
+        if not exhausted:
+            self._close(cancel_pending_enqueues=True)
+        self._over.wait(STOP_TIMEOUT_S)
+
+    def _put(self, components: list[object]) -> None:
+        # the method of the queue does the same, in three times the time
+        tf.raw_ops.QueueEnqueueV2(handle=self._fed.queue_ref, components=[*components, self._seed])
+
+    def _close(self, cancel_pending_enqueues: bool = False) -> None:
+        with suppress(tf.errors.CancelledError):  # it is closed, by the other thread
+            if not self._fed.is_closed():
+                self._fed.close(cancel_pending_enqueues)
+
 
 @dataclass(frozen=True)
 class PixelBatch:
@@ -31,85 +161,40 @@ class PixelBatch:
     keys: tf.Tensor
 
 
-@contextmanager
-def serialized(batches: Iterator[RecordBatch], steps: int, batch: int) -> Iterator[tf.data.Dataset]:
-    """A dataset, to be gone through once, of the ``steps`` batches of ``batch`` records that ``batches`` gives.
+class PixelFeed:
+    """Decodes batches of ``batch`` records ahead, epoch after epoch, on as many ``threads``."""
 
-    Its elements are serialized examples (string), their numbers in the split (int64) and their weights (float32), each
-    of shape (batch,). At most `QUEUED_BATCHES` of them are read ahead.
-
-    Within the block, what ``batches`` raises is raised as it was: ``tf.data`` makes a message of its own of it.
-    """
-    feed = _Feed(batches, batch)
-    try:
-        # Python feeds a queue, and TensorFlow takes from it without Python: half the time of a tf.py_function
-        dataset = tf.data.Dataset.range(steps).map(as_it_is(lambda _: feed.queue.dequeue()))
+    def __init__(self, decoder: Decoder, batch: int, threads: int) -> None:
         options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False  # or it reads ahead as far as it likes
-        yield dataset.with_options(options)
-    except tf.errors.OpError:
-        if feed.raised is not None:
-            raise feed.raised from None
-        raise
-    finally:
-        feed.stop()
-        gc.collect()  # a dataset's graph is a cycle of objects, and TensorFlow keeps memory for it until it is gone
+        options.threading.private_threadpool_size = threads
+        options.threading.max_intra_op_parallelism = 1
+
+        def prepare(dataset: tf.data.Dataset) -> tf.data.Dataset:
+            records = dataset.map(as_it_is(decoder.parse)).unbatch()
+            decoded = records.map(as_it_is(decoder.decode), num_parallel_calls=threads, deterministic=True)
+            return decoded.batch(batch, drop_remainder=True).prefetch(DECODED_BATCHES).with_options(options)
+
+        self._feed = Feed(batch, prepare)
+
+    def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> Iterator[PixelBatch]:
+        """A decoded batch for each one of ``batches``, augmented by ``seed``. Raises what ``batches`` raises."""
+        return (PixelBatch(*tensors) for tensors in self._feed.epoch(batches, seed))
 
 
-class _Feed:
-    """A thread that takes batches one by one and puts their records, as tensors, into ``queue``."""
-
-    def __init__(self, batches: Iterator[RecordBatch], batch: int) -> None:
-        with tf.device("/CPU:0"):
-            self.queue = tf.queue.FIFOQueue(QUEUED_BATCHES, [tf.string, tf.int64, tf.float32], [(batch,)] * 3)
-        self.raised: Exception | None = None
-        self._batches = batches
-        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, whatever it waits for; a read that hangs is left to itself after a while."""
-        if self._thread.is_alive():
-            self._close(cancel_pending_enqueues=True)
-        self._thread.join(STOP_TIMEOUT_S)
-
-    def _run(self) -> None:
-        try:
-            with tf.device("/CPU:0"):
-                for each in self._batches:
-                    components = [to_tensor(each), each.numbers, each.weights]
-                    del each  # so that the reader has its memory back, however long the queue is full
-                    # the method of the queue does the same, in three times the time
-                    tf.raw_ops.QueueEnqueueV2(handle=self.queue.queue_ref, components=components)
-                    del components  # or they would lie here for as long as the next ones take
-        except tf.errors.CancelledError:  # by stop
-            pass
-        except Exception as error:
-            self.raised = error
-        finally:
-            self._close()
-            if hasattr(self._batches, "close"):  # a generator lets go of files and threads here, not whenever
-                self._batches.close()
-
-    def _close(self, cancel_pending_enqueues: bool = False) -> None:
-        with suppress(tf.errors.CancelledError):  # it is closed, by the other thread
-            if not self.queue.is_closed():
-                self.queue.close(cancel_pending_enqueues)
+MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3  # malloc.h
+KEPT_BYTES = 64 << 20
+MAPPED_BYTES = 32 << 20
 
 
-def decode_ahead(
-    batches: Iterator[RecordBatch], steps: int, batch: int, decoder: Decoder, threads: int
-) -> Iterator[PixelBatch]:
-    """A decoded batch for each of the ``steps`` ones of ``batches``; ``threads`` is the budget for decoding ahead.
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have malloc keep up to `KEPT_BYTES` of what is freed, for the next batch's strings: to give pages back to the
+    kernel and to take them again is more work than to copy the records.
 
-    Raises what ``batches`` raises, as it was.
+    These are the values at which glibc ends by itself where large pieces come and go (mallopt(3)); without it nothing
+    is done.
     """
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    with serialized(batches, steps, batch) as dataset:
-        records = dataset.map(as_it_is(decoder.parse)).unbatch()
-        decoded = records.map(as_it_is(decoder.decode), num_parallel_calls=threads, deterministic=True)
-        batched = decoded.batch(batch, drop_remainder=True).prefetch(DECODED_BATCHES)
-        for tensors in batched.with_options(options):
-            yield PixelBatch(*tensors)
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(MALLOC_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(MALLOC_MMAP_THRESHOLD, MAPPED_BYTES)

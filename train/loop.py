@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,11 +20,10 @@ from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
-from train.augment import Augmentation
-from train.decoding import Decoder
-from train.drawing import RecordBatch
+from train.augment import NOTHING, Augmentation
+from train.decoding import Decoder, epoch_seed
 from train.holding import holding
-from train.inputs import PixelBatch, decode_ahead
+from train.inputs import PixelFeed
 from train.models import build
 from train.reader import SplitReader
 from train.reading import STOP
@@ -49,6 +48,8 @@ class Session:
     strategy: Strategy
     manifest: Manifest
     readers: dict[str, SplitReader]
+    augmented: PixelFeed
+    plain: PixelFeed
     run: Place
     attempts: Place  # where what is about to be published is written
     identity: dict[str, Any]
@@ -122,7 +123,10 @@ def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: 
     identity = {"slices": dataset.fingerprint, "settings": settings.of_training()}
     place = open_place(run)
     work = place / WORK_FOLDER
-    return Session(settings, strategy, manifest, readers, place, work, identity, steps, schedule, model, optimizer)
+    feeds = pixel_feed(settings, manifest, Augmentation.of(settings.augmentations)), pixel_feed(settings, manifest)
+    return Session(
+        settings, strategy, manifest, readers, *feeds, place, work, identity, steps, schedule, model, optimizer
+    )
 
 
 def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
@@ -134,6 +138,12 @@ def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
 def open_readers(dataset: Dataset, manifest: Manifest, settings: Settings) -> dict[str, SplitReader]:
     """A reader for each split, by name."""
     return {split: SplitReader(dataset.folder, manifest, split, settings.reading) for split in manifest.splits}
+
+
+def pixel_feed(settings: Settings, manifest: Manifest, augmentation: Augmentation = NOTHING) -> PixelFeed:
+    """What decodes batches ahead, on all cores that this rank may use."""
+    decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
+    return PixelFeed(decoder, settings.batch, len(os.sched_getaffinity(0)))
 
 
 def require_readers(readers: dict[str, SplitReader]) -> None:
@@ -212,7 +222,7 @@ def train_epoch(session: Session, epoch: int, train_step: Callable[..., Any]) ->
     totals, keys = [0.0, 0.0, 0.0], list[bytes]()
     order = session.readers["train"].order(settings.seed, epoch)
     batches = session.readers["train"].batches(order, steps, strategy.rank)
-    pictures = decoded(session, batches, steps, epoch)
+    pictures = session.augmented.epoch(batches, epoch_seed(settings.seed, epoch))
     with Progress(f"train epoch {epoch}", steps.number, "steps", quiet=not session.is_root, ends=False) as progress:
         for step, batch in enumerate(pictures):
             session.optimizer.learning_rate = session.schedule.rate((epoch - FIRST_EPOCH) * steps.number + step)
@@ -243,7 +253,7 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
     steps = Steps(reader.total, strategy.size, session.settings.batch)
     order = reader.order(session.settings.seed, EVALUATION_EPOCH)
     totals = [0.0, 0.0, 0.0]
-    for batch in decoded(session, reader.batches(order, steps, strategy.rank), steps, EVALUATION_EPOCH):
+    for batch in session.plain.epoch(reader.batches(order, steps, strategy.rank)):
         results = evaluate_step(batch.pixels, batch.labels, batch.weights)
         totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
     loss, hits, examples = strategy.sum(totals)
@@ -256,15 +266,6 @@ def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) ->
 def skipped(split: str, examples: float) -> Metrics:
     """What is told of damaged examples that were left out, over all ranks: nothing where there were none."""
     return {f"{split}_skipped": int(examples)} if examples else {}
-
-
-def decoded(session: Session, batches: Iterator[RecordBatch], steps: Steps, epoch: int) -> Iterator[PixelBatch]:
-    """These batches with their pixels, read and decoded ahead by this rank's threads; augmented for training only."""
-    settings = session.settings
-    augmentation = Augmentation.of(settings.augmentations if epoch != EVALUATION_EPOCH else [])
-    size = settings.picture_size(session.manifest)
-    decoder = Decoder(session.manifest, size, augmentation, (settings.seed, epoch))
-    return decode_ahead(batches, steps.number, steps.batch, decoder, len(os.sched_getaffinity(0)))
 
 
 def require_equal_weights(session: Session) -> None:

@@ -15,7 +15,7 @@ from etl.manifest import Manifest
 from etl.storage import Place
 from train.decoding import Decoder
 from train.drawing import RecordBatch
-from train.inputs import decode_ahead, serialized
+from train.inputs import Feed, PixelFeed
 from train.patience import missing
 from train.reader import SplitReader
 from train.reading import Reading
@@ -25,7 +25,6 @@ RAW, RECORDS, DECODED = WAYS = ("raw", "records", "decoded")
 CHUNK_BYTES = 8 << 20
 BATCH = 256
 SEED = 0
-ENDLESS = 1 << 40  # steps; who measures stops when the time is over
 
 
 @dataclass(frozen=True)
@@ -101,19 +100,15 @@ class Throughput:
         return Rate(way, at_once, taken * self.size_bytes / self.records, taken, seconds, cpu_s)
 
     def _batches(self, way: str, at_once: int, batch: int) -> Generator[object, None, None]:
-        """Batches without an end, of serialized examples or of pixels."""
+        """Batches without an end, of serialized examples or of pixels; who measures stops when the time is over."""
         reader = SplitReader(self._folder, self._manifest, self._split, Reading(lanes=at_once))
         reader.require()
         records = self._epochs(reader, Steps(self.records, 1, batch, drop_last=True))
         if way == RECORDS:
-            with serialized(records, ENDLESS, batch) as dataset:
-                yield from dataset
+            yield from Feed(batch).epoch(records)
         else:
-            yield from self._pixels(records, batch)
-
-    def _pixels(self, records: Iterator[RecordBatch], batch: int) -> Iterator[object]:
-        decoder = Decoder(self._manifest, (self._manifest.height, self._manifest.width))
-        return decode_ahead(records, ENDLESS, batch, decoder, len(os.sched_getaffinity(0)))
+            decoder = Decoder(self._manifest, (self._manifest.height, self._manifest.width))
+            yield from PixelFeed(decoder, batch, len(os.sched_getaffinity(0))).epoch(records)
 
     @staticmethod
     def _epochs(reader: SplitReader, steps: Steps) -> Iterator[RecordBatch]:

@@ -4,6 +4,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from etl.errors import DataError
 from train import records_op
 from train.buffers import Buffer
 from train.drawing import RecordBatch
-from train.inputs import QUEUED_BATCHES, serialized
+from train.inputs import QUEUED_BATCHES, Feed
 
 # around 23 bytes TensorFlow's strings begin to live outside of themselves
 SIZES = (0, 1, 22, 23, 24, 1000, 200_000)
@@ -85,13 +86,27 @@ def test_a_library_that_is_missing_or_broken_is_done_without(tmp_path: Path, mon
 def test_batches_come_whole_and_in_order(way: str, request: pytest.FixtureRequest) -> None:
     if way == "fallback":
         request.getfixturevalue("without_native")
-    with serialized(batches_of(9), steps=9, batch=4) as dataset:
-        found = list(dataset)
-    assert [each.shape for each in dataset.element_spec] == [(4,)] * 3
-    for (records, numbers, weights), wanted in zip(found, batches_of(9), strict=True):
-        assert records.numpy().tolist() == wanted.examples()
-        assert numbers.numpy().tolist() == wanted.numbers.tolist()
-        assert weights.numpy().tolist() == [1] * 4
+    feed = Feed(4)
+    for epoch in range(2):  # into the same dataset
+        found = list(feed.epoch(batches_of(9), epoch))
+        for (records, numbers, weights), wanted in zip(found, batches_of(9), strict=True):
+            assert [each.shape for each in (records, numbers, weights)] == [(4,)] * 3
+            assert records.numpy().tolist() == wanted.examples()
+            assert numbers.numpy().tolist() == wanted.numbers.tolist()
+            assert weights.numpy().tolist() == [1] * 4
+
+
+def test_a_dataset_is_prepared_once_and_told_the_seed_of_each_epoch() -> None:
+    prepared = []
+
+    def prepare(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        prepared.append(dataset.element_spec)
+        return dataset
+
+    feed = Feed(4, prepare)
+    seeds = [[int(seed) for *_, seed in feed.epoch(batches_of(3), seed)] for seed in (5, -(2**63))]
+    assert seeds == [[5] * 3, [-(2**63)] * 3]
+    assert [[each.shape for each in spec] for spec in prepared] == [[(4,)] * 3 + [()]]
 
 
 def test_what_is_raised_comes_out_as_it_was_after_the_batches_before() -> None:
@@ -101,20 +116,22 @@ def test_what_is_raised_comes_out_as_it_was_after_the_batches_before() -> None:
         yield from batches_of(3)
         raise error
 
-    taken = 0
-    with pytest.raises(DataError) as raised, serialized(batches(), steps=9, batch=4) as dataset:
-        for _ in dataset:
+    taken, feed = 0, Feed(4)
+    with pytest.raises(DataError) as raised:
+        for _ in feed.epoch(batches()):
             taken += 1
     assert raised.value is error
     assert taken == 3
+    assert len(list(feed.epoch(batches_of(5)))) == 5
 
 
-def test_errors_of_the_block_itself_are_left_alone() -> None:
-    with pytest.raises(tf.errors.UnknownError), serialized(batches_of(3), steps=3, batch=4):
-        raise tf.errors.UnknownError(None, None, "horovod has failed")
+def test_errors_of_tensorflow_itself_are_left_alone() -> None:
+    failing = tf.function(lambda *_: tf.debugging.assert_equal(1, 2, "it has failed"), autograph=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="it has failed"):
+        list(Feed(4, lambda dataset: dataset.map(failing)).epoch(batches_of(3)))
 
 
-def test_a_reader_is_closed_where_iteration_ends_early() -> None:
+def test_a_reader_is_closed_where_iteration_ends_early_and_the_next_epoch_is_whole() -> None:
     closed = threading.Event()
 
     def batches() -> Iterator[RecordBatch]:
@@ -123,10 +140,21 @@ def test_a_reader_is_closed_where_iteration_ends_early() -> None:
         finally:
             closed.set()
 
-    with serialized(batches(), steps=1000, batch=4) as dataset:
-        next(iter(dataset))
+    feed = Feed(4)
+    with closing(feed.epoch(batches())) as elements:
+        next(elements)
     assert closed.is_set()
-    assert "feed" not in {thread.name for thread in threading.enumerate()}
+    assert [numbers[0].numpy() for _, numbers, _ in feed.epoch(batches_of(3))] == [0, 4, 8]
+
+
+def test_a_feed_that_is_gone_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    feed = Feed(4)
+    list(feed.epoch(batches_of(3)))
+    (thread,) = (each for each in threading.enumerate() if each.name == "feed" and each not in before)
+    del feed
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_little_is_read_ahead_and_nothing_kept() -> None:
@@ -138,8 +166,7 @@ def test_little_is_read_ahead_and_nothing_kept() -> None:
             yield each
             del each
 
-    with serialized(batches(), steps=50, batch=4) as dataset:
-        for taken, _ in enumerate(dataset, start=1):
-            assert len(made) <= taken + QUEUED_BATCHES + 2
-            assert sum(each() is not None for each in made) <= 2
+    for taken, _ in enumerate(Feed(4).epoch(batches()), start=1):
+        assert len(made) <= taken + QUEUED_BATCHES + 2
+        assert sum(each() is not None for each in made) <= 2
     assert not any(each() is not None for each in made)

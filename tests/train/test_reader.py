@@ -13,7 +13,7 @@ from etl.manifest import Manifest
 from etl.storage import open_place
 from train.decoding import Decoder
 from train.drawing import RecordBatch
-from train.inputs import decode_ahead
+from train.inputs import PixelFeed
 from train.reader import SplitReader
 from train.reading import Reading
 from train.steps import Steps
@@ -131,7 +131,7 @@ def shifted(index: str) -> str:
 def test_pixels_labels_weights_and_keys(slices: Path) -> None:
     reader, manifest = open_reader(slices, "test"), read_manifest(slices)
     order, steps = reader.order(0, 0), Steps(reader.total, 1, 50)
-    found = list(decode_ahead(reader.batches(order, steps, 0), 4, 50, Decoder(manifest, (28, 28)), threads=1))
+    found = list(PixelFeed(Decoder(manifest, (28, 28)), 50, threads=1).epoch(reader.batches(order, steps, 0)))
     examples = [example for batch in reader.batches(order, steps, 0) for example in batch.examples()]
     assert [batch.pixels.shape for batch in found] == [(50, 28, 28, 1)] * 4
     assert sum(float(tf.reduce_sum(batch.weights)) for batch in found) == 180
@@ -148,6 +148,6 @@ def test_what_the_reader_raises_comes_through_tensorflow_as_it_was(slices: Path)
         yield next(reader.batches(reader.order(0, 0), Steps(180, 1, 50), 0))
         raise DataError("slice 7 is damaged")
 
-    decoded = decode_ahead(batches(), 4, 50, Decoder(read_manifest(slices), (28, 28)), threads=1)
+    feed = PixelFeed(Decoder(read_manifest(slices), (28, 28)), 50, threads=1)
     with pytest.raises(DataError, match="slice 7 is damaged"):
-        list(decoded)
+        list(feed.epoch(batches()))
