@@ -1,5 +1,6 @@
 """Our reader, as the benchmarks run it: in a seeded order, checked, within its usual memory."""
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -46,13 +47,19 @@ class OurReader:
             yield from self._reader.batches(self._reader.order(0, epoch), self._steps, 0)
 
 
-def _open(job: Job) -> OurReader:
-    return OurReader(job.folder, job.batch, Reading(lanes=job.at_once), len(job.files))
+@functools.cache
+def _open(folder: str, batch: int, at_once: int, most: int) -> OurReader:
+    """A reader that goes on, as a trainer's does from epoch to epoch."""
+    return OurReader(folder, batch, Reading(lanes=at_once), most)
+
+
+def _reader(job: Job) -> OurReader:
+    return _open(job.folder, job.batch, job.at_once, len(job.files))
 
 
 def serialized(job: Job) -> int:
     """Batches of serialized examples in `tf.data`."""
-    return _open(job).serialized(range(job.passes))
+    return _reader(job).serialized(range(job.passes))
 
 
 def decoded(job: Job) -> int:
@@ -67,5 +74,5 @@ def augmented(job: Job) -> int:
 
 def _decode(job: Job, augmentation: Augmentation) -> int:
     assert job.side is not None
-    reader = _open(job)
+    reader = _reader(job)
     return reader.decoded(range(job.passes), Decoder(reader.manifest, (job.side, job.side), augmentation))

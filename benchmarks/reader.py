@@ -50,7 +50,7 @@ LARGE, SMALL, PICTURES = "photographs", "fashion", "pictures"
 SMALL_EPOCHS = 5
 SIDE = 224
 BUFFER = {"buffer_bytes": 8 << 20}
-ONE, FOUR, EIGHT = ({"at_once": number} for number in (1, 4, 8))
+ONE, TWO, FOUR, EIGHT = ({"at_once": number} for number in (1, 2, 4, 8))
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ ONE_CORE = {"side": SIDE, "core": 0, "batch": 64}
 WAYS = (
     Way("serialized", "pyarrow, libhdfs", "reader_ways:raw", LARGE, LIBHDFS, (ONE, EIGHT), WARM),
     Way("serialized", "pyarrow, native", "reader_ways:raw", LARGE, NATIVE, (ONE, EIGHT), WARM),
-    Way("serialized", "ringslice, libhdfs", "our_reader:serialized", LARGE, LIBHDFS, (FOUR, EIGHT), WARM),
-    Way("serialized", "ringslice, native", "our_reader:serialized", LARGE, NATIVE, (FOUR, EIGHT), WARM),
-    Way("serialized", "ringslice, local", "our_reader:serialized", LARGE, None, (FOUR, EIGHT), WARM),
+    Way("serialized", "ringslice, libhdfs", "our_reader:serialized", LARGE, LIBHDFS, (TWO, FOUR, EIGHT), WARM),
+    Way("serialized", "ringslice, native", "our_reader:serialized", LARGE, NATIVE, (TWO, FOUR, EIGHT), WARM),
+    Way("serialized", "ringslice, local", "our_reader:serialized", LARGE, None, (TWO, FOUR, EIGHT), WARM),
     Way("serialized", "tensorflow-io", "tf_peers:tensorflow_io", LARGE, LIBHDFS, (ONE, EIGHT, *PLAIN), WARM),
     Way("serialized", "copy first", "reader_ways:copied", LARGE, LIBHDFS, (EIGHT,)),
     Way("serialized", "generator", "reader_ways:generator", LARGE, LIBHDFS),

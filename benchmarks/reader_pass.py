@@ -20,8 +20,8 @@ class Job:
 
     ``folder`` is the URI of the manifest's folder; ``files`` those of its training slices, which hold so many
     ``examples``. They are read ``passes`` times over. Each of ``variants`` replaces some of these fields for one timed
-    pass. Before, the first ``warm_up`` files are read as the last variant does: for connections, thread pools, memory,
-    a JVM that compiles. With ``core`` the process stays on that core.
+    pass. Before each, the first ``warm_up`` files are read in the same way: for connections, thread pools, memory, and a
+    JVM that compiles. With ``core`` the process stays on that core.
     """
 
     function: str
@@ -49,8 +49,8 @@ def main() -> None:
         os.sched_setaffinity(0, {job.core})
     module, _, name = job.function.partition(":")
     read: Callable[[Job], int] = getattr(importlib.import_module(module), name)
-    read(dataclasses.replace(job, **job.variants[-1], files=job.files[: job.warm_up], passes=1))
     for variant in job.variants:
+        read(dataclasses.replace(job, **variant, files=job.files[: job.warm_up], passes=1))
         wall, busy = time.perf_counter(), time.process_time()
         examples = read(dataclasses.replace(job, **variant))
         told = {"examples": examples, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - busy}

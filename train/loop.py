@@ -102,7 +102,7 @@ def prepare(settings: Settings, strategy: Strategy) -> Session:
     dataset = strategy.from_root(lambda: find_dataset(settings.data, settings.name))
     run = strategy.from_root(lambda: choose_run(open_place(dataset.root), settings.run, settings.resume).uri)
     session = open_session(settings, strategy, dataset, run)
-    require_steps(session.steps)
+    strategy.from_root(lambda: require_steps(session.steps))
     return session
 
 

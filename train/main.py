@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -20,8 +21,11 @@ from typing import NoReturn
 import click
 
 from etl.entry import invoke
-from etl.errors import INTERRUPTED, UsageError, end_process, run_reporting
+from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, run_reporting
 from train.settings import Settings, command
+
+# For rank 0 to tell what it knows: when any rank has failed, horovodrun stops the others at once.
+TELLING_S = 10.0
 
 
 def start(settings: Settings) -> None:
@@ -103,11 +107,12 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
             signal.signal(number, end_at_once)
         try:
             return invoke(command, name)
-        except UsageError as error:
-            error.told = error.told or rank not in (None, "0")  # every rank is asked for the same
-            raise
         except BaseException as error:
             raised.append(error)  # and with it its frames: to delete tf.data's iterators is to wait for their reading
+            if isinstance(error, RingsliceError) and rank not in (None, "0"):
+                error.told = error.told or isinstance(error, UsageError)  # every rank is asked for the same
+                if error.told:
+                    time.sleep(TELLING_S)
             raise
 
     end_process(run_reporting(run, f"rank {rank}: " if rank is not None else ""))
