@@ -20,8 +20,8 @@ class Job:
 
     ``folder`` is the URI of the manifest's folder; ``files`` those of its training slices, which hold so many
     ``examples``. They are read ``passes`` times over. Each of ``variants`` replaces some of these fields for one timed
-    pass. Before each, the first ``warm_up`` files are read in the same way: for connections, thread pools, memory, and a
-    JVM that compiles. With ``core`` the process stays on that core.
+    pass. Before each, the first ``warm_up`` files are read in the same way: for connections, thread pools, memory, and
+    a JVM that compiles. With ``core`` the process stays on that core.
     """
 
     function: str

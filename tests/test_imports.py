@@ -39,6 +39,7 @@ WITHOUT_TENSORFLOW = {
     "read_bench.py",
     "reader.py",
     "reading.py",
+    "reading_options.py",
     "runs.py",
     "schedule.py",
     "settings.py",

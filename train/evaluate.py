@@ -15,6 +15,7 @@ from etl.errors import UsageError
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from train.main import loading, run_rank
+from train.reading_options import reading_options
 from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
 
 
@@ -34,6 +35,7 @@ from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
     help="End with status 1 where the accuracy is below this, from 0 to 1.",
 )
 @JSON
+@reading_options
 @click_options(ENVIRONMENT_OPTIONS)
 def command(min_accuracy: float | None, **values: Any) -> None:
     """Evaluate the newest checkpoint of a run on one split, on as many ranks as horovodrun starts.

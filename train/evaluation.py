@@ -10,6 +10,7 @@ from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
 from train.loop import Session, compile_steps, evaluate, open_session
+from train.reading import Reading
 from train.runs import Dataset, choose_run, find_dataset
 from train.settings import Settings
 from train.strategies import Horovod, Strategy, telling_lost_peers
@@ -27,6 +28,7 @@ class Evaluation:
     split: str
     min_accuracy: float | None
     json: bool
+    reading: Reading
 
 
 def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
@@ -47,6 +49,7 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
             "examples": session.readers[wanted.split].total,
             "loss": metrics[f"{wanted.split}_loss"],
             "accuracy": metrics[f"{wanted.split}_accuracy"],
+            "skipped": metrics.get(f"{wanted.split}_skipped", 0),
             "checkpoint": checkpoint.name,
             "checkpoint_sha256": marker["sha256"],
             "slices": dataset.fingerprint,
@@ -78,6 +81,7 @@ def settings_of(wanted: Evaluation, marker: dict[str, Any]) -> Settings:
         resume=True,
         audit=False,
         json=wanted.json,
+        reading=wanted.reading,
     )
 
 

@@ -1,21 +1,18 @@
 """The settings of a run, and its command line. Imports no TensorFlow: --help and a wrong option answer at once."""
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
-from etl.config import parse_bytes
 from etl.errors import UsageError
 from etl.manifest import Manifest
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from etl.places import DATA_PLACE, default_data_place
-from train.cache import SliceCache
-from train.reading import SKIP, STOP, Reading
+from train.reading import Reading
+from train.reading_options import reading_options
 
 AUGMENTATIONS = ("crop", "flip", "colour")
 NO_AUGMENTATION = "none"
@@ -168,97 +165,18 @@ _OPTIONS = (
 )
 
 
-class _Bytes(click.ParamType[int]):
-    """A number of bytes, such as 256MB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_bytes(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-# How each rank reads: names are the fields of `Reading`. They decide nothing of what is learned but the order within an
-# epoch, which goes by the memory and the slices at once, and what --on-damage leaves out.
-READING_OPTIONS = (
-    click.option(
-        "--slices-at-once",
-        "lanes",
-        type=int,
-        default=Reading.lanes,
-        show_default=True,
-        help="Slices that a rank reads side by side, at most; fewer where it has not as many.",
-    ),
-    click.option(
-        "--reader-memory",
-        "budget_bytes",
-        type=_Bytes(),
-        default="256MB",
-        show_default=True,
-        help="Memory of a rank for what is read ahead.",
-    ),
-    click.option(
-        "--check/--no-check", default=Reading.check, show_default=True, help="Compare the CRC32C of all that is read."
-    ),
-    click.option(
-        "--on-damage",
-        type=click.Choice([STOP, SKIP]),
-        default=Reading.on_damage,
-        show_default=True,
-        help="At a damaged record: stop and name it, or leave it out and count it.",
-    ),
-    click.option(
-        "--skip-limit",
-        type=int,
-        default=Reading.skip_limit,
-        show_default=True,
-        help="Damaged records that a rank may leave out in an epoch.",
-    ),
-    click.option(
-        "--read-timeout",
-        "silence_s",
-        type=float,
-        default=Reading.silence_s,
-        show_default=True,
-        help="Seconds without a byte from the storage after which a rank gives up.",
-    ),
-)
-
-CACHE_OPTIONS = (
-    click.option(
-        "--cache",
-        metavar="FOLDER",
-        help="Keep slices in this folder of a local disk, so that they cross the network once. All ranks of a host, and"
-        " other runs too, may share it.",
-    ),
-    click.option(
-        "--cache-size", type=_Bytes(), default="100GB", show_default=True, help="The most that --cache may hold."
-    ),
-)
-
-
-def open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
-    """The cache that was asked for; of the ranks of a host the first tells what goes wrong with it."""
-    quiet = os.environ.get("HOROVOD_LOCAL_RANK", "0") != "0"
-    return SliceCache(Path(folder), limit_bytes, quiet) if folder else None
-
-
 def command(start: Callable[[Settings], None]) -> click.Command:
     """The command line; ``start`` is called with the settings."""
 
-    def run(**values: Any) -> None:
-        values["cache"] = open_cache(values.pop("cache"), values.pop("cache_size"))
-        how = {each.name: values.pop(each.name) for each in fields(Reading) if each.name in values}
-        start(Settings(**values, reading=Reading(**how)))
+    def run(reading: Reading, **values: Any) -> None:
+        start(Settings(**values, reading=reading))
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
     After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once."""
-    decorated: Any = click_options(ENVIRONMENT_OPTIONS)(run)
-    for option in reversed((*_OPTIONS, *READING_OPTIONS, *CACHE_OPTIONS)):
+    decorated: Any = reading_options(click_options(ENVIRONMENT_OPTIONS)(run))
+    for option in reversed(_OPTIONS):
         decorated = option(decorated)
     settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}
     epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --model cnn --epochs 20"

@@ -91,3 +91,17 @@ def test_a_run_that_does_not_fit_is_refused(trained: Path, tmp_path: Path) -> No
     manifest = root / "slices/default/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
     failed(run(*words), 2, "was trained on other slices than")
+
+
+def test_damage_is_named_or_skipped_as_asked(trained: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(trained, tmp_path / "root")
+    path = next((root / "slices/default/test").glob("*.tfrecord"))
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+    words = (SCRIPT, "--data", root, "--run", "mine")
+    failed(run(*words), 1, "is damaged at offset ")
+    succeeded(run(*words, "--on-damage", "skip", "--slices-at-once", 1))
+    found = read(root, "evaluation-test.json")
+    assert (found["examples"], found["skipped"]) == (180, 1)
+    assert found["accuracy"] == pytest.approx(read(trained, "evaluation-test.json")["accuracy"], abs=0.01)

@@ -1,0 +1,105 @@
+"""The options of how a rank reads, for all that read slices: they make a `Reading`. Imports no TensorFlow."""
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from etl.config import parse_bytes
+from train.cache import SliceCache
+from train.reading import SKIP, STOP, Reading
+
+
+class _Bytes(click.ParamType[int]):
+    """A number of bytes, such as 256MB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_bytes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+# How each rank reads: names are the fields of `Reading`. They decide nothing of what is learned but the order within an
+# epoch, which goes by the memory and the slices at once, and what --on-damage leaves out.
+_READING = (
+    click.option(
+        "--slices-at-once",
+        "lanes",
+        type=int,
+        default=Reading.lanes,
+        show_default=True,
+        help="Slices that a rank reads side by side, at most; fewer where it has not as many.",
+    ),
+    click.option(
+        "--reader-memory",
+        "budget_bytes",
+        type=_Bytes(),
+        default="256MB",
+        show_default=True,
+        help="Memory of a rank for what is read ahead.",
+    ),
+    click.option(
+        "--check/--no-check", default=Reading.check, show_default=True, help="Compare the CRC32C of all that is read."
+    ),
+    click.option(
+        "--on-damage",
+        type=click.Choice([STOP, SKIP]),
+        default=Reading.on_damage,
+        show_default=True,
+        help="At a damaged record: stop and name it, or leave it out and count it.",
+    ),
+    click.option(
+        "--skip-limit",
+        type=int,
+        default=Reading.skip_limit,
+        show_default=True,
+        help="Damaged records that a rank may leave out in an epoch.",
+    ),
+    click.option(
+        "--read-timeout",
+        "silence_s",
+        type=float,
+        default=Reading.silence_s,
+        show_default=True,
+        help="Seconds without a byte from the storage after which a rank gives up.",
+    ),
+)
+
+_CACHE = (
+    click.option(
+        "--cache",
+        metavar="FOLDER",
+        help="Keep slices in this folder of a local disk, so that they cross the network once. All ranks of a host, and"
+        " other runs too, may share it.",
+    ),
+    click.option(
+        "--cache-size", type=_Bytes(), default="100GB", show_default=True, help="The most that --cache may hold."
+    ),
+)
+
+
+def _open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
+    """The cache that was asked for; of the ranks of a host the first tells what goes wrong with it."""
+    quiet = os.environ.get("HOROVOD_LOCAL_RANK", "0") != "0"
+    return SliceCache(Path(folder), limit_bytes, quiet) if folder else None
+
+
+def reading_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command these options; ``function`` is called with the `Reading` they make as ``reading``."""
+
+    @functools.wraps(function)
+    def run(*, cache: str | None, cache_size: int, **values: Any) -> None:
+        how = {each.name: values.pop(each.name) for each in fields(Reading) if each.name in values}
+        function(reading=Reading(**how, cache=_open_cache(cache, cache_size)), **values)
+
+    decorated: Any = run
+    for option in reversed((*_READING, *_CACHE)):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
