@@ -26,11 +26,13 @@ setup(
         "hdfs-native>=0.14.7,<1",
         "mrjob>=0.7.4,<0.8",
         "numpy>=2.0",
+        "opencv-python-headless>=4.11,<6",
         "packaging>=23",
         "pillow>=11",
         "protobuf>=5",
         "pyarrow>=18",
         "rich>=13.7",
+        "simplejpeg>=1.8,<2",
         # mrjob imports distutils, which Python 3.12 no longer brings
         "setuptools<81; python_version >= '3.12'",
     ],

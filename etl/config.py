@@ -1,12 +1,15 @@
 """What decides the bytes of each stage: frozen, checked, and written into its marker."""
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
+from etl.geometry import CROP, FITS, PAD
+from etl.limits import Limits
 
 SPLIT_NAMES = ("train", "validation", "test")
 DEFAULT_SPLIT = "train=0.8,validation=0.1,test=0.1"
@@ -15,6 +18,12 @@ REST = "rest"
 DEFAULT_SIDE = 224
 LARGEST_SIDE = 16_384
 JPEG, PNG, RAW = "jpeg", "png", "raw"
+FLOATS = {"float16": "f2", "float32": "f4"}
+FORMATS = (JPEG, PNG, RAW, *FLOATS)
+COLORS = ("rgb", "gray")
+SUBSAMPLINGS = (420, 444)
+LARGEST_FLOAT16 = 65_504
+WHITE = (255, 255, 255)
 
 Fractions = dict[str, Fraction]
 # What is asked of each split: a fraction of the examples, a number of them, or (None) what the others leave.
@@ -43,6 +52,28 @@ def parse_size(text: str) -> tuple[int, int]:
     if not (1 <= height <= LARGEST_SIDE and 1 <= width <= LARGEST_SIDE):
         raise ValueError(f"{text!r} is out of range; sides are from 1 to {LARGEST_SIDE} pixels")
     return height, width
+
+
+def parse_color(text: str) -> tuple[int, int, int]:
+    """``'#ff8000'`` or ``'255,128,0'`` as (red, green, blue), each from 0 to 255. Raises ValueError."""
+    if re.fullmatch(r"#[0-9a-fA-F]{6}", text.strip()):
+        red, green, blue = bytes.fromhex(text.strip()[1:])
+        return red, green, blue
+    levels = [int(word) for word in text.split(",") if re.fullmatch(r"\s*\d{1,3}\s*", word)]
+    if len(levels) != 3 or text.count(",") != 2 or max(levels) > 255:
+        raise ValueError(f"{text!r} is no colour; give #RRGGBB, or red,green,blue from 0 to 255")
+    return levels[0], levels[1], levels[2]
+
+
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """``'127.5'`` or ``'123.7,116.3,103.5'``: finite numbers, with commas between them. Raises ValueError."""
+    try:
+        numbers = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        numbers = (math.nan,)
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{text!r} is no number, nor several with commas between them")
+    return numbers
 
 
 def parse_split(text: str) -> SplitRequest | str:
@@ -105,62 +136,129 @@ def resolve_fractions(request: SplitRequest, total: int) -> Fractions:
 
 @dataclass(frozen=True)
 class NormalizeConfig:
-    """What every normalised image looks like."""
+    """What every normalised image looks like, and which are rejected.
+
+    ``fit`` is one of `etl.geometry.FITS`. ``background`` (red, green, blue) is what padding and transparency show.
+    ``subtract`` and ``divide_by``, one number or one for each channel, make floats of pixels.
+    """
 
     height: int
     width: int
-    fit: str
-    color: str
-    format: str
-    quality: int
+    fit: str = CROP
+    color: str = "rgb"
+    format: str = JPEG
+    quality: int = 95
+    subsampling: int = 420
+    background: tuple[int, int, int] = WHITE
+    subtract: tuple[float, ...] = (0.0,)
+    divide_by: tuple[float, ...] = (255.0,)
+    only_shrink: bool = False
+    pass_through: bool = False
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        if (
-            self.fit not in ("crop", "exact")
-            or self.color not in ("rgb", "gray")
-            or self.format not in (JPEG, PNG, RAW)
+        for flag, value, known in (
+            ("--fit", self.fit, FITS),
+            ("--color", self.color, COLORS),
+            ("--format", self.format, FORMATS),
+            ("--subsampling", self.subsampling, SUBSAMPLINGS),
         ):
-            raise UsageError(
-                f"no such way to normalise: fit {self.fit!r}, color {self.color!r}, format {self.format!r}"
-            )
+            if value not in known:
+                raise UsageError(f"{flag} {value!r}: give one of {', '.join(map(str, known))}")
         if not 1 <= self.quality <= 100:
             raise UsageError(f"--quality {self.quality} is out of range; JPEG quality is from 1 to 100")
+        if self.pass_through and self.format not in (JPEG, PNG):
+            raise UsageError(f"--pass-through with --format {self.format}: give jpeg or png, which files can be")
+        for flag, numbers in (("--subtract", self.subtract), ("--divide-by", self.divide_by)):
+            if len(numbers) not in (1, self.channels):
+                raise UsageError(f"{flag} has {len(numbers)} numbers; give one, or one for each of {self.channels}")
+        if self.format in FLOATS:
+            self._check_floats()
+
+    def _check_floats(self) -> None:
+        largest = LARGEST_FLOAT16 if self.format == "float16" else math.inf
+        for subtract, divide_by in zip(*self.scaling, strict=True):
+            if divide_by == 0 or not max(abs(subtract), abs(255 - subtract)) / abs(divide_by) < largest:
+                raise UsageError(
+                    f"--subtract {subtract:g} --divide-by {divide_by:g} give no {self.format} of some pixels;"
+                    " give other numbers"
+                )
 
     @property
     def channels(self) -> int:
         return 3 if self.color == "rgb" else 1
 
+    @property
+    def scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """``subtract`` and ``divide_by``, with a number for each channel."""
+        return _by_channel(self.subtract, self.channels), _by_channel(self.divide_by, self.channels)
+
+    @property
+    def sizes_differ(self) -> bool:
+        """Whether images may come to sizes of their own."""
+        return self.fit not in (CROP, "exact", PAD) or (self.only_shrink and self.fit != PAD)
+
     def to_json(self) -> dict[str, Any]:
-        """As the marker has it: without a quality where there is no JPEG."""
-        quality = {"quality": self.quality} if self.format == JPEG else {}
+        """As the marker has it: without a quality where there is no JPEG, and without numbers where no floats are."""
+        jpeg = {"quality": self.quality, "subsampling": self.subsampling} if self.format == JPEG else {}
+        floats = {"subtract": self.scaling[0], "divide_by": self.scaling[1]} if self.format in FLOATS else {}
         return {
             "size": [self.height, self.width],
             "fit": self.fit,
+            "only_shrink": self.only_shrink,
             "color": self.color,
+            "background": list(self.background),
             "format": self.format,
-            **quality,
+            **jpeg,
+            **{name: list(numbers) for name, numbers in floats.items()},
+            "pass_through": self.pass_through,
+            "limits": self.limits.to_json(),
         }
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`; what is not told is the default."""
+        known = {name: value for name, value in config.items() if name not in ("size", "limits")}
+        for name in ("background", "subtract", "divide_by"):
+            if name in known:
+                known[name] = tuple(known[name])
         height, width = config["size"]
-        return cls(height, width, config["fit"], config["color"], config["format"], config.get("quality", 95))
+        return cls(height, width, **{**known, "limits": Limits.from_json(config.get("limits", {}))})
 
     @classmethod
     def resolve(cls, values: Mapping[str, Any], pixels: Mapping[str, int] | None) -> Self:
         """From option values, with the source's own ``pixels`` (height, width, channels) where it states them."""
         own_size = (pixels["height"], pixels["width"]) if pixels else (DEFAULT_SIDE, DEFAULT_SIDE)
-        height, width = values["size"] or own_size
         own_color = "gray" if pixels and pixels["channels"] == 1 else "rgb"
-        own_format = PNG if pixels else JPEG
+        limits = Limits(
+            pixels=values["max_pixels"],
+            size_bytes=values["max_bytes"],
+            frames=values["max_frames"],
+            aspect=values["max_aspect"],
+            least_side=values["min_side"],
+            seconds=values["max_seconds"],
+            memory_bytes=values["max_memory"],
+        )
+        height, width = values["size"] or own_size
         return cls(
             height,
             width,
-            values["fit"],
-            values["color"] or own_color,
-            values["format"] or own_format,
-            values["quality"],
+            fit=values["fit"],
+            color=values["color"] or own_color,
+            format=values["format"] or (PNG if pixels else JPEG),
+            quality=values["quality"],
+            subsampling=int(values["subsampling"]),
+            background=values["background"],
+            subtract=values["subtract"],
+            divide_by=values["divide_by"],
+            only_shrink=bool(values["only_shrink"]),
+            pass_through=bool(values["pass_through"]),
+            limits=limits,
         )
+
+
+def _by_channel(numbers: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    return tuple(map(float, numbers)) * (channels if len(numbers) == 1 else 1)
 
 
 @dataclass(frozen=True)

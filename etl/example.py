@@ -26,8 +26,10 @@ KEY = "image/key"
 class ImageExample:
     """One normalised image.
 
-    ``encoded`` is a JPEG or PNG file, or raw uint8 pixels of shape (height, width, channels) in row-major order, as
-    ``format`` says; ``label`` counts from 0 in the order of the class list, ``text`` is the class's name.
+    ``encoded`` is a JPEG or PNG file, or pixels of shape (height, width, channels) in row-major order, uint8 (RAW) or
+    little-endian floats (FLOAT16, FLOAT32), as ``format`` says.
+
+    ``label`` counts from 0 in the order of the class list, ``text`` is the class's name.
     """
 
     key: str

@@ -1,46 +1,33 @@
 """From an image file's bytes to normalised pixels and their encoded form. Pure: bytes in, bytes or a reason out."""
 
-import enum
-import io
-import struct
-import warnings
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
 
-from etl.config import JPEG, PNG, NormalizeConfig
+from etl.config import JPEG, NormalizeConfig
+from etl.decoders import GRAY, Want, decode, upright_size
+from etl.encoders import LARGEST_JPEG_SIDE, encode
+from etl.geometry import Plan, Size, make_plan
+from etl.headers import Header, read_header
+from etl.rejects import Reason as Reason
+from etl.rejects import Reject as Reject
+from etl.resizing import apply_plan
 
-MAX_PIXELS = 100_000_000
-BACKGROUND = (255, 255, 255)
-
-_ENCODER_OPTIONS: dict[str, dict[str, int]] = {JPEG: {"subsampling": 2}, PNG: {}}  # 2: Pillow's code for 4:2:0
-
-
-class Reason(enum.StrEnum):
-    """Why an image was rejected: a closed list."""
-
-    EMPTY = "empty"
-    NOT_AN_IMAGE = "not-an-image"
-    TRUNCATED = "truncated"
-    BROKEN = "broken"
-    TOO_MANY_PIXELS = "too-many-pixels"
-
-
-@dataclass(frozen=True)
-class Reject:
-    """An image that cannot be used, and why."""
-
-    reason: Reason
-    detail: str
+SPARE = 2  # a JPEG is not decoded below so many times the size that it gets, each way
 
 
 @dataclass(frozen=True)
 class Normalized:
-    """A normalised image: ``encoded`` as configured; exact sums of its pixels and of their squares by channel."""
+    """A normalised image: ``encoded`` as configured; exact sums of its pixels and of their squares by channel.
+
+    ``height`` and ``width`` are its own, the source's sides those that its file states.
+    """
 
     encoded: bytes
+    height: int
+    width: int
     sums: list[int]
     squares: list[int]
     source_format: str
@@ -49,82 +36,72 @@ class Normalized:
 
 
 def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject:
-    """Decode ``data`` by its content, bring it to the size and colour of ``config``, and encode it."""
-    decoded = _decode(data, config)
+    """Decode ``data`` by its content, bring it to the size and colour of ``config``, and encode it.
+
+    Time and memory are not limited here: see `etl.image_helper`. Raises MemoryError where there is not enough.
+    """
+    header = look(data, config)
+    return header if isinstance(header, Reject) else normalize_known(data, header, config)
+
+
+def look(data: bytes, config: NormalizeConfig) -> Header | Reject:
+    """What the file says of itself, if it is not too large."""
+    return config.limits.check_bytes(len(data)) or read_header(data)
+
+
+def normalize_known(data: bytes, header: Header, config: NormalizeConfig) -> Normalized | Reject:
+    """The second half of `normalize_image`: for a file of which `look` has found this ``header``."""
+    if too_much := config.limits.check(header.width, header.height, header.frames):
+        return too_much
+    plan = make_plan(upright_size(header), Size(config.height, config.width), config.fit, config.only_shrink)
+    if too_large := _check_canvas(plan.canvas, config):
+        return too_large
+    decoded = decode(data, header, Want(config.color, config.background, plan.least_source(SPARE)))
     if isinstance(decoded, Reject):
         return decoded
-    image, source_format, (width, height) = decoded
-    resized = _resize(image, config)
-    pixels = np.asarray(resized, dtype=np.uint8).reshape(config.height, config.width, config.channels)
+    found = Size(*decoded.pixels.shape[:2])
+    if found != plan.source:
+        plan = plan.of_reduced(found)
+    pixels = apply_plan(decoded.pixels, plan, _in_channels(config.background, config.color))
     sums, squares = channel_sums(pixels)
-    return Normalized(_encode(resized, config), sums, squares, source_format, width, height)
+    encoded = data if _passes(header, plan, config) else encode(pixels, config)
+    return Normalized(encoded, *plan.canvas, sums, squares, header.format, header.width, header.height)
 
 
 def channel_sums(pixels: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
-    """Exact sums, and sums of squares, of each channel of uint8 pixels of shape (height, width, channels)."""
-    flat = pixels.reshape(-1, pixels.shape[-1]).astype(np.uint64)
-    return [int(value) for value in flat.sum(axis=0)], [int(value) for value in (flat * flat).sum(axis=0)]
+    """Exact sums, and sums of squares, of each channel of uint8 pixels of shape (height, width, channels).
 
-
-def _decode(data: bytes, config: NormalizeConfig) -> tuple[Image.Image, str, tuple[int, int]] | Reject:
-    if not data:
-        return Reject(Reason.EMPTY, "0 bytes")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's notes on odd metadata and on size, which is limited below
-            with Image.open(io.BytesIO(data)) as image:
-                source_format, size = (image.format or "?").lower(), image.size
-                if size[0] * size[1] > MAX_PIXELS:
-                    return Reject(Reason.TOO_MANY_PIXELS, f"{size[0]}x{size[1]}")
-                image.load()
-                upright = ImageOps.exif_transpose(image)
-                return _convert(upright, config.color), source_format, size
-    except UnidentifiedImageError:
-        return Reject(Reason.NOT_AN_IMAGE, f"starts with {data[:8].hex()}")
-    except Image.DecompressionBombError as error:
-        return Reject(Reason.TOO_MANY_PIXELS, str(error))
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error) as error:
-        truncated = isinstance(error, EOFError) or "truncated" in str(error).lower()
-        return Reject(Reason.TRUNCATED if truncated else Reason.BROKEN, str(error)[:200])
-
-
-def _convert(image: Image.Image, color: str) -> Image.Image:
-    mode = "RGB" if color == "rgb" else "L"
-    if image.mode.startswith("I;16") or image.mode == "I":  # 16 bits a channel: keep the upper 8
-        image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
-    if image.has_transparency_data:
-        opaque = Image.new("RGBA", image.size, (*BACKGROUND, 255))
-        image = Image.alpha_composite(opaque, image.convert("RGBA"))
-    return image if image.mode == mode else image.convert(mode)
-
-
-def _resize(image: Image.Image, config: NormalizeConfig) -> Image.Image:
-    """To the configured size with an antialiasing (Lanczos) filter, straight from the part that is kept."""
-    target = (config.width, config.height)
-    if image.size == target:
-        return image
-    box = (0.0, 0.0, float(image.width), float(image.height))
-    if config.fit == "crop":
-        box = centre_box(image.width, image.height, config.width, config.height)
-    return image.resize(target, Image.Resampling.LANCZOS, box=box)
-
-
-def centre_box(width: int, height: int, target_width: int, target_height: int) -> tuple[float, float, float, float]:
-    """The largest centred (left, upper, right, lower) box, in pixels, of the target's shape.
-
-    Resizing this box to the target is the same as bringing the shorter side to the target and cropping the centre.
+    OpenCV adds whole numbers and returns float64: the sums as they are, squares by way of their root, which is off by
+    less than a half below 10**15.
     """
-    scale = min(width / target_width, height / target_height)
-    box_width, box_height = target_width * scale, target_height * scale
-    left, upper = (width - box_width) / 2, (height - box_height) / 2
-    return left, upper, min(left + box_width, width), min(upper + box_height, height)
+    channels = pixels.shape[2]
+    sums = cv2.sumElems(pixels)[:channels]
+    squares = [cv2.norm(channel, cv2.NORM_L2SQR) for channel in cv2.split(pixels)]
+    return [round(value) for value in sums], [round(value) for value in squares]
 
 
-def _encode(image: Image.Image, config: NormalizeConfig) -> bytes:
-    if config.format not in _ENCODER_OPTIONS:
-        return image.tobytes()
-    options = {"quality": config.quality} if config.format == JPEG else {}
-    buffer = io.BytesIO()
-    bare = Image.fromarray(np.asarray(image))  # the pixels alone, without the source's comments and profiles
-    bare.save(buffer, config.format.upper(), **_ENCODER_OPTIONS[config.format], **options)
-    return buffer.getvalue()
+def _check_canvas(canvas: Size, config: NormalizeConfig) -> Reject | None:
+    text = f"would become {canvas.width}x{canvas.height}"
+    if canvas.height * canvas.width > config.limits.pixels:
+        return Reject(Reason.TOO_MANY_PIXELS, f"{text}, at most {config.limits.pixels} pixels are allowed")
+    if config.format == JPEG and max(canvas) > LARGEST_JPEG_SIDE:
+        return Reject(Reason.TOO_NARROW, f"{text}, sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
+    return None
+
+
+def _in_channels(background: tuple[int, int, int], color: str) -> tuple[int, ...]:
+    """The background as pixels have it; gray by ITU-R BT.601, as everywhere."""
+    if color != GRAY:
+        return background
+    red, green, blue = background
+    return ((299 * red + 587 * green + 114 * blue + 500) // 1000,)
+
+
+def _passes(header: Header, plan: Plan, config: NormalizeConfig) -> bool:
+    """Whether the file is, byte for byte, what may be kept: it fits, and carries nothing but its picture."""
+    return (
+        config.pass_through
+        and header.bare
+        and (header.format, header.components, header.orientation) == (config.format, config.channels, 1)
+        and plan.changes_nothing
+    )

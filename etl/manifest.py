@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from etl import tables
-from etl.config import NormalizeConfig
+from etl.config import FLOATS, NormalizeConfig
 from etl.errors import DataError, UsageError
 from etl.pixel_sums import PixelSums
 from etl.shares import worker_of
@@ -53,10 +53,11 @@ def build_manifest(
             **identity,
             "classes": normalized["classes"],
             "image": {
-                "height": image.height,
-                "width": image.width,
+                "height": None if image.sizes_differ else image.height,
+                "width": None if image.sizes_differ else image.width,
                 "channels": image.channels,
                 "format": image.format.upper(),
+                **_scaling(image),
             },
             "splits": {
                 split: _split(facts, split, len(normalized["classes"]), config)
@@ -72,6 +73,13 @@ def build_manifest(
             },
         }
     )
+
+
+def _scaling(image: NormalizeConfig) -> dict[str, list[float]]:
+    if image.format not in FLOATS:
+        return {}
+    subtract, divide_by = image.scaling
+    return {"subtract": list(subtract), "divide_by": list(divide_by)}
 
 
 def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
@@ -203,16 +211,32 @@ class Slice:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a reader needs of the manifest: ``mean`` and ``std`` are by channel, on the scale 0 to 255."""
+    """What a reader needs of the manifest: ``mean`` and ``std`` are by channel, on the scale 0 to 255.
+
+    ``height`` and ``width`` are None where images differ in size. Pixels that are kept as floats are
+    (pixel - ``subtract``) / ``divide_by``, by channel.
+    """
 
     classes: tuple[str, ...]
-    height: int
-    width: int
+    height: int | None
+    width: int | None
     channels: int
     format: str
     splits: dict[str, tuple[Slice, ...]]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    subtract: tuple[float, ...] = ()
+    divide_by: tuple[float, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of every image. Raises UsageError where they differ."""
+        if self.height is None or self.width is None:
+            raise UsageError(
+                "the images of these slices differ in size, and a batch takes one; normalize again with --fit crop,"
+                " exact or pad (and without --only-shrink, unless it is pad)"
+            )
+        return self.height, self.width
 
     @classmethod
     def from_json(cls, marker: Mapping[str, Any]) -> Self:
@@ -228,6 +252,8 @@ class Manifest:
                 _slices_by_split(marker),
                 tuple(statistics["mean"]),
                 tuple(statistics["std"]),
+                tuple(image.get("subtract", ())),
+                tuple(image.get("divide_by", ())),
             )
         except KeyError as error:
             raise DataError(f"the manifest lacks {error}; it was damaged or written by something else") from None

@@ -45,6 +45,17 @@ def fraction(text: str) -> float:
     return value
 
 
+def ratio(text: str) -> float:
+    """A number of at least 1. Raises ValueError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value < math.inf:
+        raise ValueError(f"{text!r} is no number of at least 1")
+    return value
+
+
 @dataclass(frozen=True)
 class Option:
     """One option: ``parse`` turns its text into a value and raises ValueError; without ``parse`` it is a flag.

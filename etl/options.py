@@ -3,8 +3,18 @@
 The same word is the same option everywhere.
 """
 
-from etl.config import parse_bytes, parse_size, parse_split
+from etl.config import (
+    COLORS,
+    FORMATS,
+    SUBSAMPLINGS,
+    parse_bytes,
+    parse_color,
+    parse_numbers,
+    parse_size,
+    parse_split,
+)
 from etl.errors import DEBUG_VARIABLE
+from etl.geometry import FITS
 from etl.hdfs_settings import (
     BLOCK_SIZE_VARIABLE,
     DEFAULT_HEAP,
@@ -14,7 +24,7 @@ from etl.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
-from etl.option_kinds import Option, duration, fraction, positive, positives
+from etl.option_kinds import Option, duration, fraction, positive, positives, ratio
 
 HADOOP = "hadoop"
 RUNNERS = ("inline", "local", HADOOP)
@@ -103,17 +113,40 @@ NORMALIZE_OPTIONS = (
     ),
     Option(
         "--fit",
-        "How an image of another shape comes to the size: crop (shorter side, then the centre) or exact (stretched).",
+        "How an image comes to the size: crop (shorter side, then the centre), exact (stretched), pad (longest side,"
+        " then the background around it), shorter or longest (that side alone; images then differ in size).",
         default="crop",
-        choices=("crop", "exact"),
+        choices=FITS,
     ),
+    Option("--only-shrink", "Enlarge no image: smaller ones keep their size.", parse=None),
     Option(
         "--color",
         "Colour of the images. Default: the source's own where it states one (IDX), else rgb.",
-        choices=("rgb", "gray"),
+        choices=COLORS,
     ),
-    Option("--format", "How pixels are kept. Default: png for IDX sources, else jpeg.", choices=("jpeg", "png", "raw")),
+    Option(
+        "--background",
+        "What transparency and padding show: #RRGGBB, or red,green,blue.",
+        parse_color,
+        "#ffffff",
+        metavar="COLOR",
+    ),
+    Option("--format", "How pixels are kept. Default: png for IDX sources, else jpeg.", choices=FORMATS),
     Option("--quality", "JPEG quality, 1 to 100.", positive, "95", metavar="N"),
+    Option("--subsampling", "JPEG colour: 4:2:0 or 4:4:4.", default="420", choices=tuple(map(str, SUBSAMPLINGS))),
+    Option(
+        "--subtract",
+        "With float formats a pixel becomes (pixel - SUBTRACT) / DIVIDE_BY: one number, or one for each channel.",
+        parse_numbers,
+        "0",
+        metavar="X[,Y,Z]",
+    ),
+    Option("--divide-by", "See --subtract.", parse_numbers, "255", metavar="X[,Y,Z]"),
+    Option(
+        "--pass-through",
+        "Keep a file byte for byte where it fits as it is, in size, colour and format, and has no metadata.",
+        parse=None,
+    ),
     Option(
         "--max-rejects",
         "The fraction of images that may turn out unusable; with more, the stage ends with status 1.",
@@ -121,6 +154,13 @@ NORMALIZE_OPTIONS = (
         "0.01",
         metavar="FRACTION",
     ),
+    Option("--max-pixels", "Reject images with more, by their header.", positive, "100000000", metavar="N"),
+    Option("--max-bytes", "Reject larger files.", parse_bytes, "256MB", metavar="SIZE"),
+    Option("--max-frames", "Reject animations of more; the first is taken of others.", positive, "10000", metavar="N"),
+    Option("--max-aspect", "Reject images whose longer side is more times the shorter.", ratio, "100", metavar="X"),
+    Option("--min-side", "Reject images with a side of fewer pixels.", positive, "1", metavar="N"),
+    Option("--max-seconds", "Reject images that take more processor time.", duration, "10", metavar="N"),
+    Option("--max-memory", "Reject images that take more memory to decode.", parse_bytes, "800MB", metavar="SIZE"),
 )
 SHARD_OPTIONS = (
     Option("--name", "Name of the slices: they go to ROOT/slices/NAME.", default="default"),

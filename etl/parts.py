@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from etl import tables
-from etl.config import NormalizeConfig
 from etl.errors import DataError
 from etl.example import ImageExample, serialize
-from etl.images import Normalized, Reject, normalize_image
+from etl.image_helper import ImageHelper
+from etl.images import Normalized, Reject
 from etl.packs import TarWriter, content_sha256, pack_places
 from etl.publishing import OutputFile, publishing
 from etl.records import frame, read_records
@@ -52,7 +52,7 @@ def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
 class _PartWriter:
     """Normalises images one by one: the good ones go to ``records``, and all are remembered."""
 
-    config: NormalizeConfig
+    helper: ImageHelper
     classes: Sequence[str]
     records: OutputFile
     rows: list[Row] = field(default_factory=list)
@@ -61,7 +61,7 @@ class _PartWriter:
     def add(self, image: Row, data: bytes) -> None:
         """Normalise one image of the pack's list."""
         known = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
-        result = normalize_image(data, self.config)
+        result = self.helper.normalize(data)
         if isinstance(result, Reject):
             self.rejects.append((known | {"reason": result.reason.value, "detail": result.detail}, data))
             return
@@ -70,8 +70,8 @@ class _PartWriter:
             "offset": self.records.size_bytes,
             "size": len(record),
             "crc32c": crc,
-            "width": self.config.width,
-            "height": self.config.height,
+            "width": result.width,
+            "height": result.height,
             "source_format": result.source_format,
             "source_width": result.source_width,
             "source_height": result.source_height,
@@ -82,14 +82,15 @@ class _PartWriter:
         self.records.write(record)
 
     def _example(self, image: Row, result: Normalized) -> ImageExample:
+        config = self.helper.config
         return ImageExample(
             key=image["key"],
             label=image["label"],
             text=self.classes[image["label"]],
-            format=self.config.format.upper(),
-            height=self.config.height,
-            width=self.config.width,
-            channels=self.config.channels,
+            format=config.format.upper(),
+            height=result.height,
+            width=result.width,
+            channels=config.channels,
             encoded=result.encoded,
         )
 
@@ -98,7 +99,7 @@ def normalize_pack(
     raw: Place,
     normalized: Place,
     pack: Mapping[str, Any],
-    config: NormalizeConfig,
+    helper: ImageHelper,
     *,
     classes: Sequence[str],
     attempts: Place,
@@ -117,7 +118,7 @@ def normalize_pack(
     if rows_file.exists():
         return tables.read_facts(rows_file)
     with publishing(records_place(normalized, name), attempts) as records:
-        part = _PartWriter(config, classes, records)
+        part = _PartWriter(helper, classes, records)
         for done, (image, data) in enumerate(_read_pack(raw, name), start=1):
             part.add(image, data)
             report(done)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from etl import tables
 from etl.config import NormalizeConfig
 from etl.errors import DataError, EnvironmentFailure
+from etl.image_helper import ImageHelper
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.parts import normalize_pack, records_place, rejects_places, rows_place
 from etl.progress import tell
@@ -233,11 +234,12 @@ def _normalize_again(
     """
     made.delete()
     classes = next((len(by_label) for by_label in told["examples"].values()), len(dataset["classes"]))
-    return normalize_pack(
-        root / "raw",
-        made,
-        {"name": told["part"], "sha256": told["pack_sha256"], "list_sha256": told["list_sha256"]},
-        NormalizeConfig.from_json(dataset["config"]),
-        classes=dataset["classes"][:classes],
-        attempts=attempts,
-    )
+    with ImageHelper(NormalizeConfig.from_json(dataset["config"])) as helper:
+        return normalize_pack(
+            root / "raw",
+            made,
+            {"name": told["part"], "sha256": told["pack_sha256"], "list_sha256": told["list_sha256"]},
+            helper,
+            classes=dataset["classes"][:classes],
+            attempts=attempts,
+        )

@@ -14,6 +14,7 @@ from typing import Any
 from etl.config import NormalizeConfig
 from etl.errors import DataError, UsageError
 from etl.generations import Generation, Renewal
+from etl.image_helper import ImageHelper
 from etl.live import Removed, count_live, live_examples, live_facts
 from etl.options import NORMALIZE_OPTIONS
 from etl.parts import PART_FOLDERS, normalize_pack, part_files, rows_place
@@ -33,15 +34,19 @@ class Normalize(StageJob):
     OPTIONS = NORMALIZE_OPTIONS
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
+    def run_mapper(self, step_num: int = 0) -> None:
+        """One helper for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
+        with ImageHelper(NormalizeConfig.from_json(self.job["config"])) as self._helper:
+            super().run_mapper(step_num)
+
     def mapper(self, _: None, task: Row) -> Iterator[tuple[str, int]]:
         """From the line of a pack: normalise its images and publish its part."""
         root = open_place(self.job["root"])
-        config = NormalizeConfig.from_json(self.job["config"])
         facts = normalize_pack(
             root / "raw",
             root / "normalized",
             task,
-            config,
+            self._helper,
             classes=self.job["classes"],
             attempts=self.attempts,
             report=lambda images: self.report(f"{task['name']}: {images} images"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, run, succeeded
 
-CORE = {"click", "crc32c", "google", "hdfs_native", "mrjob", "numpy", "PIL", "pyarrow", "rich"}
+CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "mrjob", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
 ALLOWED = {
     "etl": CORE - {"mrjob"},
     "mapreduce": {"etl", "mrjob", "numpy", "packaging"},

@@ -12,6 +12,8 @@ from train.augment import NOTHING, Augmentation, flip_at_random, random_window, 
 
 CENTRE = 0.875  # the part of a larger picture's side that is shown where nothing is random: 224 of 256, as is usual
 
+FLOATS = {"FLOAT16": tf.float16, "FLOAT32": tf.float32}
+
 Size = tuple[int, int]
 
 
@@ -47,7 +49,7 @@ class Decoder:
 
     def pixels(self, encoded: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """The picture of an example: shape (height, width, channels). ``seed`` is (epoch's seed, its number), int64."""
-        wanted, shape = self.augmentation, (self.manifest.height, self.manifest.width, self.manifest.channels)
+        wanted, shape = self.augmentation, (*self.manifest.size, self.manifest.channels)
         seeds = tf.random.experimental.stateless_split(seed, 3)
         if wanted.crop:
             pixels = _decode_window(self.manifest, encoded, random_window(wanted, shape, seeds[0]))
@@ -94,10 +96,14 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 def _decode(manifest: Manifest, encoded: tf.Tensor) -> tf.Tensor:
-    shape = (manifest.height, manifest.width, manifest.channels)
+    shape = (*manifest.size, manifest.channels)
     decoders: dict[str, Callable[..., tf.Tensor]] = {"JPEG": tf.io.decode_jpeg, "PNG": tf.io.decode_png}
     if manifest.format in decoders:
         return tf.ensure_shape(decoders[manifest.format](encoded, channels=shape[2]), shape)
+    if manifest.format in FLOATS:
+        floats = tf.cast(tf.reshape(tf.io.decode_raw(encoded, FLOATS[manifest.format]), shape), tf.float32)
+        levels = floats * tf.constant(manifest.divide_by, tf.float32) + tf.constant(manifest.subtract, tf.float32)
+        return tf.cast(tf.round(levels), tf.uint8)
     return tf.reshape(tf.io.decode_raw(encoded, tf.uint8), shape)
 
 

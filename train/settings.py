@@ -65,7 +65,8 @@ class Settings:
 
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
         """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
-        return (manifest.height, manifest.width) if self.crop is None else (self.crop, self.crop)
+        own = manifest.size
+        return own if self.crop is None else (self.crop, self.crop)
 
     def of_training(self) -> dict[str, Any]:
         """Those that decide what is learned: a run is resumed with the same ones."""

@@ -107,7 +107,7 @@ class Throughput:
         if way == RECORDS:
             yield from Feed(batch).epoch(records)
         else:
-            decoder = Decoder(self._manifest, (self._manifest.height, self._manifest.width))
+            decoder = Decoder(self._manifest, self._manifest.size)
             yield from PixelFeed(decoder, batch, len(os.sched_getaffinity(0))).epoch(records)
 
     @staticmethod

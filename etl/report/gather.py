@@ -89,7 +89,7 @@ def _about(
         checked += ", packs and parts too"
     colors = {1: "gray", 3: "RGB"}[image["channels"]]
     return [
-        ("images", f"{pixels(image['width'], image['height'])}, {colors}, {image['format']}", False),
+        ("images", f"{_image_size(image)}, {colors}, {image['format']}", False),
         ("splits", told, False),
         ("partition", config["partition"], False),
         ("workers", count(config["workers"]), False),
@@ -103,6 +103,10 @@ def _about(
         ("manifest", fingerprint, True),
         ("made from", manifest["input"], True),
     ]
+
+
+def _image_size(image: Mapping[str, Any]) -> str:
+    return "of different sizes" if image["width"] is None else pixels(image["width"], image["height"])
 
 
 def _groups(groups: list[dict[str, Any]]) -> str:

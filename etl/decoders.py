@@ -1,0 +1,166 @@
+"""From an image file to upright pixels in sRGB: libjpeg-turbo for JPEG, Pillow for the rest.
+
+Samples of 16 bits become their upper 8. Of a JPEG of four components all writers store the inverse of the ink, as
+Adobe's do, whether Adobe's segment says so or not: that is how Pillow and the browsers take it. Floating-point and
+32-bit samples have no range that a file would tell, and are rejected rather than guessed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image, ImageFile
+
+from etl.geometry import Size
+from etl.headers import JPEG, PNG, PNM, Header, opened, reject_for
+from etl.profiles import to_srgb
+from etl.rejects import Reason, Reject
+
+Pixels = npt.NDArray[np.uint8]
+
+GRAY, RGB = "gray", "rgb"
+_MODES = {GRAY: "L", RGB: "RGB"}
+_SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
+_WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
+_TURNED = 5  # from this orientation on, rows are stored as columns
+# What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
+_HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
+
+
+@dataclass(frozen=True)
+class Want:
+    """``color`` is gray or rgb; what is transparent shows ``background``, of red, green and blue.
+
+    A decoder that can scale, and do less so, may give a smaller picture, though not below ``least``.
+    """
+
+    color: str
+    background: tuple[int, int, int]
+    least: Size
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """``pixels`` are uint8 of shape (height, width, channels), C-contiguous; the source's sides are as stored."""
+
+    pixels: Pixels
+    source_format: str
+    source_width: int
+    source_height: int
+
+
+def upright_size(header: Header) -> Size:
+    """The size that the picture has when it is looked at."""
+    stored = Size(header.height, header.width)
+    return Size(*stored[::-1]) if header.orientation >= _TURNED else stored
+
+
+def decode(data: bytes, header: Header, want: Want) -> Decoded | Reject:
+    """The first picture of an image file, whose header is ``header``."""
+    try:
+        if header.format == PNM and header.offset:
+            pixels: Pixels | Reject = _plain_pixels(data, header, want)
+        elif header.format == JPEG and header.components in _SPACES:
+            pixels = _decode_jpeg(data, header, want)
+        else:
+            pixels = _decode_by_pillow(data, header, want)
+    except Exception as error:
+        return reject_for(error)
+    if isinstance(pixels, Reject):
+        return pixels
+    return Decoded(_upright(pixels, header.orientation), header.format, header.width, header.height)
+
+
+def _plain_pixels(data: bytes, header: Header, want: Want) -> Pixels | Reject:
+    shape = (header.height, header.width, header.components)
+    size = header.height * header.width * header.components
+    if len(data) < header.offset + size:
+        return Reject(Reason.TRUNCATED, f"{len(data) - header.offset} bytes of pixels, {size} were promised")
+    pixels = np.frombuffer(data, np.uint8, size, header.offset).reshape(shape)
+    same = header.components == (1 if want.color == GRAY else 3)
+    return pixels if same else _finish(_as_image(pixels), b"", want)
+
+
+def _decode_jpeg(data: bytes, header: Header, want: Want) -> Pixels | Reject:
+    space = _SPACES[header.components]
+    if space == "RGB" and want.color == GRAY and not header.profile:
+        space = "GRAY"
+    least = want.least[::-1] if header.orientation >= _TURNED else want.least
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, space, min_height=least[0], min_width=least[1])
+    except ValueError as error:
+        if _HARMLESS not in str(error) and any(text in str(error) for text in _DAMAGED):
+            return reject_for(error)
+        return _decode_by_pillow(data, header, want)
+    if space == "CMYK":
+        pixels = np.invert(pixels)
+    if not header.profile and space == {GRAY: "GRAY", RGB: "RGB"}[want.color]:
+        return pixels
+    return _finish(_as_image(pixels), header.profile, want)
+
+
+def _as_image(pixels: Pixels) -> Image.Image:
+    height, width, channels = pixels.shape
+    return Image.frombuffer({1: "L", 3: "RGB", 4: "CMYK"}[channels], (width, height), pixels)
+
+
+def _decode_by_pillow(data: bytes, header: Header, want: Want) -> Pixels | Reject:
+    with opened(data, header.format) as image:
+        sixteen_bits = _raw_mode(image).endswith((";16B", ";16L", ";16N"))
+        image.load()
+        profile = image.info.get("icc_profile") or b""
+        known = _with_known_samples(image, header.format, sixteen_bits)
+    return known if isinstance(known, Reject) else _finish(known, profile, want)
+
+
+def _raw_mode(image: ImageFile.ImageFile) -> str:
+    arguments = image.tile[0][3] if image.tile else ""
+    return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
+
+
+def _with_known_samples(image: Image.Image, format: str, sixteen_bits: bool) -> Image.Image | Reject:
+    """The image with samples of 8 bits, or of 1; with alpha where a colour stands for what is transparent."""
+    transparent = image.info.get("transparency")
+    if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
+        samples = np.asarray(image).astype(np.uint32)
+        gray = Image.fromarray((samples >> 8).clip(0, 255).astype(np.uint8))
+        if not isinstance(transparent, int):
+            return gray
+        return Image.merge("LA", (gray, Image.fromarray(((samples != transparent) * 255).astype(np.uint8))))
+    if image.mode in _WITHOUT_RANGE:
+        return Reject(Reason.UNSUPPORTED, f"samples of mode {image.mode} in a {format}")
+    if image.mode == "RGB" and sixteen_bits and transparent is not None:
+        image.info["transparency"] = tuple(sample >> 8 for sample in transparent)
+    return image
+
+
+def _finish(image: Image.Image, profile: bytes, want: Want) -> Pixels:
+    """Without palette, profile and transparency, in the colours that are wanted."""
+    alpha = None
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        alpha = image.getchannel("A")
+    if image.mode not in ("L", "RGB", "CMYK"):
+        image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
+    if profile:
+        image = to_srgb(image, profile)
+    if alpha is not None:
+        canvas = Image.new("RGB", image.size, want.background)
+        canvas.paste(image, mask=alpha)
+        image = canvas
+    mode = _MODES[want.color]
+    if image.mode != mode:
+        image = image.convert(mode)
+    return np.asarray(image).reshape(image.height, image.width, len(image.getbands()))
+
+
+def _upright(pixels: Pixels, orientation: int) -> Pixels:
+    """The pixels, turned and mirrored as EXIF's orientation 1 to 8 asks (CIPA DC-008, 4.6.5.1.6)."""
+    if orientation >= _TURNED:
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)

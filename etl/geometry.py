@@ -1,0 +1,105 @@
+"""How an image comes to its size: pure arithmetic on sides in pixels, exact, in whole numbers."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import NamedTuple
+
+CROP, EXACT, PAD, SHORTER, LONGEST = FITS = ("crop", "exact", "pad", "shorter", "longest")
+
+
+class Size(NamedTuple):
+    """Height and width in pixels."""
+
+    height: int
+    width: int
+
+
+class Box(NamedTuple):
+    """A part of an image, in pixels; ``bottom`` and ``right`` are the first row and column behind it."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @property
+    def size(self) -> Size:
+        return Size(self.bottom - self.top, self.right - self.left)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What becomes of an image of size ``source``.
+
+    The part ``box`` of it is resized to ``size``, and that is laid onto a canvas of size ``canvas`` at ``offset``
+    (rows, columns); where nothing is padded the canvas is as large and the offset (0, 0).
+    """
+
+    source: Size
+    box: Box
+    size: Size
+    canvas: Size
+    offset: tuple[int, int] = (0, 0)
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.box == Box(0, 0, *self.source) and self.source == self.size == self.canvas
+
+    def least_source(self, times: int) -> Size:
+        """The least size of the whole source at which the box still has ``times`` the pixels of its size each way."""
+        kept = self.box.size
+        return Size(*(-(-times * self.source[axis] * self.size[axis] // kept[axis]) for axis in (0, 1)))
+
+    def of_reduced(self, source: Size) -> "Plan":
+        """The same, of a smaller version of the source: the box is brought to its pixels, at least one each way."""
+        rows, columns = Fraction(source.height, self.source.height), Fraction(source.width, self.source.width)
+        top, left = _round(self.box.top * rows), _round(self.box.left * columns)
+        bottom, right = _round(self.box.bottom * rows), _round(self.box.right * columns)
+        return replace(self, source=source, box=Box(top, left, max(bottom, top + 1), max(right, left + 1)))
+
+
+def make_plan(source: Size, target: Size, fit: str, only_shrink: bool = False) -> Plan:
+    """How an image of size ``source`` comes to ``target``, by ``fit``.
+
+    - crop: the largest part of the target's shape from the centre, to the whole pixel, becomes the target.
+    - exact: all of it becomes the target, stretched where the shape differs.
+    - pad: all of it, as large as fits into the target, in the centre of a canvas of the target's size.
+    - shorter: all of it, just large enough to cover the target: with a square one, the shorter side becomes its side.
+    - longest: all of it, as large as fits into the target: with a square one, the longest side becomes its side.
+
+    With ``only_shrink`` nothing is enlarged: what is smaller stays as it is (exact: each side that is smaller; crop:
+    cut to the target where it is larger), and only pad still gives the target's size.
+    """
+    whole = Box(0, 0, *source)
+    rows, columns = Fraction(target.height, source.height), Fraction(target.width, source.width)
+    if fit == CROP:
+        return _crop(source, target, max(rows, columns), only_shrink)
+    if fit == EXACT:
+        size = Size(*map(min, source, target)) if only_shrink else target
+        return Plan(source, whole, size, size)
+    scale = max(rows, columns) if fit == SHORTER else min(rows, columns)
+    if only_shrink:
+        scale = min(scale, Fraction(1))
+    size = Size(*(max(1, _round(side * scale)) for side in source))
+    if fit != PAD:
+        return Plan(source, whole, size, size)
+    top, left = ((outer - inner) // 2 for outer, inner in zip(target, size, strict=True))
+    return Plan(source, whole, size, target, (top, left))
+
+
+def _crop(source: Size, target: Size, scale: Fraction, only_shrink: bool) -> Plan:
+    if only_shrink and scale > 1:
+        size = Size(*map(min, source, target))
+        return Plan(source, _centre(source, size), size, size)
+    kept = Size(*(min(side, max(1, _round(wanted / scale))) for side, wanted in zip(source, target, strict=True)))
+    return Plan(source, _centre(source, kept), target, target)
+
+
+def _centre(source: Size, kept: Size) -> Box:
+    top, left = (source.height - kept.height) // 2, (source.width - kept.width) // 2
+    return Box(top, left, top + kept.height, left + kept.width)
+
+
+def _round(value: Fraction | int) -> int:
+    """To the nearest whole number, halves up."""
+    return int((2 * value + 1) // 2)

@@ -1,0 +1,170 @@
+"""What an image file says of itself before a pixel is decoded; its type goes by content, never by a name."""
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from etl import jpeg_segments, png_chunks
+from etl.rejects import Reason, Reject
+
+JPEG, PNG, TIFF, PNM = "jpeg", "png", "tiff", "ppm"
+LEAST_HEADER_BYTES = 32  # no format's header is shorter and gives a picture of more than a few pixels
+
+_SIGNATURES = (
+    (jpeg_segments.SIGNATURE, JPEG),
+    (png_chunks.SIGNATURE, PNG),
+    (b"GIF87a", "gif"),
+    (b"GIF89a", "gif"),
+    (b"II*\0", TIFF),
+    (b"MM\0*", TIFF),
+    (b"II+\0", TIFF),
+    (b"MM\0+", TIFF),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
+    (b"\xff\x4f\xff\x51", "jpeg2000"),
+    (b"BM", "bmp"),
+    *((b"P%d" % kind, PNM) for kind in range(1, 7)),
+)
+_SHORT_SIGNATURES = ("bmp", PNM)  # so short that other files begin with them too
+_PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
+_ORIENTATION = 0x0112
+
+
+@dataclass(frozen=True)
+class Header:
+    """``format`` is Pillow's name of it in lower case; ``width`` and ``height`` are of the first frame as stored.
+
+    ``orientation`` is EXIF's, 1 to 8: 1 where the stored pixels are upright. ``components`` are those of a JPEG, or of
+    a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile. ``bare`` says that a JPEG or
+    PNG carries nothing but its picture. ``offset`` is where the plain pixels of a PNM file begin, else 0. ``is_plain``
+    says that to decode it takes time and memory by the number of its pixels, and that no metadata is used: such are
+    PNM files of plain pixels, sequential JPEGs without a profile, and bare PNGs of 8 bits.
+    """
+
+    format: str
+    width: int
+    height: int
+    frames: int = 1
+    orientation: int = 1
+    components: int = 0
+    profile: bytes = b""
+    bare: bool = False
+    offset: int = 0
+    is_plain: bool = False
+
+
+def read_header(data: bytes) -> Header | Reject:
+    """The header of an image file. A PNG's chunks are checked too, for what decodes it does not."""
+    if not data:
+        return Reject(Reason.EMPTY, "0 bytes")
+    found = sniff(data)
+    if found is None:
+        return Reject(Reason.NOT_AN_IMAGE, f"starts with {data[:8].hex()}")
+    if found == JPEG:
+        return _read_jpeg(data)
+    if found == PNM and (plain := _PLAIN_PNM.match(data)):
+        components = 1 if plain[1] == b"5" else 3
+        return Header(PNM, int(plain[2]), int(plain[3]), components=components, offset=plain.end(), is_plain=True)
+    chunks = png_chunks.read_chunks(data) if found == PNG else None
+    if isinstance(chunks, Reject):
+        return chunks
+    if found == "webp" and len(data) < int.from_bytes(data[4:8], "little") + 8:
+        return Reject(Reason.TRUNCATED, f"{len(data)} bytes, {int.from_bytes(data[4:8], 'little') + 8} were promised")
+    header = _read_by_pillow(data, found)
+    if chunks is None or isinstance(header, Reject):
+        return header
+    is_plain = chunks.bare and chunks.components > 0
+    return replace(header, components=chunks.components, bare=chunks.bare, is_plain=is_plain)
+
+
+def sniff(data: bytes) -> str | None:
+    """The format that the first bytes are of."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
+        return "avif"
+    return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
+
+
+@contextmanager
+def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
+    """The image, opened by the one plugin of Pillow that is asked for, and without Pillow's own limit of pixels.
+
+    Its notes on odd metadata are not shown. Over a damaged file Pillow raises whatever exception comes of it.
+    """
+    most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=[format.upper()]) as image:
+                yield image
+    finally:
+        Image.MAX_IMAGE_PIXELS = most
+
+
+def reject_for(error: Exception) -> Reject:
+    """What a decoder's exception means. Raises MemoryError again: that is for who has set a limit."""
+    if isinstance(error, MemoryError):
+        raise error
+    text = str(error) or type(error).__name__
+    truncated = isinstance(error, EOFError) or "truncated" in text.lower() or "Premature end of JPEG file" in text
+    return Reject(Reason.TRUNCATED if truncated else Reason.BROKEN, text)
+
+
+def _read_jpeg(data: bytes) -> Header | Reject:
+    found = jpeg_segments.read_segments(data)
+    if isinstance(found, Reject):
+        return found
+    orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
+    return Header(
+        JPEG,
+        found.width,
+        found.height,
+        orientation=orientation,
+        components=found.components,
+        profile=found.profile,
+        bare=found.bare,
+        is_plain=found.sequential and found.components in (1, 3) and not found.profile,
+    )
+
+
+def _read_by_pillow(data: bytes, format: str) -> Header | Reject:
+    try:
+        with opened(data, format) as image:
+            orientation = 1 if format == TIFF else _orientation(image.getexif)  # Pillow turns a TIFF by itself
+            return Header(format, *image.size, _count_frames(image), orientation)
+    except UnidentifiedImageError:
+        detail = f"starts with {data[:8].hex()}, but is no {format}"
+        found = Reject(Reason.TRUNCATED if len(data) < LEAST_HEADER_BYTES else Reason.BROKEN, detail)
+    except Exception as error:
+        found = reject_for(error)
+    return Reject(Reason.NOT_AN_IMAGE, found.detail) if format in _SHORT_SIGNATURES else found
+
+
+def _count_frames(image: ImageFile.ImageFile) -> int:
+    """Those that can be told: one where damage lies behind the first, which is the one that is taken."""
+    try:
+        return getattr(image, "n_frames", 1)
+    except Exception as error:
+        reject_for(error)
+        return 1
+
+
+def _load_exif(segment: bytes) -> Image.Exif:
+    found = Image.Exif()
+    found.load(segment)
+    return found
+
+
+def _orientation(read: Callable[[], Image.Exif]) -> int:
+    """As EXIF says, or 1: a picture is worth more than what is said of it, and so is looked at with broken EXIF too."""
+    try:
+        value = read().get(_ORIENTATION)
+    except Exception as error:
+        reject_for(error)
+        return 1
+    return int(value) if value is not None and value in range(1, 9) else 1

@@ -1,0 +1,79 @@
+"""What stands before the pixels of a JPEG file: ITU-T T.81, annex B; EXIF, ICC and Adobe segments as they are used."""
+
+from dataclasses import dataclass, field
+
+from etl.rejects import Reason, Reject
+
+SIGNATURE = b"\xff\xd8\xff"
+
+_STANDALONE = {0x01, *range(0xD0, 0xD9)}  # TEM, RST0 to RST7, SOI: no length follows
+_EOI, _SOS, _COMMENT, _APP0, _APP1, _APP2, _APP14 = 0xD9, 0xDA, 0xFE, 0xE0, 0xE1, 0xE2, 0xEE
+_SEQUENTIAL = {0xC0, 0xC1}  # Huffman-coded, in one pass
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the others are DHT, JPG, DAC
+_EXIF, _PROFILE = b"Exif\0\0", b"ICC_PROFILE\0"
+_JFIF_BYTES = 14  # without a thumbnail
+
+
+@dataclass
+class JpegSegments:
+    """``components`` by pixel; ``exif`` and ``profile`` are empty where there is none.
+
+    ``sequential`` says that libjpeg needs one pass, and no more memory than for a few rows.
+    ``bare`` says that the file carries nothing but the picture: no metadata, no profile, no comment.
+    """
+
+    width: int = 0
+    height: int = 0
+    components: int = 0
+    precision: int = 0
+    sequential: bool = False
+    exif: bytes = b""
+    profiles: dict[int, bytes] = field(default_factory=dict)
+    bare: bool = True
+
+    @property
+    def profile(self) -> bytes:
+        return b"".join(self.profiles[number] for number in sorted(self.profiles))
+
+    def take(self, marker: int, body: bytes) -> None:
+        """What a segment tells."""
+        if marker in _FRAMES and len(body) >= 6 and not self.components:
+            self.precision, self.components, self.sequential = body[0], body[5], marker in _SEQUENTIAL
+            self.height, self.width = int.from_bytes(body[1:3]), int.from_bytes(body[3:5])
+        elif marker == _APP1 and body.startswith(_EXIF):
+            self.exif = self.exif or body
+        elif marker == _APP2 and body.startswith(_PROFILE) and len(body) > len(_PROFILE) + 2:
+            self.profiles.setdefault(body[len(_PROFILE)], body[len(_PROFILE) + 2 :])
+        if marker == _APP0:
+            self.bare = self.bare and len(body) == _JFIF_BYTES
+        elif _APP0 < marker <= _APP0 + 15 or marker == _COMMENT:
+            self.bare = self.bare and marker == _APP14  # Adobe's tells the colour space
+
+
+def read_segments(data: bytes) -> JpegSegments | Reject:
+    """The segments of a JPEG file up to its first scan; bytes between them are passed over, as libjpeg does."""
+    found, position = JpegSegments(), len(SIGNATURE) - 1
+    while (position := data.find(b"\xff", position)) >= 0 and position + 2 <= len(data):
+        marker = data[position + 1]
+        if marker in (0x00, 0xFF) or marker in _STANDALONE:
+            position += 1 if marker == 0xFF else 2
+            continue
+        if marker in (_SOS, _EOI):
+            # one scan, and nothing behind it: within its data no other marker than RST0 to RST7 can stand
+            single = data.find(b"\xff\xda", position + 2) < 0 and data.find(b"\xff\xd9", position) == len(data) - 2
+            found.bare = found.bare and single
+            return _checked(found)
+        length = int.from_bytes(data[position + 2 : position + 4])
+        if position + 4 <= len(data) and length < 2:
+            return Reject(Reason.BROKEN, f"a segment of {length} bytes at offset {position}")
+        found.take(marker, data[position + 4 : position + 2 + length])
+        position += 2 + length
+    return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and no scan in them")
+
+
+def _checked(found: JpegSegments) -> JpegSegments | Reject:
+    if not (found.width and found.height and found.components):
+        return Reject(Reason.BROKEN, f"a frame of {found.width}x{found.height}, {found.components} components")
+    if found.precision != 8:
+        return Reject(Reason.UNSUPPORTED, f"a JPEG of {found.precision} bits a sample")
+    return found

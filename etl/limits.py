@@ -1,0 +1,68 @@
+"""What an image may take at most. More makes it a reject, before a pixel is decoded where the header tells it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from etl.errors import UsageError
+from etl.rejects import Reason, Reject
+
+LEAST_MEMORY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds for one source image.
+
+    ``pixels`` and ``least_side`` are of its first frame, ``aspect`` is the longer side by the shorter. ``seconds`` of
+    processor time and ``memory_bytes``, what decoding allocates, are held by `etl.image_helper`.
+    """
+
+    pixels: int = 100_000_000
+    size_bytes: int = 256_000_000
+    frames: int = 10_000
+    aspect: float = 100.0
+    least_side: int = 1
+    seconds: float = 10.0
+    memory_bytes: int = 800_000_000
+
+    def __post_init__(self) -> None:
+        for flag, value, least in (
+            ("--max-pixels", self.pixels, 1),
+            ("--max-bytes", self.size_bytes, 1),
+            ("--max-frames", self.frames, 1),
+            ("--max-aspect", self.aspect, 1),
+            ("--min-side", self.least_side, 1),
+            ("--max-memory", self.memory_bytes, LEAST_MEMORY_BYTES),
+        ):
+            if not least <= value < math.inf:
+                raise UsageError(f"{flag} {value:g} is out of range; give at least {least}")
+        if not 0 < self.seconds < math.inf:
+            raise UsageError(f"--max-seconds {self.seconds:g} is out of range; give a number of seconds above 0")
+
+    def check_bytes(self, size_bytes: int) -> Reject | None:
+        """Why a file of this size is not looked at."""
+        if size_bytes > self.size_bytes:
+            return Reject(Reason.TOO_MANY_BYTES, f"{size_bytes} bytes, at most {self.size_bytes} are allowed")
+        return None
+
+    def check(self, width: int, height: int, frames: int) -> Reject | None:
+        """Why an image with this header is not decoded."""
+        size, short, long = f"{width}x{height}", min(width, height), max(width, height)
+        if width * height > self.pixels:
+            return Reject(Reason.TOO_MANY_PIXELS, f"{size}, at most {self.pixels} pixels are allowed")
+        if frames > self.frames:
+            return Reject(Reason.TOO_MANY_FRAMES, f"{frames} frames or more, at most {self.frames} are allowed")
+        if short < self.least_side:
+            return Reject(Reason.TOO_SMALL, f"{size}, sides of at least {self.least_side} are asked for")
+        if long > self.aspect * short:
+            return Reject(Reason.TOO_NARROW, f"{size}, an aspect of at most {self.aspect:g} is allowed")
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, limits: Mapping[str, Any]) -> Self:
+        return cls(**limits)

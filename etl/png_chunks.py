@@ -1,0 +1,45 @@
+"""The chunks of a PNG file (W3C, PNG specification, third edition): whole, and as their CRCs say.
+
+Decoders look at the CRC of few of them, and so may show what a flipped bit made of the picture.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+from etl.rejects import Reason, Reject
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+_FRAMING_BYTES = 12  # length, type, CRC
+_HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
+_ANCILLARY = 0x20  # bit 5 of the type's first byte
+_COMPONENTS = {0: 1, 2: 3}  # of colour types without palette and alpha
+
+
+@dataclass(frozen=True)
+class PngChunks:
+    """``components`` by pixel, 0 where they are not 8 bits of gray or of red, green and blue.
+
+    ``bare`` says that the file carries nothing but the picture.
+    """
+
+    components: int
+    bare: bool
+
+
+def read_chunks(data: bytes) -> PngChunks | Reject:
+    """Walk the chunks to IEND and check the CRC of the critical ones."""
+    view, position, bare, components = memoryview(data), len(SIGNATURE), True, 0
+    while True:
+        length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
+        end = position + _FRAMING_BYTES + length
+        if end > len(data):
+            return Reject(Reason.TRUNCATED, f"{len(data)} bytes, the chunk at offset {position} needs {end}")
+        if not kind[0] & _ANCILLARY and zlib.crc32(view[position + 4 : end - 4]) != int.from_bytes(view[end - 4 : end]):
+            return Reject(Reason.BROKEN, f"wrong CRC of the chunk {kind!r} at offset {position}")
+        if kind == b"IHDR" and length >= 10 and data[position + 16] == 8:
+            components = _COMPONENTS.get(data[position + 17], 0)
+        bare = bare and kind in _HARMLESS
+        if kind == b"IEND":
+            return PngChunks(components, bare and end == len(data))
+        position = end

@@ -1,0 +1,35 @@
+"""Why an image cannot be used: a value, not an exception."""
+
+import enum
+from dataclasses import dataclass
+
+LONGEST_DETAIL = 200
+
+
+class Reason(enum.StrEnum):
+    """Why an image was rejected: a closed list."""
+
+    EMPTY = "empty"
+    NOT_AN_IMAGE = "not-an-image"
+    UNSUPPORTED = "unsupported"
+    TRUNCATED = "truncated"
+    BROKEN = "broken"
+    TOO_MANY_PIXELS = "too-many-pixels"
+    TOO_MANY_BYTES = "too-many-bytes"
+    TOO_MANY_FRAMES = "too-many-frames"
+    TOO_NARROW = "too-narrow"
+    TOO_SMALL = "too-small"
+    TOO_SLOW = "too-slow"
+    OUT_OF_MEMORY = "out-of-memory"
+    DECODER_CRASHED = "decoder-crashed"
+
+
+@dataclass(frozen=True)
+class Reject:
+    """An image that cannot be used, and why; of ``detail`` the first `LONGEST_DETAIL` characters are kept."""
+
+    reason: Reason
+    detail: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", self.detail[:LONGEST_DETAIL])

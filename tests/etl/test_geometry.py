@@ -1,0 +1,105 @@
+import math
+
+import pytest
+
+from etl.geometry import FITS, Box, Plan, Size, make_plan
+
+SIDES = [(1, 1), (16, 16), (100, 50), (50, 100), (375, 500), (3, 1000), (224, 320), (3000, 4001), (17, 23)]
+TARGETS = [(16, 16), (24, 16), (224, 224), (1, 7), (256, 341)]
+
+
+@pytest.mark.parametrize("only_shrink", [False, True])
+@pytest.mark.parametrize("fit", FITS)
+def test_every_plan_stays_within_its_image_and_its_canvas(fit: str, only_shrink: bool) -> None:
+    for source in map(Size._make, SIDES):
+        for target in map(Size._make, TARGETS):
+            plan = make_plan(source, target, fit, only_shrink)
+            assert 0 <= plan.box.top < plan.box.bottom <= source.height
+            assert 0 <= plan.box.left < plan.box.right <= source.width
+            for axis in (0, 1):
+                assert plan.size[axis] >= 1
+                assert 0 <= plan.offset[axis] <= plan.canvas[axis] - plan.size[axis]
+                assert not only_shrink or plan.size[axis] <= plan.box.size[axis]
+            if fit == "pad" or (fit in ("crop", "exact") and not only_shrink):
+                assert plan.canvas == target
+
+
+def test_crop_keeps_the_targets_shape_from_the_centre() -> None:
+    for source in map(Size._make, SIDES):
+        for target in map(Size._make, TARGETS):
+            plan = make_plan(source, target, "crop")
+            kept = plan.box.size
+            scale = min(source.height / target.height, source.width / target.width)
+            assert all(abs(kept[axis] - max(1, scale * target[axis])) <= 0.5 for axis in (0, 1))
+            assert source in {(kept.height, source.width), (source.height, kept.width)}  # one side is kept whole
+            assert plan.box.top - (source.height - plan.box.bottom) in (0, -1)
+            assert plan.box.left - (source.width - plan.box.right) in (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "fit", "size", "canvas"),
+    [
+        ((375, 500), (256, 256), "shorter", (256, 341), (256, 341)),
+        ((500, 375), (256, 256), "shorter", (341, 256), (341, 256)),
+        ((375, 500), (256, 256), "longest", (192, 256), (192, 256)),
+        ((100, 50), (200, 200), "longest", (200, 100), (200, 100)),
+        ((375, 500), (256, 256), "pad", (192, 256), (256, 256)),
+        ((375, 500), (100, 300), "exact", (100, 300), (100, 300)),
+        ((1000, 3), (256, 256), "longest", (256, 1), (256, 1)),
+        ((400, 600), (100, 200), "shorter", (133, 200), (133, 200)),  # covers 100x200
+        ((400, 600), (100, 200), "longest", (100, 150), (100, 150)),  # fits into it
+    ],
+)
+def test_sizes(source: Size, target: Size, fit: str, size: Size, canvas: Size) -> None:
+    plan = make_plan(Size(*source), Size(*target), fit)
+    assert (plan.size, plan.canvas) == (size, canvas)
+    assert plan.box == (0, 0, *source)
+
+
+@pytest.mark.parametrize(
+    ("source", "fit", "size"),
+    [
+        ((100, 50), "shorter", (100, 50)),
+        ((100, 50), "longest", (100, 50)),
+        ((100, 50), "pad", (100, 50)),
+        ((100, 50), "exact", (100, 50)),
+        ((500, 50), "exact", (200, 50)),
+        ((500, 50), "crop", (200, 50)),
+        ((100, 50), "crop", (100, 50)),
+        ((800, 400), "crop", (200, 200)),
+        ((800, 400), "shorter", (400, 200)),
+    ],
+)
+def test_only_shrink_enlarges_nothing(source: Size, fit: str, size: Size) -> None:
+    assert make_plan(Size(*source), Size(200, 200), fit, only_shrink=True).size == size
+
+
+def test_a_padded_image_stands_in_the_centre() -> None:
+    assert make_plan(Size(375, 500), Size(256, 256), "pad").offset == (32, 0)
+    assert make_plan(Size(10, 5), Size(16, 16), "pad", only_shrink=True).offset == (3, 5)
+
+
+def test_what_fits_changes_nothing() -> None:
+    for fit in FITS:
+        assert make_plan(Size(16, 16), Size(16, 16), fit).changes_nothing
+        assert not make_plan(Size(16, 17), Size(16, 16), fit).changes_nothing or fit == "shorter"
+    assert make_plan(Size(16, 17), Size(16, 16), "shorter").changes_nothing
+
+
+def test_the_least_source_leaves_the_box_its_pixels() -> None:
+    for source in map(Size._make, SIDES):
+        for target in map(Size._make, TARGETS):
+            for fit in FITS:
+                plan = make_plan(source, target, fit)
+                least = plan.least_source(2)
+                for axis in (0, 1):
+                    kept = plan.box.size[axis] / source[axis] * least[axis]
+                    assert kept >= 2 * plan.size[axis] - 1e-9
+                    assert kept < 2 * plan.size[axis] + math.ceil(plan.box.size[axis] / source[axis])
+
+
+def test_a_plan_of_a_reduced_source_keeps_its_size() -> None:
+    plan = make_plan(Size(3000, 4000), Size(256, 256), "crop")
+    assert plan.box == Box(0, 500, 3000, 3500)
+    reduced = plan.of_reduced(Size(750, 1000))
+    assert reduced == Plan(Size(750, 1000), Box(0, 125, 750, 875), plan.size, plan.canvas)

@@ -1,0 +1,54 @@
+import pytest
+
+from etl.errors import UsageError
+from etl.limits import Limits
+from etl.rejects import Reason, Reject
+
+SMALL = Limits(pixels=1000, size_bytes=500, frames=3, aspect=4, least_side=8)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "frames", "reason"),
+    [
+        (50, 20, 3, None),
+        (50, 21, 1, Reason.TOO_MANY_PIXELS),
+        (10, 10, 4, Reason.TOO_MANY_FRAMES),
+        (8, 8, 1, None),
+        (7, 9, 1, Reason.TOO_SMALL),
+        (9, 7, 1, Reason.TOO_SMALL),
+        (32, 8, 1, None),
+        (33, 8, 1, Reason.TOO_NARROW),
+        (8, 33, 1, Reason.TOO_NARROW),
+    ],
+)
+def test_a_header_is_held_against_the_limits(width: int, height: int, frames: int, reason: Reason | None) -> None:
+    found = SMALL.check(width, height, frames)
+    assert (found and found.reason) == reason
+
+
+def test_bytes() -> None:
+    assert SMALL.check_bytes(500) is None
+    assert SMALL.check_bytes(501) == Reject(Reason.TOO_MANY_BYTES, "501 bytes, at most 500 are allowed")
+
+
+def test_json_and_back() -> None:
+    assert Limits.from_json(SMALL.to_json()) == SMALL
+    assert Limits.from_json({}) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("pixels", 0, "--max-pixels"),
+        ("size_bytes", 0, "--max-bytes"),
+        ("frames", 0, "--max-frames"),
+        ("aspect", 0.5, "--max-aspect"),
+        ("aspect", float("inf"), "--max-aspect"),
+        ("least_side", 0, "--min-side"),
+        ("seconds", 0.0, "--max-seconds"),
+        ("memory_bytes", 1000, "--max-memory"),
+    ],
+)
+def test_limits_out_of_range_are_refused_by_name(name: str, value: float, flag: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag} .*give"):
+        Limits.from_json({name: value})
