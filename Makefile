@@ -13,6 +13,7 @@ DEMO := data/digits
 .DEFAULT_GOAL := help
 
 include airflow_dags/airflow.mk
+include benchmarks/img2dataset.mk
 include benchmarks/tfio.mk
 
 help:
@@ -21,6 +22,7 @@ help:
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
+	@echo "make img2dataset    a peer of benchmarks/normalize.py, in .venvs/img2dataset"
 	@echo "make tensorflow-io  a peer of benchmarks/reader.py, in .venvs/tfio"
 	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"

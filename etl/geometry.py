@@ -1,10 +1,12 @@
 """How an image comes to its size: pure arithmetic on sides in pixels, exact, in whole numbers."""
 
+import functools
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
 CROP, EXACT, PAD, SHORTER, LONGEST = FITS = ("crop", "exact", "pad", "shorter", "longest")
+KNOWN_PLANS = 4096  # most images of a set have one of few sizes, and exact fractions take their time
 
 
 class Size(NamedTuple):
@@ -58,6 +60,7 @@ class Plan:
         return replace(self, source=source, box=Box(top, left, max(bottom, top + 1), max(right, left + 1)))
 
 
+@functools.lru_cache(KNOWN_PLANS)
 def make_plan(source: Size, target: Size, fit: str, only_shrink: bool = False) -> Plan:
     """How an image of size ``source`` comes to ``target``, by ``fit``.
 

@@ -11,6 +11,7 @@ from etl.decoders import GRAY, Want, decode, upright_size
 from etl.encoders import LARGEST_JPEG_SIDE, encode
 from etl.geometry import Plan, Size, make_plan
 from etl.headers import Header, read_header
+from etl.jpeg_segments import is_last_scan
 from etl.rejects import Reason as Reason
 from etl.rejects import Reject as Reject
 from etl.resizing import apply_plan
@@ -64,20 +65,21 @@ def normalize_known(data: bytes, header: Header, config: NormalizeConfig) -> Nor
         plan = plan.of_reduced(found)
     pixels = apply_plan(decoded.pixels, plan, _in_channels(config.background, config.color))
     sums, squares = channel_sums(pixels)
-    encoded = data if _passes(header, plan, config) else encode(pixels, config)
+    encoded = data if _passes(data, header, plan, config) else encode(pixels, config)
     return Normalized(encoded, *plan.canvas, sums, squares, header.format, header.width, header.height)
 
 
 def channel_sums(pixels: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
     """Exact sums, and sums of squares, of each channel of uint8 pixels of shape (height, width, channels).
 
-    OpenCV adds whole numbers and returns float64: the sums as they are, squares by way of their root, which is off by
-    less than a half below 10**15.
+    OpenCV adds whole numbers and returns them as float64, exact below 2**53; a square has at most 16 bits.
     """
     channels = pixels.shape[2]
-    sums = cv2.sumElems(pixels)[:channels]
-    squares = [cv2.norm(channel, cv2.NORM_L2SQR) for channel in cv2.split(pixels)]
-    return [round(value) for value in sums], [round(value) for value in squares]
+    squares = pixels.astype(np.uint16)
+    np.multiply(squares, squares, out=squares)
+    both = (cv2.sumElems(each)[:channels] for each in (pixels, squares))
+    sums, sums_of_squares = ([int(value) for value in each] for each in both)
+    return sums, sums_of_squares
 
 
 def _check_canvas(canvas: Size, config: NormalizeConfig) -> Reject | None:
@@ -97,11 +99,12 @@ def _in_channels(background: tuple[int, int, int], color: str) -> tuple[int, ...
     return ((299 * red + 587 * green + 114 * blue + 500) // 1000,)
 
 
-def _passes(header: Header, plan: Plan, config: NormalizeConfig) -> bool:
+def _passes(data: bytes, header: Header, plan: Plan, config: NormalizeConfig) -> bool:
     """Whether the file is, byte for byte, what may be kept: it fits, and carries nothing but its picture."""
     return (
         config.pass_through
         and header.bare
         and (header.format, header.components, header.orientation) == (config.format, config.channels, 1)
         and plan.changes_nothing
+        and (header.format != JPEG or is_last_scan(data, header.offset))
     )

@@ -16,16 +16,17 @@ _JFIF_BYTES = 14  # without a thumbnail
 
 @dataclass
 class JpegSegments:
-    """``components`` by pixel; ``exif`` and ``profile`` are empty where there is none.
+    """``components`` by pixel, ``scan`` is where the first scan begins; without ``exif`` or ``profile`` they are empty.
 
     ``sequential`` says that libjpeg needs one pass, and no more memory than for a few rows.
-    ``bare`` says that the file carries nothing but the picture: no metadata, no profile, no comment.
+    ``bare`` says that nothing but what the picture needs stands before it: no metadata, no profile, no comment.
     """
 
     width: int = 0
     height: int = 0
     components: int = 0
     precision: int = 0
+    scan: int = 0
     sequential: bool = False
     exif: bytes = b""
     profiles: dict[int, bytes] = field(default_factory=dict)
@@ -59,9 +60,7 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
             position += 1 if marker == 0xFF else 2
             continue
         if marker in (_SOS, _EOI):
-            # one scan, and nothing behind it: within its data no other marker than RST0 to RST7 can stand
-            single = data.find(b"\xff\xda", position + 2) < 0 and data.find(b"\xff\xd9", position) == len(data) - 2
-            found.bare = found.bare and single
+            found.scan = position
             return _checked(found)
         length = int.from_bytes(data[position + 2 : position + 4])
         if position + 4 <= len(data) and length < 2:
@@ -69,6 +68,11 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
         found.take(marker, data[position + 4 : position + 2 + length])
         position += 2 + length
     return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and no scan in them")
+
+
+def is_last_scan(data: bytes, scan: int) -> bool:
+    """Whether the file ends with the scan at offset ``scan``: in its data stand no markers but RST0 to RST7."""
+    return data.find(b"\xff\xda", scan + 2) < 0 and data.find(b"\xff\xd9", scan) == len(data) - 2
 
 
 def _checked(found: JpegSegments) -> JpegSegments | Reject:

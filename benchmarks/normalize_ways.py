@@ -1,0 +1,132 @@
+"""One way to normalise, in a process of its own: a pass over all photographs for each line of standard input.
+
+    python benchmarks/normalize_ways.py WAY ROOT
+
+Prints the processor time of each pass, in seconds. Imports what its way needs: peers have environments of their own.
+"""
+
+import io
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+SIDE = 256  # of the shorter side
+QUALITY = 95
+SPARE = 2  # scaled decoding, where it is used, leaves so many times the size
+
+Pass = Callable[[], None]
+Convert = Callable[[bytes], bytes]
+
+
+def ringslice(root: Path) -> Pass:
+    """A whole part: read the pack, hash, check, decode, sums, example, CRC, write, and the table of rows."""
+    from etl.config import NormalizeConfig
+    from etl.image_helper import ImageHelper
+    from etl.parts import normalize_pack
+    from etl.storage import open_place
+
+    helper = ImageHelper(NormalizeConfig(SIDE, SIDE, "shorter", quality=QUALITY))
+    raw = open_place(str(root / "raw"))
+    marker = (raw / "dataset.json").read_json()
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory(dir=root) as folder:
+            made = open_place(folder)
+            for pack in marker["packs"]:
+                facts = normalize_pack(raw, made, pack, helper, classes=marker["classes"], attempts=made)
+                assert facts["records"] == pack["images"], facts
+
+    return run
+
+
+def floor(root: Path) -> Pass:
+    """libjpeg-turbo's decoder and encoder, and the fastest antialiased resizer found, with nothing around them."""
+    import simplejpeg
+
+    from etl.geometry import Size
+    from etl.resizing import resize
+
+    def convert(data: bytes) -> bytes:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        size = Size(*(round(side * SIDE / min(height, width)) for side in (height, width)))
+        scaled = {"min_height": SPARE * size.height, "min_width": SPARE * size.width}
+        pixels = simplejpeg.decode_jpeg(data, **(scaled if min(height, width) > SPARE * SIDE else {}))
+        return simplejpeg.encode_jpeg(resize(pixels, size), QUALITY, colorsubsampling="420", fastdct=False)
+
+    return _each(root, convert)
+
+
+def opencv(root: Path) -> Pass:
+    """OpenCV alone."""
+    import cv2
+    import numpy as np
+
+    cv2.setNumThreads(1)
+
+    def convert(data: bytes) -> bytes:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        size = _size(pixels.shape[1], pixels.shape[0])
+        resized = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+        return cv2.imencode(".jpg", resized, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+
+    return _each(root, convert)
+
+
+def pillow(root: Path) -> Pass:
+    """Pillow alone."""
+    from PIL import Image
+
+    def convert(data: bytes) -> bytes:
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        buffer = io.BytesIO()
+        image.resize(_size(*image.size), Image.Resampling.LANCZOS).save(buffer, "JPEG", quality=QUALITY)
+        return buffer.getvalue()
+
+    return _each(root, convert)
+
+
+def img2dataset(root: Path) -> Pass:
+    """img2dataset's Resizer as it is by default, but for the mode."""
+    from img2dataset.resizer import Resizer
+
+    resizer = Resizer(SIDE, "keep_ratio", False)
+
+    def convert(data: bytes) -> bytes:
+        encoded, *_, error = resizer(io.BytesIO(data))
+        assert error is None, error
+        return encoded
+
+    return _each(root, convert)
+
+
+def _size(width: int, height: int) -> tuple[int, int]:
+    return round(width * SIDE / min(width, height)), round(height * SIDE / min(width, height))
+
+
+def _each(root: Path, convert: Convert) -> Pass:
+    photographs = [path.read_bytes() for path in sorted((root / "source").rglob("*.jpg"))]
+
+    def run() -> None:
+        for data in photographs:
+            assert convert(data)
+
+    return run
+
+
+WAYS = {way.__name__: way for way in (ringslice, floor, opencv, pillow, img2dataset)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve `benchmarks/normalize.py`."""
+    name, root = arguments
+    run = WAYS[name](Path(root))
+    for _ in sys.stdin:
+        started = time.process_time()
+        run()
+        print(time.process_time() - started, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
