@@ -104,7 +104,7 @@ def measure(workload: str, names: Sequence[str], root: Path, repeats: int, peer:
 
 
 def tell_claims(workload: str, rates: dict[str, list[float]]) -> None:
-    """A line for each claim whose ways were measured: the median of the rounds' ratios, for a busy machine slows all."""
+    """A line for each claim whose ways were measured: the median of ratios round by round, for other work slows all."""
     for claim in CLAIMS:
         if claim.workload == workload and {claim.peer, OURS} <= rates.keys():
             ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[claim.peer], strict=True))

@@ -1,9 +1,20 @@
+import json
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
-from etl.config import parse_bytes, parse_size, parse_split, resolve_slices
+from etl.config import (
+    NormalizeConfig,
+    parse_bytes,
+    parse_color,
+    parse_numbers,
+    parse_size,
+    parse_split,
+    resolve_slices,
+)
 from etl.errors import UsageError
+from etl.limits import Limits
 
 
 def test_sizes() -> None:
@@ -51,3 +62,58 @@ def test_training_slices_are_a_multiple_of_the_workers(slices: int | None, worke
 def test_more_slices_than_examples_are_refused() -> None:
     with pytest.raises(UsageError, match="16 slices for 10 training examples"):
         resolve_slices({"train": 10}, 1000, 8, 16, 200_000_000)
+
+
+def test_colours() -> None:
+    assert parse_color("#ff8000") == parse_color("255, 128,0") == (255, 128, 0)
+    for wrong in ("", "red", "#fff", "1,2", "1,2,3,4", "1,2,256", "1,,2", "-1,2,3"):
+        with pytest.raises(ValueError, match="no colour"):
+            parse_color(wrong)
+
+
+def test_numbers() -> None:
+    assert parse_numbers("127.5") == (127.5,)
+    assert parse_numbers("-1,2e-3,0") == (-1, 0.002, 0)
+    for wrong in ("", "a", "1,", "nan", "inf"):
+        with pytest.raises(ValueError, match="no number"):
+            parse_numbers(wrong)
+
+
+CONFIGS = [
+    NormalizeConfig(8, 9),
+    NormalizeConfig(8, 9, "pad", "gray", "jpeg", 80, 444, (1, 2, 3)),
+    NormalizeConfig(8, 9, format="float16", subtract=(1, 2, 3), divide_by=(4, 5, 6), limits=Limits(frames=3)),
+    NormalizeConfig(8, 9, "shorter", format="png", only_shrink=True, pass_through=True),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_configuration_comes_back_from_json(config: NormalizeConfig) -> None:
+    assert NormalizeConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_sizes_differ_where_nothing_makes_them_equal() -> None:
+    for fit, only_shrink, differ in (
+        ("crop", False, False),
+        ("exact", False, False),
+        ("pad", True, False),
+        ("shorter", False, True),
+        ("longest", False, True),
+        ("crop", True, True),
+    ):
+        assert NormalizeConfig(8, 8, fit, only_shrink=only_shrink).sizes_differ == differ
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"fit": "stretch"}, "--fit 'stretch': give one of crop, exact"),
+        ({"quality": 0}, "--quality 0 is out of range"),
+        ({"subsampling": 422}, "--subsampling 422: give one of 420, 444"),
+        ({"format": "raw", "pass_through": True}, "--pass-through with --format raw"),
+        ({"format": "float32", "divide_by": (0.0,)}, "give other numbers"),
+    ],
+)
+def test_wrong_configurations_are_refused(change: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        NormalizeConfig(8, 8, **change)

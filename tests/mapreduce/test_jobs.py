@@ -7,17 +7,24 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
+from etl.errors import UsageError
 from etl.example import parse
+from etl.manifest import Manifest
+from etl.pictures import picture_of
 from etl.records import read_records
 from etl.slices import order_key
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.shuffle import read_pairs, write_pair
 from mapreduce.transport import RECORDS, REFERENCES, TRANSPORTS
-from tests.conftest import TreeMaker, contents, failed, ringslice, run, succeeded
+from tests.conftest import REPOSITORY, TreeMaker, contents, failed, ringslice, run, succeeded
+from tests.inline import normalize_here, refused, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
 
@@ -202,3 +209,54 @@ def test_a_damaged_pack_or_part_stops_the_stage(make_tree: TreeMaker, tmp_path: 
     assert not (root / "slices/default/manifest.json").exists()
     part.write_bytes(data)
     succeeded(ringslice("shard", root, "--workers", 1))
+
+
+SCHEMA = json.loads((REPOSITORY / "etl/schemas/manifest.json").read_text())
+
+
+def sliced(root: Path, *words: object) -> dict[str, Any]:
+    """The manifest of what is normalised with these options, held against its schema."""
+    normalize_here(root, *words)
+    shard_here(root, "--workers", 1, "--split", "train=1")
+    manifest: dict[str, Any] = json.loads((root / "slices/default/manifest.json").read_text())
+    jsonschema.validate(manifest, SCHEMA)
+    return manifest
+
+
+def test_images_may_differ_in_size(tmp_path: Path) -> None:
+    (tmp_path / "source/a").mkdir(parents=True)
+    for number, size in enumerate([(30, 20), (20, 50), (7, 5)]):
+        Image.new("RGB", size).save(tmp_path / f"source/a/{number}.png")
+    root = ingest(tmp_path / "source", tmp_path / "root")
+    manifest = sliced(root, "--size", 10, "--fit", "shorter", "--only-shrink", "--format", "raw")
+    assert (manifest["image"]["height"], manifest["image"]["width"]) == (None, None)
+    assert manifest["statistics"]["pixels"] == 10 * 15 + 25 * 10 + 5 * 7
+    rows = pq.read_table(root / "slices/default/examples.parquet").sort_by("key")
+    assert list(zip(rows["width"].to_pylist(), rows["height"].to_pylist(), strict=True)) == [(15, 10), (10, 25), (7, 5)]
+    with pytest.raises(UsageError, match=r"differ in size.*--fit"):
+        _ = Manifest.from_json(manifest).size
+
+
+def test_floats_travel_with_the_numbers_that_made_them(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = ingest(make_tree({"a": 3}), tmp_path / "root")
+    words = ("--size", 8, "--format", "float16", "--subtract", "127.5", "--divide-by", "58.4,57.1,57.4")
+    manifest = Manifest.from_json(sliced(root, *words))
+    assert (manifest.format, manifest.size) == ("FLOAT16", (8, 8))
+    assert (manifest.subtract, manifest.divide_by) == ((127.5,) * 3, (58.4, 57.1, 57.4))
+    with (root / "slices/default/train/train-00000-of-00001.tfrecord").open("rb") as stream:
+        examples = [parse(record.data) for record in read_records(stream, "x")]
+    for example in examples:
+        floats = np.frombuffer(example.encoded, "<f2").reshape(8, 8, 3).astype(float)
+        levels = floats * manifest.divide_by + manifest.subtract
+        assert np.abs(levels - np.rint(levels)).max() < 0.1
+        assert picture_of(example)[1] == "PNG"
+
+
+def test_wrong_numbers_are_refused_before_anything_is_decoded(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = ingest(make_tree({"a": 3}), tmp_path / "root")
+    for line, *words in (
+        ("--pass-through with --format raw", "--pass-through", "--format", "raw"),
+        ("--divide-by has 2 numbers", "--divide-by", "1,2", "--format", "float32"),
+        ("--max-memory 1e+06 is out of range", "--max-memory", "1MB"),
+    ):
+        refused(Normalize, 2, line, root, *words)

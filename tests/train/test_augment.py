@@ -1,5 +1,6 @@
 """Pictures from examples: what is random goes by seed, epoch and number alone, and stays within its ranges."""
 
+import dataclasses
 import io
 import json
 import shutil
@@ -218,3 +219,13 @@ def test_what_cannot_be_asked_for_is_told(words: list[str], line: str) -> None:
     answer = CliRunner().invoke(command(lambda settings: None), words)
     assert isinstance(answer.exception, UsageError)
     assert line in str(answer.exception)
+
+
+@pytest.mark.parametrize(("format", "kind"), [("FLOAT16", "<f2"), ("FLOAT32", "<f4")])
+def test_floats_become_the_pixels_that_they_were_made_of(format: str, kind: str) -> None:
+    subtract, divide_by = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+    manifest = dataclasses.replace(manifest_of(format), subtract=subtract, divide_by=divide_by)
+    pixels = picture(0)
+    encoded = ((pixels - np.array(subtract)) / np.array(divide_by)).astype(kind).tobytes()
+    found = Decoder(manifest, (HEIGHT, WIDTH)).pixels(tf.constant(encoded), tf.constant([0, 0], tf.int64))
+    assert np.array_equal(found.numpy(), pixels)
