@@ -14,7 +14,8 @@ from etl.storage import open_place
 
 LONG_SIDE, SHORT_SIDES = 500, (333, 451)
 CAMERA = (4000, 3000)
-GRAIN = 12.0  # standard deviation of the noise that the two photographs, scaled up, lack: files of about 110 KB
+# Standard deviations of the noise that the two photographs, scaled, lack: files of about 110 KB and 2 MB.
+GRAIN, CAMERA_GRAIN = 17.0, 4.0
 QUALITIES = (75, 96)
 SEED = 0
 
@@ -55,13 +56,14 @@ def _small(number: int) -> Iterator[tuple[Image.Image, int]]:
         size = (LONG_SIDE, int(random.integers(*SHORT_SIDES)))
         box = (left, top, left + width * part, top + height * part)
         crop = photograph.resize(size[:: random.choice([1, 1, 1, -1])], Image.Resampling.LANCZOS, box=box)
-        yield _with_grain(crop, random), int(random.integers(*QUALITIES))
+        yield _with_grain(crop, GRAIN, random), int(random.integers(*QUALITIES))
 
 
 def _large(number: int) -> Iterator[tuple[Image.Image, int]]:
     random = np.random.default_rng(SEED)
     for photograph in _photographs(number):
-        yield _with_grain(photograph.resize(CAMERA, Image.Resampling.BICUBIC), random), int(random.integers(*QUALITIES))
+        large = photograph.resize(CAMERA, Image.Resampling.BICUBIC)
+        yield _with_grain(large, CAMERA_GRAIN, random), int(random.integers(*QUALITIES))
 
 
 def _photographs(number: int) -> Iterator[Image.Image]:
@@ -69,7 +71,7 @@ def _photographs(number: int) -> Iterator[Image.Image]:
     return (both[position % len(both)] for position in range(number))
 
 
-def _with_grain(image: Image.Image, random: np.random.Generator) -> Image.Image:
+def _with_grain(image: Image.Image, deviation: float, random: np.random.Generator) -> Image.Image:
     pixels = np.asarray(image, np.float32)
-    grain = random.standard_normal((*pixels.shape[:2], 1), np.float32) * GRAIN
+    grain = random.standard_normal((*pixels.shape[:2], 1), np.float32) * deviation
     return Image.fromarray((pixels + grain).clip(0, 255).astype(np.uint8))

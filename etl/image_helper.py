@@ -28,8 +28,7 @@ from typing import IO, Self
 
 from etl.config import NormalizeConfig
 from etl.errors import EnvironmentFailure
-from etl.headers import Header
-from etl.images import Normalized, look, normalize_image, normalize_known
+from etl.normalized import Normalized
 from etl.rejects import Reason, Reject
 
 START_TIMEOUT_S = 120.0
@@ -60,6 +59,10 @@ class ImageHelper:
 
         Raises EnvironmentFailure where the helper cannot be started, or is ended by somebody else.
         """
+        # here, for most processes that import this module decode nothing
+        from etl.headers import Header
+        from etl.images import look, normalize_known
+
         header = look(data, self.config)
         if isinstance(header, Header) and header.is_plain and header.width * header.height <= MOST_PIXELS_HERE:
             return normalize_known(data, header, self.config)
@@ -156,6 +159,8 @@ def serve(config: NormalizeConfig, requests: IO[bytes], answers: IO[bytes]) -> N
 
     What is kept byte for byte is not sent back.
     """
+    from etl.images import normalize_image
+
     _limit_memory(config.limits.memory_bytes)
     _send(answers, b"ready")
     with suppress(EOFError, BrokenPipeError):
@@ -185,7 +190,10 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    sys.stderr = os.fdopen(os.dup(2), "w")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(silence, stream)  # what libtiff and others say is in the reject; a traceback of ours is still seen
     serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb"), answers)
 
 

@@ -1,7 +1,5 @@
 """From an image file's bytes to normalised pixels and their encoded form. Pure: bytes in, bytes or a reason out."""
 
-from dataclasses import dataclass
-
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -12,28 +10,12 @@ from etl.encoders import LARGEST_JPEG_SIDE, encode
 from etl.geometry import Plan, Size, make_plan
 from etl.headers import Header, read_header
 from etl.jpeg_segments import is_last_scan
+from etl.normalized import Normalized as Normalized
 from etl.rejects import Reason as Reason
 from etl.rejects import Reject as Reject
 from etl.resizing import apply_plan
 
 SPARE = 2  # a JPEG is not decoded below so many times the size that it gets, each way
-
-
-@dataclass(frozen=True)
-class Normalized:
-    """A normalised image: ``encoded`` as configured; exact sums of its pixels and of their squares by channel.
-
-    ``height`` and ``width`` are its own, the source's sides those that its file states.
-    """
-
-    encoded: bytes
-    height: int
-    width: int
-    sums: list[int]
-    squares: list[int]
-    source_format: str
-    source_width: int
-    source_height: int
 
 
 def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject:

@@ -16,10 +16,11 @@ from etl import tables
 from etl.errors import DataError
 from etl.example import ImageExample, serialize
 from etl.image_helper import ImageHelper
-from etl.images import Normalized, Reject
+from etl.normalized import Normalized
 from etl.packs import TarWriter, content_sha256, pack_places
 from etl.publishing import OutputFile, publishing
 from etl.records import frame, read_records
+from etl.rejects import Reject
 from etl.storage import Place
 
 PART_FOLDERS = ("parts", "rejects")

@@ -32,4 +32,5 @@ class Reject:
     detail: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "detail", self.detail[:LONGEST_DETAIL])
+        text = self.detail[:LONGEST_DETAIL].encode(errors="replace").decode()  # tables take no lone surrogates
+        object.__setattr__(self, "detail", text)

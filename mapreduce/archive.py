@@ -50,6 +50,7 @@ _LEFT_OUT = (
     "*.dist-info/RECORD",
     "*.dist-info/REQUESTED",
     "*.dist-info/direct_url.json",
+    "cv2/data/*",
     "numpy/distutils/*",
     "numpy/f2py/*",
     "pyarrow/_flight.*",
