@@ -13,6 +13,7 @@ from etl import jpeg_segments, png_chunks
 from etl.rejects import Reason, Reject
 
 JPEG, PNG, TIFF, PNM = "jpeg", "png", "tiff", "ppm"
+MAYBE_PLAIN = (JPEG, PNG, PNM)  # whose headers are read in Python alone
 LEAST_HEADER_BYTES = 32  # no format's header is shorter and gives a picture of more than a few pixels
 
 _SIGNATURES = (

@@ -1,9 +1,10 @@
 """A process that decodes for this one: what hangs, crashes or eats memory there becomes a reject here.
 
-What decides is the header. Plain files (`Header.is_plain`, the usual JPEG above all) of up to `MOST_PIXELS_HERE` are
-decoded in this process: what they take goes by the number of their pixels, what decodes them is libjpeg-turbo, zlib or
-nothing at all, and the way to the helper and back would add 10 to 20 percent. Everything else goes to the helper:
-progressive and CMYK JPEGs, colour profiles, palettes, transparency, animations, every other format.
+What decides is the header, as far as Python alone reads it. Plain files (`Header.is_plain`, the usual JPEG above all)
+of up to `MOST_PIXELS_HERE` are decoded in this process: what they take goes by the number of their pixels, what decodes
+them is libjpeg-turbo, zlib or nothing at all, and the way to the helper and back would add 10 to 20 percent. Everything
+else goes to the helper: progressive and CMYK JPEGs, colour profiles, palettes, transparency, animations, every other
+format.
 
 Bytes travel over pipes, each message with its length before it; nothing is unpickled. The helper is started at the
 first image that needs it, and again after it was ended.
@@ -60,10 +61,10 @@ class ImageHelper:
         Raises EnvironmentFailure where the helper cannot be started, or is ended by somebody else.
         """
         # here, for most processes that import this module decode nothing
-        from etl.headers import Header
+        from etl.headers import MAYBE_PLAIN, Header, sniff
         from etl.images import look, normalize_known
 
-        header = look(data, self.config)
+        header = look(data, self.config) if sniff(data) in MAYBE_PLAIN else None
         if isinstance(header, Header) and header.is_plain and header.width * header.height <= MOST_PIXELS_HERE:
             return normalize_known(data, header, self.config)
         answer = self._ask(data) or self._ask(data)  # it may have been ended by what is no fault of the image
