@@ -1,0 +1,83 @@
+"""What must become of damaged images and containers: good, or told why not. Trials for `tests.etl.trials`."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from etl.config import NormalizeConfig
+from etl.errors import DataError, UsageError
+from etl.images import Normalized, Reason, Reject, channel_sums, normalize_image
+from tests.etl.containers import containers
+from tests.etl.mutations import Mutation, mutate
+from tests.etl.pictures import pictures
+
+LONGEST_DETAIL = 200
+_LARGEST_FILE = 20_000
+_CONFIGS = tuple(
+    NormalizeConfig(height=height, width=width, fit=fit, color=color, format="raw", quality=95)
+    for height, width in ((16, 16), (40, 48), (60, 30))
+    for fit in ("crop", "exact")
+    for color in ("rgb", "gray")
+)
+
+
+@cache
+def _images() -> dict[str, bytes]:
+    """Whole images, by name."""
+    whole = (picture for picture in pictures().values() if picture.pixels is not None)
+    return {picture.name: picture.data for picture in whole if len(picture.data) <= _LARGEST_FILE}
+
+
+def image_mutation(number: int) -> Mutation:
+    return mutate(number, _images())
+
+
+def container_mutation(number: int) -> Mutation:
+    """Of one file of a container; its origin is CONTAINER/FILE."""
+    files = {f"{name}/{file}": data for name, each in containers().items() for file, data in each.files.items()}
+    return mutate(number, files)
+
+
+def try_image(number: int) -> str:
+    """'good' or the reason of the reject, the same each time."""
+    mutation, config = image_mutation(number), _CONFIGS[number % len(_CONFIGS)]
+    try:
+        result = normalize_image(mutation.data, config)
+        again = normalize_image(mutation.data, config)
+        assert result == again, "it becomes another image when it is normalised again"
+        return _checked(result, config)
+    except Exception as error:
+        error.add_note(str(mutation))
+        raise
+
+
+def _checked(result: Normalized | Reject, config: NormalizeConfig) -> str:
+    if isinstance(result, Reject):
+        assert isinstance(result.reason, Reason), f"{result.reason!r} is no reason"
+        assert result.detail.isprintable(), f"the detail {result.detail!r} is no line of text"
+        assert len(result.detail) <= LONGEST_DETAIL, f"its detail has {len(result.detail)} characters"
+        return str(result.reason.value)
+    pixels = np.frombuffer(result.encoded, np.uint8).reshape(config.height, config.width, config.channels)
+    assert channel_sums(pixels) == (result.sums, result.squares), "its sums are not those of its pixels"
+    return "good"
+
+
+def try_container(number: int) -> str:
+    """'good', or the name of the error that tells in one line what is wrong."""
+    mutation = container_mutation(number)
+    name, _, damaged = mutation.origin.partition("/")
+    container = containers()[name]
+    with tempfile.TemporaryDirectory() as folder:
+        for file, data in container.files.items():
+            (Path(folder) / file).write_bytes(mutation.data if file == damaged else data)
+        try:
+            container.read(Path(folder))
+        except (DataError, UsageError) as error:
+            assert str(error).isprintable(), f"{mutation}: {str(error)!r} is no line of text"
+            return type(error).__name__
+        except Exception as error:
+            error.add_note(str(mutation))
+            raise
+    return "good"
