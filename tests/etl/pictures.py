@@ -10,7 +10,7 @@ from functools import cache
 from tests.etl.pictures_bad import bad_pictures
 from tests.etl.pictures_base import Picture
 from tests.etl.pictures_bmp import bmp_pictures, pnm_pictures
-from tests.etl.pictures_gif import gif_pictures, webp_pictures
+from tests.etl.pictures_gif import gif_pictures, other_pictures, webp_pictures
 from tests.etl.pictures_jpeg import jpeg_pictures
 from tests.etl.pictures_png import png_pictures
 from tests.etl.pictures_tiff import tiff_pictures
@@ -29,6 +29,7 @@ def _of_a_format() -> Iterator[Picture]:
     yield from png_pictures()
     yield from gif_pictures()
     yield from webp_pictures()
+    yield from other_pictures()
     yield from bmp_pictures()
     yield from pnm_pictures()
     yield from tiff_pictures()

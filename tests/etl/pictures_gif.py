@@ -1,4 +1,4 @@
-"""GIF and WebP files of every kind. Of an animation the first frame is the picture.
+"""GIF and WebP files of every kind, and some of what else Pillow decodes. The first frame is the picture.
 
 Formats: GIF89a specification, sections 17 to 27 and appendix F; WebP container specification (RFC 9649).
 """
@@ -132,3 +132,14 @@ def webp_pictures() -> Iterator[Picture]:
     for height, width in ((1, 1), (1000, 7)):
         small = content(height, width)
         yield good(f"webp-{width}x{height}", save(small, "WEBP", lossless=True), small)
+
+
+def other_pictures() -> Iterator[Picture]:
+    """JPEG 2000 (ITU-T T.800, a JP2 file and a bare codestream) and AVIF: what Pillow decodes besides."""
+    pixels, alpha = content(), ramp()
+    yield good("jpeg2000", save(pixels, "JPEG2000"), pixels)
+    yield good("jpeg2000-codestream", save(pixels, "JPEG2000", no_jp2=True), pixels)
+    for name, subsampling in (("avif-444", "4:4:4"), ("avif-420", "4:2:0")):
+        yield good(name, save(pixels, "AVIF", quality=95, subsampling=subsampling), pixels, 2, 12)
+    translucent = save(np.dstack([pixels, alpha]), "AVIF", quality=95, subsampling="4:4:4")
+    yield good("avif-alpha", translucent, over_white(pixels, alpha), 3, 20)

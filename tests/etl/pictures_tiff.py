@@ -1,7 +1,7 @@
 """TIFF files of every kind, by Pillow and libtiff, and by hand where they cannot write them.
 
 Format: TIFF 6.0: header and IFD in section 2, baseline tags in 8, tiles in 15, extra samples in 18 (and the predictor
-in 14); BigTIFF is not among them. Samples of floating point or of 32 bits state no range, so no picture is right.
+in 14). Samples of floating point or of 32 bits state no range, so no picture is right.
 """
 
 import struct
@@ -137,6 +137,7 @@ def _by_pillow() -> Iterator[Picture]:
     for name in ("raw", "group3", "group4"):
         data = save_image(two, "TIFF", compression=name)
         yield good(f"tiff-1-{name}", data, bands(2) * np.uint8(255))
+    yield good("tiff-big", save(pixels, "TIFF", big_tiff=True), pixels)
     other = Image.fromarray(255 - pixels)
     for name, compression in (("tiff-pages", None), ("tiff-pages-lzw", "tiff_lzw")):
         data = save(pixels, "TIFF", save_all=True, append_images=[other], compression=compression)
