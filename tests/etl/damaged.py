@@ -40,6 +40,17 @@ def container_mutation(number: int) -> Mutation:
     return mutate(number, files)
 
 
+def try_picture(number: int) -> str:
+    """'good' or the reason of the reject, for a picture of the table; which it must be, tests of the table say."""
+    name, picture = list(pictures().items())[number]
+    config = _CONFIGS[number % len(_CONFIGS)]
+    try:
+        return _checked(normalize_image(picture.data, config), config)
+    except Exception as error:
+        error.add_note(name)
+        raise
+
+
 def try_image(number: int) -> str:
     """'good' or the reason of the reject, the same each time."""
     mutation, config = image_mutation(number), _CONFIGS[number % len(_CONFIGS)]

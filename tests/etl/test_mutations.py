@@ -8,8 +8,9 @@ import signal
 
 import pytest
 
-from tests.etl.damaged import container_mutation, image_mutation, try_container, try_image
-from tests.etl.trials import MOST_BYTES, MOST_SECONDS, Report, Trial, run_trials
+from tests.etl.damaged import container_mutation, image_mutation, try_container, try_image, try_picture
+from tests.etl.pictures import pictures
+from tests.etl.trials import MOST_ALLOCATED_BYTES, MOST_BYTES, MOST_SECONDS, Report, Trial, run_trials
 
 SAMPLE, ALL = 400, 10_000
 
@@ -28,6 +29,12 @@ by_trial = pytest.mark.parametrize(
 @by_trial
 def test_a_sample_of_damaged_files(trial: Trial) -> None:
     check(run_trials(trial, 0, SAMPLE), SAMPLE)
+
+
+def test_pictures_take_little_time_and_room_and_say_nothing() -> None:
+    report = run_trials(try_picture, 0, len(pictures()))
+    assert report.faults == []
+    assert report.outcomes.total() == len(pictures())
 
 
 @pytest.mark.chaos
@@ -61,17 +68,28 @@ def chatter(number: int) -> str:
     return "good"
 
 
+def grow(number: int) -> str:
+    return "good" if number != 3 else f"{len(bytearray(MOST_ALLOCATED_BYTES))}"
+
+
 def fail(number: int) -> str:
     return "good" if number != 3 else str(1 // 0)
 
 
 @pytest.mark.parametrize(
     ("trial", "fault"),
-    [(crash, "3: ended the process with status -11"), (chatter, "3: it printed 'premature end'"), (fail, "3: ZeroDiv")],
+    [
+        (crash, "3: ended the process with status -11"),
+        (chatter, "3: it printed 'premature end'"),
+        (grow, "3: MemoryError"),
+        (fail, "3: ZeroDivisionError"),
+    ],
 )
 def test_what_must_not_be_is_noticed(trial: Trial, fault: str) -> None:
-    (found,) = run_trials(trial, 0, 5).faults
-    assert found.startswith(fault)
+    report = run_trials(trial, 0, 5)
+    assert len(report.faults) == 1
+    assert report.faults[0].startswith(fault)
+    assert report.outcomes.total() == 5, "what comes after it was not tried"
 
 
 def linger(number: int) -> str:

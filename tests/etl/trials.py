@@ -9,6 +9,7 @@ whatever must not be.
 import importlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ _REPOSITORY = Path(__file__).parents[2]
 
 MOST_SECONDS = 10.0
 MOST_BYTES = 1 << 30
+MOST_ALLOCATED_BYTES = 2 * MOST_BYTES  # where a process that grows ends, and not the machine
+MOST_CRASHES = 20
 
 Trial = Callable[[int], str]
 
@@ -59,7 +62,28 @@ class Report:
 
 
 def run_trials(trial: Trial, first: int, count: int, timeout_s: float = 300) -> Report:
-    """Run the trials of these numbers, warnings shown; a crash, a hang and what is printed are faults like others."""
+    """Run the trials of these numbers, warnings shown; a crash, a hang and what is printed are faults like others.
+
+    After a crash or a hang the next process goes on with the next number, up to `MOST_CRASHES` times.
+    """
+    report, end = Report(), first + count
+    for _ in range(MOST_CRASHES):
+        lines, fault = _run_child(trial, first, end - first, timeout_s)
+        for line in lines:
+            if "outcome" in line:
+                report.add(line)
+            else:
+                first = line["begun"]
+        if not fault:
+            return report
+        report.faults.append(f"{first}: {fault}")
+        report.outcomes["fault"] += 1
+        first += 1
+    return report
+
+
+def _run_child(trial: Trial, first: int, count: int, timeout_s: float) -> tuple[list[dict[str, Any]], str]:
+    """The lines that a process of its own told, and how it ended if that was too early."""
     name = f"{trial.__module__}:{trial.__qualname__}"
     words = [sys.executable, "-W", "always", "-m", "tests.etl.trials", name, str(first), str(count)]
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as errors:
@@ -72,16 +96,9 @@ def run_trials(trial: Trial, first: int, count: int, timeout_s: float = 300) -> 
             how = f"does not end in {timeout_s:g} s"
         told.seek(0)
         errors.seek(0)
-        lines, last_words = told.read().decode().splitlines(), errors.read().decode(errors="replace")[-2000:]
-    report, begun = Report(), None
-    for line in map(json.loads, lines):
-        if "begun" in line:
-            begun = line["begun"]
-        else:
-            report.add(line)
-    if child.returncode:
-        report.faults.append(f"{begun}: {how}; {last_words}")
-    return report
+        lines = [json.loads(line) for line in told.read().splitlines()]
+        last_words = errors.read().decode(errors="replace")[-2000:]
+    return lines, f"{how}; {last_words}" if child.returncode else ""
 
 
 def tell_trials(trial: Trial, first: int, count: int) -> None:
@@ -119,5 +136,6 @@ def _peak_bytes() -> int:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_ALLOCATED_BYTES, MOST_ALLOCATED_BYTES))
     module, _, function = sys.argv[1].partition(":")
     tell_trials(getattr(importlib.import_module(module), function), int(sys.argv[2]), int(sys.argv[3]))
