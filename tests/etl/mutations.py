@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.etl.pictures_jpeg import segments
-from tests.etl.pictures_png import SIGNATURE, chunks
+from tests.etl.file_parts import file_parts
+from tests.etl.pictures_png import SIGNATURE
 
 _EXTREMES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _LONGEST_RUN = 64
@@ -156,26 +156,3 @@ _STEPS: tuple[Step, ...] = (
     borrow_part,
     damage_part,
 )
-
-
-def file_parts(data: bytes) -> list[bytes]:
-    """The parts a file consists of; joined they are the file. At least one, which may be empty.
-
-    Segments of JPEG, chunks of PNG and RIFF (WebP); of other files, TIFF's directory among them, pieces of 12 bytes.
-    """
-    if data.startswith(b"\xff\xd8"):
-        return segments(data)
-    if data.startswith(SIGNATURE):
-        return [SIGNATURE, *chunks(data)]
-    if data.startswith(b"RIFF"):
-        return _riff_chunks(data)
-    return [data[start : start + 12] for start in range(0, len(data), 12)] or [b""]
-
-
-def _riff_chunks(data: bytes) -> list[bytes]:
-    parts, position = [data[:12]], 12
-    while position < len(data):
-        size = int.from_bytes(data[position + 4 : position + 8], "little")
-        parts.append(data[position : position + 8 + size + size % 2])
-        position += 8 + size + size % 2
-    return parts

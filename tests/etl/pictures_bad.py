@@ -126,7 +126,9 @@ def _pngs() -> Iterator[Picture]:
     flipped[len(flipped) // 2] ^= 4
     yield bad("png-flipped-bit", SIGNATURE + plain[0] + bytes(flipped) + plain[2], "broken")
     for name, width, height in (("width", 0, HEIGHT), ("height", WIDTH, 0)):
-        yield bad(f"png-zero-{name}", SIGNATURE + header(width, height, 8, RGB) + plain[1] + plain[2], "broken")
+        yield bad(
+            f"png-zero-{name}", SIGNATURE + header(width, height, 8, RGB) + plain[1] + plain[2], "broken", "too-small"
+        )
     few = chunk(b"IDAT", zlib.compress(b"\0" * 600))
     yield bad("png-rows-missing", SIGNATURE + plain[0] + few + plain[2], "truncated", "broken")
     garbage = chunk(b"IDAT", b"what is no deflate stream")
@@ -143,23 +145,23 @@ def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
     plain = gif([gif_frame(small)], palette(64))
     descriptor = plain.index(b",", 13 + 3 * 64)
     no_width = plain[: descriptor + 5] + b"\0\0" + plain[descriptor + 7 :]
-    yield bad("gif-zero-width", no_width, "broken")
+    yield bad("gif-zero-width", no_width, "broken", "too-small")
     codes = descriptor + 12  # behind the minimum code size and the length of the first block
     yield bad("gif-code-too-large", plain[: codes + 1] + b"\xf0" + plain[codes + 2 :], "broken")
     yield bad("gif-without-frame", gif([], palette(64)), "truncated", "broken")
     zero = struct.pack("<ii", 0, HEIGHT)
-    yield bad("bmp-zero-width", whole["bmp-24"][:18] + zero + whole["bmp-24"][26:], "broken")
+    yield bad("bmp-zero-width", whole["bmp-24"][:18] + zero + whole["bmp-24"][26:], "broken", "too-small")
     far = struct.pack("<I", 1 << 30)
     yield bad("bmp-far-pixels", whole["bmp-24"][:10] + far + whole["bmp-24"][14:], "truncated", "broken")
-    yield bad("tiff-zero-width", tiff(content(), {"photometric": 2, "width": 0}), "broken")
+    yield bad("tiff-zero-width", tiff(content(), {"photometric": 2, "width": 0}), "broken", "too-small")
     yield bad(
         "tiff-far-directory", whole["tiff-big-endian"][:4] + b"\x7f\xff\xff\xf0" + bytes(800), "truncated", "broken"
     )
     yield bad(
         "tiff-unknown-compression", tiff(content(), {"photometric": 2, "compression": 999}), "broken", "unsupported"
     )
-    yield bad("ppm-zero-width", b"P6 0 40 255\n", "broken")
-    yield bad("ppm-no-number", b"P6 wide 40 255\n" + bytes(100), "broken")
+    yield bad("ppm-zero-width", b"P6 0 40 255\n", "broken", "too-small")
+    yield bad("ppm-no-number", b"P6 wide 40 255\n" + bytes(100), "broken", "not-an-image")
 
 
 def _too_large() -> Iterator[Picture]:

@@ -1,7 +1,7 @@
-"""BMP files of every kind, and the plain PNM files that IDX sources become. By hand: Pillow writes few kinds of BMP.
+"""BMP files of every kind, and PNM files, which IDX sources become. By hand: Pillow writes few kinds of BMP.
 
 Formats: Microsoft, "Bitmap Storage" (BITMAPFILEHEADER, BITMAPCOREHEADER, BITMAPINFOHEADER, BITMAPV5HEADER, run-length
-encoding); pgm(5) and ppm(5) of Netpbm.
+encoding); pbm(5), pgm(5) and ppm(5) of Netpbm.
 """
 
 import struct
@@ -122,10 +122,23 @@ def _true_colors() -> Iterator[Picture]:
 
 
 def pnm_pictures() -> Iterator[Picture]:
-    """What `etl.sources` makes of IDX files."""
+    """What `etl.sources` makes of IDX files, and the other kinds of it."""
     pixels, gray = content(), gray_content().astype(np.uint8)
     size = f"{WIDTH} {HEIGHT} 255\n".encode()
     yield good("pgm", b"P5 " + size + gray.tobytes(), gray)
     yield good("ppm", b"P6 " + size + pixels.tobytes(), pixels)
+    commented = b"P6\n# a comment\n48 40\n# and another\n255\n"
+    yield good("ppm-comments", commented + pixels.tobytes(), pixels)
+    deep = (gray.astype(np.uint16) * 257).astype(">u2")
+    yield good("pgm-16", b"P5 48 40 65535\n" + deep.tobytes(), gray, 1, 1)
+    few = gray_content(101)
+    scaled = np.round(few * 255 / 100).astype(np.uint8)
+    yield good("pgm-of-100-levels", b"P5 48 40 100\n" + few.astype(np.uint8).tobytes(), scaled, 1, 1)
+    text = " ".join(map(str, pixels.ravel().tolist())).encode()
+    yield good("ppm-text", b"P3 " + size + text, pixels)
+    black = bands(2)  # 1 is black
+    bits = np.packbits(black, axis=1).tobytes()
+    yield good("pbm", b"P4 48 40\n" + bits, (1 - black) * np.uint8(255))
+    yield good("ppm-trailing", b"P6 " + size + pixels.tobytes() + b"what somebody left here", pixels)
     one = content(1, 1)
     yield good("ppm-1x1", b"P6 1 1 255\n" + one.tobytes(), one)

@@ -105,6 +105,9 @@ def jpeg_pictures() -> Iterator[Picture]:
 def _usual() -> Iterator[Picture]:
     pixels, gray = content(), gray_content().astype(np.uint8)
     yield good("jpeg-gray", save(gray, "JPEG", quality=95), gray, MEAN, WORST)
+    factors = bytearray(save(gray, "JPEG", quality=95))  # of a single component they mean nothing: T.81, A.2.2
+    factors[factors.index(b"\xff\xc0") + 11] = 0x22
+    yield good("jpeg-gray-2x2", bytes(factors), gray, MEAN, WORST)
     for name, subsampling in (("444", 0), ("422", 1), ("420", 2)):
         data = save(pixels, "JPEG", quality=95, subsampling=subsampling)
         yield good(f"jpeg-{name}", data, pixels, MEAN, WORST)

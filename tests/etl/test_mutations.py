@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from tests.etl.damaged import container_mutation, image_mutation, try_container, try_image, try_picture
+from tests.etl.file_parts import file_parts
 from tests.etl.pictures import pictures
 from tests.etl.trials import MOST_ALLOCATED_BYTES, MOST_BYTES, MOST_SECONDS, Report, Trial, run_trials
 
@@ -55,6 +56,19 @@ def test_a_mutation_follows_from_its_number(mutation_of: type) -> None:
     before = [mutation_of(number) for number in range(100)]
     assert [mutation_of(number) for number in reversed(range(100))] == before[::-1]
     assert len({each.data for each in before}) > 90
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("jpeg-420", 8), ("png-animated", 8), ("gif-animated", 7), ("webp-animated", 5), ("tiff-lzw", 9), ("bmp-24", 9)],
+)
+def test_parts_are_those_of_the_format_and_joined_the_file(name: str, least: int) -> None:
+    data = pictures()[name].data
+    parts = file_parts(data)
+    assert b"".join(parts) == data
+    assert len(parts) >= least
+    for length in range(0, len(data), 5):
+        assert b"".join(file_parts(data[:length])) == data[:length]
 
 
 def crash(number: int) -> str:
