@@ -57,18 +57,22 @@ def try_image(number: int) -> str:
     """'good' or the reason of the reject; the same each time, whatever memory held before."""
     mutation, config = image_mutation(number), _CONFIGS[number % len(_CONFIGS)]
     try:
-        _fill_memory(0x55)
+        fill_memory(0x55)
         result = normalize_image(mutation.data, config)
-        _fill_memory(0xAA)
+        fill_memory(0xAA)
         again = normalize_image(mutation.data, config)
-        assert result == again, "it becomes another image each time: memory is read that nobody has written"
+        assert result == again, f"not the same each time: {_told(result)}, then {_told(again)}"
         return _checked(result, config)
     except Exception as error:
         error.add_note(str(mutation))
         raise
 
 
-def _fill_memory(value: int) -> None:
+def _told(result: Normalized | Reject) -> str:
+    return str(result) if isinstance(result, Reject) else f"an image with the sums {result.sums}"
+
+
+def fill_memory(value: int) -> None:
     """From now on memory that is allocated holds this byte, wherever nobody writes to it: mallopt(3), in glibc."""
     _LIBC.mallopt(_M_PERTURB, value)
 

@@ -31,9 +31,8 @@ from tests.etl.pictures_base import (
 )
 from tests.etl.pictures_png import orientation_exif
 
-SOI, EOI, SOS, APP1, APP2, APP14, COM = 0xD8, 0xD9, 0xDA, 0xE1, 0xE2, 0xEE, 0xFE
-FRAMES = (0xC0, 0xC1, 0xC2, 0xC3)
-SOF1, SOF3, DHT, DQT = 0xC1, 0xC3, 0xC4, 0xDB
+SOF0, SOF1, SOF2, SOF3 = FRAMES = (0xC0, 0xC1, 0xC2, 0xC3)
+DHT, SOS, DQT, APP0, APP1, APP2, APP14 = 0xC4, 0xDA, 0xDB, 0xE0, 0xE1, 0xE2, 0xEE
 
 FINE: dict[str, Any] = {"quality": 95, "subsampling": 0}
 MEAN, WORST = 1.2, 9  # grey levels that quality 95 may cost
@@ -137,7 +136,7 @@ def _color_spaces() -> Iterator[Picture]:
     yield good("jpeg-rgb", plain, pixels, MEAN, WORST)
     yield good("jpeg-rgb-by-names", without(plain, APP14), pixels, MEAN, WORST)
     yield good("jpeg-rgb-by-adobe", _renamed(plain), pixels, MEAN, WORST)
-    bare = without(coded, 0xE0)
+    bare = without(coded, APP0)
     yield good("jpeg-bare", bare, pixels, MEAN, WORST)
     yield good("jpeg-adobe-ycc", inserted(bare, _adobe(1)), pixels, MEAN, WORST)
 
@@ -147,7 +146,7 @@ def _renamed(data: bytes) -> bytes:
     renamed = []
     for each in segments(data):
         body = bytearray(each)
-        first, step = {FRAMES[0]: (10, 3), SOS: (5, 2)}.get(each[1], (0, 0))
+        first, step = {SOF0: (10, 3), SOS: (5, 2)}.get(each[1], (0, 0))
         for number in range(3 if first else 0):
             body[first + step * number] = number + 1
         renamed.append(bytes(body))

@@ -5,11 +5,14 @@ python -m tests.etl.trials tests.etl.damaged:try_image 1234 1
 
 import os
 import signal
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from tests.etl.damaged import container_mutation, image_mutation, try_container, try_image, try_picture
+from tests.etl.damaged import container_mutation, fill_memory, image_mutation, try_container, try_image, try_picture
 from tests.etl.file_parts import file_parts
+from tests.etl.mutations import Mutation
 from tests.etl.pictures import pictures
 from tests.etl.trials import MOST_ALLOCATED_BYTES, MOST_BYTES, MOST_SECONDS, Report, Trial, run_trials
 
@@ -52,7 +55,7 @@ def check(report: Report, trials: int) -> None:
 
 
 @pytest.mark.parametrize("mutation_of", [image_mutation, container_mutation])
-def test_a_mutation_follows_from_its_number(mutation_of: type) -> None:
+def test_a_mutation_follows_from_its_number(mutation_of: Callable[[int], Mutation]) -> None:
     before = [mutation_of(number) for number in range(100)]
     assert [mutation_of(number) for number in reversed(range(100))] == before[::-1]
     assert len({each.data for each in before}) > 90
@@ -86,6 +89,16 @@ def grow(number: int) -> str:
     return "good" if number != 3 else f"{len(bytearray(MOST_ALLOCATED_BYTES))}"
 
 
+def look_at_nothing(number: int) -> str:
+    """As a decoder that returns memory which it has not written."""
+    if number == 3:
+        fill_memory(0x55)
+        before = np.empty(5000, np.uint8)
+        fill_memory(0xAA)
+        assert np.array_equal(np.empty(5000, np.uint8), before)
+    return "good"
+
+
 def fail(number: int) -> str:
     return "good" if number != 3 else str(1 // 0)
 
@@ -96,6 +109,7 @@ def fail(number: int) -> str:
         (crash, "3: ended the process with status -11"),
         (chatter, "3: it printed 'premature end'"),
         (grow, "3: MemoryError"),
+        (look_at_nothing, "3: AssertionError"),
         (fail, "3: ZeroDivisionError"),
     ],
 )
