@@ -21,7 +21,28 @@ BIN = Path(sys.executable).parent
 
 DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-size", "32KB")
 
+NEED_HADOOP = {"hadoop", "cluster", "alone", "hdfs_root"}  # fixtures; others ask for these only with some parameters
+HADOOP_PARAMETERS = {"hadoop", "native", "libhdfs"}
+
 Finished = subprocess.CompletedProcess[str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which worker runs what: all that needs the one cluster is for the same one, for its tests exclude each other.
+
+    They begin, for they take half of the time. A file stays together otherwise, so that its own fixtures are made once;
+    the trainer's come first, for a long one at the end would leave the other worker idle.
+    """
+    items.sort(key=lambda item: (not needs_hadoop(item), "train" not in item.path.parts))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("hadoop" if needs_hadoop(item) else str(item.path)))
+
+
+def needs_hadoop(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    given = callspec.params.values() if callspec else ()
+    asked_for = any(isinstance(each, str) and each in HADOOP_PARAMETERS for each in given)
+    return asked_for or bool(NEED_HADOOP & set(getattr(item, "fixturenames", ())))
 
 
 def environment(**more: str) -> dict[str, str]:

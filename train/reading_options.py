@@ -102,4 +102,4 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
     decorated: Any = run
     for option in reversed((*_READING, *_CACHE)):
         decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return decorated
