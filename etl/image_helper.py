@@ -97,7 +97,7 @@ class ImageHelper:
         if status == -signal.SIGPROF:
             return Reject(Reason.TOO_SLOW, f"more than {seconds:g} s of processor time")
         if -status in _CRASHES:
-            return Reject(Reason.DECODER_CRASHED, signal.Signals(-status).name)
+            return Reject(Reason.CRASHED, signal.Signals(-status).name)
         return None
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -69,7 +69,7 @@ def _check_canvas(canvas: Size, config: NormalizeConfig) -> Reject | None:
     if canvas.height * canvas.width > config.limits.pixels:
         return Reject(Reason.TOO_MANY_PIXELS, f"{text}, at most {config.limits.pixels} pixels are allowed")
     if config.format == JPEG and max(canvas) > LARGEST_JPEG_SIDE:
-        return Reject(Reason.TOO_NARROW, f"{text}, sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
+        return Reject(Reason.BAD_ASPECT, f"{text}, sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
     return None
 
 

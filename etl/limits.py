@@ -57,7 +57,7 @@ class Limits:
         if short < self.least_side:
             return Reject(Reason.TOO_SMALL, f"{size}, sides of at least {self.least_side} are asked for")
         if long > self.aspect * short:
-            return Reject(Reason.TOO_NARROW, f"{size}, an aspect of at most {self.aspect:g} is allowed")
+            return Reject(Reason.BAD_ASPECT, f"{size}, an aspect of at most {self.aspect:g} is allowed")
         return None
 
     def to_json(self) -> dict[str, Any]:

@@ -17,11 +17,11 @@ class Reason(enum.StrEnum):
     TOO_MANY_PIXELS = "too-many-pixels"
     TOO_MANY_BYTES = "too-many-bytes"
     TOO_MANY_FRAMES = "too-many-frames"
-    TOO_NARROW = "too-narrow"
+    BAD_ASPECT = "bad-aspect"
     TOO_SMALL = "too-small"
     TOO_SLOW = "too-slow"
     OUT_OF_MEMORY = "out-of-memory"
-    DECODER_CRASHED = "decoder-crashed"
+    CRASHED = "crashed"
 
 
 @dataclass(frozen=True)

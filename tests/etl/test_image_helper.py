@@ -70,8 +70,8 @@ def test_what_passes_byte_for_byte_comes_back_so(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (signal.SIGSEGV, Reason.DECODER_CRASHED),
-        (signal.SIGABRT, Reason.DECODER_CRASHED),
+        (signal.SIGSEGV, Reason.CRASHED),
+        (signal.SIGABRT, Reason.CRASHED),
         (signal.SIGPROF, Reason.TOO_SLOW),
     ],
 )

@@ -237,7 +237,7 @@ def test_usual_limits_are_held_before_decoding() -> None:
     config = replace(RGB, limits=Limits(pixels=1000, size_bytes=3000, aspect=10, least_side=4))
     for shape, reason in (
         ((40, 26), Reason.TOO_MANY_PIXELS),
-        ((4, 41), Reason.TOO_NARROW),
+        ((4, 41), Reason.BAD_ASPECT),
         ((3, 20), Reason.TOO_SMALL),
         ((32, 31), Reason.TOO_MANY_BYTES),
     ):

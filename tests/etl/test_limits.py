@@ -17,8 +17,8 @@ SMALL = Limits(pixels=1000, size_bytes=500, frames=3, aspect=4, least_side=8)
         (7, 9, 1, Reason.TOO_SMALL),
         (9, 7, 1, Reason.TOO_SMALL),
         (32, 8, 1, None),
-        (33, 8, 1, Reason.TOO_NARROW),
-        (8, 33, 1, Reason.TOO_NARROW),
+        (33, 8, 1, Reason.BAD_ASPECT),
+        (8, 33, 1, Reason.BAD_ASPECT),
     ],
 )
 def test_a_header_is_held_against_the_limits(width: int, height: int, frames: int, reason: Reason | None) -> None:
