@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
@@ -33,14 +34,15 @@ _SIGNATURES = (
 _SHORT_SIGNATURES = ("bmp", PNM)  # so short that other files begin with them too
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 _ORIENTATION = 0x0112
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
 
 @dataclass(frozen=True)
 class Header:
     """``format`` is Pillow's name of it in lower case; ``width`` and ``height`` are of the first frame as stored.
 
-    ``orientation`` is EXIF's, 1 to 8: 1 where the stored pixels are upright. ``components`` are those of a JPEG, or of
-    a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile. ``bare`` says that a
+    ``orientation`` is EXIF's, 1 to 8: 1 where the stored pixels are upright. ``components`` are those of a JPEG with
+    a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile. ``bare`` says that a
     PNG carries nothing but its picture, a JPEG nothing before it. ``offset`` is where a JPEG's first scan or the plain
     pixels of a PNM file begin, else 0. ``is_plain``
     says that to decode it takes time and memory by the number of its pixels, and that no metadata is used: such are
@@ -76,7 +78,8 @@ def read_header(data: bytes) -> Header | Reject:
         return chunks
     if found == "webp" and len(data) < int.from_bytes(data[4:8], "little") + 8:
         return Reject(Reason.TRUNCATED, f"{len(data)} bytes, {int.from_bytes(data[4:8], 'little') + 8} were promised")
-    header = _read_by_pillow(data, found)
+    exif = chunks.exif if chunks else b""
+    header = _read_by_pillow(data, found, exif)
     if chunks is None or isinstance(header, Reject):
         return header
     is_plain = chunks.bare and chunks.components > 0
@@ -112,7 +115,7 @@ def reject_for(error: Exception) -> Reject:
     """What a decoder's exception means. Raises MemoryError again: that is for who has set a limit."""
     if isinstance(error, MemoryError):
         raise error
-    text = str(error) or type(error).__name__
+    text = _ADDRESS.sub("", str(error)) or type(error).__name__
     truncated = isinstance(error, EOFError) or "truncated" in text.lower() or "Premature end of JPEG file" in text
     return Reject(Reason.TRUNCATED if truncated else Reason.BROKEN, text)
 
@@ -127,7 +130,7 @@ def _read_jpeg(data: bytes) -> Header | Reject:
         found.width,
         found.height,
         orientation=orientation,
-        components=found.components,
+        components=0 if found.lossless else found.components,
         profile=found.profile,
         bare=found.bare,
         offset=found.scan,
@@ -135,10 +138,12 @@ def _read_jpeg(data: bytes) -> Header | Reject:
     )
 
 
-def _read_by_pillow(data: bytes, format: str) -> Header | Reject:
+def _read_by_pillow(data: bytes, format: str, exif: bytes) -> Header | Reject:
     try:
         with opened(data, format) as image:
-            orientation = 1 if format == TIFF else _orientation(image.getexif)  # Pillow turns a TIFF by itself
+            # Pillow turns a TIFF by itself, and to look for EXIF decodes the whole of a PNG
+            read = partial(_load_exif, exif) if format == PNG else image.getexif
+            orientation = 1 if format == TIFF else _orientation(read)
             return Header(format, *image.size, _count_frames(image), orientation)
     except UnidentifiedImageError:
         detail = f"starts with {data[:8].hex()}, but is no {format}"
@@ -166,7 +171,9 @@ def _load_exif(segment: bytes) -> Image.Exif:
 def _orientation(read: Callable[[], Image.Exif]) -> int:
     """As EXIF says, or 1: a picture is worth more than what is said of it, and so is looked at with broken EXIF too."""
     try:
-        value = read().get(_ORIENTATION)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = read().get(_ORIENTATION)
     except Exception as error:
         reject_for(error)
         return 1

@@ -9,6 +9,7 @@ SIGNATURE = b"\xff\xd8\xff"
 _STANDALONE = {0x01, *range(0xD0, 0xD9)}  # TEM, RST0 to RST7, SOI: no length follows
 _EOI, _SOS, _COMMENT, _APP0, _APP1, _APP2, _APP14 = 0xD9, 0xDA, 0xFE, 0xE0, 0xE1, 0xE2, 0xEE
 _SEQUENTIAL = {0xC0, 0xC1}  # Huffman-coded, in one pass
+_LOSSLESS = {0xC3, 0xC7, 0xCB, 0xCF}
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the others are DHT, JPG, DAC
 _EXIF, _PROFILE = b"Exif\0\0", b"ICC_PROFILE\0"
 _JFIF_BYTES = 14  # without a thumbnail
@@ -18,6 +19,7 @@ _JFIF_BYTES = 14  # without a thumbnail
 class JpegSegments:
     """``components`` by pixel, ``scan`` is where the first scan begins; without ``exif`` or ``profile`` they are empty.
 
+    ``lossless`` says that there is no DCT in it, and so no smaller picture than the whole.
     ``sequential`` says that libjpeg needs one pass, and no more memory than for a few rows.
     ``bare`` says that nothing but what the picture needs stands before it: no metadata, no profile, no comment.
     """
@@ -28,6 +30,7 @@ class JpegSegments:
     precision: int = 0
     scan: int = 0
     sequential: bool = False
+    lossless: bool = False
     exif: bytes = b""
     profiles: dict[int, bytes] = field(default_factory=dict)
     bare: bool = True
@@ -40,6 +43,7 @@ class JpegSegments:
         """What a segment tells."""
         if marker in _FRAMES and len(body) >= 6 and not self.components:
             self.precision, self.components, self.sequential = body[0], body[5], marker in _SEQUENTIAL
+            self.lossless = marker in _LOSSLESS
             self.height, self.width = int.from_bytes(body[1:3]), int.from_bytes(body[3:5])
         elif marker == _APP1 and body.startswith(_EXIF):
             self.exif = self.exif or body

@@ -22,7 +22,7 @@ class Limits:
     pixels: int = 100_000_000
     size_bytes: int = 256_000_000
     frames: int = 10_000
-    aspect: float = 100.0
+    aspect: float = 200.0
     least_side: int = 1
     seconds: float = 10.0
     memory_bytes: int = 800_000_000

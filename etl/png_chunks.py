@@ -20,16 +20,17 @@ _COMPONENTS = {0: 1, 2: 3}  # of colour types without palette and alpha
 class PngChunks:
     """``components`` by pixel, 0 where they are not 8 bits of gray or of red, green and blue.
 
-    ``bare`` says that the file carries nothing but the picture.
+    ``bare`` says that the file carries nothing but the picture; without ``exif`` that is empty.
     """
 
     components: int
     bare: bool
+    exif: bytes
 
 
 def read_chunks(data: bytes) -> PngChunks | Reject:
     """Walk the chunks to IEND and check the CRC of the critical ones."""
-    view, position, bare, components = memoryview(data), len(SIGNATURE), True, 0
+    view, position, bare, components, exif = memoryview(data), len(SIGNATURE), True, 0, b""
     while True:
         length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
         end = position + _FRAMING_BYTES + length
@@ -39,7 +40,9 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
             return Reject(Reason.BROKEN, f"wrong CRC of the chunk {kind!r} at offset {position}")
         if kind == b"IHDR" and length >= 10 and data[position + 16] == 8:
             components = _COMPONENTS.get(data[position + 17], 0)
+        if kind == b"eXIf":
+            exif = bytes(view[position + 8 : end - 4])
         bare = bare and kind in _HARMLESS
         if kind == b"IEND":
-            return PngChunks(components, bare and end == len(data))
+            return PngChunks(components, bare and end == len(data), exif)
         position = end
