@@ -10,6 +10,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+from etl.errors import end_process
 from etl.example import parse
 from etl.manifest import Manifest
 from etl.storage import open_place
@@ -45,3 +46,4 @@ def main(slices: str, folder: str, most: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process(0)

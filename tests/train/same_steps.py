@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from etl.errors import end_process
 from etl.storage import open_place
 from train.drawing import RecordBatch
 from train.loop import compile_steps, prepare, train_epoch
@@ -99,8 +100,10 @@ def main(root: str, out: str, name: str) -> None:
     assert session.steps.number >= 20
     place = open_place(out).make_folder()
     np.savez(f"{place.path}/{name}-{strategy.size}-{strategy.rank}.npz", *[v.numpy() for v in session.model.variables])
+    strategy.leave()
 
 
 if __name__ == "__main__":
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     main(*sys.argv[1:])
+    end_process(0)
