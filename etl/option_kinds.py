@@ -76,19 +76,26 @@ class Option:
         return self.flag.lstrip("-").replace("-", "_")
 
 
-class _Text(click.ParamType[str]):
-    """An option's value: checked by its ``parse``, handed on as the text it was, for that is what a child is given."""
+class Parsed(click.ParamType[Any]):
+    """An option's value, what ``parse`` makes of its text; a ValueError there is wrong use."""
 
     name = "text"
 
     def __init__(self, parse: Callable[[str], Any]) -> None:
         self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            self._parse(str(value))
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class _Text(Parsed):
+    """An option's value: checked by its ``parse``, handed on as the text it was, for that is what a child is given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        super().convert(value, param, ctx)
         return str(value)
 
 

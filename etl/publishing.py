@@ -79,12 +79,13 @@ def _attempt(final: Place, attempts: Place) -> Iterator[tuple[Place, OutputFile]
         final.parent.make_folder()  # only now: who was replaced makes no folder again
         yield attempt, OutputFile(final, stream)
     except BaseException as error:
+        was_deleted = isinstance(error, FileNotFoundError) and not attempt.exists()  # its folder may go a moment later
         with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
             if stream is not None:
                 stream.close()
         with suppress(OSError, EnvironmentFailure):
             attempt.delete()
-        if isinstance(error, FileNotFoundError) and not attempts.exists():
+        if was_deleted:
             raise EnvironmentFailure(f"{final} was not written: another run has taken this stage over") from None
         if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
             error.filename = str(final)  # pyarrow does not say where

@@ -100,6 +100,13 @@ def contents(folder: Path, *left_out: str) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+def flip_bit(path: Path, position: int) -> None:
+    """The last bit of the byte at ``position``, from the end where that is negative, is another one from now on."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The 1,797 digits as PNG files in a folder per class."""

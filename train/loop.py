@@ -32,7 +32,7 @@ from train.runs import RESULT_FORMAT, Dataset, choose_run, find_dataset
 from train.schedule import Schedule
 from train.settings import Settings
 from train.steps import Steps
-from train.strategies import Horovod, Strategy, average_state, telling_lost_peers, weights_digest
+from train.strategies import Horovod, Strategy, average_state, root_first, telling_lost_peers, weights_digest
 
 Metrics = dict[str, float]
 FIRST_EPOCH = 1
@@ -108,10 +108,9 @@ def prepare(settings: Settings, strategy: Strategy) -> Session:
 
 def open_session(settings: Settings, strategy: Strategy, dataset: Dataset, run: str) -> Session:
     """The session of the run at the URI ``run``, with every split's reader and the model at its first weights."""
-    # rank 0 first, so that what is wrong with the files is told once
-    strategy.from_root(lambda: require_readers(open_readers(dataset, choose_slices(dataset, settings.group), settings)))
-    manifest = choose_slices(dataset, settings.group)
+    manifest = root_first(strategy, lambda: choose_slices(dataset, settings.group))
     readers = open_readers(dataset, manifest, settings)
+    strategy.from_root(lambda: require_readers(readers))
     steps = Steps(readers["train"].total, strategy.size, settings.batch, settings.drop_last)
     warmup_steps = round(settings.warmup_epochs * steps.number)
     schedule = Schedule(settings.lr, strategy.size, warmup_steps, settings.epochs * steps.number, settings.decay)

@@ -89,6 +89,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
     ``remedy`` says how to go on after an interrupt.
     """
     rank = os.environ.get("HOROVOD_RANK")
+    tells = rank in (None, "0")  # what all ranks have to tell
 
     def end_at_once(number: int, frame: FrameType | None) -> None:
         """End this rank on Ctrl-C or SIGTERM, here and now: an exception would have to find its way out of TensorFlow.
@@ -96,7 +97,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
         Nothing is lost: what is being written has no final name yet. One rank tells, or the one that runs alone.
         """
         del number, frame
-        if rank in (None, "0"):
+        if tells:
             os.write(sys.stderr.fileno(), f"ringslice: interrupted; {remedy}\n".encode())  # libhdfs moves it from 2
         os._exit(INTERRUPTED)
 
@@ -109,7 +110,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
             return invoke(command, name)
         except BaseException as error:
             raised.append(error)  # and with it its frames: to delete tf.data's iterators is to wait for their reading
-            if isinstance(error, RingsliceError) and rank not in (None, "0"):
+            if isinstance(error, RingsliceError) and not tells:
                 error.told = error.told or isinstance(error, UsageError)  # every rank is asked for the same
                 if error.told:
                     time.sleep(TELLING_S)

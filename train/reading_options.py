@@ -10,21 +10,9 @@ from typing import Any
 import click
 
 from etl.config import parse_bytes
+from etl.option_kinds import Parsed
 from train.cache import SliceCache
 from train.reading import SKIP, STOP, Reading
-
-
-class _Bytes(click.ParamType[int]):
-    """A number of bytes, such as 256MB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_bytes(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
 
 # How each rank reads: names are the fields of `Reading`. They decide nothing of what is learned but the order within an
 # epoch, which goes by the memory and the slices at once, and what --on-damage leaves out.
@@ -40,9 +28,10 @@ _READING = (
     click.option(
         "--reader-memory",
         "budget_bytes",
-        type=_Bytes(),
+        type=Parsed(parse_bytes),
         default="256MB",
         show_default=True,
+        metavar="SIZE",
         help="Memory of a rank for what is read ahead.",
     ),
     click.option(
@@ -80,7 +69,12 @@ _CACHE = (
         " other runs too, may share it.",
     ),
     click.option(
-        "--cache-size", type=_Bytes(), default="100GB", show_default=True, help="The most that --cache may hold."
+        "--cache-size",
+        type=Parsed(parse_bytes),
+        default="100GB",
+        show_default=True,
+        metavar="SIZE",
+        help="The most that --cache may hold.",
     ),
 )
 

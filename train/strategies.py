@@ -119,6 +119,13 @@ class Horovod:
         hvd.shutdown()
 
 
+def root_first(strategy: Strategy, make: Callable[[], T]) -> T:
+    """What ``make`` returns on each rank. Rank 0 goes first: where it fails there, every rank raises, and one tells."""
+    made: list[T] = []
+    strategy.from_root(lambda: made.append(make()))
+    return made[0] if made else make()
+
+
 def average_state(strategy: Strategy, variables: Sequence[Any]) -> None:
     """Set variables that differ by rank (batch norm's running statistics) to their mean over all ranks."""
     floating = [variable for variable in variables if np.issubdtype(np.dtype(variable.dtype), np.floating)]

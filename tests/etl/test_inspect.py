@@ -19,7 +19,7 @@ from etl.example import parse
 from etl.inspection import inspect_example, inspect_file, inspect_slice
 from etl.records import read_records
 from etl.slice_files import open_record_file
-from tests.conftest import TreeMaker, failed, ringslice, succeeded
+from tests.conftest import TreeMaker, failed, flip_bit, ringslice, succeeded
 from tests.inline import ingest_here, normalize_here, shard_here
 
 SLICE = "slices/default/train/train-00001-of-00002"
@@ -154,12 +154,6 @@ def test_only_its_own_record_is_read(raw_root: Path, tmp_path: Path) -> None:
         inspect_example(file, 2)
 
 
-def flip(root: Path, name: str, position: int) -> None:
-    data = bytearray((root / name).read_bytes())
-    data[position] ^= 1
-    (root / name).write_bytes(bytes(data))
-
-
 def cut(root: Path, name: str, size: int) -> None:
     (root / name).write_bytes((root / name).read_bytes()[:size])
 
@@ -173,8 +167,8 @@ def swap(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        (lambda root: flip(root, f"{SLICE}.tfrecord", 3), "wrong CRC of the length at offset 0"),
-        (lambda root: flip(root, f"{SLICE}.tfrecord", 40), "wrong CRC of the data at offset 0"),
+        (lambda root: flip_bit(root / f"{SLICE}.tfrecord", 3), "wrong CRC of the length at offset 0"),
+        (lambda root: flip_bit(root / f"{SLICE}.tfrecord", 40), "wrong CRC of the data at offset 0"),
         (lambda root: cut(root, f"{SLICE}.tfrecord", 30), "ends within the record at offset 0"),
         (lambda root: cut(root, f"{SLICE}.tfrecord", 0), "has no record 0 at offset 0"),
         (lambda root: (root / f"{SLICE}.idx").write_text("0 5 7\n"), "is no index"),
@@ -182,7 +176,7 @@ def swap(root: Path) -> None:
         (lambda root: (root / f"{SLICE}.idx").unlink(), r"\.idx is missing"),
         (lambda root: (root / f"{SLICE}.tfrecord").unlink(), r"\.tfrecord is missing"),
         (swap, "that examples.parquet tells of"),
-        (lambda root: flip(root, "slices/default/manifest.json", 1500), "edited or damaged"),
+        (lambda root: flip_bit(root / "slices/default/manifest.json", 1500), "edited or damaged"),
     ],
 )
 def test_damage_is_told_with_a_remedy(damage: Damage, line: str, raw_root: Path, tmp_path: Path) -> None:
@@ -196,7 +190,7 @@ def test_damage_is_told_with_a_remedy(damage: Damage, line: str, raw_root: Path,
 
 def test_a_slice_that_is_not_as_written_is_told(raw_root: Path, tmp_path: Path) -> None:
     root = shutil.copytree(raw_root, tmp_path / "root")
-    flip(root, f"{SLICE}.tfrecord", 100)
+    flip_bit(root / f"{SLICE}.tfrecord", 100)
     told = ringslice("inspect", root / SLICE, "--json")
     failed(told, 1, "is not as it was written (sha256); run: ringslice verify")
     assert json.loads(told.stdout)["as_written"] == {"sha256": False, "index": True}

@@ -29,7 +29,7 @@ from etl.report.thumbnails import SIDE, thumbnail
 from etl.report.verified import SHOWN_CONTENTS
 from etl.stages import slices_stage
 from etl.storage import open_place
-from tests.conftest import failed, ringslice, run, succeeded
+from tests.conftest import failed, flip_bit, ringslice, run, succeeded
 from tests.inline import ingest_here, normalize_here, shard_here
 
 REJECTS = {"truncated": 1, "not-an-image": 2, "empty": 1}
@@ -380,9 +380,7 @@ def test_an_image_too_large_is_not_decoded() -> None:
 def test_damaged_records_have_a_place_holder(mixed_root: Path, tmp_path: Path) -> None:
     root = shutil.copytree(mixed_root, tmp_path / "root")
     for path in (root / "slices/default/train").glob("*.tfrecord"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip_bit(path, path.stat().st_size // 2)
     assert page_of(root, tmp_path / "page.html").text.count("(damaged): nothing can be shown") in (1, 2)
 
 

@@ -15,7 +15,7 @@ from etl.stages import slices_stage
 from etl.storage import open_place
 from etl.verify import bucket_place, task_place
 from mapreduce.verify import Verify
-from tests.conftest import contents, copy_some, failed, ringslice, succeeded
+from tests.conftest import contents, copy_some, failed, flip_bit, ringslice, succeeded
 
 Damage = Callable[[Path], None]
 Things = set[tuple[str, str]]
@@ -66,12 +66,7 @@ def verify(root: Path, *words: str) -> tuple[Things, str]:
 
 
 def flip(name: str, position: int) -> Damage:
-    def damage(root: Path) -> None:
-        data = bytearray((root / name).read_bytes())
-        data[position] ^= 1
-        (root / name).write_bytes(bytes(data))
-
-    return damage
+    return lambda root: flip_bit(root / name, position)
 
 
 def remove(name: str) -> Damage:

@@ -13,7 +13,18 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import REPOSITORY, contents, environment, failed, horovodrun, ringslice, run, succeeded
+from tests.conftest import (
+    REPOSITORY,
+    contents,
+    copy_some,
+    environment,
+    failed,
+    flip_bit,
+    horovodrun,
+    ringslice,
+    run,
+    succeeded,
+)
 from tests.inline import shard_here
 
 SCRIPT = "tests/train/same_steps.py"
@@ -138,10 +149,7 @@ def test_wrong_use_of_the_trainer(
 
 
 def test_more_ranks_than_examples_is_told_once(digits: Path, tmp_path: Path) -> None:
-    source, root = tmp_path / "source", tmp_path / "root"
-    for label in "01":
-        (source / label).mkdir(parents=True)
-        shutil.copy(sorted((digits / label).iterdir())[0], source / label)
+    source, root = copy_some(digits, tmp_path / "source", "01", slice(1)), tmp_path / "root"
     words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")
     succeeded(ringslice("pipeline", source, root, *words))
     told = horovodrun(2, "train/main.py", "--data", root)
@@ -153,10 +161,7 @@ def test_more_ranks_than_examples_is_told_once(digits: Path, tmp_path: Path) -> 
 
 def test_a_damaged_slice_is_told_by_the_rank_that_reads_it(digits_root: Path, tmp_path: Path) -> None:
     shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
-    path = tmp_path / "root/slices/default/train/train-00005-of-00008.tfrecord"
-    data = bytearray(path.read_bytes())
-    data[5000] ^= 1
-    path.write_bytes(bytes(data))
+    flip_bit(tmp_path / "root/slices/default/train/train-00005-of-00008.tfrecord", 5000)
     told = horovodrun(2, "train/main.py", "--data", tmp_path / "root", "--model", "mlp")
     assert told.returncode != 0
     lines = [line for line in told.stderr.splitlines() if "is damaged at offset " in line]
