@@ -4,14 +4,13 @@ The source's list is held in memory, the packs' lists pass by one after the othe
 change is another than when it was packed or last compared.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl import tables
 from etl.errors import UsageError
@@ -19,7 +18,7 @@ from etl.live import Removed
 from etl.packs import content_sha256, pack_places
 from etl.progress import Progress, tell
 from etl.renewal import NO_IMAGE, Integers, RenewalPlan, plan_renewal
-from etl.sources import Source, SourceImage
+from etl.sources import Source
 from etl.stages import require
 from etl.storage import Place
 from etl.versions import Versions
@@ -77,6 +76,7 @@ class _Comparer:
     def __init__(self, source: Source, root: Place, marker: Row, versions: Versions) -> None:
         self._source, self._raw, self._marker, self._versions = source, root / "raw", marker, versions
         self._removed = Removed.read(root, marker)
+        self._keys = pa.array([image.key for image in source.images], pa.string())
         self.result = Comparison.with_nothing(0)
 
     def packs(self, progress: Progress) -> Iterator[tuple[str, Integers]]:
@@ -88,35 +88,44 @@ class _Comparer:
             require(rows.num_rows == pack["images"], f"{listed} has {rows.num_rows} rows, not {pack['images']}")
             live = self._removed.live(pack["name"], rows["key"])
             held = np.full(rows.num_rows, NO_IMAGE, dtype=np.int64)
+            found = pc.index_in(rows["key"], value_set=self._keys).fill_null(NO_IMAGE).to_numpy()
+            unsure = []
             for number, row in enumerate(rows.to_pylist()):
                 if live[number]:
-                    held[number] = self._find(pack["name"], row)
-                progress.update(done + number + 1)
+                    held[number] = self._look(row, found[number])
+                    if held[number] != NO_IMAGE and not self._is_known(pack["name"], held[number]):
+                        unsure.append((held[number], number, row["sha256"]))
+            self._read(unsure, held)
             done += rows.num_rows
+            progress.update(done)
             self.result.removed_keys[pack["name"]] = rows["key"].combine_chunks()
             yield pack["name"], held
 
-    def _find(self, pack: str, row: Row) -> int:
-        """The number of the image that a live row still holds, or `NO_IMAGE`; counted."""
-        images = self._source.images
+    def _look(self, row: Row, number: int) -> int:
+        """The number of the image that a live row holds as far as the source's list tells, or `NO_IMAGE`; counted."""
         self.result.known += 1
-        number = bisect_left(images, row["key"], key=attrgetter("key"))
-        if number == len(images) or images[number].key != row["key"]:
+        if number == NO_IMAGE:
             self.result.missing += 1
             return NO_IMAGE
-        if self._is_the_same(pack, row, number, images[number]):
+        image = self._source.images[number]
+        columns = tuple(row["columns"]) if row["columns"] is not None else None
+        ours = (image.label, image.split, image.size_bytes, image.columns)
+        if ours == (row["label"], row["split"], row["size"], columns):
             return number
         self.result.changed += 1
         return NO_IMAGE
 
-    def _is_the_same(self, pack: str, row: Row, number: int, image: SourceImage) -> bool:
-        columns = tuple(row["columns"]) if row["columns"] is not None else None
-        ours = (image.label, image.split, image.size_bytes, image.columns)
-        if ours != (row["label"], row["split"], row["size"], columns):
-            return False
-        if self._versions.same[number] and pack in self._versions.packs:
-            return True
-        if not self.result.read:
+    def _is_known(self, pack: str, number: int) -> bool:
+        return bool(self._versions.same[number]) and pack in self._versions.packs
+
+    def _read(self, unsure: list[tuple[int, int, bytes]], held: Integers) -> None:
+        """Read those of which only the content can tell, (number, row, SHA-256): no image in ``held`` if another."""
+        if unsure and not self.result.read:
             tell("ingest", "files were written again since they were packed; comparing their contents with the packs")
-        self.result.read += 1
-        return content_sha256(self._source.read(image)) == row["sha256"]
+        self.result.read += len(unsure)
+        unsure = sorted(unsure)
+        contents = self._source.read_all([self._source.images[number] for number, *_ in unsure])
+        for (_, row, sha256), data in zip(unsure, contents, strict=True):
+            if content_sha256(data) != sha256:
+                self.result.changed += 1
+                held[row] = NO_IMAGE

@@ -5,26 +5,29 @@ images go to new packs, and which rows of old packs hold no image any more stand
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from etl import tables
 from etl.claims import BusyError
 from etl.columns import join_columns, read_columns
 from etl.comparison import Comparison, compare
 from etl.generations import Generation, Renewal, fingerprint_of
 from etl.live import publish_removed
-from etl.packs import PACK_FOLDERS, PackPlan, TarWriter, content_sha256, pack_files, pack_places, plan_packs
-from etl.progress import Progress
-from etl.publishing import json_bytes, publishing, replace_bytes
-from etl.sources import Source, fingerprint, open_source
+from etl.packing import write_packs
+from etl.packs import PACK_FOLDERS, pack_files
+from etl.publishing import json_bytes, replace_bytes
+from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, ingest_summary
 from etl.versions import VERSIONS_FILE, Versions, are_known, versions_bytes
 
 Row = dict[str, Any]
+
+Pack = Callable[[list[SourceImage], int], list[Row]]
 
 SAME = Comparison.with_nothing(0)
 
@@ -40,9 +43,10 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     """
     stage, run = raw_stage(root), Run(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
-    source = open_source(source_place, values["split_folders"], parent.marker["classes"] if parent else ())
+    reading = _reading(values)
+    source = open_source(source_place, replace(reading, known=tuple(parent.marker["classes"]) if parent else ()))
     joined = _join(source, values["columns"])
-    config = {"pack_bytes": values["pack_size"], "split_folders": values["split_folders"]}
+    config = {"pack_bytes": values["pack_size"], **reading.to_json()}
     listing = fingerprint(source.images, source.classes, versions=True)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
@@ -57,7 +61,8 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed)
         done = stage.begin(identity, overwrite, listing, renewal=renewal) is State.DONE
         if not done:
-            marker = _write(stage, source, parent, found, identity)
+            pack = partial(write_packs, stage, source, pack_bytes=values["pack_size"], at_once=values["packs_at_once"])
+            marker = {"format": RAW_FORMAT, **identity, **_write(stage, source, parent, found, pack)}
             stage.commit(marker, run, _versions(source, listing, fingerprint_of(json_bytes(marker))))
         elif parent is not None and looked:
             _note_versions(stage, parent.fingerprint, _versions(source, listing, parent.fingerprint))
@@ -66,6 +71,18 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     summary = ingest_summary(stage, already_done=done)
     summary.facts |= joined
     return summary
+
+
+def _reading(values: Mapping[str, Any]) -> Reading:
+    """What the options say of how the source is to be read."""
+    listed = values["classes"]
+    return Reading(
+        split_folders=values["split_folders"],
+        image_column=values["image_column"],
+        label_column=values["label_column"],
+        split_column=values["split_column"],
+        classes=read_classes(open_place(listed)) if listed else None,
+    )
 
 
 def _join(source: Source, table: str | None) -> Row:
@@ -88,17 +105,15 @@ def _note_versions(stage: Stage, generation: str, versions: dict[str, bytes]) ->
                 replace_bytes(stage.folder / name, stage.attempts, data)
 
 
-def _write(stage: Stage, source: Source, parent: Generation | None, found: Comparison, identity: Row) -> Row:
-    """Write the packs of what is new, and the table of removed rows; returns the marker."""
+def _write(stage: Stage, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> Row:
+    """Write the packs of what is new, and the table of removed rows; returns what the marker says of them."""
     known = {pack["name"]: pack for pack in parent.marker["packs"]} if parent else {}
     kept = [known[pack.name] | {"removed": len(pack.removed)} for pack in found.plan.kept]
     first = parent.marker["next_pack"] if parent else 0
     images = [source.images[number] for number in found.plan.unpacked]
-    written = _write_packs(stage, source, list(plan_packs(images, identity["config"]["pack_bytes"], first)))
+    written = pack(images, first)
     removed = publish_removed(stage.folder, stage.attempts, found.removed_rows())
     return {
-        "format": RAW_FORMAT,
-        **identity,
         "parent": parent.fingerprint if parent else None,
         "kind": source.kind,
         "classes": source.classes,
@@ -120,37 +135,3 @@ def _counts(source: Source) -> Row:
         "by_class": [labels[label] for label in range(len(source.classes))],
         "by_split": {split: count for split, count in sorted(splits.items(), key=str) if split is not None},
     }
-
-
-def _write_packs(stage: Stage, source: Source, plans: list[PackPlan]) -> list[Row]:
-    packs = []
-    with Progress("ingest", sum(len(plan.images) for plan in plans), "images") as progress:
-        done = 0
-        for plan in plans:
-            _, listed = pack_places(stage.folder, plan.name)
-            if listed.exists():
-                packs.append(tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0})
-                done += len(plan.images)
-                progress.skip(done)
-                continue
-            packs.append(_write_pack(stage, source, plan, progress, done))
-            done += len(plan.images)
-    return packs
-
-
-def _write_pack(stage: Stage, source: Source, plan: PackPlan, progress: Progress, done: int) -> Row:
-    rows = []
-    tar_place, list_place = pack_places(stage.folder, plan.name)
-    with publishing(tar_place, stage.attempts) as output:
-        tar = TarWriter(output)
-        for count, image in enumerate(plan.images, start=1):
-            data = source.read(image)
-            offset = tar.add(image.key, data)
-            known = {"key": image.key, "label": image.label, "split": image.split, "columns": image.columns}
-            place = {"pack": plan.name, "offset": offset, "size": len(data), "sha256": content_sha256(data)}
-            rows.append(known | place)
-            progress.update(done + count)
-        tar.finish()
-    facts = {"name": plan.name, "images": len(rows), "bytes": output.size_bytes, "sha256": output.sha256}
-    listed = tables.write_table(list_place, stage.attempts, tables.table_of(tables.IMAGES, rows), facts)
-    return facts | {"list_sha256": listed.sha256, "removed": 0}

@@ -92,6 +92,30 @@ INGEST_OPTIONS = (
         parse=None,
     ),
     Option(
+        "--label-column",
+        "Where the label stands: a column of a list or of Parquet files, a field of an archive's .json files."
+        " Default: label.",
+        metavar="NAME",
+    ),
+    Option(
+        "--image-column",
+        "The column that holds a Parquet file's images, or a list's paths. Default: the only one that can.",
+        metavar="NAME",
+    ),
+    Option(
+        "--split-column",
+        "The column or field that names the split of each image (train, validation, test). Default: split, where there"
+        " is one.",
+        metavar="NAME",
+    ),
+    Option(
+        "--classes",
+        "A text file with the name of a class on each line: a label that is a number counts them from 0, one that is a"
+        " name is one of them. Default: the labels that the source has.",
+        metavar="FILE",
+    ),
+    Option("--packs-at-once", "How many packs are written at the same time.", positive, "4", metavar="N"),
+    Option(
         "--columns",
         "A CSV or Parquet table with a column 'key' (an image's path below SOURCE) and others, kept with each image.",
         metavar="TABLE",

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -24,6 +25,7 @@ class Progress:
         self.stage, self.total, self.unit = stage, total, unit
         self.quiet, self.ends = quiet, ends
         self._done = 0
+        self._lock = Lock()
         self._first = 0
         self._rich: RichProgress | None = None
 
@@ -49,6 +51,11 @@ class Progress:
         """``done`` things were there before this run began; they do not count for the rate."""
         self._first = done
         self.update(done)
+
+    def advance(self) -> None:
+        """One more thing is done; for several threads at once."""
+        with self._lock:
+            self.update(self._done + 1)
 
     def update(self, done: int, note: str = "") -> None:
         """``done`` things are done by now; ``note`` is shown instead of the rate."""

@@ -1,6 +1,7 @@
 """Whole stages in this process, for tests that run many: what `ringslice STAGE -r inline` does, without its start."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,12 @@ from mapreduce.stagejob import StageJob
 
 def ingest_here(source: Path, root: Path, *, overwrite: bool = False, **values: object) -> None:
     """Ingest with these option values, as text; errors come as they are raised."""
-    texts = {option.name: option.default for option in INGEST_OPTIONS} | values
-    ingest(open_place(str(source)), open_place(str(root)), parse_values(INGEST_OPTIONS, texts), overwrite)
+    ingest(open_place(str(source)), open_place(str(root)), ingest_values(**values), overwrite)
+
+
+def ingest_values(**values: object) -> dict[str, Any]:
+    """What the options of `ingest` give where these are said, as text, and nothing else."""
+    return parse_values(INGEST_OPTIONS, {option.name: option.default for option in INGEST_OPTIONS} | values)
 
 
 def run_here(job: type[StageJob], root: Path, *words: object) -> None:

@@ -17,9 +17,10 @@ from mapreduce.shard import Shard
 from tests.conftest import contents, copy_some
 from tests.etl.test_stages import as_a_process_that_is_gone
 from tests.faults import Fault, FaultError, FaultyFilesystem
+from tests.inline import ingest_values
 
 SAMPLE = 8
-VALUES = {"pack_size": 3000, "split_folders": False, "columns": None, "max_removed": 0.1}
+VALUES = ingest_values(pack_size="3000", packs_at_once="1")
 
 Run = Callable[[Path, Path], None]
 

@@ -15,8 +15,9 @@ from etl.ingest import ingest
 from etl.storage import open_place
 from etl.versions import VERSIONS_FILE
 from tests.conftest import TreeMaker, contents
+from tests.inline import ingest_values
 
-VALUES: dict[str, Any] = {"pack_size": 2000, "split_folders": False, "columns": None, "max_removed": 0.1}
+VALUES = ingest_values(pack_size="2000")
 
 
 def run(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from mapreduce.shard import Shard
 from tests.conftest import contents, failed, ringslice, succeeded
 from tests.etl.test_stages import as_a_process_that_is_gone
 from tests.faults import Fault, FaultError, FaultyFilesystem
+from tests.inline import ingest_values
 
 NIGHTS = 4
-VALUES: dict[str, Any] = {"pack_size": 3000, "split_folders": False, "columns": None, "max_removed": 1.0}
+VALUES = ingest_values(pack_size="3000", max_removed="1.0")
 
 
 def add_images(source: Path, night: int) -> None:

@@ -23,8 +23,9 @@ from etl.stages import raw_stage
 from etl.storage import Place, open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.test_ingest import write_idx
+from tests.inline import ingest_values
 
-VALUES: dict[str, Any] = {"pack_size": 2000, "split_folders": False, "columns": None, "max_removed": 0.1}
+VALUES = ingest_values(pack_size="2000")
 
 
 # Packs as a dictionary of name to the image of each row, of few numbers, so that images come twice and are gone.

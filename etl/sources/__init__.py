@@ -1,0 +1,9 @@
+"""Where raw images come from: folders, IDX files, archives, Parquet files, or a list of any files."""
+
+from etl.sources.base import Reading as Reading
+from etl.sources.base import Source as Source
+from etl.sources.base import SourceImage as SourceImage
+from etl.sources.base import fingerprint as fingerprint
+from etl.sources.base import read_classes as read_classes
+from etl.sources.folder import FolderSource as FolderSource
+from etl.sources.opening import open_source as open_source

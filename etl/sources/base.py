@@ -1,0 +1,164 @@
+"""What a source of raw images is: a list of its images, their classes, and their bytes when asked.
+
+Every source knows its images in a fixed order and by sizes before the bytes of one are read, so packs can be laid out.
+Classes that are known already keep their labels, even where no image is left of them; new ones come after them.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from etl.errors import UsageError
+from etl.storage import Place
+
+SPLITS_BY_WORD = {
+    "train": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
+
+Columns = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceImage:
+    """One image of a source, not read yet. ``version`` changes when its file is written again (its time of change).
+
+    ``columns`` are what is told of it beside label and split, (name, value) by name; None where nothing is.
+    ``position`` is where the source finds it: the number of one of its files, and an offset or a row in that.
+    """
+
+    key: str
+    label: int
+    split: str | None
+    size_bytes: int
+    version: int = 0
+    columns: Columns | None = None
+    position: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a source is to be read: what a user may say of it.
+
+    ``known`` are the classes that keep their labels; ``classes`` (where given) are all that there may be. The columns
+    are those of a list or a Parquet file, None where the source's own names tell.
+    """
+
+    split_folders: bool = False
+    image_column: str | None = None
+    label_column: str | None = None
+    split_column: str | None = None
+    classes: tuple[str, ...] | None = None
+    known: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """What of it decides the packs, for markers: nothing that is only known when the source is read again."""
+        told = ("split_folders", "image_column", "label_column", "split_column")
+        return {name: getattr(self, name) for name in told} | {"classes": self.classes and list(self.classes)}
+
+
+PLAIN = Reading()
+
+
+class Source(Protocol):
+    """What `etl.sources.open_source` gives. ``images`` are in the order in which they are read fastest."""
+
+    kind: str
+    classes: list[str]
+    images: list[SourceImage]
+    skipped: int
+    is_sequential: bool  # whether an image is reached only through those before it in its file
+
+    @property
+    def pixels(self) -> dict[str, int] | None:
+        """Height, width and channels that all images share, where the source states them."""
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        """The bytes of these image files, in their order; fastest where that is the order of ``self.images``.
+
+        May be called in several threads at once. Raises DataError where a file changed since it was listed.
+        """
+        ...
+
+
+def fingerprint(images: list[SourceImage], classes: list[str], versions: bool) -> str:
+    """SHA-256 of what the images are called, how labelled, how large, and of their columns (and their versions)."""
+    digest = hashlib.sha256(repr(classes).encode())
+    for image in images:
+        version = image.version if versions else 0
+        columns = image.columns or ""
+        told = f"{image.key}\0{image.label}\0{image.split}\0{image.size_bytes}\0{version}\0{columns}\n"
+        digest.update(told.encode())
+    return digest.hexdigest()
+
+
+def read_classes(place: Place) -> tuple[str, ...]:
+    """The names of classes in a text file, one on each line; their numbers are the labels 0, 1, ...
+
+    Raises UsageError where there is no such file, no name in it, or one twice.
+    """
+    if not place.exists():
+        raise UsageError(f"--classes {place}: no such file; give a text file with the name of a class on each line")
+    try:
+        names = [line.strip() for line in place.read_bytes().decode("utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--classes {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
+    if not names:
+        raise UsageError(f"--classes {place} has no name in it; give the name of a class on each line")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UsageError(f"--classes {place} has {twice[0]!r} more than once; leave one of them")
+    return tuple(names)
+
+
+def class_name(label: str, classes: Sequence[str] | None) -> str:
+    """The class that ``label`` names: itself, or where it is the number of one of ``classes``, that one."""
+    if classes is None or label in classes or not re.fullmatch(r"[0-9]{1,9}", label) or int(label) >= len(classes):
+        return label
+    return classes[int(label)]
+
+
+def all_classes(names: Iterable[str], reading: Reading, place: Place) -> list[str]:
+    """All classes: those that are known, then the new ones of ``names``, numbers by value and before words.
+
+    Raises UsageError for a name outside the classes that the user gave.
+    """
+    found = set(names)
+    if reading.classes is not None:
+        if unknown := sorted(found - set(reading.classes)):
+            raise UsageError(
+                f"{place} has the label {unknown[0]!r}, which is not one of the {len(reading.classes)} --classes;"
+                " add it there, or correct the label"
+            )
+        new = [name for name in reading.classes if name not in reading.known]
+    else:
+        new = sorted(found - set(reading.known), key=_by_number)
+    return [*reading.known, *new]
+
+
+def split_of(path: str) -> str | None:
+    """The split that a path below the source names: its one word that names a split, as in ``train-00000.parquet``."""
+    splits = {SPLITS_BY_WORD[word] for word in re.split(r"[^a-z]+", path.lower()) if word in SPLITS_BY_WORD}
+    return splits.pop() if len(splits) == 1 else None
+
+
+def refuse_twice(keys: Iterable[tuple[str, str]]) -> None:
+    """Raise UsageError where a key comes twice; with each key comes where it was found, for people."""
+    seen: dict[str, str] = {}
+    for key, where in keys:
+        if key in seen:
+            raise UsageError(f"the key {key} comes twice: in {seen[key]} and in {where}; leave one of them")
+        seen[key] = where
+
+
+def is_visible(path: str) -> bool:
+    return not any(part.startswith(".") for part in path.split("/"))
+
+
+def _by_number(name: str) -> tuple[bool, int, str]:
+    return (False, int(name), name) if re.fullmatch(r"[0-9]{1,18}", name) else (True, 0, name)

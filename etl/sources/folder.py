@@ -1,0 +1,93 @@
+"""A folder with a folder per class."""
+
+from collections.abc import Iterator, Sequence
+
+from pyarrow import fs
+
+from etl.errors import DataError, UsageError
+from etl.sources.base import PLAIN, SPLITS_BY_WORD, Reading, SourceImage, all_classes, is_visible
+from etl.storage import Place
+
+
+class FolderSource:
+    """A folder with a folder per class; an image's key is its path below the source.
+
+    With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
+    class's folder, are skipped and counted; every other file is taken for an image.
+    """
+
+    kind = "folder"
+    is_sequential = False
+    pixels = None
+
+    def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
+        self._place = place
+        self._split_folders = split_folders = reading.split_folders
+        files = list(walk(place, ()))
+        located = [(self._locate(info), info) for info in files]
+        found = [
+            (where, info)
+            for where, info in located
+            if where is not None and is_visible(where[2]) and info.type == fs.FileType.File
+        ]
+        self.skipped = len(files) - len(found)
+        if not found:
+            example = f"{place}/train/CLASS/IMAGE.jpg" if split_folders else f"{place}/CLASS/IMAGE.jpg"
+            raise UsageError(f"no images in {place}; expected files such as {example}")
+        names = sorted({name for (_, name, _), _ in found})
+        self._refuse_splits_as_classes(names)
+        self.classes = all_classes(names, reading, place)
+        labels = {name: label for label, name in enumerate(self.classes)}
+        self.images = sorted(
+            (
+                SourceImage(key, labels[name], split or None, info.size, info.mtime_ns)
+                for (split, name, key), info in found
+            ),
+            key=lambda image: image.key,
+        )
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        for image in images:
+            yield read_whole(self._place / image.key, image)
+
+    def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
+        """(split or '', class, key) of a file; None for one that lies in no class's folder."""
+        key = info.path[len(self._place.path.rstrip("/")) + 1 :]
+        folders = key.split("/")[:-1]
+        if not self._split_folders:
+            return ("", folders[0], key) if folders else None
+        if len(folders) < 2:
+            return None
+        if folders[0] not in SPLITS_BY_WORD:
+            if not is_visible(key):
+                return None
+            raise UsageError(
+                f"{self._place}/{folders[0]} names no split; with --split-folders the first level is one of"
+                f" {', '.join(SPLITS_BY_WORD)}"
+            )
+        return SPLITS_BY_WORD[folders[0]], folders[1], key
+
+    def _refuse_splits_as_classes(self, names: list[str]) -> None:
+        if not self._split_folders and len(names) > 1 and set(names) <= set(SPLITS_BY_WORD):
+            raise UsageError(
+                f"the folders of {self._place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
+            )
+
+
+def read_whole(place: Place, image: SourceImage) -> bytes:
+    """The bytes of an image that is a file of its own. Raises DataError where it is not as long as it was."""
+    data = place.read_bytes()
+    if len(data) != image.size_bytes:
+        raise DataError(f"{place} changed while it was read; run again when nobody writes there")
+    return data
+
+
+def walk(place: Place, above: tuple[str, ...]) -> Iterator[fs.FileInfo]:
+    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles."""
+    if place.real_path in above:
+        raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
+    for info in place.children():
+        if info.type == fs.FileType.Directory:
+            yield from walk(place / info.base_name, (*above, place.real_path))
+        else:
+            yield info

@@ -1,0 +1,98 @@
+"""IDX files in pairs of images and labels."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from etl.errors import DataError, UsageError
+from etl.sources.base import PLAIN, Reading, SourceImage, all_classes
+from etl.storage import Place
+
+IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
+_IDX_SPLITS = {"train": "train", "t10k": "test", "test": "test", "val": "validation", "validation": "validation"}
+_IDX_UBYTE = 0x08
+
+
+class IdxSource:
+    """IDX files in pairs of images and labels, plain or gzip, each pair with a split of its own (train, t10k).
+
+    Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic number, sizes, then uint8 values). Images become PGM or
+    PPM files: a short header and the pixels as they are. A class's name is its label's number.
+    """
+
+    kind = "idx"
+    is_sequential = False
+
+    def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
+        names = [info.base_name for info in place.children()]
+        matches = [match for name in names if (match := IDX_IMAGES.fullmatch(name))]
+        self._pixels: dict[str, npt.NDArray[np.uint8]] = {}
+        labels: dict[str, npt.NDArray[np.uint8]] = {}
+        for match in matches:
+            label_name = match[0].replace("images", "labels").replace(f"idx{match['dimensions']}", "idx1")
+            if label_name not in names:
+                raise UsageError(f"{place / match[0]} has no labels beside it; expected {label_name}")
+            images, values = _read_idx(place / match[0]), _read_idx(place / label_name)
+            if images.ndim not in (3, 4) or values.ndim != 1 or len(images) != len(values):
+                raise DataError(
+                    f"{place / match[0]} has shape {images.shape}, its labels {values.shape};"
+                    " they do not belong together"
+                )
+            self._pixels[match["stem"]], labels[match["stem"]] = images, values
+        shapes = {images.shape[1:] for images in self._pixels.values()}
+        if len(shapes) != 1:
+            raise DataError(f"the IDX files of {place} hold images of different shapes: {sorted(shapes)}")
+        height, width, channels = (*shapes.pop(), 1)[:3]
+        self.pixels = {"height": height, "width": width, "channels": channels}
+        numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
+        if not numbers:
+            raise UsageError(f"no images in {place}; its IDX files are empty")
+        self.classes = all_classes(map(str, numbers), reading, place)
+        self.skipped = len(names) - 2 * len(matches)
+        ids = {number: self.classes.index(str(number)) for number in numbers}
+        self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        for image in images:
+            stem, _, name = image.key.rpartition("/")
+            yield self._file_header() + self._pixels[stem][int(name.split(".")[0])].tobytes()
+
+    def _list(self, labels: dict[str, npt.NDArray[np.uint8]], ids: dict[int, int]) -> Iterator[SourceImage]:
+        assert self.pixels is not None
+        suffix = "pgm" if self.pixels["channels"] == 1 else "ppm"
+        size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
+        for stem, values in labels.items():
+            # the version follows the pixels, for there is no file whose time of change could
+            version = zlib.crc32(self._pixels[stem].tobytes())
+            for position, value in enumerate(values):
+                yield SourceImage(
+                    f"{stem}/{position:05d}.{suffix}", ids[int(value)], _IDX_SPLITS.get(stem), size, version
+                )
+
+    def _file_header(self) -> bytes:
+        assert self.pixels is not None
+        magic = "P5" if self.pixels["channels"] == 1 else "P6"
+        return f"{magic} {self.pixels['width']} {self.pixels['height']} 255\n".encode()
+
+
+def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
+    data = place.read_bytes()
+    if place.path.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{place} is no whole gzip file: {error}") from None
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
+        raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
+    dimensions = data[3]
+    start = 4 + 4 * dimensions
+    shape = tuple(int(side) for side in np.frombuffer(data[4:start], dtype=">u4"))
+    if len(shape) != dimensions or len(data) - start != int(np.prod(shape, dtype=np.int64)):
+        raise DataError(
+            f"{place} is truncated or too long: its header promises the shape {shape}, {len(data) - start} bytes follow"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)

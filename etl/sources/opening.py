@@ -1,0 +1,73 @@
+"""Which kind of source a place is, by what it holds."""
+
+import re
+from collections.abc import Callable
+
+from pyarrow import fs
+
+from etl.errors import UsageError
+from etl.sources.archive import ARCHIVE_NAMES, ArchiveSource
+from etl.sources.base import PLAIN, Reading, Source, is_visible
+from etl.sources.folder import FolderSource, walk
+from etl.sources.idx import IDX_IMAGES, IdxSource
+from etl.sources.listed import LIST_NAMES, ListSource
+from etl.sources.parquet import PARQUET_NAMES, ParquetSource
+from etl.storage import Place
+
+OpenFiles = Callable[[Place, list[Place], Reading], Source]
+
+_KINDS: tuple[tuple[re.Pattern[str], OpenFiles], ...] = (
+    (ARCHIVE_NAMES, ArchiveSource),
+    (PARQUET_NAMES, ParquetSource),
+)
+_BESIDE = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")  # what describes data lies beside it
+
+
+def open_source(place: Place, reading: Reading = PLAIN) -> Source:
+    """The source in this folder or file, by what it holds.
+
+    A list (CSV or JSONL) is a file; archives and Parquet files are one file, or a folder that holds nothing else.
+
+    Raises UsageError where there is no such place or nothing in it that is a source.
+    """
+    info = place.info()
+    if info.type == fs.FileType.NotFound:
+        raise UsageError(
+            f"{place}: no such folder or file; give a folder of images, archives, Parquet files, or a list"
+        )
+    if info.type != fs.FileType.Directory:
+        return _open_file(place, reading)
+    if any(IDX_IMAGES.fullmatch(child.base_name) for child in place.children()):
+        return IdxSource(place, reading)
+    open_files, files = _large_files(place)
+    return open_files(place, files, reading) if open_files else FolderSource(place, reading)
+
+
+def _open_file(place: Place, reading: Reading) -> Source:
+    if LIST_NAMES.search(place.name):
+        return ListSource(place, reading)
+    if open_files := _kind_of(place.name):
+        return open_files(place.parent, [place], reading)
+    raise UsageError(
+        f"{place} is a file of no kind that is known here; give a folder, a list (.csv, .jsonl), an archive"
+        " (.tar, .tar.gz, .tar.zst), or a Parquet file (.parquet)"
+    )
+
+
+def _kind_of(name: str) -> OpenFiles | None:
+    return next((source for names, source in _KINDS if names.search(name)), None)
+
+
+def _large_files(place: Place) -> tuple[OpenFiles | None, list[Place]]:
+    """The archives or Parquet files below a folder that holds nothing else but small files that describe them."""
+    kind, found = None, []
+    for info in walk(place, ()):
+        path = info.path[len(place.path.rstrip("/")) + 1 :]
+        if not is_visible(path) or _BESIDE.search(info.base_name):
+            continue
+        here = _kind_of(info.base_name)
+        if here is None or here is not (kind or here):
+            return None, []
+        kind = here
+        found.append(Place(place.filesystem, info.path))
+    return kind, sorted(found, key=lambda file: file.path)

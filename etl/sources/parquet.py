@@ -1,0 +1,9 @@
+"""To come."""
+
+import re
+
+PARQUET_NAMES = re.compile(r"(?i).(parquet|pq)$")
+
+
+class ParquetSource:
+    pass
