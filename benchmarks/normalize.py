@@ -8,7 +8,8 @@ Photographs become JPEGs of quality 95, 256 pixels on the shorter side. Ours doe
 checks, sums of pixels, example, CRC, write, table of rows. The peers decode, resize and encode, in memory: Pillow
 (LANCZOS), OpenCV and img2dataset (INTER_AREA). The floor is what ours decodes, resizes and encodes with, alone.
 
-- photographs: 500 of about 500x400 pixels. - large: 40 of 12 megapixels, which ours and the floor decode at a fraction.
+- usual: 500 photographs of about 500x400 pixels.
+- large: 40 of 12 megapixels, which ours and the floor decode at a fraction.
 """
 
 import importlib.metadata
@@ -24,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import normalize_data
 from normalize_ways import WAYS
+from photographs import LARGE, USUAL, ingested, make_photographs
 
 HERE = Path(__file__).resolve().parent
 PEER, PEER_PYTHON = "img2dataset", HERE.parent / ".venvs" / "img2dataset" / "bin" / "python"
@@ -43,8 +44,8 @@ class Claim:
 
 
 CLAIMS = (
-    Claim("photographs", PEER, 1.2),
-    Claim("photographs", "floor", 0.85),
+    Claim("usual", PEER, 1.2),
+    Claim("usual", "floor", 0.85),
     Claim("large", PEER, 3.0),
 )
 
@@ -52,9 +53,9 @@ CLAIMS = (
 class Way:
     """A process that makes a pass over a dataset when it is told to."""
 
-    def __init__(self, name: str, root: Path, python: Path) -> None:
-        self.name, self.root = name, root
-        words = [python, HERE / "normalize_ways.py", name, root]
+    def __init__(self, name: str, root: Path, source: Path, python: Path) -> None:
+        self.name = name
+        words = [python, HERE / "normalize_ways.py", name, root, source]
         paths = {"PYTHONPATH": str(HERE.parent)}
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | paths
@@ -75,27 +76,27 @@ class Way:
 
 
 @contextmanager
-def running(names: Sequence[str], root: Path, peer: Path) -> Iterator[list[Way]]:
+def running(names: Sequence[str], root: Path, source: Path, peer: Path) -> Iterator[list[Way]]:
     """One process for each way, warmed up by a pass that is not counted."""
     with ExitStack() as stack:
         ways = []
         for name in names:
-            ways.append(Way(name, root, peer if name == PEER else Path(sys.executable)))
+            ways.append(Way(name, root, source, peer if name == PEER else Path(sys.executable)))
             stack.callback(ways[-1].end)
             ways[-1].measure()
         yield ways
 
 
-def measure(workload: str, names: Sequence[str], root: Path, repeats: int, peer: Path) -> dict[str, list[float]]:
+def measure(files: list[Path], names: Sequence[str], root: Path, repeats: int, peer: Path) -> dict[str, list[float]]:
     """Images per CPU-second of each round, by way; prints their medians with the least and the most."""
-    images = len(normalize_data.jpegs(root))
+    images = len(files)
     found: dict[str, list[float]] = {name: [] for name in names}
-    with running(names, root, peer) as ways:
+    with running(names, root, files[0].parent.parent, peer) as ways:
         for _ in range(repeats):
             for way in ways:
                 found[way.name].append(images / way.measure())
-    size = sum(map(len, normalize_data.jpegs(root))) / images / 1000
-    click.echo(f"\n{workload}: {images} of {size:,.0f} KB on average, {repeats} passes")
+    size = sum(path.stat().st_size for path in files) / images / 1000
+    click.echo(f"\n{files[0].parent.parent.name}: {images} of {size:,.0f} KB on average, {repeats} passes")
     click.echo(f"{'way':12} {'images/CPU-s':>12} {'least':>8} {'most':>8} {'ms/image':>9}")
     for name, rates in found.items():
         median = statistics.median(rates)
@@ -114,13 +115,13 @@ def tell_claims(workload: str, rates: dict[str, list[float]]) -> None:
 
 @click.command(help=__doc__, context_settings={"max_content_width": 120})
 @click.option("--folder", type=Path, help="Where the photographs go, and stay; default: a temporary one.")
-@click.option("--photographs", default=500, show_default=True, help="How many of about 500x400 pixels.")
-@click.option("--large", default=40, show_default=True, help="How many of 12 megapixels.")
+@click.option("--usual", default=USUAL, show_default=True, help="How many of about 500x400 pixels.")
+@click.option("--large", default=LARGE, show_default=True, help="How many of 12 megapixels.")
 @click.option("--repeats", default=5, show_default=True, help="Passes of each way, in turns.")
 @click.option("--way", "names", multiple=True, type=click.Choice(list(WAYS)), help="Only these; may be repeated.")
 @click.option("--peer-python", type=Path, default=PEER_PYTHON, help="The Python that has img2dataset.")
 def main(  # noqa: PLR0917
-    folder: Path | None, photographs: int, large: int, repeats: int, names: Sequence[str], peer_python: Path
+    folder: Path | None, usual: int, large: int, repeats: int, names: Sequence[str], peer_python: Path
 ) -> None:
     """See the module."""
     chosen = [name for name in WAYS if not names or name in names]
@@ -130,13 +131,10 @@ def main(  # noqa: PLR0917
     click.echo(f"Python {platform.python_version()}, {packages}; {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as temporary:
         place = (folder or Path(temporary)).absolute()
-        for workload, number, make in (
-            ("photographs", photographs, normalize_data.make_photographs),
-            ("large", large, normalize_data.make_large),
-        ):
-            if number:
-                root = make(place / f"{workload}-{number}", number)
-                tell_claims(workload, measure(workload, chosen, root, repeats, peer_python))
+        for workload, files in make_photographs(place, usual, large).items():
+            if files:
+                root = ingested(place / f"dataset-{workload}-{len(files)}", files)
+                tell_claims(workload, measure(files, chosen, root, repeats, peer_python))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """One way to normalise, in a process of its own: a pass over all photographs for each line of standard input.
 
-    python benchmarks/normalize_ways.py WAY ROOT
+    python benchmarks/normalize_ways.py WAY ROOT FOLDER
 
-Prints the processor time of each pass, in seconds. Imports what its way needs: peers have environments of their own.
+ROOT is a dataset that `ingest` has packed, FOLDER holds the same photographs as files. Prints the processor time of
+each pass, in seconds. Imports what its way needs: peers have environments of their own.
 """
 
 import io
@@ -20,7 +21,7 @@ Pass = Callable[[], None]
 Convert = Callable[[bytes], bytes]
 
 
-def ringslice(root: Path) -> Pass:
+def ringslice(root: Path, _: Path) -> Pass:
     """A whole part: read the pack, hash, check, decode, sums, example, CRC, write, and the table of rows."""
     from etl.config import NormalizeConfig
     from etl.image_helper import ImageHelper
@@ -41,7 +42,7 @@ def ringslice(root: Path) -> Pass:
     return run
 
 
-def floor(root: Path) -> Pass:
+def floor(_: Path, source: Path) -> Pass:
     """libjpeg-turbo's decoder and encoder, and the fastest antialiased resizer found, with nothing around them."""
     import simplejpeg
 
@@ -55,10 +56,10 @@ def floor(root: Path) -> Pass:
         pixels = simplejpeg.decode_jpeg(data, **(scaled if min(height, width) > SPARE * SIDE else {}))
         return simplejpeg.encode_jpeg(resize(pixels, size), QUALITY, colorsubsampling="420", fastdct=False)
 
-    return _each(root, convert)
+    return _each(source, convert)
 
 
-def opencv(root: Path) -> Pass:
+def opencv(_: Path, source: Path) -> Pass:
     """OpenCV alone."""
     import cv2
     import numpy as np
@@ -71,10 +72,10 @@ def opencv(root: Path) -> Pass:
         resized = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
         return cv2.imencode(".jpg", resized, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
 
-    return _each(root, convert)
+    return _each(source, convert)
 
 
-def pillow(root: Path) -> Pass:
+def pillow(_: Path, source: Path) -> Pass:
     """Pillow alone."""
     from PIL import Image
 
@@ -84,10 +85,10 @@ def pillow(root: Path) -> Pass:
         image.resize(_size(*image.size), Image.Resampling.LANCZOS).save(buffer, "JPEG", quality=QUALITY)
         return buffer.getvalue()
 
-    return _each(root, convert)
+    return _each(source, convert)
 
 
-def img2dataset(root: Path) -> Pass:
+def img2dataset(_: Path, source: Path) -> Pass:
     """img2dataset's Resizer as it is by default, but for the mode."""
     from img2dataset.resizer import Resizer
 
@@ -98,15 +99,15 @@ def img2dataset(root: Path) -> Pass:
         assert error is None, error
         return encoded
 
-    return _each(root, convert)
+    return _each(source, convert)
 
 
 def _size(width: int, height: int) -> tuple[int, int]:
     return round(width * SIDE / min(width, height)), round(height * SIDE / min(width, height))
 
 
-def _each(root: Path, convert: Convert) -> Pass:
-    photographs = [path.read_bytes() for path in sorted((root / "source").rglob("*.jpg"))]
+def _each(source: Path, convert: Convert) -> Pass:
+    photographs = [path.read_bytes() for path in sorted(source.rglob("*.jpg"))]
 
     def run() -> None:
         for data in photographs:
@@ -120,8 +121,8 @@ WAYS = {way.__name__: way for way in (ringslice, floor, opencv, pillow, img2data
 
 def main(arguments: Sequence[str]) -> None:
     """Serve `benchmarks/normalize.py`."""
-    name, root = arguments
-    run = WAYS[name](Path(root))
+    name, root, source = arguments
+    run = WAYS[name](Path(root), Path(source))
     for _ in sys.stdin:
         started = time.process_time()
         run()

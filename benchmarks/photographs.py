@@ -18,6 +18,11 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
+from etl.ingest import ingest
+from etl.option_kinds import parse_values
+from etl.options import INGEST_OPTIONS
+from etl.storage import open_place
+
 CLASSES = ("china", "flower")
 USUAL, LARGE = 500, 40
 # (width, height): the commonest of ImageNet, their mean about 500x400
@@ -38,7 +43,7 @@ class Kind:
 
 KINDS = {
     "usual": Kind("usual", 0, USUAL_SIZES, (75, 95), 16.0),
-    "large": Kind("large", 1, LARGE_SIZES, (88, 95), 5.0),
+    "large": Kind("large", 1, LARGE_SIZES, (75, 95), 4.0),
 }
 
 
@@ -49,6 +54,15 @@ def make_photographs(folder: Path, usual: int = USUAL, large: int = LARGE) -> di
         kind.name: [_keep(folder, photographs, kind, number) for number in range(count)]
         for kind, count in ((KINDS["usual"], usual), (KINDS["large"], large))
     }
+
+
+def ingested(root: Path, files: list[Path]) -> Path:
+    """A dataset of these photographs, in one pack; made where it is not there yet. ``files`` lie below one folder."""
+    if not (root / "raw" / "dataset.json").exists():
+        values = {option.name: option.default for option in INGEST_OPTIONS} | {"pack_size": "4GB"}
+        source = open_place(str(files[0].parent.parent))
+        ingest(source, open_place(str(root)), parse_values(INGEST_OPTIONS, values))
+    return root
 
 
 def _keep(folder: Path, photographs: list[Image.Image], kind: Kind, number: int) -> Path:
