@@ -11,29 +11,30 @@ from functools import partial
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl import jpeg_segments, png_chunks
+from etl.lengths import is_cut
 from etl.rejects import Reason, Reject
 
-JPEG, PNG, TIFF, PNM = "jpeg", "png", "tiff", "ppm"
+JPEG, PNG, GIF, TIFF, PNM = "jpeg", "png", "gif", "tiff", "ppm"
 MAYBE_PLAIN = (JPEG, PNG, PNM)  # whose headers are read in Python alone
-LEAST_HEADER_BYTES = 32  # no format's header is shorter and gives a picture of more than a few pixels
 
 _SIGNATURES = (
     (jpeg_segments.SIGNATURE, JPEG),
     (png_chunks.SIGNATURE, PNG),
-    (b"GIF87a", "gif"),
-    (b"GIF89a", "gif"),
+    (b"GIF87a", GIF),
+    (b"GIF89a", GIF),
     (b"II*\0", TIFF),
     (b"MM\0*", TIFF),
     (b"II+\0", TIFF),
     (b"MM\0+", TIFF),
     (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
     (b"\xff\x4f\xff\x51", "jpeg2000"),
-    (b"BM", "bmp"),
-    *((b"P%d" % kind, PNM) for kind in range(1, 7)),
 )
-_SHORT_SIGNATURES = ("bmp", PNM)  # so short that other files begin with them too
+_BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
+_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 _ORIENTATION = 0x0112
+# in what decoders say
+_TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
 
@@ -76,8 +77,6 @@ def read_header(data: bytes) -> Header | Reject:
     chunks = png_chunks.read_chunks(data) if found == PNG else None
     if isinstance(chunks, Reject):
         return chunks
-    if found == "webp" and len(data) < int.from_bytes(data[4:8], "little") + 8:
-        return Reject(Reason.TRUNCATED, f"{len(data)} bytes, {int.from_bytes(data[4:8], 'little') + 8} were promised")
     exif = chunks.exif if chunks else b""
     header = _read_by_pillow(data, found, exif)
     if chunks is None or isinstance(header, Reject):
@@ -92,6 +91,10 @@ def sniff(data: bytes) -> str | None:
         return "webp"
     if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
         return "avif"
+    if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
+        return "bmp"
+    if _PNM.match(data):
+        return PNM
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
 
 
@@ -111,13 +114,15 @@ def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
         Image.MAX_IMAGE_PIXELS = most
 
 
-def reject_for(error: Exception) -> Reject:
-    """What a decoder's exception means. Raises MemoryError again: that is for who has set a limit."""
+def reject_for(error: Exception, data: bytes, format: str) -> Reject:
+    """What a decoder's exception over a file means. Raises MemoryError again: that is for who has set a limit."""
     if isinstance(error, MemoryError):
         raise error
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
-    truncated = isinstance(error, EOFError) or "truncated" in text.lower() or "Premature end of JPEG file" in text
-    return Reject(Reason.TRUNCATED if truncated else Reason.BROKEN, text)
+    if isinstance(error, UnidentifiedImageError):
+        text = f"starts with {data[:8].hex()}, but is no {format}"
+    told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
+    return Reject(Reason.TRUNCATED if told or is_cut(data, format) else Reason.BROKEN, text)
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:
@@ -145,20 +150,17 @@ def _read_by_pillow(data: bytes, format: str, exif: bytes) -> Header | Reject:
             read = partial(_load_exif, exif) if format == PNG else image.getexif
             orientation = 1 if format == TIFF else _orientation(read)
             return Header(format, *image.size, _count_frames(image), orientation)
-    except UnidentifiedImageError:
-        detail = f"starts with {data[:8].hex()}, but is no {format}"
-        found = Reject(Reason.TRUNCATED if len(data) < LEAST_HEADER_BYTES else Reason.BROKEN, detail)
     except Exception as error:
-        found = reject_for(error)
-    return Reject(Reason.NOT_AN_IMAGE, found.detail) if format in _SHORT_SIGNATURES else found
+        return reject_for(error, data, format)
 
 
 def _count_frames(image: ImageFile.ImageFile) -> int:
     """Those that can be told: one where damage lies behind the first, which is the one that is taken."""
     try:
         return getattr(image, "n_frames", 1)
-    except Exception as error:
-        reject_for(error)
+    except MemoryError:
+        raise
+    except Exception:  # whatever Pillow makes of it
         return 1
 
 
@@ -174,7 +176,8 @@ def _orientation(read: Callable[[], Image.Exif]) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = read().get(_ORIENTATION)
-    except Exception as error:
-        reject_for(error)
+    except MemoryError:
+        raise
+    except Exception:  # whatever Pillow makes of it
         return 1
     return int(value) if value is not None and value in range(1, 9) else 1
