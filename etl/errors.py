@@ -31,11 +31,17 @@ _REMEDIES = {
 class RingsliceError(Exception):
     """A failure that is told to the user in one line and ends the process with ``status``.
 
-    ``told`` is set where another process has told it already.
+    ``told`` is set where another process has told it already. What a terminal would obey and not show (names and texts
+    of damaged files may hold it) is escaped in the message, as Python does; line feeds stay, for some list what they
+    found in further lines.
     """
 
     status = 1
     told = False
+
+    def __init__(self, message: str) -> None:
+        shown = (each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in message)
+        super().__init__("".join(shown))
 
 
 class DataError(RingsliceError):

@@ -1,6 +1,7 @@
 """What an image file says of itself before a pixel is decoded; its type goes by content, never by a name."""
 
 import io
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ _ORIENTATION = 0x0112
 # in what decoders say
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody listens to goes to standard error
 
 
 @dataclass(frozen=True)
