@@ -13,7 +13,7 @@ import simplejpeg
 from PIL import Image
 
 from etl.geometry import Size
-from etl.headers import JPEG, PNM, Header, opened, reject_for
+from etl.headers import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
 from etl.jpeg_segments import without_profile
 from etl.profiles import to_srgb
 from etl.rejects import Reason, Reject
@@ -27,6 +27,7 @@ _SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
 _TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
 _HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
+_SILENTLY_TAKEN = {WEBP: 16, AVIF: 12, JPEG_2000: 20}  # bytes for each pixel, as measured
 _BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture has not been looked at then
 
 
@@ -68,10 +69,17 @@ def decode(data: bytes, header: Header, want: Want) -> Decoded | Reject:
         else:
             pixels = _decode_by_pillow(data, header, want)
     except Exception as error:
-        return reject_for(error, data, header.format)
+        pixels = reject_for(error, data, header.format)
     if isinstance(pixels, Reject):
+        if pixels.reason == Reason.BROKEN:
+            _require_memory(header)
         return pixels
     return Decoded(_upright(pixels, header.orientation), header.format, header.width, header.height)
+
+
+def _require_memory(header: Header) -> None:
+    """Raises MemoryError where a picture may have failed for want of memory, of which its decoder says nothing."""
+    np.empty(header.width * header.height * _SILENTLY_TAKEN.get(header.format, 0), np.uint8)
 
 
 def _plain_pixels(data: bytes, header: Header, want: Want) -> Pixels | Reject:

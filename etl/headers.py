@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
-from etl import jpeg_segments, png_chunks
+from etl import jpeg_segments, png_chunks, webp_chunks
 from etl.lengths import is_cut
 from etl.rejects import Reason, Reject
 
-JPEG, PNG, GIF, TIFF, PNM = "jpeg", "png", "gif", "tiff", "ppm"
+JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
 MAYBE_PLAIN = (JPEG, PNG, PNM)  # whose headers are read in Python alone
 
 _SIGNATURES = (
@@ -27,8 +27,8 @@ _SIGNATURES = (
     (b"MM\0*", TIFF),
     (b"II+\0", TIFF),
     (b"MM\0+", TIFF),
-    (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
-    (b"\xff\x4f\xff\x51", "jpeg2000"),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", JPEG_2000),
+    (b"\xff\x4f\xff\x51", JPEG_2000),
 )
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
 _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
@@ -36,8 +36,10 @@ _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pg
 _ORIENTATION = 0x0112
 # in what decoders say
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
+_NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread a stack
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody listens to goes to standard error
 
 
@@ -77,6 +79,8 @@ def read_header(data: bytes) -> Header | Reject:
     if found == PNM and (plain := _PLAIN_PNM.match(data)):
         components = 1 if plain[1] == b"5" else 3
         return Header(PNM, int(plain[2]), int(plain[3]), components=components, offset=plain.end(), is_plain=True)
+    if found == WEBP:
+        return _read_webp(data)
     chunks = png_chunks.read_chunks(data) if found == PNG else None
     if isinstance(chunks, Reject):
         return chunks
@@ -91,9 +95,9 @@ def read_header(data: bytes) -> Header | Reject:
 def sniff(data: bytes) -> str | None:
     """The format that the first bytes are of."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
+        return WEBP
     if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
-        return "avif"
+        return AVIF
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return "bmp"
     if _PNM.match(data):
@@ -118,10 +122,10 @@ def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
 
 
 def reject_for(error: Exception, data: bytes, format: str) -> Reject:
-    """What a decoder's exception over a file means. Raises MemoryError again: that is for who has set a limit."""
-    if isinstance(error, MemoryError):
-        raise error
+    """What a decoder's exception over a file means. Raises MemoryError of want of memory: for who has set a limit."""
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
+        raise MemoryError(text) from None
     if isinstance(error, UnidentifiedImageError):
         text = f"starts with {data[:8].hex()}, but is no {format}"
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
@@ -144,6 +148,14 @@ def _read_jpeg(data: bytes) -> Header | Reject:
         offset=found.scan,
         is_plain=found.sequential and found.components in (1, 3) and not found.profile,
     )
+
+
+def _read_webp(data: bytes) -> Header | Reject:
+    found = webp_chunks.read_chunks(data)
+    if isinstance(found, Reject):
+        return found
+    orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
+    return Header(WEBP, found.width, found.height, found.frames, orientation)
 
 
 def _read_by_pillow(data: bytes, format: str, exif: bytes) -> Header | Reject:
