@@ -29,7 +29,8 @@ def read_columns(place: Place) -> pa.Table:
     table = _read(place)
     names = table.column_names
     if KEY not in names or len(names) < 2 or len(set(names)) < len(names):
-        raise UsageError(f"--columns {place} has the columns {', '.join(names)}; it needs 'key' and others, each once")
+        told = ", ".join(map(repr, names))
+        raise UsageError(f"--columns {place} has the columns {told}; it needs 'key' and others, each once")
     keys = table[KEY].combine_chunks()
     if keys.null_count:
         raise UsageError(
@@ -38,7 +39,7 @@ def read_columns(place: Place) -> pa.Table:
     counts = pc.value_counts(keys)
     twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(twice):
-        raise UsageError(f"--columns {place} has the key {twice[0].as_py()} more than once; leave one row of each")
+        raise UsageError(f"--columns {place} has the key {twice[0].as_py()!r} more than once; leave one row of each")
     return table
 
 
@@ -50,7 +51,7 @@ def _read(place: Place) -> pa.Table:
                 table = table.set_column(number, field.name, table[field.name].cast(pa.string()))
             except pa.ArrowException:
                 raise UsageError(
-                    f"--columns {place}: column {field.name} is {field.type}, neither text nor numbers; leave it out"
+                    f"--columns {place}: column {field.name!r} is {field.type}, neither text nor numbers; leave it out"
                 ) from None
         return table
     data = place.read_bytes()

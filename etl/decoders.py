@@ -1,8 +1,8 @@
 """From an image file to upright pixels in sRGB: libjpeg-turbo for JPEG, Pillow for the rest.
 
-Samples of 16 bits become their upper 8. Of a JPEG of four components all writers store the inverse of the ink, as
-Adobe's do, whether Adobe's segment says so or not: that is how Pillow and the browsers take it. Floating-point and
-32-bit samples have no range that a file would tell, and are rejected rather than guessed.
+Samples of 16 bits become their upper 8. The samples of a JPEG of four components are taken for the inverse of the ink,
+as Adobe's programs store it, whether Adobe's segment is there or not: so do Pillow, Chrome, Firefox and Safari.
+Floating-point and 32-bit samples have no range that a file would tell, and are rejected rather than guessed.
 """
 
 from dataclasses import dataclass
@@ -10,22 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageFile
+from PIL import Image
 
 from etl.geometry import Size
-from etl.headers import JPEG, PNG, PNM, Header, opened, reject_for
+from etl.headers import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
+from etl.jpeg_segments import without_profile
 from etl.profiles import to_srgb
 from etl.rejects import Reason, Reject
+from etl.samples import load_known
 
 Pixels = npt.NDArray[np.uint8]
 
 GRAY, RGB = "gray", "rgb"
 _MODES = {GRAY: "L", RGB: "RGB"}
 _SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
-_WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
 _HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
+_SILENTLY_TAKEN = {WEBP: 16, AVIF: 12, JPEG_2000: 20}  # bytes for each pixel, as measured
+_BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture has not been looked at then
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,17 @@ def decode(data: bytes, header: Header, want: Want) -> Decoded | Reject:
         else:
             pixels = _decode_by_pillow(data, header, want)
     except Exception as error:
-        return reject_for(error)
+        pixels = reject_for(error, data, header.format)
     if isinstance(pixels, Reject):
+        if pixels.reason == Reason.BROKEN:
+            _require_memory(header)
         return pixels
     return Decoded(_upright(pixels, header.orientation), header.format, header.width, header.height)
+
+
+def _require_memory(header: Header) -> None:
+    """Raises MemoryError where a picture may have failed for want of memory, of which its decoder says nothing."""
+    np.empty(header.width * header.height * _SILENTLY_TAKEN.get(header.format, 0), np.uint8)
 
 
 def _plain_pixels(data: bytes, header: Header, want: Want) -> Pixels | Reject:
@@ -90,8 +100,10 @@ def _decode_jpeg(data: bytes, header: Header, want: Want) -> Pixels | Reject:
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, min_height=height, min_width=width)
     except ValueError as error:
+        if _BAD_PROFILE in str(error) and len(without := without_profile(data)) < len(data):
+            return _decode_jpeg(without, header, want)
         if _HARMLESS not in str(error) and any(text in str(error) for text in _DAMAGED):
-            return reject_for(error)
+            return reject_for(error, data, JPEG)
         return _decode_by_pillow(data, header, want)
     if space == "CMYK":
         pixels = np.invert(pixels)
@@ -117,32 +129,9 @@ def _as_image(pixels: Pixels) -> Image.Image:
 
 def _decode_by_pillow(data: bytes, header: Header, want: Want) -> Pixels | Reject:
     with opened(data, header.format) as image:
-        sixteen_bits = _raw_mode(image).endswith((";16B", ";16L", ";16N"))
-        image.load()
+        known = load_known(image, data, header.format)
         profile = image.info.get("icc_profile") or b""
-        known = _with_known_samples(image, header.format, sixteen_bits)
     return known if isinstance(known, Reject) else _finish(known, profile, want)
-
-
-def _raw_mode(image: ImageFile.ImageFile) -> str:
-    arguments = image.tile[0][3] if image.tile else ""
-    return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
-
-
-def _with_known_samples(image: Image.Image, format: str, sixteen_bits: bool) -> Image.Image | Reject:
-    """The image with samples of 8 bits, or of 1; with alpha where a colour stands for what is transparent."""
-    transparent = image.info.get("transparency")
-    if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
-        samples = np.asarray(image).astype(np.uint32)
-        gray = Image.fromarray((samples >> 8).clip(0, 255).astype(np.uint8))
-        if not isinstance(transparent, int):
-            return gray
-        return Image.merge("LA", (gray, Image.fromarray(((samples != transparent) * 255).astype(np.uint8))))
-    if image.mode in _WITHOUT_RANGE:
-        return Reject(Reason.UNSUPPORTED, f"samples of mode {image.mode} in a {format}")
-    if image.mode == "RGB" and sixteen_bits and transparent is not None:
-        image.info["transparency"] = tuple(sample >> 8 for sample in transparent)
-    return image
 
 
 def _finish(image: Image.Image, profile: bytes, want: Want) -> Pixels:

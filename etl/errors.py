@@ -31,11 +31,20 @@ _REMEDIES = {
 class RingsliceError(Exception):
     """A failure that is told to the user in one line and ends the process with ``status``.
 
-    ``told`` is set where another process has told it already.
+    ``told`` is set where another process has told it already. The message is `printable`, for names and texts of
+    damaged files may be in it; some list what they found in further lines.
     """
 
     status = 1
     told = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """``text`` with what a terminal obeys and does not show escaped as Python does; line feeds stay."""
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
 
 
 class DataError(RingsliceError):

@@ -1,6 +1,7 @@
 """What an image file says of itself before a pixel is decoded; its type goes by content, never by a name."""
 
 import io
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -8,33 +9,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
-from etl import jpeg_segments, png_chunks
+from etl import jpeg_segments, png_chunks, webp_chunks
+from etl.lengths import is_cut
 from etl.rejects import Reason, Reject
 
-JPEG, PNG, TIFF, PNM = "jpeg", "png", "tiff", "ppm"
+JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
 MAYBE_PLAIN = (JPEG, PNG, PNM)  # whose headers are read in Python alone
-LEAST_HEADER_BYTES = 32  # no format's header is shorter and gives a picture of more than a few pixels
 
 _SIGNATURES = (
     (jpeg_segments.SIGNATURE, JPEG),
     (png_chunks.SIGNATURE, PNG),
-    (b"GIF87a", "gif"),
-    (b"GIF89a", "gif"),
+    (b"GIF87a", GIF),
+    (b"GIF89a", GIF),
     (b"II*\0", TIFF),
     (b"MM\0*", TIFF),
     (b"II+\0", TIFF),
     (b"MM\0+", TIFF),
-    (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
-    (b"\xff\x4f\xff\x51", "jpeg2000"),
-    (b"BM", "bmp"),
-    *((b"P%d" % kind, PNM) for kind in range(1, 7)),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", JPEG_2000),
+    (b"\xff\x4f\xff\x51", JPEG_2000),
 )
-_SHORT_SIGNATURES = ("bmp", PNM)  # so short that other files begin with them too
+_BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
+_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 _ORIENTATION = 0x0112
+# in what decoders say
+_TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
+_NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
+
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread a stack
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody listens to goes to standard error
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,11 @@ def read_header(data: bytes) -> Header | Reject:
     if found == PNM and (plain := _PLAIN_PNM.match(data)):
         components = 1 if plain[1] == b"5" else 3
         return Header(PNM, int(plain[2]), int(plain[3]), components=components, offset=plain.end(), is_plain=True)
+    if found == WEBP:
+        return _read_webp(data)
     chunks = png_chunks.read_chunks(data) if found == PNG else None
     if isinstance(chunks, Reject):
         return chunks
-    if found == "webp" and len(data) < int.from_bytes(data[4:8], "little") + 8:
-        return Reject(Reason.TRUNCATED, f"{len(data)} bytes, {int.from_bytes(data[4:8], 'little') + 8} were promised")
     exif = chunks.exif if chunks else b""
     header = _read_by_pillow(data, found, exif)
     if chunks is None or isinstance(header, Reject):
@@ -89,9 +95,13 @@ def read_header(data: bytes) -> Header | Reject:
 def sniff(data: bytes) -> str | None:
     """The format that the first bytes are of."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
+        return WEBP
     if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
-        return "avif"
+        return AVIF
+    if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
+        return "bmp"
+    if _PNM.match(data):
+        return PNM
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
 
 
@@ -111,13 +121,15 @@ def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
         Image.MAX_IMAGE_PIXELS = most
 
 
-def reject_for(error: Exception) -> Reject:
-    """What a decoder's exception means. Raises MemoryError again: that is for who has set a limit."""
-    if isinstance(error, MemoryError):
-        raise error
+def reject_for(error: Exception, data: bytes, format: str) -> Reject:
+    """What a decoder's exception over a file means. Raises MemoryError of want of memory: for who has set a limit."""
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
-    truncated = isinstance(error, EOFError) or "truncated" in text.lower() or "Premature end of JPEG file" in text
-    return Reject(Reason.TRUNCATED if truncated else Reason.BROKEN, text)
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
+        raise MemoryError(text) from None
+    if isinstance(error, UnidentifiedImageError):
+        text = f"starts with {data[:8].hex()}, but is no {format}"
+    told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
+    return Reject(Reason.TRUNCATED if told or is_cut(data, format) else Reason.BROKEN, text)
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:
@@ -138,6 +150,14 @@ def _read_jpeg(data: bytes) -> Header | Reject:
     )
 
 
+def _read_webp(data: bytes) -> Header | Reject:
+    found = webp_chunks.read_chunks(data)
+    if isinstance(found, Reject):
+        return found
+    orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
+    return Header(WEBP, found.width, found.height, found.frames, orientation)
+
+
 def _read_by_pillow(data: bytes, format: str, exif: bytes) -> Header | Reject:
     try:
         with opened(data, format) as image:
@@ -145,20 +165,17 @@ def _read_by_pillow(data: bytes, format: str, exif: bytes) -> Header | Reject:
             read = partial(_load_exif, exif) if format == PNG else image.getexif
             orientation = 1 if format == TIFF else _orientation(read)
             return Header(format, *image.size, _count_frames(image), orientation)
-    except UnidentifiedImageError:
-        detail = f"starts with {data[:8].hex()}, but is no {format}"
-        found = Reject(Reason.TRUNCATED if len(data) < LEAST_HEADER_BYTES else Reason.BROKEN, detail)
     except Exception as error:
-        found = reject_for(error)
-    return Reject(Reason.NOT_AN_IMAGE, found.detail) if format in _SHORT_SIGNATURES else found
+        return reject_for(error, data, format)
 
 
 def _count_frames(image: ImageFile.ImageFile) -> int:
     """Those that can be told: one where damage lies behind the first, which is the one that is taken."""
     try:
         return getattr(image, "n_frames", 1)
-    except Exception as error:
-        reject_for(error)
+    except MemoryError:
+        raise
+    except Exception:  # whatever Pillow makes of it
         return 1
 
 
@@ -174,7 +191,8 @@ def _orientation(read: Callable[[], Image.Exif]) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = read().get(_ORIENTATION)
-    except Exception as error:
-        reject_for(error)
+    except MemoryError:
+        raise
+    except Exception:  # whatever Pillow makes of it
         return 1
     return int(value) if value is not None and value in range(1, 9) else 1

@@ -13,6 +13,7 @@ Processor time is what counts as slow, so that a busy machine rejects no image; 
 by the clock hangs. Memory is what the helper may allocate (RLIMIT_DATA, of Linux) beyond what it has when it is ready.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -96,6 +97,8 @@ class ImageHelper:
         seconds = self.config.limits.seconds
         if status == -signal.SIGPROF:
             return Reject(Reason.TOO_SLOW, f"more than {seconds:g} s of processor time")
+        if status == errno.ENOMEM:
+            return _out_of_memory(self.config)
         if -status in _CRASHES:
             return Reject(Reason.CRASHED, signal.Signals(-status).name)
         return None
@@ -171,11 +174,15 @@ def serve(config: NormalizeConfig, requests: IO[bytes], answers: IO[bytes]) -> N
             try:
                 result = normalize_image(data, config)
             except MemoryError:
-                result = Reject(Reason.OUT_OF_MEMORY, f"more than {config.limits.memory_bytes} bytes")
+                result = _out_of_memory(config)
             signal.setitimer(signal.ITIMER_PROF, 0)
             facts = dict(vars(result)) if isinstance(result, Normalized) else asdict(result)
             encoded = facts.pop("encoded", b"")
             _send(answers, json.dumps(facts).encode(), b"" if encoded is data else encoded)
+
+
+def _out_of_memory(config: NormalizeConfig) -> Reject:
+    return Reject(Reason.OUT_OF_MEMORY, f"more than {config.limits.memory_bytes} bytes")
 
 
 def _limit_memory(memory_bytes: int) -> None:
@@ -195,7 +202,10 @@ def main() -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(silence, stream)  # what libtiff and others say is in the reject; a traceback of ours is still seen
-    serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb"), answers)
+    try:
+        serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb"), answers)
+    except MemoryError:  # to take an image in, or to send one back
+        os._exit(errno.ENOMEM)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What stands before the pixels of a JPEG file: ITU-T T.81, annex B; EXIF, ICC and Adobe segments as they are used."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from etl.rejects import Reason, Reject
 
@@ -32,12 +34,15 @@ class JpegSegments:
     sequential: bool = False
     lossless: bool = False
     exif: bytes = b""
-    profiles: dict[int, bytes] = field(default_factory=dict)
+    parts: list[tuple[int, int, bytes]] = field(default_factory=list)
     bare: bool = True
 
     @property
     def profile(self) -> bytes:
-        return b"".join(self.profiles[number] for number in sorted(self.profiles))
+        """The ICC profile's parts, each with its number and how many there are (ICC.1, B.4): empty unless whole."""
+        parts = sorted(self.parts)
+        whole = [(number, len(parts)) for number in range(1, len(parts) + 1)]
+        return b"".join(body for *_, body in parts) if [(number, count) for number, count, _ in parts] == whole else b""
 
     def take(self, marker: int, body: bytes) -> None:
         """What a segment tells."""
@@ -47,31 +52,62 @@ class JpegSegments:
             self.height, self.width = int.from_bytes(body[1:3]), int.from_bytes(body[3:5])
         elif marker == _APP1 and body.startswith(_EXIF):
             self.exif = self.exif or body
-        elif marker == _APP2 and body.startswith(_PROFILE) and len(body) > len(_PROFILE) + 2:
-            self.profiles.setdefault(body[len(_PROFILE)], body[len(_PROFILE) + 2 :])
+        elif marker == _APP2 and body.startswith(_PROFILE) and len(body) >= len(_PROFILE) + 2:
+            number, count = body[len(_PROFILE) : len(_PROFILE) + 2]
+            self.parts.append((number, count, body[len(_PROFILE) + 2 :]))
         if marker == _APP0:
             self.bare = self.bare and len(body) == _JFIF_BYTES
         elif _APP0 < marker <= _APP0 + 15 or marker == _COMMENT:
             self.bare = self.bare and marker == _APP14  # Adobe's tells the colour space
 
 
+class _Segment(NamedTuple):
+    """``start`` is the offset of its marker, ``end`` that of what follows it."""
+
+    marker: int
+    start: int
+    end: int
+
+
 def read_segments(data: bytes) -> JpegSegments | Reject:
-    """The segments of a JPEG file up to its first scan; bytes between them are passed over, as libjpeg does."""
-    found, position = JpegSegments(), len(SIGNATURE) - 1
+    """The segments of a JPEG file up to its first scan."""
+    found = JpegSegments()
+    for marker, start, end in _walk(data):
+        if marker in (_SOS, _EOI):
+            found.scan = start
+            return _checked(found)
+        if end - start < 4:
+            return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
+        found.take(marker, data[start + 4 : end])
+    return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and no scan in them")
+
+
+def without_profile(data: bytes) -> bytes:
+    """The file without what there is of an ICC profile."""
+    kept, position = [], 0
+    for marker, start, end in _walk(data):
+        if marker == _APP2 and data.startswith(_PROFILE, start + 4):
+            kept.append(data[position:start])
+            position = end
+    return b"".join([*kept, data[position:]])
+
+
+def _walk(data: bytes) -> Iterator[_Segment]:
+    """The segments up to SOS or EOI, which comes last; bytes between them are passed over, as libjpeg does."""
+    position = len(SIGNATURE) - 1
     while (position := data.find(b"\xff", position)) >= 0 and position + 2 <= len(data):
         marker = data[position + 1]
         if marker in (0x00, 0xFF) or marker in _STANDALONE:
             position += 1 if marker == 0xFF else 2
             continue
         if marker in (_SOS, _EOI):
-            found.scan = position
-            return _checked(found)
-        length = int.from_bytes(data[position + 2 : position + 4])
-        if position + 4 <= len(data) and length < 2:
-            return Reject(Reason.BROKEN, f"a segment of {length} bytes at offset {position}")
-        found.take(marker, data[position + 4 : position + 2 + length])
-        position += 2 + length
-    return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and no scan in them")
+            yield _Segment(marker, position, position + 2)
+            return
+        if position + 4 > len(data):
+            return
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4])
+        yield _Segment(marker, position, end)
+        position = end
 
 
 def is_last_scan(data: bytes, scan: int) -> bool:

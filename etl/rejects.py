@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass
 
+from etl.errors import printable
+
 LONGEST_DETAIL = 200
 
 
@@ -26,11 +28,10 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Reject:
-    """An image that cannot be used, and why; of ``detail`` the first `LONGEST_DETAIL` characters are kept."""
+    """An image that cannot be used, and why; ``detail`` is a printable line of `LONGEST_DETAIL` characters at most."""
 
     reason: Reason
     detail: str
 
     def __post_init__(self) -> None:
-        text = self.detail[:LONGEST_DETAIL].encode(errors="replace").decode()  # tables take no lone surrogates
-        object.__setattr__(self, "detail", text)
+        object.__setattr__(self, "detail", printable(" ".join(self.detail.split()))[:LONGEST_DETAIL])

@@ -36,6 +36,10 @@ _CUT = (
     "webp-lossy",
     "webp-lossless",
     "webp-alpha-lossy",
+    "webp-animated",
+    "jpeg2000",
+    "jpeg2000-codestream",
+    "avif-420",
     "bmp-24",
     "bmp-rle8",
     "tiff-raw",
@@ -43,7 +47,14 @@ _CUT = (
     "tiff-adobe-deflate",
     "tiff-tiled-little-endian",
     "tiff-16-big-endian",
+    "tiff-big",
+    "tiff-packbits",
+    "tiff-jpeg",
+    "tiff-1-group4",
+    "tiff-planes",
     "ppm",
+    "ppm-text",
+    "pbm",
 )
 
 

@@ -99,14 +99,19 @@ def _gifs_by_hand(shown: Pixels) -> Iterator[Picture]:
     yield good("gif-local-palette", gif([local], 255 - palette(64)), shown)
     extensions = gif_extension(0xFE, b"a comment") + gif_extension(0xFF, b"NETSCAPE2.0", b"\1\0\0")
     yield good("gif-extensions", gif([extensions, frame], palette(64)), shown)
-    # What no frame covers has the background's colour by the specification and is clear in browsers: white is both.
-    colors = palette(64)
-    colors[63] = 255
-    part = bands(64)[5:35, 10:40] % 63
+    # What no frame covers is clear in browsers, whatever background the file names: section 18 lets decoders choose.
+    part = bands(64)[8:32, 12:40]
     partly = np.full_like(shown, 255)
-    partly[5:35, 10:40] = colors[part]
+    partly[8:32, 12:40] = palette(64)[part]
     control = gif_extension(0xF9, struct.pack("<BHB", 0, 0, 0))
-    yield good("gif-part", gif([control, gif_frame(part, 10, 5)], colors, background=63), partly)
+    for background in (0, 63):
+        data = gif([control, gif_frame(part, 12, 8)], palette(64), background=background)
+        yield good(f"gif-part-over-{background}", data, partly)
+    clear = gif_extension(0xF9, struct.pack("<BHB", 1, 0, 20))
+    shown_part = np.where((part == 20)[..., None], np.uint8(255), palette(64)[part])
+    partly = partly.copy()
+    partly[8:32, 12:40] = shown_part
+    yield good("gif-part-transparent", gif([clear, gif_frame(part, 12, 8)], palette(64)), partly)
 
 
 def webp_pictures() -> Iterator[Picture]:

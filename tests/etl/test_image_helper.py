@@ -4,6 +4,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from etl.config import NormalizeConfig
 from etl.errors import EnvironmentFailure
 from etl.image_helper import ImageHelper
 from etl.images import Normalized, normalize_image
-from etl.limits import Limits
+from etl.limits import LEAST_MEMORY_BYTES, Limits
 from etl.rejects import Reason, Reject
 
 CONFIG = NormalizeConfig(16, 16, format="raw")
@@ -22,8 +24,12 @@ CONFIG = NormalizeConfig(16, 16, format="raw")
 
 def picture(kind: str, side: int = 40, **options: object) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    return saved(Image.fromarray(pixels), kind, **options)
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **options)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
@@ -90,6 +96,56 @@ def test_an_image_that_ends_the_helper_is_a_reject_and_the_next_one_is_not(
     assert process_of(helper) != helper_pid
 
 
+def test_a_crash_in_the_middle_of_an_image_is_a_reject(helper: ImageHelper) -> None:
+    helper.normalize(SUSPICIOUS)
+    helper_pid = process_of(helper)
+    assert helper_pid is not None
+    os.kill(helper_pid, signal.SIGSTOP)  # the image waits in the pipe, and whoever sent it for the answer
+
+    def crash() -> None:
+        os.kill(helper_pid, signal.SIGSEGV)
+        with suppress(ProcessLookupError):
+            os.kill(helper_pid, signal.SIGCONT)
+
+    timer = threading.Timer(0.2, crash)
+    timer.start()
+    assert helper.normalize(SUSPICIOUS) == Reject(Reason.CRASHED, "SIGSEGV")
+    timer.join()
+    assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
+
+
+FRAMED = {"GIF", "WEBP", "TIFF", "PNG"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept", "refused", "reason"),
+    [
+        ("pixels", 400, 399, Reason.TOO_MANY_PIXELS),
+        ("frames", 3, 2, Reason.TOO_MANY_FRAMES),
+        ("aspect", 4.0, 3.9, Reason.BAD_ASPECT),
+        ("least_side", 10, 11, Reason.TOO_SMALL),
+    ],
+)
+def test_each_limit_is_held_in_every_format(limit: str, kept: float, refused: float, reason: Reason) -> None:
+    """Of three frames of 40x10 where there can be more than one: the very limit is kept, and one less refused."""
+    others = [Image.new("RGB", (40, 10), color) for color in ("red", "green", "blue")]
+    for value in (kept, refused):
+        with ImageHelper(replace(CONFIG, limits=Limits.from_json({limit: value}))) as helper:
+            for kind in FRAMED | ({"JPEG", "PPM", "BMP", "AVIF", "JPEG2000"} if limit != "frames" else set()):
+                frames = {"save_all": True, "append_images": others[1:]} if kind in FRAMED else {}
+                result = helper.normalize(saved(others[0], kind, **frames))
+                assert (result.reason if isinstance(result, Reject) else None) == (reason if value != kept else None)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_files_of_too_many_bytes_are_not_read(kind: str) -> None:
+    data = picture(kind)
+    for size_bytes, reason in ((len(data), None), (len(data) - 1, Reason.TOO_MANY_BYTES)):
+        with ImageHelper(replace(CONFIG, limits=Limits(size_bytes=size_bytes))) as helper:
+            result = helper.normalize(data)
+            assert (result.reason if isinstance(result, Reject) else None) == reason
+
+
 def test_an_image_that_takes_too_much_processor_time_is_a_reject() -> None:
     slow = picture("PNG", side=1500, compress_level=1, icc_profile=b"x")
     with ImageHelper(NormalizeConfig(16, 16, limits=Limits(seconds=0.01))) as helper:
@@ -111,16 +167,24 @@ def test_a_helper_that_hangs_is_ended() -> None:
         assert not Path(f"/proc/{helper_pid}").exists()
 
 
-def test_an_image_that_takes_too_much_memory_is_a_reject() -> None:
-    large = b"GIF89a" + picture("GIF", side=8)[6:]
-    buffer = io.BytesIO()
-    Image.new("P", (9000, 9000)).save(buffer, "GIF")
-    limits = Limits(memory_bytes=100 << 20)
-    with ImageHelper(NormalizeConfig(16, 16, format="raw", limits=limits)) as helper:
-        result = helper.normalize(buffer.getvalue())
+def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() -> None:
+    """Some libraries say that the file is broken then. One helper serves them all."""
+    ways: dict[str, dict[str, object]] = {"PNG": {"icc_profile": b"x"}, "TIFF": {"compression": "tiff_lzw"}}
+    ways["WEBP"] = {"lossless": True, "quality": 0}
+    flat, limits = Image.new("RGB", (3000, 3000)), Limits(memory_bytes=LEAST_MEMORY_BYTES)
+    with ImageHelper(replace(CONFIG, limits=limits)) as helper:
+        for kind in (*ways, "GIF", "BMP", "JPEG2000", "AVIF"):
+            result = helper.normalize(saved(flat, kind, **ways.get(kind, {})))
+            assert result == Reject(Reason.OUT_OF_MEMORY, f"more than {LEAST_MEMORY_BYTES} bytes"), kind
+            assert isinstance(helper.normalize(picture(kind)), Normalized)
+
+
+def test_a_file_that_does_not_fit_in_memory_is_a_reject_and_the_next_one_is_not() -> None:
+    with ImageHelper(replace(CONFIG, limits=Limits(memory_bytes=LEAST_MEMORY_BYTES))) as helper:
+        result = helper.normalize(SUSPICIOUS + bytes(LEAST_MEMORY_BYTES))
         assert isinstance(result, Reject)
         assert result.reason == Reason.OUT_OF_MEMORY
-        assert isinstance(helper.normalize(large), Normalized)
+        assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
 
 
 def test_a_helper_that_others_end_is_started_again(helper: ImageHelper) -> None:

@@ -11,6 +11,7 @@ from etl.config import NormalizeConfig
 from etl.errors import UsageError
 from etl.images import Normalized, Reason, Reject, channel_sums, normalize_image
 from etl.limits import Limits
+from tests.etl.pictures_png import GRAY, chunk, png
 
 RGB = NormalizeConfig(16, 16, format="raw")
 Pixels = npt.NDArray[np.uint8]
@@ -172,6 +173,16 @@ def test_16_bits_a_colour_and_one_that_is_transparent() -> None:
     Image.fromarray(deep).save(buffer, "PNG", transparency=0x1234)
     config = replace(RGB, height=1, width=3, color="gray", background=(7, 7, 7))
     assert pixels_of(buffer.getvalue(), config).ravel().tolist() == [7, 0x12, 0xFF]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_one_gray_level_is_transparent(depth: int) -> None:
+    levels = np.arange(min(1 << depth, 16))[None]
+    config = replace(RGB, height=1, width=levels.shape[1], color="gray", background=(7, 7, 7))
+    for clear in (0, 1):
+        shown = np.where(levels == clear, 7, levels * 255 // ((1 << depth) - 1))
+        data = png(levels, depth, GRAY, chunk(b"tRNS", clear.to_bytes(2)))
+        assert np.array_equal(pixels_of(data, config)[..., 0], shown)
 
 
 def test_float_samples_are_not_guessed() -> None:

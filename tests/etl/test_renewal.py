@@ -324,9 +324,11 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("x.csv", "key,a\nx,1\nx,2\n", "has the key x more than once"),
-        ("x.csv", "name,a\nx,1\n", "has the columns name, a; it needs 'key'"),
-        ("x.csv", "key\nx\n", "has the columns key; it needs"),
+        ("x.csv", "key,a\nx,1\nx,2\n", "has the key 'x' more than once"),
+        ("x.csv", 'key,a\n"x\ny",1\n"x\ny",2\n', r"has the key 'x\\ny' more than once"),
+        ("x.csv", "name,a\nx,1\n", "has the columns 'name', 'a'; it needs 'key'"),
+        ("x.csv", "key\nx\n", "has the columns 'key'; it needs"),
+        ("x.csv", "key,a\n\x1b[2J\x0e\n", r"is no CSV table: .* got 1: \\x1b\[2J\\x0e"),
         ("x.csv", "key,a\n,1\n", "has 1 rows without a key"),
         ("x.csv", "key,a\nx,1,2\n", "is no CSV table"),
         ("x.csv", "", "is no CSV table"),

@@ -1,0 +1,68 @@
+"""What Pillow leaves as a file stores it, made plain: deep samples, a transparent colour, what no frame covers."""
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFile
+
+from etl.headers import GIF, PNG, PNM, TIFF
+from etl.rejects import Reason, Reject
+
+_WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
+_SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
+_DEEP_COLOR = "RGB;16B"
+_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
+
+
+def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
+    """Decode ``image``, opened of ``data``: samples of 8 bits, or of 1, and alpha where something is transparent.
+
+    Raises what Pillow and OpenCV raise of damage.
+    """
+    tile = image.tile[0] if image.tile else None
+    arguments = tile.args if tile else ""
+    raw_mode = str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
+    image.load()
+    if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
+        return _of_deep_gray(image, format)
+    if image.mode in _WITHOUT_RANGE:
+        return Reject(Reason.UNSUPPORTED, f"samples of mode {image.mode} in a {format}")
+    if format == GIF and tile and tile.extents != (0, 0, *image.size):
+        return _covered(image, tile.extents)
+    transparent = image.info.get("transparency")
+    if raw_mode in _SHALLOW and isinstance(transparent, int):
+        image.info["transparency"] = transparent * _SHALLOW[raw_mode]
+    if raw_mode == _DEEP_COLOR and transparent is not None:
+        image.putalpha(_deep_alpha(data))
+    return image
+
+
+def _of_deep_gray(image: ImageFile.ImageFile, format: str) -> Image.Image:
+    """The upper 8 of 16 bits; Pillow does not invert those of a TIFF whose white is 0."""
+    samples = np.asarray(image).astype(np.uint32)
+    if format == TIFF and dict(getattr(image, "tag_v2", {})).get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        samples = 0xFFFF - samples
+    gray = _as_image(samples >> 8)
+    transparent = image.info.get("transparency")
+    if not isinstance(transparent, int):
+        return gray
+    return Image.merge("LA", (gray, _as_image((samples != transparent) * 255)))
+
+
+def _as_image(samples: npt.NDArray[np.uint32] | npt.NDArray[np.int_]) -> Image.Image:
+    return Image.fromarray(samples.clip(0, 255).astype(np.uint8))
+
+
+def _covered(image: Image.Image, box: tuple[int, int, int, int] | None) -> Image.Image:
+    """A frame on a screen that is clear where the frame does not reach, as browsers show it."""
+    screen = Image.new("RGBA", image.size)
+    screen.paste(image.convert("RGBA").crop(box), box)
+    return screen
+
+
+def _deep_alpha(data: bytes) -> Image.Image:
+    """The alpha of a PNG whose transparent colour has 16 bits a sample: of these Pillow keeps 8, OpenCV all."""
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None or pixels.shape[2:] != (4,):
+        raise ValueError("the transparent colour cannot be read")
+    return _as_image(pixels[..., 3].astype(np.uint32) >> 8)

@@ -1,0 +1,58 @@
+"""The chunks of a WebP file (RFC 9649, section 2): what they tell before libwebp takes memory for the whole canvas."""
+
+from dataclasses import dataclass
+
+from etl.lengths import is_cut
+from etl.rejects import Reason, Reject
+
+_RIFF_HEADER = 12  # "RIFF", the size of what follows, "WEBP"
+_START_CODE = b"\x9d\x01\x2a"  # of a key frame: RFC 6386, section 9.1
+_LOSSLESS = b"\x2f"  # RFC 9649, section 3.4
+_SIDE = 0x3FFF  # the 14 bits of a side
+
+
+@dataclass
+class WebpChunks:
+    """``width`` and ``height`` are those of the canvas; ``frames`` of an animation, else 1; ``exif`` may be empty."""
+
+    width: int = 0
+    height: int = 0
+    frames: int = 0
+    exif: bytes = b""
+
+    def take(self, kind: bytes, body: bytes) -> None:
+        """What a chunk tells; the first one that tells a size is right."""
+        size = self._size(kind, body)
+        if size and not self.width:
+            self.width, self.height = size
+        if kind == b"ANMF":
+            self.frames += 1
+        if kind == b"EXIF":
+            self.exif = self.exif or body
+
+    @staticmethod
+    def _size(kind: bytes, body: bytes) -> tuple[int, int] | None:
+        if kind == b"VP8X" and len(body) >= 10:
+            return int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
+        if kind == b"VP8 " and len(body) >= 10 and body[3:6] == _START_CODE:
+            return int.from_bytes(body[6:8], "little") & _SIDE, int.from_bytes(body[8:10], "little") & _SIDE
+        if kind == b"VP8L" and len(body) >= 5 and body.startswith(_LOSSLESS):
+            bits = int.from_bytes(body[1:5], "little")
+            return (bits & _SIDE) + 1, (bits >> 14 & _SIDE) + 1
+        return None
+
+
+def read_chunks(data: bytes) -> WebpChunks | Reject:
+    """Walk the chunks of a whole file; what follows behind it is left alone."""
+    if is_cut(data, "webp"):
+        return Reject(Reason.TRUNCATED, f"{len(data)} bytes, which is less than they say")
+    found, position = WebpChunks(), _RIFF_HEADER
+    end = 8 + int.from_bytes(data[4:8], "little")
+    while position + 8 <= end:
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        found.take(data[position : position + 4], data[position + 8 : min(position + 8 + size, end)])
+        position += 8 + size + size % 2
+    if not (found.width and found.height):
+        return Reject(Reason.BROKEN, "no chunk tells the size of a picture")
+    found.frames = max(found.frames, 1)
+    return found
