@@ -1,9 +1,176 @@
-"""To come."""
+"""Archives: tar files and WebDataset shards, plain or packed by gzip or zstd."""
 
 import re
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
-ARCHIVE_NAMES = re.compile(r"(?i).(tar|tar.gz|tgz|tar.zst|tzst)$")
+from etl.errors import DataError, UsageError
+from etl.sources.base import (
+    PLAIN,
+    Reading,
+    SourceImage,
+    all_classes,
+    class_name,
+    is_visible,
+    refuse_twice,
+    split_of,
+)
+from etl.sources.folder import refuse_splits_as_classes
+from etl.sources.names import fault_of_name
+from etl.sources.samples import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
+from etl.sources.tar_members import Member, read_members
+from etl.sources.unpacking import UnpackedFile
+from etl.storage import Place
+from etl.threads import in_threads
+
+ARCHIVE_NAMES = re.compile(r"(?i)\.(tar|tar\.gz|tgz|tar\.zst|tzst)$")
+
+_LISTED_AT_ONCE = 4
+_LISTING_BUFFER = 1 << 16  # between two headers lies a member that is passed over
+_READING_BUFFER = 1 << 18
 
 
 class ArchiveSource:
-    pass
+    """Images in archives; an image's key is the archive's path below the source, without suffixes, and its own name.
+
+    Labels come from the samples of WebDataset, else from the folders within an archive, as in `FolderSource`. What is
+    hidden, and members that are neither images nor say anything of one, are skipped and counted.
+    """
+
+    kind = "archive"
+    pixels = None
+
+    def __init__(self, place: Place, files: list[Place], reading: Reading = PLAIN) -> None:
+        listings = [_Listing(file, place, reading) for file in files]
+        in_threads(_Listing.fill, listings, min(_LISTED_AT_ONCE, len(files)))
+        self._archives = [listing.archive for listing in listings]
+        self.is_sequential = any(archive.is_packed for archive in self._archives)
+        self.skipped = sum(listing.skipped for listing in listings)
+        found = [image for listing in listings for image in listing.images]
+        if not found:
+            raise UsageError(f"no images in {place}; expected archives with members such as CLASS/IMAGE.jpg")
+        refuse_twice((listing.key(image), str(listing.file)) for listing in listings for image in listing.images)
+        _refuse_wrong_level(found, reading, place)
+        names = {image.label: class_name(image.label, reading.classes) for image in found}
+        self.classes = all_classes(names.values(), reading, place)
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        self.images = [
+            SourceImage(
+                listing.key(image),
+                numbers[names[image.label]],
+                image.split,
+                image.member.size,
+                listing.archive.version,
+                image.columns,
+                (number, image.member.offset),
+            )
+            for number, listing in enumerate(listings)
+            for image in listing.images
+        ]
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        for number, run in groupby(images, lambda image: image.position[0]):
+            yield from self._archives[number].read(run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """A file, as it was when it was listed."""
+
+    file: Place
+    is_packed: bool
+    size_bytes: int
+    version: int
+
+    def read(self, images: Iterable[SourceImage]) -> Iterator[bytes]:
+        """The bytes of these images of it. Raises DataError where it is another file now."""
+        with UnpackedFile(self.file, _READING_BUFFER) as file:
+            if (file.info.size, file.info.mtime_ns) != (self.size_bytes, self.version):
+                raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
+            for image in images:
+                yield file.read_exactly(image.position[1], image.size_bytes)
+
+
+class _Listing:
+    """What is in an archive, once it is filled."""
+
+    archive: _Archive
+
+    def __init__(self, file: Place, source: Place, reading: Reading) -> None:
+        path = file.path[len(source.path.rstrip("/")) + 1 :]
+        self.file, self._prefix = file, ARCHIVE_NAMES.sub("", path)
+        if fault := fault_of_name(self._prefix):
+            raise UsageError(f"the name of the archive {path!r} in {source} {fault}; rename it")
+        self._labeller = Labeller(file, reading, split_of(path))
+        self.images: list[Labelled] = []
+        self.skipped = 0
+
+    def key(self, image: Labelled) -> str:
+        return f"{self._prefix}/{image.member.name}"
+
+    def fill(self) -> Generator[None]:
+        """Find the images; stops to yield after each sample."""
+        with UnpackedFile(self.file, _LISTING_BUFFER) as file:
+            self.archive = _Archive(self.file, file.is_packed, file.info.size, file.info.mtime_ns)
+            for sample in self._samples(file):
+                self.images += self._labeller.label(sample)
+                yield
+
+    def _samples(self, file: UnpackedFile) -> Iterator[Sample]:
+        for stem, run in groupby(self._visible(file), lambda member: split_name(member.name)[0]):
+            sample = Sample(stem)
+            for member in run:
+                self._take(sample, member, file)
+            if not sample.images and "txt" in sample.texts:
+                self.skipped += 1
+            yield sample
+
+    def _visible(self, file: UnpackedFile) -> Iterator[Member]:
+        seen = set[str]()
+        for member in read_members(file):
+            if member.name in seen:
+                raise UsageError(f"{self.file} has two members {member.name!r}; pack again with one of them")
+            seen.add(member.name)
+            if is_visible(member.name) and "__MACOSX" not in member.name.split("/"):
+                yield member
+            else:
+                self.skipped += 1
+
+    def _take(self, sample: Sample, member: Member, file: UnpackedFile) -> None:
+        """Add a member to its sample, with its content where that is text."""
+        _, kind = split_name(member.name)
+        if kind == "image":
+            sample.images.append(member)
+            return
+        if kind not in TEXT_BYTES or (kind == "txt" and member.size > TEXT_BYTES[kind]):
+            self.skipped += 1
+            return
+        if member.size > TEXT_BYTES[kind]:
+            raise UsageError(
+                f"the member {member.name!r} of {self.file} has {member.size} bytes; a .{kind} has at most"
+                f" {TEXT_BYTES[kind]}"
+            )
+        if kind in sample.texts:
+            raise UsageError(
+                f"the members {sample.texts[kind][0]!r} and {member.name!r} of {self.file} belong to one sample; pack"
+                " again with one of them"
+            )
+        content = file.read_exactly(member.offset, member.size)
+        if kind == "txt" and not is_text(content):
+            self.skipped += 1
+            return
+        sample.texts[kind] = (member.name, content)
+
+
+def _refuse_wrong_level(images: Sequence[Labelled], reading: Reading, place: Place) -> None:
+    """Raise UsageError where folders gave labels, but those that name the splits, or the one that holds all folders."""
+    if reading.split_folders:
+        return
+    folders = sorted({image.label for image in images if image.by_folder})
+    refuse_splits_as_classes(folders, place)
+    if len(folders) == 1 and all(image.by_folder and image.member.name.count("/") > 1 for image in images):
+        raise UsageError(
+            f"all images of {place} lie in folders below {folders[0]!r}, which would be their only class; pack again"
+            f" from inside it (tar -C {folders[0]} …), or give --split-folders if it names the split"
+        )

@@ -25,17 +25,14 @@ class FolderSource:
         self._split_folders = split_folders = reading.split_folders
         files = list(walk(place, ()))
         located = [(self._locate(info), info) for info in files]
-        found = [
-            (where, info)
-            for where, info in located
-            if where is not None and is_visible(where[2]) and info.type == fs.FileType.File
-        ]
+        found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
         self.skipped = len(files) - len(found)
         if not found:
             example = f"{place}/train/CLASS/IMAGE.jpg" if split_folders else f"{place}/CLASS/IMAGE.jpg"
             raise UsageError(f"no images in {place}; expected files such as {example}")
         names = sorted({name for (_, name, _), _ in found})
-        self._refuse_splits_as_classes(names)
+        if not split_folders:
+            refuse_splits_as_classes(names, place)
         self.classes = all_classes(names, reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = sorted(
@@ -53,25 +50,36 @@ class FolderSource:
     def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
         """(split or '', class, key) of a file; None for one that lies in no class's folder."""
         key = info.path[len(self._place.path.rstrip("/")) + 1 :]
-        folders = key.split("/")[:-1]
-        if not self._split_folders:
-            return ("", folders[0], key) if folders else None
-        if len(folders) < 2:
+        if not is_visible(key):
             return None
-        if folders[0] not in SPLITS_BY_WORD:
-            if not is_visible(key):
-                return None
-            raise UsageError(
-                f"{self._place}/{folders[0]} names no split; with --split-folders the first level is one of"
-                f" {', '.join(SPLITS_BY_WORD)}"
-            )
-        return SPLITS_BY_WORD[folders[0]], folders[1], key
+        found = class_folder(key, self._split_folders, self._place)
+        return (*found, key) if found else None
 
-    def _refuse_splits_as_classes(self, names: list[str]) -> None:
-        if not self._split_folders and len(names) > 1 and set(names) <= set(SPLITS_BY_WORD):
-            raise UsageError(
-                f"the folders of {self._place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
-            )
+
+def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str] | None:
+    """(split or '', class) of a path below ``place``, by its first folders; None where it lies in no class's folder.
+
+    Raises UsageError where, with ``split_folders``, the first names no split.
+    """
+    folders = path.split("/")[:-1]
+    if not split_folders:
+        return ("", folders[0]) if folders else None
+    if len(folders) < 2:
+        return None
+    if folders[0] not in SPLITS_BY_WORD:
+        raise UsageError(
+            f"{place / folders[0]} names no split; with --split-folders the first level is one of"
+            f" {', '.join(SPLITS_BY_WORD)}"
+        )
+    return SPLITS_BY_WORD[folders[0]], folders[1]
+
+
+def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
+    """Raise UsageError where all the classes that folders name are words for splits."""
+    if len(names) > 1 and set(names) <= set(SPLITS_BY_WORD):
+        raise UsageError(
+            f"the folders of {place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
+        )
 
 
 def read_whole(place: Place, image: SourceImage) -> bytes:

@@ -1,0 +1,189 @@
+"""The samples of an archive: which of its members are images, and what others say of them. Pure.
+
+Format: WebDataset (https://github.com/webdataset/webdataset): a sample is a run of members with the same path up to the
+first dot of the base name; what follows that dot says what a member is. Where nothing else gives a label, the folder
+that an image lies in does.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from etl.errors import UsageError
+from etl.sources.base import SPLITS_BY_WORD, Columns, Reading
+from etl.sources.folder import class_folder
+from etl.sources.names import fault_of_label
+from etl.sources.tar_members import Member
+from etl.storage import Place
+
+_SUFFIXES = "avif bmp gif img j2k jfif jp2 jpeg jpg pbm pgm png pnm ppm tif tiff webp"
+IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
+TEXT_BYTES = {"cls": 1_000, "json": 1_000_000, "txt": 10_000}  # the longest of each
+LABEL_COLUMN, SPLIT_COLUMN, TEXT_COLUMN = "label", "split", "txt"
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """An image of an archive, and what is told of it; ``by_folder`` where its folder gave the label."""
+
+    member: Member
+    label: str
+    split: str | None
+    columns: Columns | None
+    by_folder: bool
+
+
+@dataclass
+class Sample:
+    """The members of a sample that are of use: images, and of each text ("cls", "json", "txt") its name and content.
+
+    A "txt" is UTF-8.
+    """
+
+    stem: str
+    images: list[Member] = field(default_factory=list)
+    texts: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The sample that a member belongs to, and what it is: "image", "cls", "json", "txt", or "" for all else."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, kind = base.partition(".")
+    kind = kind.lower()
+    if kind.rpartition(".")[2] in IMAGE_SUFFIXES:
+        kind = "image"
+    return f"{folder}{slash}{stem}", kind if kind == "image" or kind in TEXT_BYTES else ""
+
+
+def is_text(content: bytes) -> bool:
+    """Whether these bytes are UTF-8."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class Labeller:
+    """Says of the images of one archive what its samples say. ``split`` is that of the archive's own name."""
+
+    def __init__(self, archive: Place, reading: Reading, split: str | None) -> None:
+        self._archive, self._reading, self._split = archive, reading, split
+
+    def label(self, sample: Sample) -> list[Labelled]:
+        """The images of a sample.
+
+        Raises UsageError where one has no label or two share one, and where a text has no image or says nothing clear.
+        """
+        for kind in ("cls", "json"):
+            if kind in sample.texts and not sample.images:
+                self._refuse(sample.texts[kind][0], "has no image beside it; the members of a sample follow each other")
+        fields = self._fields(sample)
+        label = self._stated_label(sample, fields)
+        if label is not None and len(sample.images) > 1:
+            self._refuse(
+                sample.images[1].name,
+                f"and {sample.images[0].name!r} share one label; give each a name of its own before the first dot",
+            )
+        split = self._stated_split(sample, fields)
+        if "txt" in sample.texts:
+            fields.setdefault(TEXT_COLUMN, sample.texts["txt"][1].decode().strip())
+        columns = self._columns(sample, fields)
+        return [self._labelled(image, label, split, columns) for image in sample.images]
+
+    def _fields(self, sample: Sample) -> Fields:
+        """What the sample's .json says, without nulls."""
+        if "json" not in sample.texts:
+            return {}
+        name, content = sample.texts["json"]
+        try:
+            fields = json.loads(content.decode("utf-8-sig"), parse_constant=lambda _: None)
+        except UnicodeDecodeError as error:
+            self._refuse(name, f"is not UTF-8 ({error.reason} at byte {error.start}); write it again")
+        except (ValueError, RecursionError) as error:
+            self._refuse(name, f"is no JSON ({error}); write it again")
+        if not isinstance(fields, dict):
+            self._refuse(name, "holds no JSON object; write it again")
+        return {field: value for field, value in fields.items() if value is not None}
+
+    def _stated_label(self, sample: Sample, fields: Fields) -> str | None:
+        """The label that texts give: what the user asks for, else a .cls, else .json; taken out of ``fields``."""
+        asked = self._reading.label_column
+        if asked is None and "cls" in sample.texts:
+            name, content = sample.texts["cls"]
+            try:
+                return self._checked_label(content.decode("utf-8-sig").strip(), name)
+            except UnicodeDecodeError:
+                self._refuse(name, "is not UTF-8; write it again")
+        value = fields.pop(asked or LABEL_COLUMN, None)
+        if value is None:
+            if asked is not None:
+                self._require_field(sample, "--label-column", asked)
+            return None
+        name, _ = sample.texts["json"]
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            self._refuse(name, f"has no text and no whole number in {asked or LABEL_COLUMN!r}; write it again")
+        return self._checked_label(str(value).strip(), name)
+
+    def _stated_split(self, sample: Sample, fields: Fields) -> str | None:
+        """The split that a .json gives; taken out of ``fields``."""
+        asked = self._reading.split_column
+        value = fields.pop(asked or SPLIT_COLUMN, None)
+        if value is None:
+            if asked is not None:
+                self._require_field(sample, "--split-column", asked)
+            return None
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word not in SPLITS_BY_WORD:
+            self._refuse(
+                sample.texts["json"][0],
+                f"has the split {str(value)[:100]!r} in {asked or SPLIT_COLUMN!r}; it is one of"
+                f" {', '.join(SPLITS_BY_WORD)}",
+            )
+        return SPLITS_BY_WORD[word]
+
+    def _require_field(self, sample: Sample, option: str, asked: str) -> None:
+        """Raise UsageError where there are images without the field that the user asks for."""
+        if sample.images:
+            self._refuse(
+                sample.images[0].name, f"has no .json with the field {asked!r} beside it; correct {option}, or add it"
+            )
+
+    def _columns(self, sample: Sample, fields: Fields) -> Columns | None:
+        told = sorted((name, _text(value)) for name, value in fields.items() if not isinstance(value, list | dict))
+        try:
+            json.dumps(told, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            self._refuse(sample.texts["json"][0], "holds half a surrogate pair, which is no text; write it again")
+        return tuple(told) or None
+
+    def _labelled(self, image: Member, label: str | None, split: str | None, columns: Columns | None) -> Labelled:
+        if label is not None:
+            if self._reading.split_folders:
+                split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0])
+            return Labelled(image, label, split or self._split, columns, by_folder=False)
+        folder = class_folder(image.name, self._reading.split_folders, self._archive)
+        if folder is None:
+            path = "SPLIT/CLASS/IMAGE.jpg" if self._reading.split_folders else "CLASS/IMAGE.jpg"
+            self._refuse(
+                image.name,
+                f"has no label: name it as in {path}, or give its sample a .cls, or a .json with the field"
+                f" {LABEL_COLUMN!r} (--label-column)",
+            )
+        label = self._checked_label(folder[1], image.name)
+        return Labelled(image, label, split or folder[0] or self._split, columns, by_folder=True)
+
+    def _checked_label(self, label: str, name: str) -> str:
+        if fault := fault_of_label(label):
+            self._refuse(name, f"gives a label that {fault}: {label[:100]!r}; correct it")
+        return label
+
+    def _refuse(self, name: str, why: str) -> NoReturn:
+        raise UsageError(f"the member {name[:200]!r} of {self._archive} {why}")
+
+
+def _text(value: str | float | bool) -> str:
+    """A scalar of JSON as text: numbers in decimal, "true" and "false"."""
+    return value if isinstance(value, str) else json.dumps(value)
