@@ -11,6 +11,7 @@ from pyarrow import csv
 from etl import tables
 from etl.errors import DataError, UsageError
 from etl.sources import SourceImage
+from etl.sources.fields import told_columns
 from etl.storage import Place
 
 KEY = "key"
@@ -74,13 +75,9 @@ def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:
     names = sorted(name for name in table.column_names if name != KEY)
     values = [pc.take(table[name].combine_chunks(), rows).to_pylist() for name in names]
     joined = [
-        dataclasses.replace(image, columns=_told(names, cells))
+        dataclasses.replace(image, columns=told_columns(names, cells))
         for image, cells in zip(images, zip(*values, strict=True), strict=True)
     ]
     unknown = rows.null_count
     facts = {"rows": table.num_rows, "rows_without_image": table.num_rows - (len(images) - unknown)}
     return joined, facts | {"images_without_row": unknown}
-
-
-def _told(names: Sequence[str], cells: Sequence[str | None]) -> tuple[tuple[str, str], ...] | None:
-    return tuple((name, cell) for name, cell in zip(names, cells, strict=True) if cell is not None) or None

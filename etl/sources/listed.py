@@ -1,9 +1,216 @@
-"""To come."""
+"""A list of images, each a file of its own wherever it lies: CSV with a header line, or JSON Lines."""
 
+import errno
+import posixpath
 import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
 
-LIST_NAMES = re.compile(r"(?i).(csv|jsonl|ndjson)$")
+from pyarrow import fs
+
+from etl.errors import DataError, UsageError
+from etl.filesystems import Filesystem
+from etl.progress import Progress, tell
+from etl.sources.base import Columns, Reading, SourceImage, all_classes, class_name, refuse_twice
+from etl.sources.fields import (
+    MOST_IMAGE_BYTES,
+    checked_key,
+    checked_label,
+    checked_split,
+    label_column,
+    one_line,
+    split_column,
+    told_columns,
+)
+from etl.sources.folder import read_whole
+from etl.sources.list_rows import read_rows
+from etl.storage import Place, open_place
+
+LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")
+
+_PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
+_SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
+_OPENED = ("file", "hdfs")
+_THREADS, _PATHS_AT_ONCE = 4, 500
+_NO_FILE_BY_THAT_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a row says of an image; ``line`` is that of the list."""
+
+    line: int
+    key: str
+    place: Place
+    name: str
+    split: str | None
+    columns: Columns | None
 
 
 class ListSource:
-    pass
+    """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
+
+    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.open_place` takes. An image's key
+    is its path as the list has it.
+    """
+
+    kind = "list"
+    is_sequential = False
+    pixels = None
+    skipped = 0
+
+    def __init__(self, place: Place, reading: Reading) -> None:
+        entries = list(_entries(place, reading))
+        refuse_twice((entry.key, f"line {entry.line} of {place}") for entry in entries)
+        infos = _look(entries, place)
+        self.classes = all_classes((entry.name for entry in entries), reading, place)
+        labels = {name: label for label, name in enumerate(self.classes)}
+        self._places = [entry.place for entry in entries]
+        self.images = [
+            SourceImage(
+                entry.key, labels[entry.name], entry.split, info.size, info.mtime_ns, entry.columns, (number, 0)
+            )
+            for number, (entry, info) in enumerate(zip(entries, infos, strict=True))
+        ]
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        for image in images:
+            yield read_whole(self._places[image.position[0]], image)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Which columns are what."""
+
+    path: str
+    label: str
+    split: str | None
+
+
+def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
+    """What the rows say, checked; columns of JSON that are no scalars are left out, and told."""
+    rows = read_rows(place)
+    first = next(rows, None)
+    if first is None:
+        raise UsageError(f"no images in {place}; expected a line for each, with its path and its label")
+    columns = _choose_columns(list(first[1]), reading, place)
+    left_out: set[str] = set()
+    for line, row in chain([first], rows):
+        where = f"line {line} of {place}"
+        key, file = _locate(row.get(columns.path), place.parent, where)
+        others = sorted(row.keys() - {columns.path, columns.label, columns.split})
+        left_out.update(name for name in others if not _is_scalar(row[name]))
+        yield _Entry(
+            line,
+            key,
+            file,
+            class_name(_label(row.get(columns.label), where), reading.classes),
+            checked_split(_text(row.get(columns.split)) if columns.split else None, where),
+            told_columns(others, [_text(row[name]) for name in others]),
+        )
+    if left_out:
+        tell(
+            "ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(sorted(left_out)))}"
+        )
+
+
+def _choose_columns(names: Sequence[str], reading: Reading, place: Place) -> _Columns:
+    """Raises UsageError where a column is missing, or several may be that of the paths."""
+    asked = reading.image_column
+    found = [name for name in names if name == asked or (asked is None and name in _PATH_COLUMNS)]
+    told = one_line(", ".join(names))
+    if not found:
+        what = f"column {asked} (--image-column)" if asked else f"column of paths, such as {_PATH_COLUMNS[0]}"
+        raise UsageError(f"{place} has no {what}; its columns are {told}: name that of the paths by --image-column")
+    if len(found) > 1:
+        raise UsageError(f"{place} has several columns of paths, {', '.join(found)}: choose one by --image-column")
+    return _Columns(found[0], label_column(names, reading, str(place)), split_column(names, reading, str(place)))
+
+
+def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:
+    """The key and the place of the file that a cell names; paths go from ``folder``."""
+    if not isinstance(path, str) or not path:
+        raise UsageError(f"{where} has no path to an image; give it one, or leave the line out")
+    if scheme := _SCHEME.match(path):
+        if scheme["name"].lower() not in _OPENED:
+            raise UsageError(
+                f"{where}: {one_line(path)} is read by nothing here; download it first, and list where it lies then: a"
+                " path, a file:// or an hdfs:// URI"
+            )
+        try:
+            place = open_place(path)
+        except UsageError as error:
+            raise UsageError(f"{where}: {one_line(error)}") from None
+        return checked_key(place.path.lstrip("/"), where), place
+    plain = posixpath.normpath(path)
+    if plain.split("/")[0] == "..":
+        raise UsageError(
+            f"{where}: {one_line(path)} leads out of the list's folder; give the absolute path, or move the list"
+        )
+    key = checked_key(plain.lstrip("/"), where)
+    return key, Place(folder.filesystem, f"/{key}") if plain.startswith("/") else folder / key
+
+
+def _label(value: Any, where: str) -> str:
+    if value is not None and not isinstance(value, str | int):
+        raise UsageError(f"{where} has the label {one_line(value)}; labels are text, integers or booleans, correct it")
+    return checked_label(_text(value) or "", where)
+
+
+def _text(value: Any) -> str | None:
+    """A scalar as text; None where it says nothing, or is none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if value is not None and _is_scalar(value) else None
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
+
+
+def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
+    """The size and time of change of each file. Raises UsageError where there is none, DataError for one too large."""
+    by_filesystem: dict[Filesystem, list[int]] = defaultdict(list)
+    for number, entry in enumerate(entries):
+        by_filesystem[entry.place.filesystem].append(number)
+    shares = [
+        numbers[start : start + _PATHS_AT_ONCE]
+        for numbers in by_filesystem.values()
+        for start in range(0, len(numbers), _PATHS_AT_ONCE)
+    ]
+    infos: list[fs.FileInfo] = [None] * len(entries)
+    with (
+        Progress("ingest", len(entries), "files looked up", ends=False) as progress,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool,
+    ):
+        found = pool.map(_infos, ([entries[number].place for number in share] for share in shares))
+        done = 0
+        for share, each in zip(shares, found, strict=True):
+            for number, info in zip(share, each, strict=True):
+                infos[number] = info
+            progress.update(done := done + len(share))
+    for entry, info in zip(entries, infos, strict=True):
+        where = f"line {entry.line} of {place}"
+        if info.type != fs.FileType.File:
+            what = "no such file" if info.type == fs.FileType.NotFound else "it is no file"
+            raise UsageError(f"{where}: {one_line(entry.place)}: {what}; correct the path, or leave the line out")
+        if info.size > MOST_IMAGE_BYTES:
+            raise DataError(f"{where}: {entry.place} has {info.size:,} bytes, more than 1 GiB; leave the line out")
+    return infos
+
+
+def _infos(places: Sequence[Place]) -> list[fs.FileInfo]:
+    """What is known of each of these files, all on one filesystem; a name that no file can have is not found."""
+    arrow = places[0].filesystem.arrow
+    try:
+        return cast(list[fs.FileInfo], arrow.get_file_info([place.path for place in places]))
+    except OSError as error:
+        if error.errno not in _NO_FILE_BY_THAT_NAME:
+            raise
+        if len(places) == 1:
+            return [fs.FileInfo(places[0].path, fs.FileType.NotFound)]
+        return [info for place in places for info in _infos([place])]

@@ -1,9 +1,191 @@
-"""To come."""
+"""Parquet files that hold the bytes of images, as Hugging Face `datasets` writes them."""
 
 import re
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import groupby
+from typing import cast
 
-PARQUET_NAMES = re.compile(r"(?i).(parquet|pq)$")
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.errors import DataError, UsageError
+from etl.progress import Progress, tell
+from etl.sources.base import Columns, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
+from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
+from etl.sources.parquet_columns import layout_of
+from etl.sources.parquet_files import open_parquet, read_batches
+from etl.storage import Place
+from etl.threads import in_threads
+
+PARQUET_NAMES = re.compile(r"(?i)\.(parquet|pq)$")
+
+_FILES_AT_ONCE = 4
+
+# class, split, size in bytes, columns
+_Row = tuple[str, str | None, int, Columns | None]
 
 
 class ParquetSource:
-    pass
+    """Parquet files with a row for each image: its bytes, its label, perhaps its split, and further scalars.
+
+    The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers,
+    which the schema's metadata may name (`etl.sources.class_labels`): then all those classes are there, in that order.
+    An image's key is the path of its file without suffix, and the number of its row, from 0.
+
+    Listing reads the files once, for nothing in them tells how large an image is.
+    """
+
+    kind = "parquet"
+    is_sequential = False
+    pixels = None
+    skipped = 0
+
+    def __init__(self, place: Place, files: list[Place], reading: Reading) -> None:
+        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="open") as pool:
+            self._files = list(pool.map(lambda file: _File(place, file, reading), files))
+        refuse_twice((file.stem, str(file.place)) for file in self._files)
+        named = _named_classes(self._files)
+        if left_out := sorted({name for file in self._files for name in file.layout.left_out}):
+            tell("ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(left_out))}")
+        with Progress("ingest", len(files), "files listed", ends=False) as progress:
+            in_threads(lambda file: file.list_rows(progress), self._files, _FILES_AT_ONCE)
+        found = {name for file in self._files for name, *_ in file.rows}
+        if not found:
+            raise UsageError(f"no images in {place}; its Parquet files have no rows")
+        if reading.classes is None:
+            reading = replace(reading, classes=named)
+        self.classes = all_classes(found, reading, place)
+        labels = {name: label for label, name in enumerate(self.classes)}
+        self.images = [
+            SourceImage(f"{file.stem}/{row:08d}", labels[name], split, size, file.version, columns, (number, row))
+            for number, file in enumerate(self._files)
+            for row, (name, split, size, columns) in enumerate(file.take_rows())
+        ]
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        for number, run in groupby(images, key=lambda image: image.position[0]):
+            yield from self._files[number].read(list(run))
+
+
+class _File:
+    """One file: ``stem`` is what the keys of its images begin with, ``rows`` what `list_rows` found in it."""
+
+    def __init__(self, source: Place, place: Place, reading: Reading) -> None:
+        self.place = place
+        path = place.path[len(source.path.rstrip("/")) + 1 :]
+        self.stem = checked_key(PARQUET_NAMES.sub("", path), str(place))
+        self.version = place.info().mtime_ns
+        with open_parquet(place) as parquet:
+            self.layout = layout_of(parquet.schema_arrow, reading, place)
+        self.rows: list[_Row] = []
+        self._reading = reading
+        self._split = split_of(path)
+        self._names: dict[str | None, str] = {}
+        self._splits: dict[str | None, str | None] = {None: self._split}
+
+    def list_rows(self, progress: Progress) -> Generator[None]:
+        """Find what there is to tell of each image; stops to yield now and then.
+
+        Raises UsageError for a row without bytes, or with a label or split that cannot be; DataError for a damaged
+        file.
+        """
+        with open_parquet(self.place) as parquet:
+            for first, batch in read_batches(parquet, self.layout.leaves):
+                self.rows += self._told(first, batch)
+                yield
+        progress.advance()
+
+    def take_rows(self) -> list[_Row]:
+        """The rows, which are forgotten here."""
+        rows, self.rows = self.rows, []
+        return rows
+
+    def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        """The bytes of these images of this file; it is read from the front again where a row comes before another."""
+        wanted = deque(images)
+        while wanted:
+            yield from self._read_forward(wanted)
+
+    def _read_forward(self, wanted: deque[SourceImage]) -> Iterator[bytes]:
+        """Take from the front of ``wanted`` what comes in the order of the file; one image at least."""
+        if self.place.info().mtime_ns != self.version:
+            raise self._changed()
+        start = len(wanted)
+        with open_parquet(self.place) as parquet:
+            for first, batch in read_batches(parquet, [self.layout.image_leaf], _holds_next(wanted)):
+                images = self.layout.image_bytes(batch)
+                while wanted and first <= wanted[0].position[1] < first + len(images):
+                    image = wanted.popleft()
+                    data = images[image.position[1] - first].as_py()
+                    if data is None or len(data) != image.size_bytes:
+                        raise self._changed()
+                    yield data
+        if len(wanted) == start:
+            raise self._changed()
+
+    def _told(self, first: int, batch: pa.RecordBatch) -> Iterator[_Row]:
+        """What a batch tells of its images; ``first`` is the number of its first row."""
+        layout = self.layout
+        sizes = pc.binary_length(layout.image_bytes(batch)).to_pylist()
+        labels = _texts(batch.column(layout.label))
+        splits = _texts(batch.column(layout.split)) if layout.split else [None] * len(sizes)
+        others = [_texts(batch.column(name)) for name in layout.others]
+        columns = zip(*others, strict=True) if others else [()] * len(sizes)
+        for row, (size, label, split, cells) in enumerate(zip(sizes, labels, splits, columns, strict=True), first):
+            where = f"row {row} of {self.place}"
+            if size is None:
+                raise UsageError(
+                    f"{where} has no image bytes, at most a path; write the bytes into the file (push_to_hub of"
+                    " datasets does), or leave the row out"
+                )
+            if size > MOST_IMAGE_BYTES:
+                raise DataError(f"{where} has an image of {size:,} bytes, more than 1 GiB; leave it out")
+            if label not in self._names:
+                self._names[label] = self._class_of(label, where)
+            if split not in self._splits:
+                self._splits[split] = checked_split(split, where) or self._split
+            yield self._names[label], self._splits[split], size, told_columns(layout.others, cells)
+
+    def _class_of(self, label: str | None, where: str) -> str:
+        if label is None:
+            raise UsageError(f"{where} has no label in the column {self.layout.label}; give it one, or leave it out")
+        names = self.layout.names
+        if names is None:
+            return class_name(checked_label(label, where), self._reading.classes)
+        if not 0 <= int(label) < len(names):
+            raise UsageError(
+                f"{where} has the label {label}, and the file's metadata name the classes 0 to {len(names) - 1};"
+                " correct it, or leave the row out"
+            )
+        return class_name(names[int(label)], self._reading.classes)
+
+    def _changed(self) -> DataError:
+        return DataError(f"{self.place} changed while it was read; run again when nobody writes there")
+
+
+def _holds_next(wanted: deque[SourceImage]) -> Callable[[int, int], bool]:
+    """Whether the next image that is wanted is one of a range of rows."""
+    return lambda first, end: bool(wanted) and first <= wanted[0].position[1] < end
+
+
+def _texts(values: pa.Array) -> list[str | None]:
+    return cast(list[str | None], values.cast(pa.string()).to_pylist())
+
+
+def _named_classes(files: Sequence[_File]) -> tuple[str, ...] | None:
+    """The classes that the metadata of all files name. Raises UsageError where they differ."""
+    first = files[0]
+    for file in files:
+        if file.layout.names != first.layout.names:
+            raise UsageError(
+                f"{first.place} and {file.place} differ in the names of classes in their metadata"
+                f" ({_shown(first.layout.names)}; {_shown(file.layout.names)}); write them with the same ones"
+            )
+    return first.layout.names
+
+
+def _shown(names: tuple[str, ...] | None) -> str:
+    return one_line(", ".join(names), 100) if names else "none"

@@ -1,0 +1,66 @@
+"""Parquet files, open, and their rows in small batches, read forward.
+
+Arrow holds one page of each column at a time, so memory goes by the pages that the writer made, not by row groups: no
+column is read ahead or whole. Format: https://parquet.apache.org/docs/file-format/
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from etl.errors import DataError
+from etl.sources.fields import one_line
+from etl.storage import READ_BUFFER_BYTES, Place
+
+_BATCH_BYTES = 8 << 20  # about what the images of one batch have
+_MOST_BATCH_ROWS = 1024
+
+Batches = Iterator[tuple[int, pa.RecordBatch]]
+
+
+@contextmanager
+def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
+    """The file, open. Within this context, what Arrow cannot read is a DataError that names the file."""
+    with file.filesystem.explaining(file.path), file.open_input() as stream:
+        try:
+            yield pq.ParquetFile(
+                stream, buffer_size=READ_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+            )
+        except (pa.ArrowException, ValueError, KeyError, OverflowError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
+                raise
+            raise DataError(
+                f"{file} cannot be read as a Parquet file: {one_line(error) or type(error).__name__}; it is damaged,"
+                " cut off or of another format: fetch or write it again"
+            ) from None
+
+
+def read_batches(
+    parquet: pq.ParquetFile, leaves: Sequence[str], is_wanted: Callable[[int, int], bool] = lambda first, end: True
+) -> Batches:
+    """These columns, in small batches with the number of the first row of each, from the first row to the last.
+
+    Row groups, and rests of them, of which ``is_wanted(first row, row after the last)`` says no are not read. Raises
+    ValueError where the file has other numbers of rows than it says.
+    """
+    first = 0
+    for group in range(parquet.num_row_groups):
+        told = parquet.metadata.row_group(group)
+        end = first + told.num_rows
+        if told.num_rows > 0 and is_wanted(first, end):
+            row_bytes = max(1, told.total_byte_size // told.num_rows)
+            batch_rows = min(max(1, _BATCH_BYTES // row_bytes), _MOST_BATCH_ROWS)
+            for batch in parquet.iter_batches(batch_rows, [group], list(leaves), use_threads=False):
+                batch.validate(full=True)
+                yield first, batch
+                first += batch.num_rows
+                if not is_wanted(first, end):
+                    break
+            else:
+                if first != end:
+                    raise ValueError(f"row group {group} ends {end - first} rows early")
+        first = end
+    if first != parquet.metadata.num_rows:
+        raise ValueError(f"it says that it has {parquet.metadata.num_rows} rows, its row groups {first}")
