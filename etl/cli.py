@@ -27,6 +27,7 @@ from etl.options import (
     NORMALIZE_OPTIONS,
     OVERWRITE,
     READ_BENCH_OPTIONS,
+    RETRY_REJECTS,
     RUNNERS,
     SHARD_OPTIONS,
     VERIFY_OPTIONS,
@@ -107,10 +108,14 @@ def ingest(source: str, root: str, **values: Any) -> None:
 @root_argument
 @config_option
 @runner_option
-@click_options((*NORMALIZE_OPTIONS, OVERWRITE, JSON, *_JOB_OPTIONS))
+@click_options((*NORMALIZE_OPTIONS, RETRY_REJECTS, OVERWRITE, JSON, *_JOB_OPTIONS))
 def normalize(root: str, **values: Any) -> None:
-    """Decode every image under ROOT/raw, bring it to one size, and keep it under ROOT/normalized."""
-    _run_job("mapreduce.normalize", NORMALIZE_OPTIONS, root, values)
+    """Decode every image under ROOT/raw, bring it to one size, and keep it under ROOT/normalized.
+
+    What cannot be used is kept under ROOT/normalized/rejects, with a reason. --retry-rejects tries those once more,
+    with looser limits or after a bad night: the same command with what is to be looser, e.g. --max-seconds 60.
+    """
+    _run_job("mapreduce.normalize", (*NORMALIZE_OPTIONS, RETRY_REJECTS), root, values)
 
 
 @cli.command(epilog="Example: ringslice shard data/flowers --workers 8 --split train=0.9,test=0.1")

@@ -57,13 +57,15 @@ class Renewal:
 
     ``parent`` is the fingerprint of the marker that the renewal was planned from, None where there was none. ``files``
     gives the files that a marker names in ``folders``, as paths below the stage's; other files there are what a
-    renewal that was killed left. ``wanted`` says that there is something to renew though the identity is the same.
+    renewal that was killed left. ``wanted`` says that there is something to renew though the identity is the same;
+    ``changes`` is what of the identity may be another.
     """
 
     parent: str | None
     folders: tuple[str, ...]
     files: Callable[[dict[str, Any]], Iterable[str]]
     wanted: bool = False
+    changes: frozenset[str] = frozenset({"input"})
 
 
 def difference(marker: Mapping[str, Any], identity: Mapping[str, Any]) -> str:

@@ -9,6 +9,15 @@ from etl.errors import UsageError
 from etl.rejects import Reason, Reject
 
 LEAST_MEMORY_BYTES = 64 << 20
+FLAGS = {
+    "pixels": "--max-pixels",
+    "size_bytes": "--max-bytes",
+    "frames": "--max-frames",
+    "aspect": "--max-aspect",
+    "least_side": "--min-side",
+    "seconds": "--max-seconds",
+    "memory_bytes": "--max-memory",
+}
 
 
 @dataclass(frozen=True)
@@ -28,18 +37,19 @@ class Limits:
     memory_bytes: int = 800_000_000
 
     def __post_init__(self) -> None:
-        for flag, value, least in (
-            ("--max-pixels", self.pixels, 1),
-            ("--max-bytes", self.size_bytes, 1),
-            ("--max-frames", self.frames, 1),
-            ("--max-aspect", self.aspect, 1),
-            ("--min-side", self.least_side, 1),
-            ("--max-memory", self.memory_bytes, LEAST_MEMORY_BYTES),
-        ):
-            if not least <= value < math.inf:
+        for name, flag in FLAGS.items():
+            value, least = getattr(self, name), LEAST_MEMORY_BYTES if name == "memory_bytes" else 1
+            if name != "seconds" and not least <= value < math.inf:
                 raise UsageError(f"{flag} {value:g} is out of range; give at least {least}")
         if not 0 < self.seconds < math.inf:
             raise UsageError(f"--max-seconds {self.seconds:g} is out of range; give a number of seconds above 0")
+
+    def refuse_less_than(self, known: Self) -> None:
+        """Raise UsageError where an image that ``known`` allows may be too much for these."""
+        for name, flag in FLAGS.items():
+            ours, theirs = getattr(self, name), getattr(known, name)
+            if ours > theirs if name == "least_side" else ours < theirs:
+                raise UsageError(f"{flag} {ours} is stricter than the {theirs} that the images were normalised with")
 
     def check_bytes(self, size_bytes: int) -> Reject | None:
         """Why a file of this size is not looked at."""

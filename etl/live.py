@@ -16,7 +16,7 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.generations import fingerprint_of
-from etl.parts import count_by_split_and_label, read_rows, rejects_places
+from etl.parts import count_by_split_and_label, pack_of, read_rows, rejects_places
 from etl.publishing import publish_bytes
 from etl.storage import Place
 
@@ -88,7 +88,7 @@ def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, colu
     if not part["removed"]:
         return read_rows(normalized, part["part"], columns)
     rows = read_rows(normalized, part["part"], list(dict.fromkeys(["key", *columns])))
-    return rows.filter(pa.array(removed.live(part["part"], rows["key"]))).select(columns)
+    return rows.filter(pa.array(removed.live(pack_of(part), rows["key"]))).select(columns)
 
 
 def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, cla
     reasons: Counter[str] = Counter()
     if part["rejects"]["count"]:
         rejects = tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
-        reasons.update(rejects["reason"].filter(pa.array(removed.live(part["part"], rejects["key"]))).to_pylist())
+        reasons.update(rejects["reason"].filter(pa.array(removed.live(pack_of(part), rejects["key"]))).to_pylist())
     return {
         "records": rows.num_rows,
         "bytes": sum(rows["size"].to_pylist()),

@@ -38,20 +38,6 @@ def _fault(line: str) -> Finding:
     return Finding(MANIFEST, "manifest.json", f"manifest.json contradicts itself: {line}")
 
 
-def dataset_faults(dataset: Mapping[str, Any], good: int) -> Iterator[Finding]:
-    """Where the marker of the normalised images contradicts itself, or does not tell of so many ``good`` ones."""
-    for part in dataset["parts"]:
-        if part["input"] != part["records"] + part["rejects"]["count"]:
-            line = (
-                f"{part['part']}: {part['input']} images are not"
-                f" {part['records']} good + {part['rejects']['count']} rejects"
-            )
-            yield Finding(MANIFEST, "dataset.json", line)
-    if dataset["counts"]["good"] != good:
-        line = f"normalized tells of {dataset['counts']['good']} good images, its parts have {good}"
-        yield Finding(MANIFEST, "dataset.json", line)
-
-
 def stray_files(stage: Stage, manifest: Manifest) -> Iterator[Finding]:
     """Files in the folder of these slices that nothing names."""
     named = {stage.marker_name, RUN_FILE, *(table["file"] for table in manifest["tables"].values())}

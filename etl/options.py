@@ -186,6 +186,12 @@ NORMALIZE_OPTIONS = (
     Option("--max-seconds", "Reject images that take more processor time.", duration, "10", metavar="N"),
     Option("--max-memory", "Reject images that take more memory to decode.", parse_bytes, "800MB", metavar="SIZE"),
 )
+RETRY_REJECTS = Option(
+    "--retry-rejects",
+    "Of what is finished try the rejects alone once more, as all images were normalised but for looser limits"
+    " (--max-pixels, --max-seconds, ...); images that are good stay as they are.",
+    parse=None,
+)
 SHARD_OPTIONS = (
     Option("--name", "Name of the slices: they go to ROOT/slices/NAME.", default="default"),
     Option(

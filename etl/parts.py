@@ -1,31 +1,71 @@
 """Parts: what becomes of one pack when it is normalised. A part is named by its pack, never by the task that made it.
 
-``parts/PACK.tfrecord`` holds the good images as examples, ``parts/PACK.parquet`` a row for each, and only where there
-are any, ``rejects/PACK.tar`` the bytes of the unusable ones and ``rejects/PACK.parquet`` their list. The table of rows
+``parts/PART.tfrecord`` holds the good images as examples, ``parts/PART.parquet`` a row for each, and only where there
+are any, ``rejects/PART.tar`` the bytes of the unusable ones and ``rejects/PART.parquet`` their list. The table of rows
 is published last: a part exists when its rows do, and its facts stand in their metadata.
+
+A part is called like its pack. Where rejects of it were tried again, and something came of that, the part is made
+once more as PACK.1, then PACK.2 (see `etl.retried`); its facts then say its ``pack``.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import pyarrow as pa
 
 from etl import tables
+from etl.config import NormalizeConfig
 from etl.errors import DataError
 from etl.example import ImageExample, serialize
 from etl.image_helper import ImageHelper
 from etl.normalized import Normalized
 from etl.packs import TarWriter, content_sha256, pack_places
 from etl.publishing import OutputFile, publishing
-from etl.records import frame, read_records
+from etl.records import Record, frame, read_records
 from etl.rejects import Reject
 from etl.storage import Place
 
 PART_FOLDERS = ("parts", "rejects")
 
 Row = dict[str, Any]
+
+
+def pack_of(part: Mapping[str, Any]) -> str:
+    """The name of the pack that a part was made of; ``part`` are its facts, or what a marker says of it."""
+    name: str = part.get("pack", part["part"])
+    return name
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a part is called, and of which bytes it is made: SHA-256 of its pack and of the pack's list, hexadecimal."""
+
+    part: str
+    pack: str
+    pack_sha256: str
+    list_sha256: str
+
+    @classmethod
+    def of_pack(cls, pack: Mapping[str, Any]) -> Self:
+        """The first part of a pack, which is what raw's marker tells of it."""
+        return cls(pack["name"], pack["name"], pack["sha256"], pack["list_sha256"])
+
+    @classmethod
+    def of_part(cls, part: Mapping[str, Any]) -> Self:
+        """A part that is there."""
+        return cls(part["part"], pack_of(part), part["pack_sha256"], part["list_sha256"])
+
+    def next(self) -> Self:
+        """The part that takes the place of this one."""
+        number = int(self.part.removeprefix(self.pack).removeprefix(".") or 0)
+        return replace(self, part=f"{self.pack}.{number + 1}")
+
+    def to_json(self) -> Row:
+        """As the part's facts have it."""
+        own = {"part": self.part} | ({"pack": self.pack} if self.pack != self.part else {})
+        return own | {"pack_sha256": self.pack_sha256, "list_sha256": self.list_sha256}
 
 
 def rows_place(normalized: Place, part: str) -> Place:
@@ -50,19 +90,18 @@ def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
 
 
 @dataclass
-class _PartWriter:
-    """Normalises images one by one: the good ones go to ``records``, and all are remembered."""
+class PartWriter:
+    """Takes a pack's images one by one: the good ones go to ``records``, and all are remembered."""
 
-    helper: ImageHelper
+    config: NormalizeConfig
     classes: Sequence[str]
     records: OutputFile
     rows: list[Row] = field(default_factory=list)
     rejects: list[tuple[Row, bytes]] = field(default_factory=list)
 
-    def add(self, image: Row, data: bytes) -> None:
-        """Normalise one image of the pack's list."""
+    def add(self, image: Row, data: bytes, result: Normalized | Reject) -> None:
+        """Add an image, and what became of it; of ``image`` what the pack's list tells is taken."""
         known = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
-        result = self.helper.normalize(data)
         if isinstance(result, Reject):
             self.rejects.append((known | {"reason": result.reason.value, "detail": result.detail}, data))
             return
@@ -82,8 +121,30 @@ class _PartWriter:
         self.rows.append(known | row)
         self.records.write(record)
 
+    def keep(self, row: Row, record: Record) -> None:
+        """Add a good image of an earlier part of this pack, as it is."""
+        self.rows.append(row | {"offset": self.records.size_bytes})
+        self.records.write(record.framed)
+
+    def publish(self, normalized: Place, attempts: Place, origin: Origin) -> Row:
+        """Publish rejects and rows, once the records are published; returns the part's facts."""
+        facts = {
+            **origin.to_json(),
+            "input": len(self.rows) + len(self.rejects),
+            "records": len(self.rows),
+            "bytes": self.records.size_bytes,
+            "sha256": self.records.sha256,
+            "rejects": _publish_rejects(normalized, attempts, origin.part, self.rejects),
+            "examples": count_by_split_and_label(
+                ((row["split"], row["label"]) for row in self.rows), len(self.classes)
+            ),
+        }
+        rows = tables.table_of(tables.ROWS, self.rows)
+        tables.write_table(rows_place(normalized, origin.part), attempts, rows, facts)
+        return facts
+
     def _example(self, image: Row, result: Normalized) -> ImageExample:
-        config = self.helper.config
+        config = self.config
         return ImageExample(
             key=image["key"],
             label=image["label"],
@@ -99,7 +160,7 @@ class _PartWriter:
 def normalize_pack(
     raw: Place,
     normalized: Place,
-    pack: Mapping[str, Any],
+    origin: Origin,
     helper: ImageHelper,
     *,
     classes: Sequence[str],
@@ -108,39 +169,30 @@ def normalize_pack(
 ) -> dict[str, Any]:
     """Normalise every image of a pack and publish its part; returns the part's facts. A part that exists is kept.
 
-    ``pack`` is what raw's marker tells of it: ``name``, ``sha256`` and ``list_sha256``, by which the part knows later
-    what it was made of. The facts never change, whatever is removed from the source. What is written lies in the folder
-    ``attempts`` until it is published. ``report`` is told how many images are done, after each.
+    By the SHA-256 in ``origin`` the part knows later what it was made of. The facts never change, whatever is removed
+    from the source. What is written lies in the folder ``attempts`` until it is published. ``report`` is told how many
+    images are done, after each.
 
     Raises DataError where the pack does not hold what its image list says.
     """
-    name = pack["name"]
-    rows_file = rows_place(normalized, name)
+    rows_file = rows_place(normalized, origin.part)
     if rows_file.exists():
         return tables.read_facts(rows_file)
-    with publishing(records_place(normalized, name), attempts) as records:
-        part = _PartWriter(helper, classes, records)
-        for done, (image, data) in enumerate(_read_pack(raw, name), start=1):
-            part.add(image, data)
-            report(done)
-    facts = {
-        "part": name,
-        "pack_sha256": pack["sha256"],
-        "list_sha256": pack["list_sha256"],
-        "input": len(part.rows) + len(part.rejects),
-        "records": len(part.rows),
-        "bytes": records.size_bytes,
-        "sha256": records.sha256,
-        "rejects": _publish_rejects(normalized, attempts, name, part.rejects),
-        "examples": count_by_split_and_label(((row["split"], row["label"]) for row in part.rows), len(classes)),
-    }
-    tables.write_table(rows_file, attempts, tables.table_of(tables.ROWS, part.rows), facts)
-    return facts
-
-
-def _read_pack(raw: Place, pack: str) -> Iterator[tuple[Row, bytes]]:
-    tar, listed = pack_places(raw, pack)
+    tar, listed = pack_places(raw, origin.pack)
     images = tables.read_table(listed).to_pylist()
+    with publishing(records_place(normalized, origin.part), attempts) as records:
+        part = PartWriter(helper.config, classes, records)
+        for done, (image, data) in enumerate(read_images(tar, images, "ingest again with --overwrite"), start=1):
+            part.add(image, data, helper.normalize(data))
+            report(done)
+    return part.publish(normalized, attempts, origin)
+
+
+def read_images(tar: Place, images: Iterable[Row], remedy: str) -> Iterator[tuple[Row, bytes]]:
+    """The bytes of images in a tar file, front to back; each tells its ``key``, ``offset``, ``size`` and ``sha256``.
+
+    Raises DataError, with the ``remedy``, where they are not those.
+    """
     with tar.open_stream() as stream:
         position = 0
         for image in images:
@@ -148,17 +200,15 @@ def _read_pack(raw: Place, pack: str) -> Iterator[tuple[Row, bytes]]:
             data = stream.read(image["size"])
             position = image["offset"] + image["size"]
             if content_sha256(data) != image["sha256"]:
-                raise DataError(
-                    f"{tar} is damaged at offset {image['offset']} ({image['key']}); ingest again with --overwrite"
-                )
+                raise DataError(f"{tar} is damaged at offset {image['offset']} ({image['key']}); {remedy}")
             yield image, data
 
 
-def _publish_rejects(normalized: Place, attempts: Place, pack: str, rejects: list[tuple[Row, bytes]]) -> dict[str, Any]:
+def _publish_rejects(normalized: Place, attempts: Place, part: str, rejects: list[tuple[Row, bytes]]) -> dict[str, Any]:
     """Publish the rejects of a part, where there are any; returns counts by reason and SHA-256 of their files."""
     if not rejects:
         return {"count": 0, "by_reason": {}}
-    tar_file, list_file = rejects_places(normalized, pack)
+    tar_file, list_file = rejects_places(normalized, part)
     rows = []
     with publishing(tar_file, attempts) as output:
         tar = TarWriter(output)
@@ -188,8 +238,8 @@ def read_rows(normalized: Place, part: str, columns: list[str]) -> pa.Table:
     return tables.read_table(rows_place(normalized, part), columns)
 
 
-def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[bytes]:
-    """The serialized examples of a part, in the order of its ``rows`` (columns key, size and crc32c).
+def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
+    """The records of a part, in the order of its ``rows`` (columns key, size and crc32c).
 
     Raises DataError where the records are not those that the rows tell of.
     """
@@ -202,4 +252,4 @@ def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[bytes]:
                 raise DataError(
                     f"{place} does not hold the example {key} that its rows tell of; normalize again with --overwrite"
                 )
-            yield record.data
+            yield record

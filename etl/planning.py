@@ -27,7 +27,7 @@ from etl.dealing import Dealing, PartCounts, count_part, split_sizes
 from etl.earlier import Earlier, read_keys
 from etl.known import departed_rows, removed_keys, split_numbers
 from etl.live import Removed
-from etl.parts import read_rows
+from etl.parts import pack_of, read_rows
 from etl.storage import Place, open_place
 
 
@@ -145,7 +145,7 @@ def _live_parts(root: Place, normalized: Mapping[str, Any]) -> Iterator[tuple[pa
     removed = Removed.read(root, normalized)
     for part in normalized["parts"]:
         rows = read_rows(root / "normalized", part["part"], fates.COLUMNS)
-        yield rows, removed.live(part["part"], rows["key"])
+        yield rows, removed.live(pack_of(part), rows["key"])
 
 
 def _departed(earlier: Earlier | None, removed: frozenset[str], decided: fates.Decided | None) -> pa.Table:

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from etl import tables
 from etl.errors import DataError
 from etl.packs import pack_places
-from etl.parts import records_place, rows_place
+from etl.parts import pack_of, records_place, rows_place
 from etl.storage import Place
 
 Row = dict[str, Any]
@@ -19,14 +19,16 @@ def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, A
     ``sha256`` is that of the source image, where the caller knows it: rows of another image under the same key do not
     count. What is not there any more is told under ``unknown``.
     """
-    normalized, (tar, listed) = root / "normalized", pack_places(root / "raw", part)
+    normalized = root / "normalized"
     found: dict[str, Any] = {}
     try:
-        number, row = _row_of(rows_place(normalized, part), key, sha256)
+        rows = rows_place(normalized, part)
+        number, row = _row_of(rows, key, sha256)
         place = records_place(normalized, part)
         found["part"] = {"file": place.uri, "record": number, "offset": row["offset"], "size": row["size"]}
         source = {name: row[f"source_{name}"] for name in ("format", "width", "height")}
         found["image"] = {"sha256": row["sha256"].hex(), **source, "split": row["split"], "columns": _columns(row)}
+        tar, listed = pack_places(root / "raw", pack_of(tables.read_facts(rows)))
         number, image = _row_of(listed, key, row["sha256"])
         found["pack"] = {"file": tar.uri, "member": number, "offset": image["offset"], "size": image["size"]}
     except DataError as error:

@@ -16,7 +16,7 @@ from etl.config import NormalizeConfig
 from etl.errors import DataError, EnvironmentFailure
 from etl.image_helper import ImageHelper
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
-from etl.parts import normalize_pack, records_place, rejects_places, rows_place
+from etl.parts import Origin, normalize_pack, records_place, rejects_places, rows_place
 from etl.progress import tell
 from etl.publishing import replace_bytes, replace_file
 from etl.rebuild import DamagedPartError, Located, index_again, read_located, table_again
@@ -25,6 +25,7 @@ from etl.stages import Stage, normalized_stage
 from etl.storage import Place
 from etl.verification import (
     INDEX,
+    INPUT,
     KEY,
     LISTED,
     MANIFEST,
@@ -51,6 +52,7 @@ _NO_REPAIR = {
     REMOVED: "nothing else tells which images were removed; put the original back",
     PACK: "it is the only copy of its images here; put the original back",
     LISTED: "it is the only list of its pack's images here; put the original back",
+    INPUT: "the files are as they were written; run normalize again with --overwrite",
     KEY: "the files are as they were written; run shard again with --overwrite",
 }
 
@@ -230,15 +232,17 @@ def _normalize_again(
 ) -> dict[str, Any]:
     """Normalise the pack of a part as it was done, into the folder ``made``.
 
-    Since then the class list may have grown at its end; the part's facts are as long as it was.
+    Since then the class list may have grown at its end; the part's facts are as long as it was. And rejects may have
+    been tried again with looser limits; the part tells its own.
     """
     made.delete()
     classes = next((len(by_label) for by_label in told["examples"].values()), len(dataset["classes"]))
-    with ImageHelper(NormalizeConfig.from_json(dataset["config"])) as helper:
+    own_limits = {"limits": told["limits"]} if "limits" in told else {}
+    with ImageHelper(NormalizeConfig.from_json(dataset["config"] | own_limits)) as helper:
         return normalize_pack(
             root / "raw",
             made,
-            {"name": told["part"], "sha256": told["pack_sha256"], "list_sha256": told["list_sha256"]},
+            Origin.of_part(told),
             helper,
             classes=dataset["classes"][:classes],
             attempts=attempts,

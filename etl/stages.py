@@ -78,7 +78,7 @@ class Stage(Finished):
         found, what it published can be kept. FRESH: the folder is empty but for the plan. ``listing`` is what an
         unfinished run must agree on besides, though it is not part of the identity.
 
-        With ``renewal`` a marker of the same configuration and other input is RENEWED: it, and all that it names,
+        With ``renewal`` a marker that differs in nothing but what that allows is RENEWED: it, and all that it names,
         stays for readers until `commit`; what an unfinished renewal of the same plan published is there too.
 
         With ``again`` a stage is never DONE: its marker, whatever its identity, and the files beside it stay until
@@ -115,7 +115,7 @@ class Stage(Finished):
             return State.FRESH
         marker = self.read_marker()
         differing = {key for key in identity if marker.get(key) != identity[key]}
-        if renewal is None or differing - {"input"}:
+        if renewal is None or differing - renewal.changes:
             self.refuse_another(marker, identity)
         return State.RENEWED if renewal is not None and (differing or renewal.wanted) else State.DONE
 
@@ -205,6 +205,10 @@ class Stage(Finished):
             publish_bytes(self.marker, self.attempts, json_bytes(marker))
         for name, data in (beside or {}).items():
             replace_bytes(self.folder / name, self.attempts, data)
+        self._delete_work()
+
+    def leave(self) -> None:
+        """End a renewal that has nothing to change: its marker stays, the work folder goes and with it the claim."""
         self._delete_work()
 
     @contextmanager

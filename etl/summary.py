@@ -82,6 +82,7 @@ def normalize_summary(stage: Stage, already_done: bool = False) -> Summary:
         "rejects": counts["rejects"],
         "rejects_by_reason": counts["rejects_by_reason"],
         "decoded": 0 if already_done else run.get("decoded", 0),
+        **_retried({} if already_done else run),
         "parts": parts,
         "reused_parts": parts if already_done else run.get("reused", 0),
         "bytes": counts["bytes"],
@@ -133,6 +134,10 @@ def verify_summary(stage: Stage, repaired: list[str] | None = None) -> Summary:
         "mb_per_s": round(read / seconds / 1e6) if seconds else None,
     }
     return Summary(stage.name, str(stage.folder), False, facts)
+
+
+def _retried(run: dict[str, Any]) -> dict[str, int]:
+    return {name: run[name] for name in ("rejects_tried", "now_good") if name in run}
 
 
 def _speed(images: int, seconds: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ MOST_KEYS = 20  # keys that are named, for each kind of finding and each bucket
 MANIFEST, TABLE, SLICE, INDEX, STRAY = "manifest", "table", "slice", "index", "stray"
 PART, ROWS, REJECTS, PACK, LISTED = "part", "rows", "rejects", "pack", "list"
 REMOVED = "removed"  # a table of removed images
+INPUT = "input"  # a part, which does not hold the images of its pack
 KEY = "key"
 
 # What may be wrong with a key.

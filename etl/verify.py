@@ -12,17 +12,17 @@ from etl import tables
 from etl.config import SOURCE_SPLIT
 from etl.errors import DataError, EnvironmentFailure
 from etl.exactly_once import Pixels
+from etl.input_check import dataset_faults, pack_faults
 from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest, slices_of
 from etl.manifest_check import (
     balance_faults,
     class_count_faults,
     class_faults,
-    dataset_faults,
     manifest_faults,
     stray_files,
     sum_faults,
 )
-from etl.stages import Stage, normalized_stage, slices_stage
+from etl.stages import Stage, normalized_stage, raw_stage, slices_stage
 from etl.storage import Place
 from etl.verification import (
     MANIFEST,
@@ -183,9 +183,11 @@ class Collected:
         files += [*manifest_faults(target.manifest), *stray_files(target.slices, target.manifest)]
         if not untold["slices"]:
             files += self._class_faults(files)
+        if target.dataset is not None:
+            files += pack_faults(target.dataset, raw_stage(target.root).find_generation(target.dataset["input"]))
         counts = sum((Counter(task["counts"]) for task in self.tasks), Counter[str]())
-        if target.dataset is not None and not untold["parts"]:
-            files += dataset_faults(target.dataset, counts["good"])
+        if target.dataset is not None and not (untold["parts"] or untold["rejects"]):
+            files += dataset_faults(target.dataset, counts)
         judged = list(self.buckets.values())
         if target.dataset is not None and not (files or untold or keys.counts):
             pixels = Pixels()

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from etl.manifest import slices_of
 from etl.packs import pack_places
-from etl.parts import records_place, rejects_places
+from etl.parts import pack_of, records_place, rejects_places
 from etl.storage import Place
-from etl.verification import LISTED, PACK, PART, REJECTS, REMOVED, TABLE
+from etl.verification import PACK, PART, REJECTS, REMOVED, TABLE
 
 Line = dict[str, Any]
 Item = TypeVar("Item")
@@ -38,11 +38,22 @@ def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def part_lines(dataset: Mapping[str, Any]) -> Iterator[Line]:
-    """Runs of parts of a normalised generation, with the number of their first."""
+    """Runs of parts of a normalised generation, with the number of their first.
+
+    Of each: its pack, and the SHA-256 of its rows, of its pack's list and of its list of rejects, None without rejects.
+    """
     number = 0
-    for run in _runs(dataset["parts"], lambda part: part["records"] / LINE_ROWS):
+    for run in _runs(dataset["parts"], lambda part: part["input"] / LINE_ROWS):
         kept = [
-            {"part": each["part"], "sha256": each["rows_sha256"], "removed": each.get("removed", 0)} for each in run
+            {
+                "part": each["part"],
+                "pack": pack_of(each),
+                "removed": each.get("removed", 0),
+                "sha256": each["rows_sha256"],
+                "list_sha256": each["list_sha256"],
+                "rejects_sha256": each["rejects"].get("list_sha256"),
+            }
+            for each in run
         ]
         yield {"kind": PARTS, "number": number, "parts": kept}
         number += len(run)
@@ -67,16 +78,18 @@ def removed_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
-    """All other files that a normalised generation stands on: parts and rejects, and the packs they were made from."""
+    """The large files that a normalised generation stands on: records and rejects of parts, and their packs.
+
+    Rows and lists are read with the parts.
+    """
     for part in dataset["parts"]:
-        name = part["part"]
+        name, pack = part["part"], pack_of(part)
         yield _file(PART, name, records_place(root / "normalized", name), part["sha256"], part["bytes"])
         if part["rejects"]["count"]:
-            for place, digest in zip(rejects_places(root / "normalized", name), ("sha256", "list_sha256"), strict=True):
-                yield _file(REJECTS, name, place, part["rejects"][digest], SMALL_FILE_BYTES)
-        tar, listed = pack_places(root / "raw", name)
-        yield _file(PACK, name, tar, part["pack_sha256"], part["bytes"])
-        yield _file(LISTED, name, listed, part["list_sha256"], SMALL_FILE_BYTES)
+            tar, _ = rejects_places(root / "normalized", name)
+            yield _file(REJECTS, name, tar, part["rejects"]["sha256"], SMALL_FILE_BYTES)
+        tar, _ = pack_places(root / "raw", pack)
+        yield _file(PACK, pack, tar, part["pack_sha256"], part["bytes"])
 
 
 def _file(what: str, name: str, place: Place, sha256: str, size_bytes: int) -> Line:

@@ -10,13 +10,15 @@ import pyarrow as pa
 from etl import tables
 from etl.errors import DataError
 from etl.exactly_once import Line, dealt_lines, gone_lines, good_lines
+from etl.input_check import COLUMNS, input_faults, no_rejects
 from etl.known import removed_keys
 from etl.live import Removed, live_rows
 from etl.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
-from etl.parts import rows_place
+from etl.packs import pack_places
+from etl.parts import read_rows, rejects_places, rows_place
 from etl.slice_check import check_slice
 from etl.storage import Place, open_place
-from etl.verification import ROWS, TABLE, Finding
+from etl.verification import LISTED, REJECTS, ROWS, TABLE, Finding
 from etl.verify_lines import DEPARTED, FILES, PARTS, SLICES
 
 GOOD_COLUMNS = ["key", "label", "crc32c", "sha256", "split", "width", "height", "sums", "squares"]
@@ -107,9 +109,34 @@ class TaskCheck:
                 self.result.findings.append(Finding(ROWS, part["part"], line))
                 self.result.untold["parts"] += 1
                 continue
+            self._input(root, part, removed)
             rows = live_rows(root / "normalized", part, removed, GOOD_COLUMNS)
             self.result.counts.update(parts=1, good=rows.num_rows)
             yield from good_lines(rows, part["part"], number if self.job["dropped"] else None, left_out)
+
+    def _input(self, root: Place, part: Mapping[str, Any], removed: Removed) -> None:
+        """Whether the images of a part's pack are its rows and its rejects; counts those rejects that are live."""
+        images = self._listed(LISTED, part["pack"], pack_places(root / "raw", part["pack"])[1], part["list_sha256"])
+        rejects = no_rejects()
+        if part["rejects_sha256"] is not None:
+            listed = rejects_places(root / "normalized", part["part"])[1]
+            rejects = self._listed(REJECTS, part["part"], listed, part["rejects_sha256"])
+        if rejects is None:
+            self.result.untold["rejects"] += 1
+            return
+        self.result.counts["rejects"] += int(removed.live(part["pack"], rejects["key"]).sum())
+        if images is not None:
+            good = read_rows(root / "normalized", part["part"], COLUMNS)
+            self.result.findings += input_faults(part, images, good, rejects)
+
+    def _listed(self, what: str, name: str, place: Place, sha256: str) -> pa.Table | None:
+        """Keys and contents of a list; None, and a finding, where it is not the one that was written."""
+        self.result.counts["files"] += 1
+        if line := hash_fault(place, sha256):
+            self.result.findings.append(Finding(what, name, line))
+            return None
+        self.result.counts["other_bytes"] += place.info().size
+        return tables.read_table(place, COLUMNS)
 
     def _files(self, work: Mapping[str, Any]) -> Iterator[Line]:
         for each in work["files"]:

@@ -4,7 +4,8 @@
     python mapreduce/normalize.py -r local data/flowers --size 224
 
 Map-only: a mapper's line names a pack; counts and sums travel in each part's own rows. Where raw was renewed, so are
-the normalised images: parts of packs that are known are kept, and only new packs are decoded.
+the normalised images: parts of packs that are known are kept, and only new packs are decoded. With --retry-rejects a
+line names a part whose rejects are tried again (`mapreduce.retry`).
 """
 
 from collections import Counter
@@ -16,12 +17,15 @@ from etl.errors import DataError, UsageError
 from etl.generations import Generation, Renewal
 from etl.image_helper import ImageHelper
 from etl.live import Removed, count_live, live_examples, live_facts
-from etl.options import NORMALIZE_OPTIONS
-from etl.parts import PART_FOLDERS, normalize_pack, part_files, rows_place
+from etl.options import NORMALIZE_OPTIONS, RETRY_REJECTS
+from etl.parts import PART_FOLDERS, Origin, normalize_pack, pack_of, part_files, rows_place
+from etl.progress import tell
+from etl.retried import RejectsAgain
 from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require
 from etl.storage import Place, open_place
 from etl.summary import Summary, normalize_summary
 from etl.tables import read_facts
+from mapreduce.retry import Retry
 from mapreduce.stagejob import StageJob, main
 from mapreduce.work import Work, worthwhile_tasks
 
@@ -31,8 +35,11 @@ Row = dict[str, Any]
 class Normalize(StageJob):
     """Normalise the raw images under ROOT/raw into ROOT/normalized."""
 
-    OPTIONS = NORMALIZE_OPTIONS
+    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
+
+    _retry: Retry | None = None
+    _unchanged = False
 
     def run_mapper(self, step_num: int = 0) -> None:
         """One helper for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
@@ -40,18 +47,19 @@ class Normalize(StageJob):
             super().run_mapper(step_num)
 
     def mapper(self, _: None, task: Row) -> Iterator[tuple[str, int]]:
-        """From the line of a pack: normalise its images and publish its part."""
-        root = open_place(self.job["root"])
-        facts = normalize_pack(
-            root / "raw",
-            root / "normalized",
-            task,
-            self._helper,
-            classes=self.job["classes"],
-            attempts=self.attempts,
-            report=lambda images: self.report(f"{task['name']}: {images} images"),
-        )
-        self.count_task(task["bytes"], facts["bytes"])
+        """From the line of a pack: normalise its images and publish its part; or try the rejects of a part again."""
+        again, root = task.get("retried"), open_place(self.job["root"])
+        folders, name = (root / "raw", root / "normalized"), again["part"] if again else task["name"]
+        common = {
+            "classes": self.job["classes"],
+            "attempts": self.attempts,
+            "report": lambda images: self.report(f"{name}: {images} images"),
+        }
+        if again:
+            facts = RejectsAgain(*folders, again).try_all(self._helper, **common) or again
+        else:
+            facts = normalize_pack(*folders, Origin.of_pack(task), self._helper, **common)
+        self.count_task((again or task)["bytes"], facts["bytes"])
         self.increment_counter("images", "good", facts["records"])
         for reason, count in facts["rejects"]["by_reason"].items():
             self.increment_counter("images", reason, count)
@@ -61,9 +69,13 @@ class Normalize(StageJob):
         return normalized_stage(root)
 
     def prepare(self, root: Place, values: Row, runner: str, overwrite: bool) -> Work | None:
-        self._root = root
+        self._root, self._max_rejects = root, values["max_rejects"]
+        if values["retry_rejects"]:
+            if overwrite:
+                raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
+            return self._prepare_retry(Retry.plan(root, self.stage, values))
         raw = raw_stage(root).read_generation()
-        self._raw, self._max_rejects = raw.marker, values["max_rejects"]
+        self._raw = raw.marker
         config = NormalizeConfig.resolve(values, self._raw["pixels"])
         self._identity = {"config": config.to_json(), "input": raw.fingerprint}
         self._parent = None if overwrite or not self.stage.marker.exists() else self.stage.read_generation()
@@ -74,10 +86,15 @@ class Normalize(StageJob):
             return None
         return self._plan(root, config)
 
+    def _prepare_retry(self, retry: Retry) -> Work | None:
+        self._retry, self._parent, self._identity = retry, retry.parent, retry.identity
+        self._raw = retry.parent.marker  # classes and what is removed are those of then
+        return retry.begin()
+
     def _require_same_packs(self, parent: Generation) -> None:
         """Raise UsageError where the packs are not those, renewed, that the parts of ``parent`` were made of."""
         self.stage.refuse_another(parent.marker, {"config": self._identity["config"]})
-        known = {part["part"]: part for part in parent.marker["parts"]}
+        known = parts_by_pack(parent)
         other = [pack["name"] for pack in self._raw["packs"] if _is_other(known.get(pack["name"]), pack)]
         if other or raw_stage(self._root).find_generation(parent.marker["input"]) is None:
             raise UsageError(
@@ -89,32 +106,33 @@ class Normalize(StageJob):
     def _plan(self, root: Place, config: NormalizeConfig) -> Work:
         images = {pack["name"]: pack["images"] for pack in self._raw["packs"]}
         folder = self.stage.folder
-        todo = [pack for pack in self._raw["packs"] if not rows_place(folder, pack["name"]).exists()]
+        known = parts_by_pack(self._parent).keys() & images.keys()
+        new = [pack for pack in self._raw["packs"] if pack["name"] not in known]
+        todo = [pack for pack in new if not rows_place(folder, pack["name"]).exists()]
         tasks = worthwhile_tasks(sum(pack["bytes"] for pack in todo), sum(pack["images"] for pack in todo))
-        before = {part["part"] for part in self._parent.marker["parts"]} if self._parent else set()
-        self.run_record.note(decoded=sum(pack["images"] for pack in todo), reused=len(before & images.keys()))
+        self.run_record.note(decoded=sum(pack["images"] for pack in todo), reused=len(known))
+        reused = sum(images[pack] for pack in known)
 
         def watch() -> tuple[int, str]:
-            parts = (info.base_name.removesuffix(".parquet") for info in (folder / "parts").children())
-            return sum(images.get(part, 0) for part in parts), ""
+            published = {info.base_name for info in (folder / "parts").children()}
+            done = (pack for pack in new if rows_place(folder, pack["name"]).name in published)
+            return reused + sum(pack["images"] for pack in done), ""
 
         job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
         lines = [{name: pack[name] for name in ("name", "bytes", "sha256", "list_sha256")} for pack in todo]
         return Work(job, lines, tasks, sum(images.values()), watch)
 
     def finish(self) -> None:
-        facts = self._checked_parts()
+        facts = self._retry.entries() if self._retry else self._checked_parts()
+        if self._retry:
+            self.run_record.note(**self._retry.notes(facts))
+            if self._retry.changes_nothing(facts):
+                tell(self.stage.name, f"no reject of {self.stage.folder} is good now, or one for another reason")
+                self._unchanged = True
+                self.stage.leave()
+                return
         counts = count_images(facts, len(self._raw["classes"]))
-        if counts["rejects"] > self._max_rejects * counts["input"]:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
-            raise DataError(
-                f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}),"
-                f" more than --max-rejects {self._max_rejects:g};"
-                f" look at {self.stage.folder / 'rejects'}, or allow more"
-            )
-        require(
-            counts["good"] > 0, f"no image of {self.stage.folder} is usable; look at {self.stage.folder / 'rejects'}"
-        )
+        self._require_enough(counts)
         marker = {
             "format": NORMALIZED_FORMAT,
             **self._identity,
@@ -126,13 +144,26 @@ class Normalize(StageJob):
         }
         self.stage.commit(marker, self.run_record)
 
+    def _require_enough(self, counts: Row) -> None:
+        """Raise DataError where too many images are rejects; those of a finished normalisation were not too many."""
+        if counts["rejects"] > self._max_rejects * counts["input"] and not self._retry:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
+            raise DataError(
+                f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}),"
+                f" more than --max-rejects {self._max_rejects:g};"
+                f" look at {self.stage.folder / 'rejects'}, or allow more"
+            )
+        require(
+            counts["good"] > 0, f"no image of {self.stage.folder} is usable; look at {self.stage.folder / 'rejects'}"
+        )
+
     def summary(self, already_done: bool) -> Summary:
-        return normalize_summary(self.stage, already_done)
+        return normalize_summary(self.stage, already_done or self._unchanged)
 
     def _checked_parts(self) -> list[Row]:
         """What the marker says of each part: facts that never change, and what of it is live."""
         removed = Removed.read(self._root, self._raw)
-        known = {part["part"]: part for part in self._parent.marker["parts"]} if self._parent else {}
+        known = parts_by_pack(self._parent)
         parts = []
         for pack in self._raw["packs"]:
             before = known.get(pack["name"])
@@ -146,7 +177,7 @@ class Normalize(StageJob):
             total = live["records"] + live["rejects"]["count"]
             require(
                 facts["input"] == pack["images"] and total == pack["images"] - pack["removed"],
-                f"{rows_place(self.stage.folder, pack['name'])}: {live['records']} good + {live['rejects']['count']}"
+                f"{rows_place(self.stage.folder, facts['part'])}: {live['records']} good + {live['rejects']['count']}"
                 f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
             )
             parts.append(facts)
@@ -159,6 +190,11 @@ class Normalize(StageJob):
         facts = read_facts(rows)
         require(not _is_other(facts, pack), f"{rows} was made from another pack; normalize again with --overwrite")
         return facts | {"rows_sha256": rows.sha256()}
+
+
+def parts_by_pack(generation: Generation | None) -> dict[str, Row]:
+    """What a generation of ``normalized``, where there is one, says of the part of each pack."""
+    return {pack_of(part): part for part in generation.marker["parts"]} if generation else {}
 
 
 def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:

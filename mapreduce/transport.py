@@ -130,10 +130,10 @@ class _Bytes(Transport):
 
     def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         head = _LENGTHS.pack(len(part.encode())) + part.encode()
-        examples = read_part(normalized, part, rows)
-        for sha256, data, chosen in zip(rows["sha256"].to_pylist(), examples, wanted.tolist(), strict=True):
+        records = read_part(normalized, part, rows)
+        for sha256, record, chosen in zip(rows["sha256"].to_pylist(), records, wanted.tolist(), strict=True):
             if chosen:
-                yield b"".join((sha256, head, data))
+                yield b"".join((sha256, head, record.data))
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[DealtExample]:
         for value in values:

@@ -13,7 +13,7 @@ from etl import tables
 from etl.errors import DataError
 from etl.example import parse
 from etl.live import Removed, live_facts
-from etl.parts import rejects_places
+from etl.parts import pack_of, rejects_places
 from etl.pictures import picture_of
 from etl.records import read_records
 from etl.report.sources import choose
@@ -125,11 +125,11 @@ def sample_rejects(
     Raises DataError where a list is damaged.
     """
     pictures: dict[str, list[Picture]] = {reason: [] for reason in marker["counts"]["rejects_by_reason"]}
-    parts = [part["part"] for part in marker["parts"] if live_facts(part)["rejects"]["count"]]
+    parts = [part for part in marker["parts"] if live_facts(part)["rejects"]["count"]]
     for part in choose(parts, MOST_REJECT_LISTS, seed):
-        tar, listed = rejects_places(normalized, part)
+        tar, listed = rejects_places(normalized, part["part"])
         rows = tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
-        live = rows.filter(pa.array(removed.live(part, rows["key"])))
+        live = rows.filter(pa.array(removed.live(pack_of(part), rows["key"])))
         chosen = _choose_rejects(live, {reason: len(own) for reason, own in pictures.items()})
         for row, data in _read_ranges(tar, chosen):
             pictures.setdefault(row["reason"], []).append(_reject_picture(row, data))
