@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from etl import tables
 from etl.errors import UsageError
 from etl.live import Removed
-from etl.packs import content_sha256, pack_places
+from etl.packs import content_sha256, list_place
 from etl.progress import Progress, tell
 from etl.renewal import NO_IMAGE, Integers, RenewalPlan, plan_renewal
 from etl.sources import Source
 from etl.stages import require
-from etl.storage import Place
+from etl.storage import Place, open_place
 from etl.versions import Versions
 
 _COLUMNS = ["key", "label", "split", "size", "sha256", "columns"]
@@ -83,7 +83,7 @@ class _Comparer:
         """Each pack with the number of the image that each of its rows still holds."""
         done = 0
         for pack in self._marker["packs"]:
-            _, listed = pack_places(self._raw, pack["name"])
+            listed = list_place(self._raw, pack["name"])
             rows = tables.read_table(listed, _COLUMNS)
             require(rows.num_rows == pack["images"], f"{listed} has {rows.num_rows} rows, not {pack['images']}")
             live = self._removed.live(pack["name"], rows["key"])
@@ -95,7 +95,10 @@ class _Comparer:
                     held[number] = self._look(row, found[number])
                     if held[number] != NO_IMAGE and not self._is_known(pack["name"], held[number]):
                         unsure.append((held[number], number, row["sha256"]))
-            self._read(unsure, held)
+            if (file := pack.get("file")) is None:
+                self._read(unsure, held)
+            elif unsure or not self._lies_there(file, held):
+                self._judge_file(pack, held)
             done += rows.num_rows
             progress.update(done)
             self.result.removed_keys[pack["name"]] = rows["key"].combine_chunks()
@@ -118,11 +121,27 @@ class _Comparer:
     def _is_known(self, pack: str, number: int) -> bool:
         return bool(self._versions.same[number]) and pack in self._versions.packs
 
+    def _lies_there(self, file: str, held: Integers) -> bool:
+        """Whether the images that a pack in place holds are in that file still."""
+        files = {self._source.images[number].position[0] for number in held.tolist() if number != NO_IMAGE}
+        return {self._source.large_files()[number].place.uri for number in files} <= {file}
+
+    def _judge_file(self, pack: Row, held: Integers) -> None:
+        """A file that is a pack must be the same as a whole, for places in it count."""
+        self._tell_of_reading(pack["images"])
+        file = open_place(pack["file"])
+        if not (self._lies_there(pack["file"], held) and file.sha256() == pack["sha256"]):
+            self.result.changed += int((held != NO_IMAGE).sum())
+            held[:] = NO_IMAGE
+
+    def _tell_of_reading(self, images: int) -> None:
+        if images and not self.result.read:
+            tell("ingest", "files were written again since they were packed; comparing their contents with the packs")
+        self.result.read += images
+
     def _read(self, unsure: list[tuple[int, int, bytes]], held: Integers) -> None:
         """Read those of which only the content can tell, (number, row, SHA-256): no image in ``held`` if another."""
-        if unsure and not self.result.read:
-            tell("ingest", "files were written again since they were packed; comparing their contents with the packs")
-        self.result.read += len(unsure)
+        self._tell_of_reading(len(unsure))
         unsure = sorted(unsure)
         contents = self._source.read_all([self._source.images[number] for number, *_ in unsure])
         for (_, row, sha256), data in zip(unsure, contents, strict=True):

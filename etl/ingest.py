@@ -16,7 +16,7 @@ from etl.columns import join_columns, read_columns
 from etl.comparison import Comparison, compare
 from etl.generations import Generation, Renewal, fingerprint_of
 from etl.live import publish_removed
-from etl.packing import write_packs
+from etl.packing import copy_to_packs, list_in_place, require_same_storage
 from etl.packs import PACK_FOLDERS, pack_files
 from etl.publishing import json_bytes, replace_bytes
 from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
@@ -46,7 +46,9 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     reading = _reading(values)
     source = open_source(source_place, replace(reading, known=tuple(parent.marker["classes"]) if parent else ()))
     joined = _join(source, values["columns"])
-    config = {"pack_bytes": values["pack_size"], **reading.to_json()}
+    if in_place := values["in_place"]:
+        require_same_storage(source.large_files(), root.uri)
+    config = {"in_place": in_place, "pack_bytes": None if in_place else values["pack_size"], **reading.to_json()}
     listing = fingerprint(source.images, source.classes, versions=True)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
@@ -61,7 +63,8 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed)
         done = stage.begin(identity, overwrite, listing, renewal=renewal) is State.DONE
         if not done:
-            pack = partial(write_packs, stage, source, pack_bytes=values["pack_size"], at_once=values["packs_at_once"])
+            pack = list_in_place if in_place else partial(copy_to_packs, pack_bytes=values["pack_size"])
+            pack = partial(pack, stage, source, at_once=values["packs_at_once"])
             marker = {"format": RAW_FORMAT, **identity, **_write(stage, source, parent, found, pack)}
             stage.commit(marker, run, _versions(source, listing, fingerprint_of(json_bytes(marker))))
         elif parent is not None and looked:

@@ -114,6 +114,12 @@ INGEST_OPTIONS = (
         " name is one of them. Default: the labels that the source has.",
         metavar="FILE",
     ),
+    Option(
+        "--in-place",
+        "Copy nothing: tar or Parquet files stay where they lie, each a pack, and only lists are made of them. They"
+        " must stay there, as they are.",
+        parse=None,
+    ),
     Option("--packs-at-once", "How many packs are written at the same time.", positive, "4", metavar="N"),
     Option(
         "--columns",

@@ -1,21 +1,25 @@
-"""Images of a source into packs, several packs at once; each is published whole, with its image list."""
+"""Images of a source into packs, several at once, each published whole; or lists of images that stay where they lie."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from etl import tables
-from etl.packs import PackPlan, TarWriter, content_sha256, pack_places, plan_packs
+from etl.errors import UsageError
+from etl.packs import PackPlan, TarWriter, content_sha256, list_place, pack_name, pack_place, plan_packs
 from etl.progress import Progress
 from etl.publishing import publishing
 from etl.sources import Source, SourceImage
+from etl.sources.base import LargeFile
 from etl.stages import Stage
 from etl.threads import in_threads
 
 Row = dict[str, Any]
+# Makes the pack of a plan from the contents of its images; stops to yield after each, and returns rows and facts.
+Make = Callable[[PackPlan, Iterator[bytes]], Generator[None, None, tuple[list[Row], Row]]]
 
 
-def write_packs(
+def copy_to_packs(
     stage: Stage, source: Source, images: Iterable[SourceImage], first: int, *, pack_bytes: int, at_once: int
 ) -> list[Row]:
     """Write packs of these images, numbered from ``first``, ``at_once`` of them at the same time.
@@ -23,55 +27,97 @@ def write_packs(
     Packs that are there already are kept. Returns what the marker says of each, in their order.
     """
     plans = list(plan_packs(images, pack_bytes, first))
-    with Progress("ingest", sum(len(plan.images) for plan in plans), "images") as progress:
-        packer = _Packer(stage, source, progress)
-        missing = [plan for plan in plans if not pack_places(stage.folder, plan.name)[1].exists()]
-        progress.skip(sum(len(plan.images) for plan in plans) - sum(len(plan.images) for plan in missing))
-        in_threads(packer.write, _runs(source, missing), at_once)
-        return [packer.facts(plan) for plan in plans]
+    runs = groupby(plans, lambda plan: plan.images[0].position[0] if source.is_sequential else plan.name)
 
-
-def _runs(source: Source, plans: list[PackPlan]) -> Iterator[list[PackPlan]]:
-    """Packs that are written one after the other: each alone, or where files must be read in order, those of a file."""
-    if not source.is_sequential:
-        return ([plan] for plan in plans)
-    return (list(run) for _, run in groupby(plans, lambda plan: plan.images[0].position[0]))
-
-
-class _Packer:
-    """Writes packs, in several threads."""
-
-    def __init__(self, stage: Stage, source: Source, progress: Progress) -> None:
-        self._stage, self._source, self._progress = stage, source, progress
-        self._written: dict[str, Row] = {}
-
-    def write(self, plans: Sequence[PackPlan]) -> Generator[None]:
-        """Write these packs, one after the other; stops to yield after each image."""
-        contents = self._source.read_all([image for plan in plans for image in plan.images])
-        for plan in plans:
-            yield from self._write_pack(plan, contents)
-
-    def facts(self, plan: PackPlan) -> Row:
-        """What the marker says of a pack that this run, or one that it goes on with, has written."""
-        if plan.name in self._written:
-            return self._written[plan.name]
-        _, listed = pack_places(self._stage.folder, plan.name)
-        return tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
-
-    def _write_pack(self, plan: PackPlan, contents: Iterator[bytes]) -> Generator[None]:
+    def copy(plan: PackPlan, contents: Iterator[bytes]) -> Generator[None, None, tuple[list[Row], Row]]:
         rows = []
-        tar_place, list_place = pack_places(self._stage.folder, plan.name)
-        with publishing(tar_place, self._stage.attempts) as output:
+        with publishing(pack_place(stage.folder, plan.name), stage.attempts) as output:
             tar = TarWriter(output)
             for image in plan.images:
                 data = next(contents)
-                offset = tar.add(image.key, data)
-                known = {"key": image.key, "label": image.label, "split": image.split, "columns": image.columns}
-                place = {"pack": plan.name, "offset": offset, "size": len(data), "sha256": content_sha256(data)}
-                rows.append(known | place)
-                self._progress.advance()
+                rows.append(_row(plan, image, tar.add(image.key, data), data))
                 yield
             tar.finish()
-        facts = {"name": plan.name, "images": len(rows), "bytes": output.size_bytes, "sha256": output.sha256}
-        listed = tables.write_table(list_place, self._stage.attempts, tables.table_of(tables.IMAGES, rows), facts)
-        self._written[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
+        return rows, {"bytes": output.size_bytes, "sha256": output.sha256}
+
+    return _Packer(stage, source, copy).pack([list(run) for _, run in runs], at_once)
+
+
+def list_in_place(
+    stage: Stage, source: Source, images: Iterable[SourceImage], first: int, *, at_once: int
+) -> list[Row]:
+    """As `copy_to_packs`, but each file of the source is a pack as it is, and only the lists are written."""
+    files = source.large_files()
+    by_file = groupby(images, lambda image: image.position[0])
+    plans = [PackPlan(pack_name(first + count), tuple(run)) for count, (_, run) in enumerate(by_file)]
+
+    def look(plan: PackPlan, contents: Iterator[bytes]) -> Generator[None, None, tuple[list[Row], Row]]:
+        rows = []
+        file = files[plan.images[0].position[0]]
+        for image in plan.images:
+            rows.append(_row(plan, image, image.position[1], next(contents)))
+            yield
+        facts = {"bytes": file.place.info().size, "sha256": file.place.sha256(), "file": file.place.uri}
+        return rows, facts | ({"column": file.column} if file.column else {})
+
+    return _Packer(stage, source, look).pack([[plan] for plan in plans], at_once)
+
+
+def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
+    """Raise UsageError where tasks that reach the root may not reach the files that are to stay where they lie."""
+    scheme = root_uri.partition("://")[0]
+    for file in files:
+        if scheme == "hdfs" and not file.place.uri.startswith("hdfs://"):
+            raise UsageError(
+                f"--in-place: {file.place} is not on HDFS as {root_uri} is, and tasks on other nodes would not find it;"
+                " put it there, or leave --in-place out"
+            )
+
+
+class _Packer:
+    """Makes packs, in several threads."""
+
+    def __init__(self, stage: Stage, source: Source, make: Make) -> None:
+        self._stage, self._source, self._make = stage, source, make
+        self._made: dict[str, Row] = {}
+
+    def pack(self, runs: Sequence[Sequence[PackPlan]], at_once: int) -> list[Row]:
+        """Make the packs of each run one after the other, and ``at_once`` runs at the same time."""
+        plans = [plan for run in runs for plan in run]
+        missing = [[plan for plan in run if not list_place(self._stage.folder, plan.name).exists()] for run in runs]
+        images = sum(len(plan.images) for plan in plans)
+        with Progress("ingest", images, "images") as progress:
+            progress.skip(images - sum(len(plan.images) for run in missing for plan in run))
+
+            def work(run: Sequence[PackPlan]) -> Generator[None]:
+                contents = self._source.read_all([image for plan in run for image in plan.images])
+                for plan in run:
+                    yield from self._publish(plan, contents, progress)
+
+            in_threads(work, filter(None, missing), at_once)
+        return [self._facts(plan) for plan in plans]
+
+    def _publish(self, plan: PackPlan, contents: Iterator[bytes], progress: Progress) -> Generator[None]:
+        rows, made = yield from self._make(plan, _counted(contents, progress))
+        facts = {"name": plan.name, "images": len(rows), **made}
+        table = tables.table_of(tables.IMAGES, rows)
+        listed = tables.write_table(list_place(self._stage.folder, plan.name), self._stage.attempts, table, facts)
+        self._made[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
+
+    def _facts(self, plan: PackPlan) -> Row:
+        """What the marker says of a pack that this run, or one that it goes on with, has made."""
+        if plan.name in self._made:
+            return self._made[plan.name]
+        listed = list_place(self._stage.folder, plan.name)
+        return tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
+
+
+def _counted(contents: Iterator[bytes], progress: Progress) -> Iterator[bytes]:
+    for data in contents:
+        progress.advance()
+        yield data
+
+
+def _row(plan: PackPlan, image: SourceImage, offset: int, data: bytes) -> Row:
+    known = {"key": image.key, "label": image.label, "split": image.split, "columns": image.columns}
+    return known | {"pack": plan.name, "offset": offset, "size": len(data), "sha256": content_sha256(data)}

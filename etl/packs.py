@@ -1,4 +1,4 @@
-"""Packs: tar files of images, with an image list beside each.
+"""Packs: tar files of images, with an image list beside each; or the source's own files, of which only lists are made.
 
 Headers are POSIX pax (IEEE Std 1003.1-2001) with every field that could tell when or by whom set to a constant: the
 same images, the same bytes.
@@ -12,7 +12,7 @@ from typing import Any
 
 from etl.publishing import OutputFile
 from etl.sources import SourceImage
-from etl.storage import Place
+from etl.storage import Place, open_place
 
 PACK_FOLDERS = ("packs", "removed")
 MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
@@ -46,15 +46,22 @@ def plan_packs(images: Iterable[SourceImage], pack_bytes: int, first: int = 0) -
         yield PackPlan(pack_name(number), tuple(batch))
 
 
-def pack_places(raw: Place, pack: str) -> tuple[Place, Place]:
-    """The tar file of a pack, and its image list."""
-    return raw / "packs" / f"{pack}.tar", raw / "packs" / f"{pack}.parquet"
+def list_place(raw: Place, pack: str) -> Place:
+    """The image list of a pack."""
+    return raw / "packs" / f"{pack}.parquet"
+
+
+def pack_place(raw: Place, pack: str, file: str | None = None) -> Place:
+    """The file that holds a pack's images; ``file`` is its URI where it is the source's own, left where it lies."""
+    return open_place(file) if file else raw / "packs" / f"{pack}.tar"
 
 
 def pack_files(marker: Mapping[str, Any]) -> Iterator[str]:
     """The files that a marker of ``raw`` names in `PACK_FOLDERS`, as paths below it."""
     for pack in marker["packs"]:
-        yield from (f"packs/{pack['name']}.tar", f"packs/{pack['name']}.parquet")
+        yield f"packs/{pack['name']}.parquet"
+        if "file" not in pack:
+            yield f"packs/{pack['name']}.tar"
     if marker["removed"] is not None:
         yield marker["removed"]["file"]
 

@@ -21,11 +21,11 @@ from etl.errors import DataError
 from etl.example import ImageExample, serialize
 from etl.image_helper import ImageHelper
 from etl.normalized import Normalized
-from etl.packs import TarWriter, content_sha256, pack_places
+from etl.packs import TarWriter, content_sha256, list_place, pack_place
 from etl.publishing import OutputFile, publishing
 from etl.records import Record, frame, read_records
 from etl.rejects import Reject
-from etl.storage import Place
+from etl.storage import READ_BUFFER_BYTES, Place
 
 PART_FOLDERS = ("parts", "rejects")
 
@@ -40,22 +40,26 @@ def pack_of(part: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a part is called, and of which bytes it is made: SHA-256 of its pack and of the pack's list, hexadecimal."""
+    """What a part is called, and of which bytes it is made: SHA-256 of its pack and of the pack's list, hexadecimal.
+
+    ``file`` is the URI of a pack that is the source's own file.
+    """
 
     part: str
     pack: str
     pack_sha256: str
     list_sha256: str
+    file: str | None = None
 
     @classmethod
     def of_pack(cls, pack: Mapping[str, Any]) -> Self:
         """The first part of a pack, which is what raw's marker tells of it."""
-        return cls(pack["name"], pack["name"], pack["sha256"], pack["list_sha256"])
+        return cls(pack["name"], pack["name"], pack["sha256"], pack["list_sha256"], pack.get("file"))
 
     @classmethod
     def of_part(cls, part: Mapping[str, Any]) -> Self:
         """A part that is there."""
-        return cls(part["part"], pack_of(part), part["pack_sha256"], part["list_sha256"])
+        return cls(part["part"], pack_of(part), part["pack_sha256"], part["list_sha256"], part.get("file"))
 
     def next(self) -> Self:
         """The part that takes the place of this one."""
@@ -65,6 +69,7 @@ class Origin:
     def to_json(self) -> Row:
         """As the part's facts have it."""
         own = {"part": self.part} | ({"pack": self.pack} if self.pack != self.part else {})
+        own |= {"file": self.file} if self.file else {}
         return own | {"pack_sha256": self.pack_sha256, "list_sha256": self.list_sha256}
 
 
@@ -178,30 +183,49 @@ def normalize_pack(
     rows_file = rows_place(normalized, origin.part)
     if rows_file.exists():
         return tables.read_facts(rows_file)
-    tar, listed = pack_places(raw, origin.pack)
+    listed, file = list_place(raw, origin.pack), pack_place(raw, origin.pack, origin.file)
     images = tables.read_table(listed).to_pylist()
+    column = tables.read_facts(listed).get("column")
+    remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with publishing(records_place(normalized, origin.part), attempts) as records:
         part = PartWriter(helper.config, classes, records)
-        for done, (image, data) in enumerate(read_images(tar, images, "ingest again with --overwrite"), start=1):
+        for done, (image, data) in enumerate(read_images(file, images, remedy, column), start=1):
             part.add(image, data, helper.normalize(data))
             report(done)
     return part.publish(normalized, attempts, origin)
 
 
-def read_images(tar: Place, images: Iterable[Row], remedy: str) -> Iterator[tuple[Row, bytes]]:
-    """The bytes of images in a tar file, front to back; each tells its ``key``, ``offset``, ``size`` and ``sha256``.
+def read_images(
+    file: Place, images: Sequence[Row], remedy: str, column: str | None = None
+) -> Iterator[tuple[Row, bytes]]:
+    """The bytes of images in a file, front to back; each tells its ``key``, ``offset``, ``size`` and ``sha256``.
+
+    The file is a tar file, or a Parquet file with the images in ``column``, whose rows the offsets are then.
 
     Raises DataError, with the ``remedy``, where they are not those.
     """
+    contents = _read_members(file, images) if column is None else _read_rows(file, images, column)
+    for image in images:
+        data = next(contents, b"")
+        if content_sha256(data) != image["sha256"]:
+            raise DataError(f"{file} is damaged or another at {image['offset']} ({image['key']}); {remedy}")
+        yield image, data
+
+
+def _read_members(tar: Place, images: Iterable[Row]) -> Iterator[bytes]:
     with tar.open_stream() as stream:
         position = 0
         for image in images:
-            stream.read(image["offset"] - position)  # the member's header
-            data = stream.read(image["size"])
+            for start in range(position, image["offset"], READ_BUFFER_BYTES):  # headers, members that are no images
+                stream.read(min(READ_BUFFER_BYTES, image["offset"] - start))
+            yield stream.read(image["size"])
             position = image["offset"] + image["size"]
-            if content_sha256(data) != image["sha256"]:
-                raise DataError(f"{tar} is damaged at offset {image['offset']} ({image['key']}); {remedy}")
-            yield image, data
+
+
+def _read_rows(file: Place, images: Iterable[Row], column: str) -> Iterator[bytes]:
+    from etl.sources.parquet_files import read_cells  # most packs are tar files
+
+    return (cell or b"" for cell in read_cells(file, column, [image["offset"] for image in images]))
 
 
 def _publish_rejects(normalized: Place, attempts: Place, part: str, rejects: list[tuple[Row, bytes]]) -> dict[str, Any]:

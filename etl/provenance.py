@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from etl import tables
 from etl.errors import DataError
-from etl.packs import pack_places
+from etl.packs import list_place, pack_place
 from etl.parts import pack_of, records_place, rows_place
 from etl.storage import Place
 
@@ -28,9 +28,10 @@ def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, A
         found["part"] = {"file": place.uri, "record": number, "offset": row["offset"], "size": row["size"]}
         source = {name: row[f"source_{name}"] for name in ("format", "width", "height")}
         found["image"] = {"sha256": row["sha256"].hex(), **source, "split": row["split"], "columns": _columns(row)}
-        tar, listed = pack_places(root / "raw", pack_of(tables.read_facts(rows)))
-        number, image = _row_of(listed, key, row["sha256"])
-        found["pack"] = {"file": tar.uri, "member": number, "offset": image["offset"], "size": image["size"]}
+        facts = tables.read_facts(rows)
+        number, image = _row_of(list_place(root / "raw", pack_of(facts)), key, row["sha256"])
+        packed = pack_place(root / "raw", pack_of(facts), facts.get("file"))
+        found["pack"] = {"file": packed.uri, "member": number, "offset": image["offset"], "size": image["size"]}
     except DataError as error:
         found["unknown"] = str(error)
     return found

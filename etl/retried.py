@@ -17,7 +17,7 @@ from etl.image_helper import ImageHelper
 from etl.limits import FLAGS
 from etl.live import Removed, count_live, live_facts
 from etl.normalized import Normalized
-from etl.packs import pack_places
+from etl.packs import list_place
 from etl.parts import Origin, PartWriter, Row, read_images, read_part, records_place, rejects_places, rows_place
 from etl.publishing import json_bytes, publish_bytes, publishing
 from etl.rejects import Reject
@@ -120,7 +120,7 @@ class RejectsAgain:
 
     def _publish(self, helper: ImageHelper, classes: list[str], attempts: Place, outcomes: Iterator[Outcome]) -> Row:
         part, origin = self.part["part"], self.next
-        keys = [row["key"] for row in _read_checked(pack_places(self.raw, origin.pack)[1], origin.list_sha256, ["key"])]
+        keys = [row["key"] for row in _read_checked(list_place(self.raw, origin.pack), origin.list_sha256, ["key"])]
         rows_file = rows_place(self.normalized, part)
         rows = _read_checked(rows_file, self.part["rows_sha256"])
         records = read_part(self.normalized, part, tables.read_table(rows_file, ["key", "size", "crc32c"]))

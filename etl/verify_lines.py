@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from etl.manifest import slices_of
-from etl.packs import pack_places
+from etl.packs import pack_place
 from etl.parts import pack_of, records_place, rejects_places
 from etl.storage import Place
 from etl.verification import PACK, PART, REJECTS, REMOVED, TABLE
@@ -88,8 +88,8 @@ def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
         if part["rejects"]["count"]:
             tar, _ = rejects_places(root / "normalized", name)
             yield _file(REJECTS, name, tar, part["rejects"]["sha256"], SMALL_FILE_BYTES)
-        tar, _ = pack_places(root / "raw", pack)
-        yield _file(PACK, pack, tar, part["pack_sha256"], part["bytes"])
+        packed = pack_place(root / "raw", pack, part.get("file"))
+        yield _file(PACK, pack, packed, part["pack_sha256"], part["bytes"])
 
 
 def _file(what: str, name: str, place: Place, sha256: str, size_bytes: int) -> Line:

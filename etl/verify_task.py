@@ -14,7 +14,7 @@ from etl.input_check import COLUMNS, input_faults, no_rejects
 from etl.known import removed_keys
 from etl.live import Removed, live_rows
 from etl.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
-from etl.packs import pack_places
+from etl.packs import list_place
 from etl.parts import read_rows, rejects_places, rows_place
 from etl.slice_check import check_slice
 from etl.storage import Place, open_place
@@ -116,7 +116,7 @@ class TaskCheck:
 
     def _input(self, root: Place, part: Mapping[str, Any], removed: Removed) -> None:
         """Whether the images of a part's pack are its rows and its rejects; counts those rejects that are live."""
-        images = self._listed(LISTED, part["pack"], pack_places(root / "raw", part["pack"])[1], part["list_sha256"])
+        images = self._listed(LISTED, part["pack"], list_place(root / "raw", part["pack"]), part["list_sha256"])
         rejects = no_rejects()
         if part["rejects_sha256"] is not None:
             listed = rejects_places(root / "normalized", part["part"])[1]

@@ -119,7 +119,8 @@ class Normalize(StageJob):
             return reused + sum(pack["images"] for pack in done), ""
 
         job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
-        lines = [{name: pack[name] for name in ("name", "bytes", "sha256", "list_sha256")} for pack in todo]
+        told = ("name", "bytes", "sha256", "list_sha256", "file")
+        lines = [{name: pack[name] for name in told if name in pack} for pack in todo]
         return Work(job, lines, tasks, sum(images.values()), watch)
 
     def finish(self) -> None:

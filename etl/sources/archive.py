@@ -8,6 +8,8 @@ from itertools import groupby
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
     PLAIN,
+    LargeFile,
+    NotInPlaceError,
     Reading,
     SourceImage,
     all_classes,
@@ -68,6 +70,12 @@ class ArchiveSource:
             for number, listing in enumerate(listings)
             for image in listing.images
         ]
+
+    def large_files(self) -> list[LargeFile]:
+        for archive in self._archives:
+            if archive.is_packed:
+                raise NotInPlaceError(f"{archive.file} is compressed")
+        return [LargeFile(archive.file) for archive in self._archives]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         for number, run in groupby(images, lambda image: image.position[0]):

@@ -66,6 +66,21 @@ class Reading:
 PLAIN = Reading()
 
 
+class NotInPlaceError(UsageError):
+    """The images of this source cannot be left where they are."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"--in-place is for plain tar files and Parquet files, and of this source {why}; leave it out")
+
+
+@dataclass(frozen=True)
+class LargeFile:
+    """A tar file, or a Parquet file with images in ``column``; a position in it is an offset, or a row."""
+
+    place: Place
+    column: str | None = None
+
+
 class Source(Protocol):
     """What `etl.sources.open_source` gives. ``images`` are in the order in which they are read fastest."""
 
@@ -78,6 +93,13 @@ class Source(Protocol):
     @property
     def pixels(self) -> dict[str, int] | None:
         """Height, width and channels that all images share, where the source states them."""
+
+    def large_files(self) -> list[LargeFile]:
+        """The files that hold the images, by the numbers in their positions.
+
+        Raises UsageError where images cannot be taken from where they lie.
+        """
+        ...
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         """The bytes of these image files, in their order; fastest where that is the order of ``self.images``.

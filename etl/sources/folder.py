@@ -5,7 +5,16 @@ from collections.abc import Iterator, Sequence
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError
-from etl.sources.base import PLAIN, SPLITS_BY_WORD, Reading, SourceImage, all_classes, is_visible
+from etl.sources.base import (
+    PLAIN,
+    SPLITS_BY_WORD,
+    LargeFile,
+    NotInPlaceError,
+    Reading,
+    SourceImage,
+    all_classes,
+    is_visible,
+)
 from etl.storage import Place
 
 
@@ -42,6 +51,9 @@ class FolderSource:
             ),
             key=lambda image: image.key,
         )
+
+    def large_files(self) -> list[LargeFile]:
+        raise NotInPlaceError("the images are files of their own")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         for image in images:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
-from etl.sources.base import PLAIN, Reading, SourceImage, all_classes
+from etl.sources.base import PLAIN, LargeFile, NotInPlaceError, Reading, SourceImage, all_classes
 from etl.storage import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
@@ -55,6 +55,9 @@ class IdxSource:
         self.skipped = len(names) - 2 * len(matches)
         ids = {number: self.classes.index(str(number)) for number in numbers}
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
+
+    def large_files(self) -> list[LargeFile]:
+        raise NotInPlaceError("the images are arrays")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         for image in images:

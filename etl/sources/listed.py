@@ -15,7 +15,16 @@ from pyarrow import fs
 from etl.errors import DataError, UsageError
 from etl.filesystems import Filesystem
 from etl.progress import Progress, tell
-from etl.sources.base import Columns, Reading, SourceImage, all_classes, class_name, refuse_twice
+from etl.sources.base import (
+    Columns,
+    LargeFile,
+    NotInPlaceError,
+    Reading,
+    SourceImage,
+    all_classes,
+    class_name,
+    refuse_twice,
+)
 from etl.sources.fields import (
     MOST_IMAGE_BYTES,
     checked_key,
@@ -76,6 +85,9 @@ class ListSource:
             )
             for number, (entry, info) in enumerate(zip(entries, infos, strict=True))
         ]
+
+    def large_files(self) -> list[LargeFile]:
+        raise NotInPlaceError("the images are files of their own")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         for image in images:

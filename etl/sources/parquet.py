@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError, UsageError
 from etl.progress import Progress, tell
-from etl.sources.base import Columns, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
+from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
 from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
 from etl.sources.parquet_columns import layout_of
 from etl.sources.parquet_files import open_parquet, read_batches
@@ -64,6 +64,9 @@ class ParquetSource:
             for number, file in enumerate(self._files)
             for row, (name, split, size, columns) in enumerate(file.take_rows())
         ]
+
+    def large_files(self) -> list[LargeFile]:
+        return [LargeFile(file.place, file.layout.image_leaf) for file in self._files]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         for number, run in groupby(images, key=lambda image: image.position[0]):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from etl.errors import DataError
@@ -64,3 +65,19 @@ def read_batches(
         first = end
     if first != parquet.metadata.num_rows:
         raise ValueError(f"it says that it has {parquet.metadata.num_rows} rows, its row groups {first}")
+
+
+def read_cells(file: Place, leaf: str, rows: Sequence[int]) -> Iterator[bytes | None]:
+    """The cells of these ascending ``rows`` of a column of bytes, whose path is ``leaf``; None where one is null."""
+    position = 0
+
+    def holds_next(first: int, end: int) -> bool:
+        return position < len(rows) and first <= rows[position] < end
+
+    with open_parquet(file) as parquet:
+        for first, batch in read_batches(parquet, [leaf], holds_next):
+            column = batch.column(0)
+            cells = pc.struct_field(column, 0) if pa.types.is_struct(column.type) else column
+            while holds_next(first, first + len(cells)):
+                position += 1  # before the cell is handed out, so that this one is not asked for again
+                yield cells[rows[position - 1] - first].as_py()

@@ -66,8 +66,8 @@ def _idx_file(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bytes:
 
 def _read_source(folder: Path) -> None:
     source = open_source(open_place(str(folder)))
-    for image in source.images:
-        assert len(source.read(image)) == image.size_bytes
+    for image, data in zip(source.images, source.read_all(source.images), strict=True):
+        assert len(data) == image.size_bytes
 
 
 def _read_parquet(folder: Path) -> None:

@@ -104,7 +104,7 @@ def test_an_unfinished_run_goes_on_and_that_of_another_source_does_not(make_tree
 
     # a run that was killed leaves packs, an attempt, and its plan
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("etl.ingest.write_packs", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("etl.ingest.copy_to_packs", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(source, tmp_path / "other")
     killed_plan = (tmp_path / "other" / "raw" / "_work" / "plan.json").read_bytes()

@@ -103,7 +103,8 @@ def test_names_mean_nothing(tmp_path: Path) -> None:
     for file_name, name in called.items():
         (folder / file_name).write_bytes(PICTURES[name].data)
     source = FolderSource(open_place(str(tmp_path / "source")))
-    read = {image.key.rpartition("/")[2]: source.read(image) for image in source.images}
+    contents = zip(source.images, source.read_all(source.images), strict=True)
+    read = {image.key.rpartition("/")[2]: data for image, data in contents}
     assert {file_name: matches(PICTURES[name], read[file_name]) for file_name, name in called.items()} == dict.fromkeys(
         called, True
     )
