@@ -20,7 +20,7 @@ help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
 	@echo "make test     the tests, with real mrjob jobs and real Horovod processes"
 	@echo "make check    lint, format and types"
-	@echo "make chaos    the slow tests: every kill point"
+	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
 	@echo "make img2dataset    a peer of benchmarks/normalize.py, in .venvs/img2dataset"
 	@echo "make tensorflow-io  a peer of benchmarks/reader.py, in .venvs/tfio"

@@ -65,7 +65,7 @@ def _read(place: Place) -> pa.Table:
             quoted_strings_can_be_null=False,
         )
         return csv.read_csv(io.BytesIO(data), convert_options=convert)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"--columns {place} is no CSV table: {str(error).splitlines()[0]}") from None
 
 

@@ -59,6 +59,11 @@ def upright_size(header: Header) -> Size:
     return Size(*stored[::-1]) if header.orientation >= _TURNED else stored
 
 
+def mirrored(orientation: int) -> tuple[bool, bool]:
+    """Whether the order of the upright picture's rows, and of its columns, is not the one that they are stored in."""
+    return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
+
+
 def decode(data: bytes, header: Header, want: Want) -> Decoded | Reject:
     """The first picture of an image file, whose header is ``header``."""
     try:
@@ -158,8 +163,9 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     """The pixels, turned and mirrored as EXIF's orientation 1 to 8 asks (CIPA DC-008, 4.6.5.1.6)."""
     if orientation >= _TURNED:
         pixels = pixels.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
+    rows, columns = mirrored(orientation)
+    if rows:
         pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
+    if columns:
         pixels = pixels[:, ::-1]
     return np.ascontiguousarray(pixels)

@@ -1,4 +1,4 @@
-"""How an image comes to its size: pure arithmetic on sides in pixels, exact, in whole numbers."""
+"""How an image comes to its size: pure arithmetic on sides in pixels, exact, in whole numbers and fractions."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 CROP, EXACT, PAD, SHORTER, LONGEST = FITS = ("crop", "exact", "pad", "shorter", "longest")
+EIGHTHS = 8  # libjpeg decodes at one of its sizes
 KNOWN_PLANS = 4096  # most images of a set have one of few sizes, and exact fractions take their time
 
 
@@ -16,17 +17,27 @@ class Size(NamedTuple):
     width: int
 
 
+Side = int | Fraction
+
+
 class Box(NamedTuple):
     """A part of an image, in pixels; ``bottom`` and ``right`` are the first row and column behind it."""
 
-    top: int
-    left: int
-    bottom: int
-    right: int
+    top: Side
+    left: Side
+    bottom: Side
+    right: Side
 
     @property
-    def size(self) -> Size:
-        return Size(self.bottom - self.top, self.right - self.left)
+    def sides(self) -> tuple[Side, Side]:
+        """Height and width."""
+        return self.bottom - self.top, self.right - self.left
+
+    @property
+    def rounded(self) -> tuple[int, int, int, int]:
+        """The same to the whole pixel, of one each way at least."""
+        top, left, bottom, right = map(_round, self)
+        return top, left, max(bottom, top + 1), max(right, left + 1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,8 @@ class Plan:
     """What becomes of an image of size ``source``.
 
     The part ``box`` of it is resized to ``size``, and that is laid onto a canvas of size ``canvas`` at ``offset``
-    (rows, columns); where nothing is padded the canvas is as large and the offset (0, 0).
+    (rows, columns); where nothing is padded the canvas is as large and the offset (0, 0). Only of a source that was
+    reduced the box ends between pixels.
     """
 
     source: Size
@@ -49,15 +61,24 @@ class Plan:
 
     def least_source(self, times: int) -> Size:
         """The least size of the whole source at which the box still has ``times`` the pixels of its size each way."""
-        kept = self.box.size
+        kept = self.box.sides
         return Size(*(-(-times * self.source[axis] * self.size[axis] // kept[axis]) for axis in (0, 1)))
 
-    def of_reduced(self, source: Size) -> "Plan":
-        """The same, of a smaller version of the source: the box is brought to its pixels, at least one each way."""
-        rows, columns = Fraction(source.height, self.source.height), Fraction(source.width, self.source.width)
-        top, left = _round(self.box.top * rows), _round(self.box.left * columns)
-        bottom, right = _round(self.box.bottom * rows), _round(self.box.right * columns)
-        return replace(self, source=source, box=Box(top, left, max(bottom, top + 1), max(right, left + 1)))
+    def of_reduced(self, source: Size, mirrored: tuple[bool, bool] = (False, False)) -> "Plan":
+        """The same, of the source decoded at some eighths of its size, where it has the size ``source``.
+
+        That is rounded up, so the picture ends within the last row and column; within the first one where the axis
+        (rows, columns) has been ``mirrored``. A source of any other size is taken for the whole picture.
+        """
+        eighths = [Fraction(each, EIGHTHS) for each in range(1, EIGHTHS) if self._in_eighths(each) == source]
+        scales = eighths[:1] * 2 or [Fraction(inner, outer) for inner, outer in zip(source, self.source, strict=True)]
+        surplus = (inner - outer * scale for inner, outer, scale in zip(source, self.source, scales, strict=True))
+        start = [each if first else 0 for each, first in zip(surplus, mirrored, strict=True)]
+        box = Box(*(side * scales[axis % 2] + start[axis % 2] for axis, side in enumerate(self.box)))
+        return replace(self, source=source, box=box)
+
+    def _in_eighths(self, number: int) -> Size:
+        return Size(*(-(-side * number // EIGHTHS) for side in self.source))
 
 
 @functools.lru_cache(KNOWN_PLANS)

@@ -50,9 +50,9 @@ class Header:
     ``orientation`` is EXIF's, 1 to 8: 1 where the stored pixels are upright. ``components`` are those of a JPEG with
     a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile. ``bare`` says that a
     PNG carries nothing but its picture, a JPEG nothing before it. ``offset`` is where a JPEG's first scan or the plain
-    pixels of a PNM file begin, else 0. ``is_plain``
-    says that to decode it takes time and memory by the number of its pixels, and that no metadata is used: such are
-    PNM files of plain pixels, sequential JPEGs without a profile, and bare PNGs of 8 bits.
+    pixels of a PNM file begin, else 0. ``is_plain`` says that to decode it takes time and memory by the number of its
+    pixels, and that no metadata is used: such are PNM files of plain pixels, sequential JPEGs without a profile, and
+    bare PNGs of 8 bits.
     """
 
     format: str

@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.config import JPEG, NormalizeConfig
-from etl.decoders import GRAY, Want, decode, upright_size
+from etl.decoders import GRAY, Want, decode, mirrored, upright_size
 from etl.encoders import LARGEST_JPEG_SIDE, encode
 from etl.geometry import Plan, Size, make_plan
 from etl.headers import Header, read_header
@@ -44,7 +44,7 @@ def normalize_known(data: bytes, header: Header, config: NormalizeConfig) -> Nor
         return decoded
     found = Size(*decoded.pixels.shape[:2])
     if found != plan.source:
-        plan = plan.of_reduced(found)
+        plan = plan.of_reduced(found, mirrored(header.orientation))
     pixels = apply_plan(decoded.pixels, plan, _in_channels(config.background, config.color))
     sums, squares = channel_sums(pixels)
     encoded = data if _passes(data, header, plan, config) else encode(pixels, config)

@@ -5,7 +5,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile
 
-from etl.headers import GIF, PNG, PNM, TIFF
+from etl import webp_chunks
+from etl.headers import GIF, PNG, PNM, TIFF, WEBP
 from etl.rejects import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
@@ -27,8 +28,8 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
         return _of_deep_gray(image, format)
     if image.mode in _WITHOUT_RANGE:
         return Reject(Reason.UNSUPPORTED, f"samples of mode {image.mode} in a {format}")
-    if format == GIF and tile and tile.extents != (0, 0, *image.size):
-        return _covered(image, tile.extents)
+    if (frame := _first_frame(tile, data, format)) and frame != (0, 0, *image.size):
+        return _covered(image, frame)
     transparent = image.info.get("transparency")
     if raw_mode in _SHALLOW and isinstance(transparent, int):
         image.info["transparency"] = transparent * _SHALLOW[raw_mode]
@@ -53,7 +54,15 @@ def _as_image(samples: npt.NDArray[np.uint32] | npt.NDArray[np.int_]) -> Image.I
     return Image.fromarray(samples.clip(0, 255).astype(np.uint8))
 
 
-def _covered(image: Image.Image, box: tuple[int, int, int, int] | None) -> Image.Image:
+def _first_frame(tile: ImageFile._Tile | None, data: bytes, format: str) -> tuple[int, int, int, int] | None:
+    """Where a GIF's, or a WebP animation's, lies on its screen: left, top, right, bottom."""
+    if format == GIF and tile:
+        return tile.extents
+    chunks = webp_chunks.read_chunks(data) if format == WEBP else None
+    return chunks.first if isinstance(chunks, webp_chunks.WebpChunks) else None
+
+
+def _covered(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
     """A frame on a screen that is clear where the frame does not reach, as browsers show it."""
     screen = Image.new("RGBA", image.size)
     screen.paste(image.convert("RGBA").crop(box), box)

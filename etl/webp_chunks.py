@@ -13,12 +13,16 @@ _SIDE = 0x3FFF  # the 14 bits of a side
 
 @dataclass
 class WebpChunks:
-    """``width`` and ``height`` are those of the canvas; ``frames`` of an animation, else 1; ``exif`` may be empty."""
+    """``width`` and ``height`` are those of the canvas; ``frames`` of an animation, else 1; ``exif`` may be empty.
+
+    ``first`` is where an animation's first frame lies: left, top, and the first column and row behind it.
+    """
 
     width: int = 0
     height: int = 0
     frames: int = 0
     exif: bytes = b""
+    first: tuple[int, int, int, int] | None = None
 
     def take(self, kind: bytes, body: bytes) -> None:
         """What a chunk tells; the first one that tells a size is right."""
@@ -26,6 +30,8 @@ class WebpChunks:
         if size and not self.width:
             self.width, self.height = size
         if kind == b"ANMF":
+            left, top, width, height = (int.from_bytes(body[each : each + 3], "little") for each in (0, 3, 6, 9))
+            self.first = self.first or (2 * left, 2 * top, 2 * left + width + 1, 2 * top + height + 1)
             self.frames += 1
         if kind == b"EXIF":
             self.exif = self.exif or body

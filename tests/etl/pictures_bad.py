@@ -171,6 +171,8 @@ def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
     yield bad(
         "tiff-unknown-compression", tiff(content(), {"photometric": 2, "compression": 999}), "broken", "unsupported"
     )
+    many = tiff(content(), {"photometric": 2, "samples": 60_000})  # Pillow logs of it
+    yield bad("tiff-many-samples", many, "broken", "unsupported")
     yield bad("ppm-zero-width", b"P6 0 40 255\n", "broken", "too-small")
     yield bad("ppm-no-number", b"P6 wide 40 255\n" + bytes(100), "broken", "not-an-image")
 

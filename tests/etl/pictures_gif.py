@@ -134,9 +134,23 @@ def webp_pictures() -> Iterator[Picture]:
     profiled = save(pixels, "WEBP", lossless=True, icc_profile=profiles.adobe_rgb())
     yield good("webp-icc-adobe", profiled, profiles.from_adobe_rgb(pixels), 1, 2)
     yield good("webp-trailing", save(pixels, "WEBP", lossless=True) + b"what somebody left here", pixels)
+    partly = np.full_like(pixels, 255)
+    partly[8:32, 12:36] = pixels[8:32, 12:36]
+    yield good("webp-part", _webp_part(pixels[8:32, 12:36], 12, 8), partly)
     for height, width in ((1, 1), (1000, 7)):
         small = content(height, width)
         yield good(f"webp-{width}x{height}", save(small, "WEBP", lossless=True), small)
+
+
+def _webp_part(pixels: Pixels, left: int, top: int) -> bytes:
+    """An animation of one opaque frame that leaves some of its canvas clear: RFC 9649, sections 2.7.1.1 and 2.7.1.3."""
+    height, width = pixels.shape[:2]
+    sides = b"".join(each.to_bytes(3, "little") for each in (left // 2, top // 2, width - 1, height - 1, 40))
+    still = save(np.ascontiguousarray(pixels), "WEBP", lossless=True)[12:]
+    size = b"".join(each.to_bytes(3, "little") for each in (WIDTH - 1, HEIGHT - 1))
+    chunks = [(b"VP8X", b"\2\0\0\0" + size), (b"ANIM", bytes(6)), (b"ANMF", sides + b"\0" + still)]
+    body = b"WEBP" + b"".join(kind + struct.pack("<I", len(each)) + each for kind, each in chunks)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 def other_pictures() -> Iterator[Picture]:

@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_every_plan_stays_within_its_image_and_its_canvas(fit: str, only_shrink:
             for axis in (0, 1):
                 assert plan.size[axis] >= 1
                 assert 0 <= plan.offset[axis] <= plan.canvas[axis] - plan.size[axis]
-                assert not only_shrink or plan.size[axis] <= plan.box.size[axis]
+                assert not only_shrink or plan.size[axis] <= plan.box.sides[axis]
             if fit == "pad" or (fit in ("crop", "exact") and not only_shrink):
                 assert plan.canvas == target
 
@@ -28,10 +29,10 @@ def test_crop_keeps_the_targets_shape_from_the_centre() -> None:
     for source in map(Size._make, SIDES):
         for target in map(Size._make, TARGETS):
             plan = make_plan(source, target, "crop")
-            kept = plan.box.size
+            kept = plan.box.sides
             scale = min(source.height / target.height, source.width / target.width)
             assert all(abs(kept[axis] - max(1, scale * target[axis])) <= 0.5 for axis in (0, 1))
-            assert source in {(kept.height, source.width), (source.height, kept.width)}  # one side is kept whole
+            assert source in {(kept[0], source.width), (source.height, kept[1])}  # one side is kept whole
             assert plan.box.top - (source.height - plan.box.bottom) in (0, -1)
             assert plan.box.left - (source.width - plan.box.right) in (0, -1)
 
@@ -93,9 +94,9 @@ def test_the_least_source_leaves_the_box_its_pixels() -> None:
                 plan = make_plan(source, target, fit)
                 least = plan.least_source(2)
                 for axis in (0, 1):
-                    kept = plan.box.size[axis] / source[axis] * least[axis]
+                    kept = plan.box.sides[axis] / source[axis] * least[axis]
                     assert kept >= 2 * plan.size[axis] - 1e-9
-                    assert kept < 2 * plan.size[axis] + math.ceil(plan.box.size[axis] / source[axis])
+                    assert kept < 2 * plan.size[axis] + math.ceil(plan.box.sides[axis] / source[axis])
 
 
 def test_a_plan_of_a_reduced_source_keeps_its_size() -> None:
@@ -103,3 +104,15 @@ def test_a_plan_of_a_reduced_source_keeps_its_size() -> None:
     assert plan.box == Box(0, 500, 3000, 3500)
     reduced = plan.of_reduced(Size(750, 1000))
     assert reduced == Plan(Size(750, 1000), Box(0, 125, 750, 875), plan.size, plan.canvas)
+
+
+def test_a_reduced_source_that_is_no_whole_number_of_pixels_ends_within_its_last_ones() -> None:
+    plan = make_plan(Size(427, 640), Size(100, 150), "exact")  # 427 * 3 / 8 is 160 and an eighth
+    assert plan.of_reduced(Size(161, 240)).box == Box(0, 0, Fraction(1281, 8), 240)
+    assert plan.of_reduced(Size(161, 240), (True, False)).box == Box(Fraction(7, 8), 0, 161, 240)
+    assert plan.of_reduced(Size(200, 300)).box == Box(0, 0, 200, 300)  # no eighths
+    crop = make_plan(Size(427, 640), Size(50, 50), "crop")
+    assert crop.box == Box(0, 106, 427, 533)
+    assert crop.of_reduced(Size(107, 160), (False, True)).box == Box(
+        0, Fraction(53, 2), Fraction(427, 4), Fraction(533, 4)
+    )

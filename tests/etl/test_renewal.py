@@ -295,7 +295,7 @@ def test_the_same_history_gives_the_same_bytes(make_tree: TreeMaker, tmp_path: P
 
 
 def table_in(place: Path, text: str) -> Path:
-    place.write_text(text)
+    place.write_text(text, errors="surrogateescape")
     return place
 
 
@@ -331,6 +331,7 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
         ("x.csv", "key,a\n\x1b[2J\x0e\n", r"is no CSV table: .* got 1: \\x1b\[2J\\x0e"),
         ("x.csv", "key,a\n,1\n", "has 1 rows without a key"),
         ("x.csv", "key,a\nx,1,2\n", "is no CSV table"),
+        ("x.csv", "key,\udcff\nx,1\n", "is no CSV table: 'utf-8' codec can't decode"),
         ("x.csv", "", "is no CSV table"),
         ("x.parquet", "no", "is damaged"),
         (None, "", "no such file"),
