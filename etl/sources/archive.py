@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from etl.errors import DataError, UsageError
@@ -82,14 +83,29 @@ class _Archive:
     is_packed: bool
     size_bytes: int
     version: int
+    _left: list[UnpackedFile] = field(default_factory=list)
 
     def read(self, images: Iterable[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of it. Raises DataError where it is another file now."""
-        with UnpackedFile(self.file, _READING_BUFFER) as file:
-            if (file.info.size, file.info.mtime_ns) != (self.size_bytes, self.version):
+        """The bytes of these images of it. Raises DataError where it is another file now.
+
+        A packed one stays open where the last image ended, for who goes on from there.
+        """
+        with ExitStack() as stack:
+            file = stack.enter_context(self._open())
+            info = self.file.info()
+            if (info.size, info.mtime_ns) != (self.size_bytes, self.version):
                 raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
             for image in images:
                 yield file.read_exactly(image.position[1], image.size_bytes)
+            if self.is_packed:
+                stack.pop_all()
+                self._left.append(file)
+
+    def _open(self) -> UnpackedFile:
+        try:
+            return self._left.pop()
+        except IndexError:
+            return UnpackedFile(self.file, _READING_BUFFER)
 
 
 class _Listing:

@@ -389,6 +389,34 @@ def test_one_more_shard_keeps_the_packs(codec: str, tmp_path: Path) -> None:
     assert {row["key"][:2] for name in new for row in pq.read_table(root / "raw/packs" / name).to_pylist()} == {"2/"}
 
 
+def test_a_packed_archive_is_unpacked_once_to_be_compared(tmp_path: Path) -> None:
+    """However many packs its images are in."""
+    (tmp_path / "source").mkdir()
+    path = tmp_path / "source" / "0.tar.gz"
+    path.write_bytes(packed(tar_of(shard(range(60))), "gzip"))
+    ingest_here(tmp_path / "source", tmp_path / "root", pack_size="20")
+    assert len(list((tmp_path / "root/raw/packs").glob("*.tar"))) > 20
+    os.utime(path, (1, 1))
+    counted = Fault()
+    place = Place(FaultyFilesystem(LocalFilesystem(), counted), str(tmp_path / "source"))
+    told = ingest(place, open_place(str(tmp_path / "root")), ingest_values(pack_size="20")).to_json()
+    assert told["already_done"]
+    assert counted.calls.count(READ) < 20
+
+
+def test_tables_beside_archives_describe_them(tmp_path: Path) -> None:
+    """As img2dataset leaves them."""
+    (tmp_path / "source").mkdir()
+    for number in range(2):
+        (tmp_path / "source" / f"{number:05d}.tar").write_bytes(tar_of(shard(range(3))))
+        (tmp_path / "source" / f"{number:05d}.parquet").write_bytes(b"PAR1")
+        (tmp_path / "source" / f"{number:05d}_stats.json").write_text("{}")
+    assert len(open_source(open_place(str(tmp_path / "source"))).images) == 6
+    (tmp_path / "source" / "another.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match="no images in"):
+        open_source(open_place(str(tmp_path / "source")))
+
+
 @by_codec
 def test_archives_on_any_root(codec: str, root: Place) -> None:
     folder = (root / "source").make_folder()
