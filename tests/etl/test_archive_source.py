@@ -247,8 +247,8 @@ BAD: dict[str, tuple[list[Entry], dict[str, Any], str]] = {
         "the split 'dev'",
     ),
     "an unknown class": (SAMPLE, {"classes": ("b",)}, "the label 'a', which is not one of the 1 --classes"),
-    "no image": ([Entry("a/readme.md")], {}, "no images in .*; expected archives with members such as"),
-    "nothing": ([], {}, "no images in"),
+    "no image": ([Entry("a/readme.md")], {}, "no images in .*some.tar; expected members such as"),
+    "nothing": ([], {}, "no images in .*some.tar"),
 }
 
 
@@ -402,6 +402,17 @@ def test_a_packed_archive_is_unpacked_once_to_be_compared(tmp_path: Path) -> Non
     told = ingest(place, open_place(str(tmp_path / "root")), ingest_values(pack_size="20")).to_json()
     assert told["already_done"]
     assert counted.calls.count(READ) < 20
+
+
+def test_few_files_stay_open_however_many_archives_are_read(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for number in range(30):
+        (tmp_path / "source" / f"{number}.tgz").write_bytes(packed(tar_of(shard(range(2))), "gzip"))
+    source = open_source(open_place(str(tmp_path / "source")))
+    before = len(os.listdir("/proc/self/fd"))
+    for image in source.images:
+        assert len(list(source.read_all([image]))) == 1
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_tables_beside_archives_describe_them(tmp_path: Path) -> None:
