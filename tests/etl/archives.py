@@ -50,14 +50,12 @@ def packed(data: bytes, codec: str) -> bytes:
     """The same, packed with this codec; as it is for ""."""
     if codec == "gzip":
         return gzip.compress(data, mtime=0)
-    if codec == "zstd":  # with checksums, as the program has them and Arrow's codec has not
-        return subprocess.run(["zstd", "-qc"], input=data, capture_output=True, check=True).stdout
-    return data
+    return bytes(pa.Codec(codec).compress(data, asbytes=True)) if codec else data
 
 
-def arrow_packed(data: bytes) -> bytes:
-    """zstd as libraries write it: one frame without a checksum."""
-    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
+def packed_by_zstd(data: bytes) -> bytes:
+    """As the program packs it: with a checksum, which Arrow leaves out."""
+    return subprocess.run(["zstd", "-qc"], input=data, capture_output=True, check=True).stdout
 
 
 def tar_by_program(folder: Path, *options: str) -> bytes:
