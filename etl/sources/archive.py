@@ -144,8 +144,8 @@ class _Listing:
                 yield
 
     def _samples(self, file: UnpackedFile) -> Iterator[Sample]:
-        for stem, run in groupby(self._visible(file), lambda member: split_name(member.name)[0]):
-            sample = Sample(stem)
+        for _, run in groupby(self._visible(file), lambda member: split_name(member.name)[0]):
+            sample = Sample()
             for member in run:
                 self._take(sample, member, file)
             if not sample.images and "txt" in sample.texts:

@@ -26,7 +26,6 @@ class UnpackedFile:
     def __init__(self, place: Place, buffer_bytes: int) -> None:
         self.place = place
         self.info: fs.FileInfo = place.info()
-        self._buffer_bytes = buffer_bytes
         with place.filesystem.explaining(place.path):
             plain = place.open_input()
             self._codec = _codec(plain.read_at(min(4, self.info.size), 0))
