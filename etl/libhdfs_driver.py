@@ -161,18 +161,22 @@ class _Handler(HdfsHandler[LibhdfsHdfs]):
         self._ask(src, lambda hadoop: hadoop.copy_file(src, dest))
 
     def open_input_stream(self, path: str) -> pyarrow.NativeFile:
-        return self._hdfs.opening(path, lambda: self._hdfs.connected.open_input_stream(path))
+        return self._hdfs.opening(path, lambda: self._hdfs.connected.open_input_stream(path, compression=None))
 
     def open_input_file(self, path: str) -> pyarrow.NativeFile:
         return self._hdfs.opening(path, lambda: self._hdfs.connected.open_input_file(path))
 
     def open_output_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
         del metadata
-        return writable(self._hdfs, path, self._ask(path, lambda hadoop: hadoop.open_output_stream(path)))
+        return writable(
+            self._hdfs, path, self._ask(path, lambda hadoop: hadoop.open_output_stream(path, compression=None))
+        )
 
     def open_append_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
         del metadata
-        return writable(self._hdfs, path, self._ask(path, lambda hadoop: hadoop.open_append_stream(path)))
+        return writable(
+            self._hdfs, path, self._ask(path, lambda hadoop: hadoop.open_append_stream(path, compression=None))
+        )
 
     def _ask(self, path: str, function: Callable[[fs.HadoopFileSystem], Any]) -> Any:
         return self._hdfs.call(path, lambda: function(self._hdfs.connected))

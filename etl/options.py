@@ -88,7 +88,8 @@ INGEST_OPTIONS = (
     Option("--pack-size", "Size of a pack, the unit that a mapper works on.", parse_bytes, "64MB", metavar="SIZE"),
     Option(
         "--split-folders",
-        "The first level of folders names the split (train, validation or val, test), the second the class.",
+        "The first level of folders, of SOURCE or of its archives, names the split (train, validation or val, test),"
+        " the second the class.",
         parse=None,
     ),
     Option(

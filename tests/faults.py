@@ -139,7 +139,7 @@ class _Handler(fs.FileSystemHandler):
         self._fault.call(DELETE, lambda: self._inner.delete_file(path))
 
     def open_input_stream(self, path: str) -> pyarrow.NativeFile:
-        return self._fault.call(READ, lambda: self._inner.open_input_stream(path))
+        return self._fault.call(READ, lambda: self._inner.open_input_stream(path, compression=None))
 
     def open_input_file(self, path: str) -> pyarrow.NativeFile:
         return self._fault.call(READ, lambda: self._inner.open_input_file(path))

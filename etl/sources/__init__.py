@@ -1,5 +1,6 @@
 """Where raw images come from: folders, IDX files, archives, Parquet files, or a list of any files."""
 
+from etl.sources.archive import ArchiveSource as ArchiveSource
 from etl.sources.base import Reading as Reading
 from etl.sources.base import Source as Source
 from etl.sources.base import SourceImage as SourceImage

@@ -1,9 +1,11 @@
 """Archives: tar files and WebDataset shards, plain or packed by gzip or zstd."""
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
+from threading import Lock
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
@@ -44,18 +46,21 @@ class ArchiveSource:
     pixels = None
 
     def __init__(self, place: Place, files: list[Place], reading: Reading = PLAIN) -> None:
+        named = files[0] if len(files) == 1 else place
         listings = [_Listing(file, place, reading) for file in files]
         in_threads(_Listing.fill, listings, min(_LISTED_AT_ONCE, len(files)))
+        self._left: UnpackedFile | None = None
+        self._lock = Lock()
         self._archives = [listing.archive for listing in listings]
         self.is_sequential = any(archive.is_packed for archive in self._archives)
         self.skipped = sum(listing.skipped for listing in listings)
         found = [image for listing in listings for image in listing.images]
         if not found:
-            raise UsageError(f"no images in {place}; expected archives with members such as CLASS/IMAGE.jpg")
+            raise UsageError(f"no images in {named}; expected members such as CLASS/IMAGE.jpg")
         refuse_twice((listing.key(image), str(listing.file)) for listing in listings for image in listing.images)
-        _refuse_wrong_level(found, reading, place)
+        _refuse_wrong_level(found, reading, named)
         names = {image.label: class_name(image.label, reading.classes) for image in found}
-        self.classes = all_classes(names.values(), reading, place)
+        self.classes = all_classes(names.values(), reading, named)
         numbers = {name: number for number, name in enumerate(self.classes)}
         self.images = [
             SourceImage(
@@ -78,8 +83,31 @@ class ArchiveSource:
         return [LargeFile(archive.file) for archive in self._archives]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        """As of `Source`. What is packed is unpacked from its beginning, or from where the call before ended."""
         for number, run in groupby(images, lambda image: image.position[0]):
-            yield from self._archives[number].read(run)
+            archive = self._archives[number]
+            with ExitStack() as stack:
+                file = stack.enter_context(self._go_on(archive) or UnpackedFile(archive.file, _READING_BUFFER))
+                archive.require_same()
+                for image in run:
+                    yield file.read_exactly(image.position[1], image.size_bytes)
+                if archive.is_packed:
+                    stack.pop_all()
+                    self._leave(file)
+
+    def _go_on(self, archive: "_Archive") -> UnpackedFile | None:
+        """The reader that was left last, if it is one of this archive."""
+        with self._lock:
+            if self._left is None or self._left.place != archive.file:
+                return None
+            file, self._left = self._left, None
+            return file
+
+    def _leave(self, file: UnpackedFile) -> None:
+        with self._lock:
+            before, self._left = self._left, file
+        if before is not None:
+            before.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +119,11 @@ class _Archive:
     size_bytes: int
     version: int
 
-    def read(self, images: Iterable[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of it. Raises DataError where it is another file now."""
-        with UnpackedFile(self.file, _READING_BUFFER) as file:
-            if (file.info.size, file.info.mtime_ns) != (self.size_bytes, self.version):
-                raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
-            for image in images:
-                yield file.read_exactly(image.position[1], image.size_bytes)
+    def require_same(self) -> None:
+        """Raise DataError where it is another file now."""
+        info = self.file.info()
+        if (info.size, info.mtime_ns) != (self.size_bytes, self.version):
+            raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
 
 
 class _Listing:
@@ -126,8 +152,8 @@ class _Listing:
                 yield
 
     def _samples(self, file: UnpackedFile) -> Iterator[Sample]:
-        for stem, run in groupby(self._visible(file), lambda member: split_name(member.name)[0]):
-            sample = Sample(stem)
+        for _, run in groupby(self._visible(file), lambda member: split_name(member.name)[0]):
+            sample = Sample()
             for member in run:
                 self._take(sample, member, file)
             if not sample.images and "txt" in sample.texts:

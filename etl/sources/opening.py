@@ -16,10 +16,7 @@ from etl.storage import Place
 
 OpenFiles = Callable[[Place, list[Place], Reading], Source]
 
-_KINDS: tuple[tuple[re.Pattern[str], OpenFiles], ...] = (
-    (ARCHIVE_NAMES, ArchiveSource),
-    (PARQUET_NAMES, ParquetSource),
-)
+_KINDS: dict[re.Pattern[str], OpenFiles] = {ARCHIVE_NAMES: ArchiveSource, PARQUET_NAMES: ParquetSource}
 _BESIDE = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")  # what describes data lies beside it
 
 
@@ -55,19 +52,30 @@ def _open_file(place: Place, reading: Reading) -> Source:
 
 
 def _kind_of(name: str) -> OpenFiles | None:
-    return next((source for names, source in _KINDS if names.search(name)), None)
+    return next((source for names, source in _KINDS.items() if names.search(name)), None)
 
 
 def _large_files(place: Place) -> tuple[OpenFiles | None, list[Place]]:
-    """The archives or Parquet files below a folder that holds nothing else but small files that describe them."""
-    kind, found = None, []
+    """The archives or Parquet files below a folder that holds nothing else but small files that describe them.
+
+    A Parquet file may describe an archive, too: it is named like that, as `img2dataset` has them.
+    """
+    found: dict[re.Pattern[str], list[Place]] = {}
     for info in walk(place, ()):
         path = info.path[len(place.path.rstrip("/")) + 1 :]
         if not is_visible(path) or _BESIDE.search(info.base_name):
             continue
-        here = _kind_of(info.base_name)
-        if here is None or here is not (kind or here):
+        names = next((names for names in _KINDS if names.search(info.base_name)), None)
+        if names is None:
             return None, []
-        kind = here
-        found.append(Place(place.filesystem, info.path))
-    return kind, sorted(found, key=lambda file: file.path)
+        found.setdefault(names, []).append(Place(place.filesystem, info.path))
+    if len(found) > 1 and _stems(found, ARCHIVE_NAMES) >= _stems(found, PARQUET_NAMES):
+        del found[PARQUET_NAMES]
+    if len(found) != 1:
+        return None, []
+    ((names, files),) = found.items()
+    return _KINDS[names], sorted(files, key=lambda file: file.path)
+
+
+def _stems(found: dict[re.Pattern[str], list[Place]], names: re.Pattern[str]) -> set[str]:
+    return {names.sub("", file.path) for file in found[names]}

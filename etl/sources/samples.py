@@ -1,8 +1,8 @@
 """The samples of an archive: which of its members are images, and what others say of them. Pure.
 
 Format: WebDataset (https://github.com/webdataset/webdataset): a sample is a run of members with the same path up to the
-first dot of the base name; what follows that dot says what a member is. Where nothing else gives a label, the folder
-that an image lies in does.
+first dot of the base name; what follows that dot says what a member is. Where nothing else gives a label, the first
+folder that an image lies in does.
 """
 
 import json
@@ -42,7 +42,6 @@ class Sample:
     A "txt" is UTF-8.
     """
 
-    stem: str
     images: list[Member] = field(default_factory=list)
     texts: dict[str, tuple[str, bytes]] = field(default_factory=dict)
 
@@ -88,8 +87,8 @@ class Labeller:
                 f"and {sample.images[0].name!r} share one label; give each a name of its own before the first dot",
             )
         split = self._stated_split(sample, fields)
-        if "txt" in sample.texts:
-            fields.setdefault(TEXT_COLUMN, sample.texts["txt"][1].decode().strip())
+        if "txt" in sample.texts and (text := sample.texts["txt"][1].decode("utf-8-sig").strip()):
+            fields.setdefault(TEXT_COLUMN, text)
         columns = self._columns(sample, fields)
         return [self._labelled(image, label, split, columns) for image in sample.images]
 

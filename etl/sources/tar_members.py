@@ -140,8 +140,10 @@ class _Walk:
         offset += 2 * _BLOCK
         while tail := self._file.read(offset, _TAIL):
             if rest := tail.lstrip(b"\0"):
-                self._damaged(
-                    offset + len(tail) - len(rest), "more behind the end of the archive; were archives joined?"
+                raise DataError(
+                    f"{self._file.place} goes on behind its end, at byte {offset + len(tail) - len(rest)}"
+                    f"{self._file.of_content}; make archives that were joined files of their own, or copy it again"
+                    " from where it came"
                 )
             offset += len(tail)
 

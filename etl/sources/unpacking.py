@@ -1,6 +1,7 @@
 """Files that may be packed by gzip or zstd, read from front to back as what they unpack to."""
 
 import io
+import re
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,7 @@ from etl.storage import Place
 
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # RFC 1952, 2.3.1; RFC 8878, 3.1.1
 _SKIPPABLE = b"\x2a\x4d\x18"  # bytes 1 to 3 of a frame of zstd that holds no data: RFC 8878, 3.1.2
+_CODEC_SAYS = re.compile("zlib|ZSTD|Truncated compressed stream")  # as Arrow tells it from failures to read
 _SKIPPED_AT_ONCE = 1 << 16
 
 
@@ -24,7 +26,6 @@ class UnpackedFile:
     def __init__(self, place: Place, buffer_bytes: int) -> None:
         self.place = place
         self.info: fs.FileInfo = place.info()
-        self._buffer_bytes = buffer_bytes
         with place.filesystem.explaining(place.path):
             plain = place.open_input()
             self._codec = _codec(plain.read_at(min(4, self.info.size), 0))
@@ -40,6 +41,9 @@ class UnpackedFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     @property
@@ -58,7 +62,7 @@ class UnpackedFile:
             try:
                 return self._read_packed(offset, size)
             except OSError as error:
-                if error.errno is not None:  # codecs know none
+                if not _CODEC_SAYS.match(str(error)):
                     raise
                 raise DataError(
                     f"{self.place} is damaged or cut off: it does not unpack as {self._codec} behind byte"
@@ -70,8 +74,8 @@ class UnpackedFile:
         data = self.read(offset, size)
         if len(data) < size:
             raise DataError(
-                f"{self.place} is cut off: of {size} bytes that begin at byte {offset}{self.of_content}"
-                f" {len(data)} are there; copy it again from where it came"
+                f"{self.place} is cut off: of the {size} bytes from byte {offset}{self.of_content} on only {len(data)}"
+                " are there; copy it again from where it came"
             )
         return data
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from etl.columns import join_columns, read_columns
 from etl.sources import SourceImage, open_source
 from etl.storage import open_place
+from tests.etl.archives import FORMATS, SUFFIXES, Entry, packed, some_images, tar_of
 
 _IMAGES = 6
 
@@ -39,6 +40,7 @@ def containers() -> dict[str, Container]:
     for name, files in pairs.items():
         zipped = {f"{file}.gz": gzip.compress(data, mtime=0) for file, data in files.items()}
         found[f"{name}-gz"] = Container(zipped, _read_source)
+    found |= _archives()
     patients = [f"p{number % 2}" for number in range(_IMAGES)]
     table = pa.table({"key": _keys(), "patient": patients, "age": [30] * _IMAGES})
     for compression in ("none", "snappy", "zstd"):
@@ -49,6 +51,17 @@ def containers() -> dict[str, Container]:
     rows = "".join(f'{key},p{number % 2},"{number}, years"\n' for number, key in enumerate(_keys()))
     found["columns-csv"] = Container({"columns.csv": f"key,patient,age\n{rows}".encode()}, _read_csv)
     return found
+
+
+def _archives() -> dict[str, Container]:
+    """Images in folders by every format of tar, and a shard of WebDataset, each plain and packed."""
+    told = [Entry(f"dogs/{n}.{kind}", data) for n in range(2) for kind, data in (("jpg", b"x" * 600), ("cls", b"1"))]
+    archives = {f"tar-{kind}": tar_of(some_images(_IMAGES), kind) for kind in FORMATS} | {"webdataset": tar_of(told)}
+    return {
+        f"{name}{SUFFIXES[codec]}": Container({f"train-0{SUFFIXES[codec]}": packed(data, codec)}, _read_source)
+        for name, data in archives.items()
+        for codec in SUFFIXES
+    }
 
 
 def _keys() -> list[str]:

@@ -1,7 +1,7 @@
 """What image files consist of: segments, chunks, blocks, entries of a directory. Joined, the parts are the file again.
 
 Formats: ITU-T T.81, B.1.1; RFC 2083, section 3.2; RFC 9649, section 2.3 (RIFF); GIF89a, appendix B; TIFF 6.0,
-section 2.
+section 2; IEEE Std 1003.1-2017, pax (blocks of tar).
 """
 
 import struct
@@ -9,7 +9,7 @@ import struct
 from tests.etl.pictures_jpeg import segments
 from tests.etl.pictures_png import SIGNATURE, chunks
 
-_PIECE = 12
+_PIECE, _TAR_BLOCK = 12, 512
 
 
 def file_parts(data: bytes) -> list[bytes]:
@@ -24,7 +24,8 @@ def file_parts(data: bytes) -> list[bytes]:
         return _gif_blocks(data)
     if data.startswith((b"II*\0", b"MM\0*")):
         return _tiff_entries(data)
-    return [data[start : start + _PIECE] for start in range(0, len(data), _PIECE)] or [b""]
+    piece = _TAR_BLOCK if data[257:262] == b"ustar" else _PIECE
+    return [data[start : start + piece] for start in range(0, len(data), piece)] or [b""]
 
 
 def _riff_chunks(data: bytes) -> list[bytes]:

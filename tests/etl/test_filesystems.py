@@ -1,5 +1,6 @@
 """The contract that local files and HDFS, by either driver, are held to alike."""
 
+import gzip
 import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -215,6 +216,15 @@ def test_names_are_taken_as_they_are(name: str, root: Place) -> None:
 
 
 # --- content ---
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
+def test_a_name_says_nothing_of_the_bytes(name: str, root: Place) -> None:
+    """As it does to pyarrow, which unpacks by suffix where it is not told otherwise."""
+    data = gzip.compress(b"packed")
+    file = write(root / name, data)
+    with file.open_stream() as stream, file.open_input() as opened:
+        assert stream.read() == opened.read() == file.read_bytes() == data
 
 
 def test_a_file_is_read_at_any_offset(root: Place) -> None:

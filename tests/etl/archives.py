@@ -1,0 +1,85 @@
+"""Archives to be read, good and bad: members as bytes, in every format of tar, packed or not."""
+
+import gzip
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from etl.sources import Reading, Source, open_source
+from etl.storage import open_place
+
+PROGRAM_FORMATS = ("v7", "ustar", "gnu", "pax")
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+SUFFIXES = {"": ".tar", "gzip": ".tar.gz", "zstd": ".tar.zst"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A member to be written; ``fields`` are those of `tarfile.TarInfo`."""
+
+    name: str
+    data: bytes = b""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+def tar_of(entries: Iterable[Entry], kind: str = "pax") -> bytes:
+    """An archive of these members, in their order."""
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w", format=FORMATS[kind], encoding="utf-8") as archive:
+        for entry in entries:
+            info = tarfile.TarInfo(entry.name)
+            info.size = len(entry.data)
+            for name, value in entry.fields.items():
+                setattr(info, name, value)
+            archive.addfile(info, io.BytesIO(entry.data))
+    return output.getvalue()
+
+
+def files_of(**members: bytes) -> list[Entry]:
+    """Members by name; two underscores stand for a slash, one for a dot."""
+    return [Entry(name.replace("__", "/").replace("_", "."), data) for name, data in members.items()]
+
+
+def packed(data: bytes, codec: str) -> bytes:
+    """The same, packed with this codec; as it is for ""."""
+    if codec == "gzip":
+        return gzip.compress(data, mtime=0)
+    return bytes(pa.Codec(codec).compress(data, asbytes=True)) if codec else data
+
+
+def packed_by_zstd(data: bytes) -> bytes:
+    """As the program packs it: with a checksum, which Arrow leaves out."""
+    return subprocess.run(["zstd", "-qc"], input=data, capture_output=True, check=True).stdout
+
+
+def tar_by_program(folder: Path, *options: str) -> bytes:
+    """What GNU tar makes of everything in a folder."""
+    words = ["tar", *options, "--sort=name", "-cf", "-", "-C", str(folder), "."]
+    return subprocess.run(words, capture_output=True, check=True).stdout
+
+
+def some_images(count: int = 6) -> list[Entry]:
+    """Images by class, of sizes around those of blocks."""
+    sizes = (0, 1, 511, 512, 513, 1024, 3000)
+    return [
+        Entry(f"{('cats', 'dogs')[number % 2]}/{number:03d}.jpg", bytes([65 + number]) * sizes[number % len(sizes)])
+        for number in range(count)
+    ]
+
+
+def open_archive(folder: Path, data: bytes, name: str = "some.tar", reading: Reading | None = None) -> Source:
+    """The source of a folder with this archive in it, written anew."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data)
+    return open_source(open_place(str(folder)), reading or Reading())
+
+
+def contents_of(source: Source) -> dict[str, bytes]:
+    """The bytes of all images, by key."""
+    return {image.key: data for image, data in zip(source.images, source.read_all(source.images), strict=True)}
