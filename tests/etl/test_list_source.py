@@ -314,6 +314,18 @@ def test_packs_hold_the_files_and_a_new_line_leaves_them(root: Place, name: str)
     assert (found["i/7.jpg"].split, found["i/7.jpg"].columns) == ("train", {"patient": "p"})
 
 
+def test_a_table_adds_to_the_columns_of_a_list(here: Place, tmp_path: Path) -> None:
+    file = write_list(here, "list.csv", rows_of(3, age=30, ward="x"))
+    table = write_file(here / "table.csv", b"key,patient,age\ni/0.jpg,p0,31\ni/1.jpg,p1,\n")
+    ingest_here(file, tmp_path / "root", columns=str(table))
+    found = packed_images(open_place(str(tmp_path / "root")))
+    assert [found[f"i/{number}.jpg"].columns for number in range(3)] == [
+        {"age": "31", "patient": "p0", "ward": "x"},
+        {"age": "30", "patient": "p1", "ward": "x"},
+        {"age": "30", "ward": "x"},
+    ]
+
+
 def test_a_file_that_was_written_again_is_packed_again(here: Place, tmp_path: Path) -> None:
     file, root = write_list(here, "list.csv", rows_of(10)), tmp_path / "root"
     ingest_here(file, root)
