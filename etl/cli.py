@@ -99,8 +99,9 @@ def cli() -> None:
 def ingest(source: str, root: str, **values: Any) -> None:
     """Pack the images of SOURCE into tar files under ROOT/raw, with an image list.
 
-    SOURCE is a folder with a folder per class, or a folder with IDX files (images and labels in pairs, plain or gzip),
-    or archives, one or a folder of them (tar and WebDataset shards, plain, gzip or zstd).
+    SOURCE is a folder with a folder per class, a folder with IDX files (images and labels in pairs, plain or gzip),
+    archives (tar and WebDataset shards, plain, gzip or zstd), Parquet files with image bytes, or a list of files (CSV
+    or JSON Lines) with their labels.
     """
     _ingest(source, root, values).show(values["json"])
 

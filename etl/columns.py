@@ -11,6 +11,7 @@ from pyarrow import csv
 from etl import tables
 from etl.errors import DataError, UsageError
 from etl.sources import SourceImage
+from etl.sources.base import Columns
 from etl.sources.fields import told_columns
 from etl.storage import Place
 
@@ -70,14 +71,21 @@ def _read(place: Place) -> pa.Table:
 
 
 def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:
-    """The images with the columns of their rows, and how many images and rows are without the other."""
+    """The images with the columns of their rows beside their own, and how many images and rows are without the other.
+
+    Where both have a column, the table's cell is taken if there is one.
+    """
     rows = pc.index_in(pa.array([image.key for image in images], pa.string()), value_set=table[KEY])
     names = sorted(name for name in table.column_names if name != KEY)
     values = [pc.take(table[name].combine_chunks(), rows).to_pylist() for name in names]
     joined = [
-        dataclasses.replace(image, columns=told_columns(names, cells))
+        dataclasses.replace(image, columns=_joined(image.columns, told_columns(names, cells)))
         for image, cells in zip(images, zip(*values, strict=True), strict=True)
     ]
     unknown = rows.null_count
     facts = {"rows": table.num_rows, "rows_without_image": table.num_rows - (len(images) - unknown)}
     return joined, facts | {"images_without_row": unknown}
+
+
+def _joined(own: Columns | None, told: Columns | None) -> Columns | None:
+    return tuple(sorted((dict(own or ()) | dict(told or ())).items())) or None

@@ -95,7 +95,7 @@ INGEST_OPTIONS = (
     Option(
         "--label-column",
         "Where the label stands: a column of a list or of Parquet files, a field of an archive's .json files."
-        " Default: label.",
+        " Default: label, and in Parquet files without it labels.",
         metavar="NAME",
     ),
     Option(
@@ -124,7 +124,8 @@ INGEST_OPTIONS = (
     Option("--packs-at-once", "How many packs are written at the same time.", positive, "4", metavar="N"),
     Option(
         "--columns",
-        "A CSV or Parquet table with a column 'key' (an image's path below SOURCE) and others, kept with each image.",
+        "A CSV or Parquet table with a column 'key' (an image's path below SOURCE) and others, kept with each image, in"
+        " place of the source's own of the same name.",
         metavar="TABLE",
     ),
     Option(
@@ -211,7 +212,8 @@ SHARD_OPTIONS = (
     Option(
         "--group-by",
         "Keep all images that share a value of this column (a patient, a video) in one split, by a seeded hash of the"
-        " value: fractions then hold about, not exactly. Columns come from: ringslice ingest --columns.",
+        " value: fractions then hold about, not exactly. Columns come from a list, Parquet files, or: ringslice ingest"
+        " --columns.",
         metavar="COLUMN",
     ),
     Option(

@@ -9,13 +9,13 @@ from etl.errors import RingsliceError
 from etl.ingest import ingest
 from etl.option_kinds import parse_values
 from etl.options import INGEST_OPTIONS
-from etl.storage import open_place
+from etl.storage import Place, open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.stagejob import StageJob
 
 
-def ingest_here(source: Path, root: Path, *, overwrite: bool = False, **values: object) -> None:
+def ingest_here(source: Path | Place, root: Path | Place, *, overwrite: bool = False, **values: object) -> None:
     """Ingest with these option values, as text; errors come as they are raised."""
     ingest(open_place(str(source)), open_place(str(root)), ingest_values(**values), overwrite)
 

@@ -141,8 +141,8 @@ class _File:
             where = f"row {row} of {self.place}"
             if size is None:
                 raise UsageError(
-                    f"{where} has no image bytes, at most a path; write the bytes into the file (push_to_hub of"
-                    " datasets does), or leave the row out"
+                    f"{where} has no image bytes, at most a path; embed them before the file is written (with datasets:"
+                    " .with_format('arrow').map(embed_table_storage, batched=True)), or give a list of the paths"
                 )
             if size > MOST_IMAGE_BYTES:
                 raise DataError(f"{where} has an image of {size:,} bytes, more than 1 GiB; leave it out")

@@ -15,7 +15,7 @@ from etl.errors import DataError
 from etl.sources.fields import one_line
 from etl.storage import READ_BUFFER_BYTES, Place
 
-_BATCH_BYTES = 8 << 20  # about what the images of one batch have
+_BATCH_BYTES = 1 << 20  # about what the images of one batch have
 _MOST_BATCH_ROWS = 1024
 
 Batches = Iterator[tuple[int, pa.RecordBatch]]

@@ -124,15 +124,20 @@ def _printed_bytes() -> int:
 
 def _peak_bytes() -> int:
     """VmHWM of proc(5), of this process or a child of its, the larger."""
-    children = (path.read_text().split() for path in Path("/proc/self/task").glob("*/children"))
+    children = (_proc(path).split() for path in Path("/proc/self/task").glob("*/children"))
     peaks = []
     for process in ["self", *(child for each in children for child in each)]:
-        try:
-            status = Path(f"/proc/{process}/status").read_text()
-        except OSError:  # ended meanwhile
-            continue
-        peaks += [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
+        lines = _proc(Path(f"/proc/{process}/status")).splitlines()
+        peaks += [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
     return max(peaks)
+
+
+def _proc(path: Path) -> str:
+    """A file of proc(5); empty where the process or thread has ended meanwhile."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":
