@@ -1,0 +1,173 @@
+"""Input = good + rejects: images that are lost, doubled or exchanged, though every SHA-256 and count agrees."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from etl import tables
+from etl.input_check import input_faults
+from etl.publishing import json_bytes
+from etl.storage import open_place
+from mapreduce.normalize import count_images
+from tests.inline import shard_here
+from tests.mapreduce.test_verify import root, source, verify, whole
+
+__all__ = ["root", "source", "whole"]  # fixtures
+
+Tables = dict[str, pa.Table]
+Change = Callable[[Tables], object]
+
+
+def forge(root: Path, change: Change, agree: bool) -> None:
+    """Write rows and rejects of the part with the reject anew, but for ``change``, and cut slices from that.
+
+    Every SHA-256 and count of the part fits what is there; with ``agree`` its number of images too, and all totals.
+    """
+    normalized = root / "normalized"
+    marker = json.loads((normalized / "dataset.json").read_text())
+    facts = next(part for part in marker["parts"] if part["rejects"]["count"])
+    paths = {folder: normalized / folder / f"{facts['part']}.parquet" for folder in ("parts", "rejects")}
+    held = {folder: pq.read_table(path) for folder, path in paths.items()}
+    change(held)
+    held["parts"] = with_offsets(normalized / f"parts/{facts['part']}.tfrecord", held["parts"])
+    listed = tables.table_bytes(held["rejects"])
+    paths["rejects"].write_bytes(listed)
+    facts["records"] = held["parts"].num_rows
+    records = open_place(str(normalized / f"parts/{facts['part']}.tfrecord"))
+    facts |= {"bytes": records.info().size, "sha256": records.sha256()}
+    number = held["rejects"].num_rows
+    facts["rejects"] |= {"count": number, "by_reason": {"not-an-image": number} if number else {}}
+    facts["rejects"] |= {"list_sha256": sha256_of(paths["rejects"])}
+    facts["examples"] = {"": [held["parts"]["label"].to_pylist().count(label) for label in range(3)]}
+    if agree:
+        facts["input"] = facts["records"] + number
+    told = {name: value for name, value in facts.items() if name not in ("rows_sha256", "removed")}
+    paths["parts"].write_bytes(tables.table_bytes(held["parts"], told))
+    facts["rows_sha256"] = sha256_of(paths["parts"])
+    if agree:
+        marker["counts"] = count_images(marker["parts"], 3)
+    else:
+        marker["counts"] |= {"good": sum(part["records"] for part in marker["parts"])}
+    (normalized / "dataset.json").write_bytes(json_bytes(marker))
+    shutil.rmtree(root / "slices")
+    shard_here(root, "--workers", "2")
+
+
+def sha256_of(path: Path) -> str:
+    return open_place(str(path)).sha256()
+
+
+def with_offsets(records: Path, rows: pa.Table) -> pa.Table:
+    """Write those records alone that the rows tell of, one after the other; the rows with their new offsets."""
+    data, kept, offsets = records.read_bytes(), b"", []
+    for row in rows.to_pylist():
+        offsets.append(len(kept))
+        kept += data[row["offset"] : row["offset"] + row["size"]]
+    records.write_bytes(kept)
+    return rows.set_column(rows.schema.get_field_index("offset"), tables.ROWS.field("offset"), pa.array(offsets))
+
+
+def drop_row(held: Tables) -> None:
+    held["parts"] = held["parts"].slice(1)
+
+
+def drop_reject(held: Tables) -> None:
+    held["rejects"] = held["rejects"].slice(0, 0)
+
+
+def double_row(held: Tables) -> None:
+    """A good image is told of as a reject besides."""
+    row = held["rejects"].to_pylist()[0] | {"key": held["parts"]["key"][0].as_py()}
+    held["rejects"] = pa.concat_tables([held["rejects"], tables.table_of(tables.REJECTS, [row])])
+
+
+def replace_reject(held: Tables) -> None:
+    held["rejects"] = tables.table_of(tables.REJECTS, [held["rejects"].to_pylist()[0] | {"key": "nobody.png"}])
+
+
+def exchange_content(held: Tables) -> None:
+    held["rejects"] = tables.table_of(tables.REJECTS, [held["rejects"].to_pylist()[0] | {"sha256": bytes(32)}])
+
+
+CHANGES = {
+    "a row dropped": (drop_row, "good + 1 rejects: "),
+    "a reject dropped": (drop_reject, "good + 0 rejects: 1/bad.png is neither"),
+    "an image in both": (double_row, "good + 2 rejects: "),
+    "a reject exchanged": (replace_reject, "good + 1 rejects: 1/bad.png is neither"),
+    "another content": (exchange_content, "1/bad.png has another SHA-256"),
+}
+
+
+@pytest.mark.parametrize("agree", [False, True], ids=["the marker as it was", "the marker made to agree"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_image_that_is_lost_or_there_twice_is_found(name: str, agree: bool, root: Path) -> None:
+    change, line = CHANGES[name]
+    forge(root, change, agree)
+    found, error = verify(root)
+    assert {what for what, _ in found} <= {"input", "manifest"}
+    assert [what for what, _ in found].count("input") == 1
+    assert line in error
+    _, error = verify(root, "--every-stage", "--repair")
+    assert "run normalize again with --overwrite" in error
+
+
+def test_what_is_written_anew_without_a_change_is_right(root: Path) -> None:
+    forge(root, lambda held: None, agree=True)
+    assert verify(root, "--every-stage") == (set(), "")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda marker: marker["parts"].pop(), "of raw has no part"),
+        (lambda marker: marker["parts"][0].update(pack="pack-00001"), "two parts of one pack"),
+        (lambda marker: marker["parts"][0].update(pack="pack-09999"), "was made of a pack that raw does not name"),
+        (lambda marker: marker["parts"][0].update(list_sha256="0" * 64), "or it is another pack"),
+        (lambda marker: marker["counts"].update(input=62), "raw has 63"),
+        (lambda marker: marker["counts"].update(rejects=0), "normalized tells of 0 rejects, its parts have 1"),
+        (lambda marker: marker.update(input="0" * 64), "made from packs that raw neither has nor had"),
+    ],
+    ids=["part lost", "two parts", "part of another pack", "another list", "input", "rejects", "another raw"],
+)
+def test_parts_that_are_not_those_of_the_packs_are_found(
+    change: Callable[[dict[str, Any]], object], line: str, root: Path
+) -> None:
+    marker = json.loads((root / "normalized/dataset.json").read_text())
+    change(marker)
+    (root / "normalized/dataset.json").write_bytes(json_bytes(marker))
+    shutil.rmtree(root / "slices")
+    shard_here(root, "--workers", "2")
+    found, error = verify(root)
+    assert ("manifest", "dataset.json") in found
+    assert line in error
+
+
+def table_of(*keys: str) -> pa.Table:
+    return pa.table({"key": list(keys), "sha256": [key[:1].encode() for key in keys]})
+
+
+@pytest.mark.parametrize(
+    ("images", "good", "rejects", "fault"),
+    [
+        ("abc", "ac", "b", None),
+        ("", "", "", None),
+        ("abc", "ac", "", "the 3 images of pack are not 2 good + 0 rejects: b is neither"),
+        ("abc", "abcd", "", "d is none of them"),
+        ("abc", "abc", "b", "b is there twice"),
+        ("abc", "abb", "c", "b is there twice"),
+        ("abb", "ab", "", "b is there twice"),
+        ("abc", "ab", "d", "c is neither"),
+    ],
+)
+def test_every_image_is_good_or_a_reject_once(images: str, good: str, rejects: str, fault: str | None) -> None:
+    found = list(
+        input_faults({"part": "pack.1", "pack": "pack"}, *(table_of(*each) for each in (images, good, rejects)))
+    )
+    assert len(found) == (fault is not None)
+    assert all(each.name == "pack.1" and fault is not None and each.line.endswith(fault) for each in found)
