@@ -46,7 +46,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     reading = _reading(values)
     source = open_source(source_place, replace(reading, known=tuple(parent.marker["classes"]) if parent else ()))
     joined = _join(source, values["columns"])
-    if in_place := values["in_place"]:
+    if in_place := bool(values["in_place"]):
         require_same_storage(source.large_files(), root.uri)
     config = {"in_place": in_place, "pack_bytes": None if in_place else values["pack_size"], **reading.to_json()}
     listing = fingerprint(source.images, source.classes, versions=True)

@@ -206,7 +206,10 @@ def read_images(
     """
     contents = _read_members(file, images) if column is None else _read_rows(file, images, column)
     for image in images:
-        data = next(contents, b"")
+        try:
+            data = next(contents, b"")
+        except FileNotFoundError:
+            raise DataError(f"{file} is missing; {remedy}") from None
         if content_sha256(data) != image["sha256"]:
             raise DataError(f"{file} is damaged or another at {image['offset']} ({image['key']}); {remedy}")
         yield image, data

@@ -25,20 +25,20 @@ def ingest_values(**values: object) -> dict[str, Any]:
     return parse_values(INGEST_OPTIONS, {option.name: option.default for option in INGEST_OPTIONS} | values)
 
 
-def run_here(job: type[StageJob], root: Path, *words: object) -> None:
+def run_here(job: type[StageJob], root: Path | Place, *words: object) -> None:
     """Run a job with these words on its command line; errors come as they are raised."""
     job([str(root), "-r", "inline", *map(str, words)]).run_job()
 
 
-def normalize_here(root: Path, *words: object) -> None:
+def normalize_here(root: Path | Place, *words: object) -> None:
     run_here(Normalize, root, *words)
 
 
-def shard_here(root: Path, *words: object) -> None:
+def shard_here(root: Path | Place, *words: object) -> None:
     run_here(Shard, root, *words)
 
 
-def refused(job: type[StageJob], status: int, line: str, root: Path, *words: object) -> None:
+def refused(job: type[StageJob], status: int, line: str, root: Path | Place, *words: object) -> None:
     """The job fails, would exit with ``status``, and its message, of one line, has ``line`` in it."""
     with pytest.raises(RingsliceError) as raised:
         run_here(job, root, *words)
