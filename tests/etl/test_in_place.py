@@ -22,6 +22,12 @@ from tests.inline import ingest_here, normalize_here, run_here, shard_here
 
 Write = Callable[..., Place]
 
+PLAINLY = {
+    "compression": "none",
+    "use_dictionary": False,
+    "write_statistics": False,
+}  # an image's bytes stand there once
+
 
 def picture(number: int) -> bytes:
     """A PNG of 12x10 pixels, of one colour."""
@@ -43,7 +49,7 @@ def write_rows(source: Place, shard: int, first: int, count: int = 5) -> Place:
     """A Parquet file of two row groups, with another column of bytes in the struct."""
     table = image_table(count, first, names=None)
     table = table.set_column(0, "image", image_column([picture(first + row) for row in range(count)]))
-    return write_parquet(source / f"part-{shard}.parquet", table, row_group_size=3, write_statistics=False)
+    return write_parquet(source / f"part-{shard}.parquet", table, row_group_size=3, **PLAINLY)
 
 
 @pytest.fixture(params=[write_tar, write_rows], ids=["tar", "parquet"])
