@@ -259,7 +259,7 @@ SHARD_OPTIONS = (
 )
 VERIFY_OPTIONS = (
     Option("--name", "Name of the slices, in ROOT/slices/NAME.", default="default"),
-    Option("--every-stage", "Also read and check the bytes of packs and parts.", parse=None),
+    Option("--every-stage", "Also read and check the bytes of packs, parts and rejects.", parse=None),
     Option(
         "--repair",
         "Make what is damaged or missing again, to the same bytes, from ROOT/normalized and raw; then check again.",

@@ -252,7 +252,8 @@ def raw_stage(root: Place) -> Stage:
 
 
 def normalized_stage(root: Place) -> Stage:
-    return Stage("normalize", root / "normalized", "dataset.json", NORMALIZED_FORMAT)
+    elsewhere = "use another place, where only limits are looser --retry-rejects"
+    return Stage("normalize", root / "normalized", "dataset.json", NORMALIZED_FORMAT, elsewhere)
 
 
 def slices_stage(root: Place, name: str) -> Stage:

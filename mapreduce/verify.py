@@ -3,9 +3,10 @@
 
     python mapreduce/verify.py -r local data/flowers --every-stage
 
-A mapper's line names slices, parts or files. It checks them, publishes what it finds, and sends a line for each example
-by its key and by its content, and for each good image by its key. What comes together in the shuffle is judged by the
-reducers: every good image exactly once, in one split, as it is in its part; and contents that several keys have.
+A mapper's line names slices, parts or files. It checks them (of a part: that every image of its pack is a good one or a
+reject, once), publishes what it finds, and sends a line for each example by its key and by its content, and for each
+good image by its key. What comes together in the shuffle is judged by the reducers: every good image exactly once, in
+one split, as it is in its part; and contents that several keys have.
 """
 
 import os

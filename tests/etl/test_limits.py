@@ -52,3 +52,22 @@ def test_json_and_back() -> None:
 def test_limits_out_of_range_are_refused_by_name(name: str, value: float, flag: str) -> None:
     with pytest.raises(UsageError, match=f"{flag} .*give"):
         Limits.from_json({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "stricter", "looser", "flag"),
+    [
+        ("pixels", 999, 1001, "--max-pixels"),
+        ("size_bytes", 499, 501, "--max-bytes"),
+        ("frames", 2, 4, "--max-frames"),
+        ("aspect", 3.9, 4.1, "--max-aspect"),
+        ("least_side", 9, 7, "--min-side"),
+        ("seconds", 9.9, 10.1, "--max-seconds"),
+        ("memory_bytes", 799_999_999, 800_000_001, "--max-memory"),
+    ],
+)
+def test_limits_that_allow_less_are_told_by_name(name: str, stricter: float, looser: float, flag: str) -> None:
+    SMALL.refuse_less_than(SMALL)
+    Limits.from_json(SMALL.to_json() | {name: looser}).refuse_less_than(SMALL)
+    with pytest.raises(UsageError, match=f"{flag} .* is stricter than the "):
+        Limits.from_json(SMALL.to_json() | {name: stricter}).refuse_less_than(SMALL)

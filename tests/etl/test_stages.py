@@ -20,6 +20,7 @@ from etl.generations import Renewal
 from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage, State
 from etl.storage import Place, open_place
+from tests.conftest import contents
 from tests.etl.conftest import IN_CHILD, run_in_child
 from tests.faults import Fault, FaultError, faulty
 from tests.hadoop.cluster import Cluster
@@ -239,6 +240,28 @@ def test_the_same_identity_is_renewed_where_it_is_wanted(tmp_path: Path) -> None
     renew(stage, OLD)
     assert renew(stage, OLD, wanted=True) is State.RENEWED
     assert stage.read_marker()["files"] == ["x", "x"]
+
+
+def test_a_renewal_may_change_what_it_says_and_no_more(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    wide = dataclasses.replace(renewal_of(stage), changes=frozenset({"config"}))
+    with pytest.raises(UsageError, match="made from other input"):
+        stage.begin(LATER, renewal=wide)
+    assert stage.begin(NEW, renewal=wide) is State.RENEWED
+    stage.commit({"format": stage.format, **NEW, "files": ["x"]}, Run())
+    assert stage.read_marker()["config"] == NEW["config"]
+    assert len(list((tmp_path / "stage/generations").iterdir())) == 1
+
+
+def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    before = contents(tmp_path)
+    assert stage.begin(OLD, renewal=renewal_of(stage, wanted=True)) is State.RENEWED
+    stage.leave()
+    stage.release()
+    assert contents(tmp_path) == before
 
 
 def test_a_renewal_planned_from_what_was_replaced_meanwhile_is_refused(tmp_path: Path) -> None:

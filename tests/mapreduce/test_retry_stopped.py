@@ -50,7 +50,7 @@ def test_some_calls_of_storage_fail(root: Path, strict: Path, tmp_path: Path) ->
     counted = Fault()
     fail_and_retry(counted, strict, root, tmp_path / "counted")
     generator = random.Random(RETRY)
-    for call in generator.sample(range(1, len(counted.calls) + 1), SAMPLE):
+    for call in generator.sample(range(1, len(counted.calls) + 1), SAMPLE // 2):
         fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
         fail_and_retry(fault, strict, root, tmp_path / str(call))
 
