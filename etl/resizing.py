@@ -75,7 +75,7 @@ def resize(pixels: Pixels, size: Size) -> Pixels:
 
 def _between(sides: tuple[Side, Side], size: Size) -> Size:
     """The least multiple of ``size``, each way, that is no shorter than ``sides``; the size itself where it grows."""
-    return Size(*(new * math.ceil(Fraction(old, new)) for old, new in zip(sides, size, strict=True)))
+    return Size(*(new * -(-old // new) for old, new in zip(sides, size, strict=True)))
 
 
 def _positions(start: Side, length: Side, count: int) -> npt.NDArray[np.int64]:

@@ -1,6 +1,8 @@
 """IDX files in pairs of images and labels."""
 
 import gzip
+import io
+import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,6 +17,7 @@ from etl.storage import Place
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
 _IDX_SPLITS = {"train": "train", "t10k": "test", "test": "test", "val": "validation", "validation": "validation"}
 _IDX_UBYTE = 0x08
+_MOST_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
 
 
 class IdxSource:
@@ -85,17 +88,35 @@ class IdxSource:
 def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     data = place.read_bytes()
     if place.path.endswith(".gz"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{place} is no whole gzip file: {error}") from None
+        data = _unzip_idx(place, data)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
         raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
-    dimensions = data[3]
-    start = 4 + 4 * dimensions
-    shape = tuple(int(side) for side in np.frombuffer(data[4:start], dtype=">u4"))
-    if len(shape) != dimensions or len(data) - start != int(np.prod(shape, dtype=np.int64)):
+    shape = _idx_shape(data)
+    start = 4 + 4 * data[3]
+    if len(shape) < data[3] or len(data) - start != math.prod(shape):
         raise DataError(
-            f"{place} is truncated or too long: its header promises the shape {shape}, {len(data) - start} bytes follow"
+            f"{place} is truncated or too long: its header promises the shape {shape}, at least"
+            f" {max(len(data) - start, 0)} bytes follow"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _idx_shape(data: bytes) -> tuple[int, ...]:
+    """The sizes that follow the magic number, as far as they are there whole."""
+    sizes = data[4 : 4 + 4 * data[3]]
+    return tuple(int.from_bytes(sizes[each : each + 4]) for each in range(0, len(sizes) - 3, 4))
+
+
+def _unzip_idx(place: Place, data: bytes) -> bytes:
+    """What a gzip file holds, though of values no more than the header promises and one; none if it promises too many.
+
+    A small file may unpack to more than memory holds.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            header = stream.read(4)
+            header += stream.read(4 * header[3]) if len(header) == 4 else b""
+            promised = math.prod(_idx_shape(header)) if len(header) >= 4 else 0
+            return header + (stream.read(promised + 1) if promised <= _MOST_DEFLATED * len(data) else b"")
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{place} is no whole gzip file: {error}") from None

@@ -3,6 +3,7 @@ import hashlib
 import os
 import shutil
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from etl.errors import DataError, UsageError
 from etl.ingest import ingest
+from etl.sources import open_source
 from etl.storage import open_place
 from etl.versions import VERSIONS_FILE
 from tests.conftest import TreeMaker, contents
@@ -178,7 +180,26 @@ def test_what_is_no_source_is_told(make_tree: TreeMaker, tmp_path: Path) -> None
     path.write_bytes(gzip.compress(bytes([0, 0, 8, 3]) + np.array([3, 2, 2], ">u4").tobytes() + bytes(11)))
     with pytest.raises(DataError, match="truncated or too long"):
         run(tmp_path / "cut", tmp_path / "root")
+    for length in range(17):  # the header is cut
+        path.write_bytes(gzip.compress((bytes([0, 0, 8, 3]) + np.array([3, 2, 2], ">u4").tobytes())[:length]))
+        with pytest.raises(DataError, match=r"truncated or too long|no IDX file"):
+            run(tmp_path / "cut", tmp_path / "root")
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("promised", [(2, 3, 4), (1 << 31, 1 << 31, 4)])
+def test_a_gzip_bomb_is_unpacked_no_further_than_its_header_promises(tmp_path: Path, promised: tuple[int, ...]) -> None:
+    """64 MB of zeros: neither one that promises less, nor one that promises more than deflate could hold."""
+    write_idx(tmp_path, "train", np.zeros((3, 2, 2)), np.zeros(3), zipped=True)
+    header = bytes([0, 0, 8, 3]) + np.array(promised, ">u4").tobytes()
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + bytes(64 << 20), compresslevel=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="truncated or too long"):
+            open_source(open_place(str(tmp_path)))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_links_are_followed_but_not_in_circles(make_tree: TreeMaker, tmp_path: Path) -> None:
