@@ -12,10 +12,11 @@ import pytest
 from etl.errors import DataError, RingsliceError, UsageError
 from etl.sources import Reading, Source, open_source
 from etl.sources.fields import MOST_IMAGE_BYTES
+from etl.sources.listed import ListSource
 from etl.storage import Place, open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.damaged_sources import list_mutation, try_list
-from tests.etl.packed import packed_images
+from tests.etl.packed import interrupted_after, packed_images
 from tests.etl.parquet_images import some_bytes, write_file
 from tests.etl.trials import Report, run_trials
 from tests.inline import ingest_here, normalize_here, shard_here
@@ -312,6 +313,20 @@ def test_packs_hold_the_files_and_a_new_line_leaves_them(root: Place, name: str)
     new = found["i/24.jpg"]
     assert (new.name, new.split, new.columns) == ("e", "test", {"patient": "q"})
     assert (found["i/7.jpg"].split, found["i/7.jpg"].columns) == ("train", {"patient": "p"})
+
+
+def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, root, other = write_list(here, "list.csv", rows_of(10)), tmp_path / "root", tmp_path / "other"
+    ingest_here(file, other, pack_size="1000")
+    with monkeypatch.context() as patch:
+        patch.setattr(ListSource, "read_all", interrupted_after(8, ListSource.read_all))
+        with pytest.raises(KeyboardInterrupt):
+            ingest_here(file, root, pack_size="1000", packs_at_once="1")
+    kept = {path: path.stat().st_mtime_ns for path in (root / "raw" / "packs").iterdir()}
+    assert kept
+    ingest_here(file, root, pack_size="1000")
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert contents(root, "run.json") == contents(other, "run.json")
 
 
 def test_a_table_adds_to_the_columns_of_a_list(here: Place, tmp_path: Path) -> None:

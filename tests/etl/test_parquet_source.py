@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from etl.sources.parquet import ParquetSource
 from etl.storage import Place, open_place
 from tests.conftest import REPOSITORY, contents
 from tests.etl.damaged_sources import parquet_mutation, try_parquet
-from tests.etl.packed import packed_images
+from tests.etl.packed import interrupted_after, packed_images
 from tests.etl.parquet_images import (
     IMAGE,
     NAMES,
@@ -418,7 +418,7 @@ def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: py
     root, other = tmp_path / "root", tmp_path / "other"
     ingest_here(here, other, pack_size="2000")
     with monkeypatch.context() as patch:
-        patch.setattr("etl.sources.parquet.ParquetSource.read_all", interrupted_after(25, ParquetSource.read_all))
+        patch.setattr(ParquetSource, "read_all", interrupted_after(25, ParquetSource.read_all))
         with pytest.raises(KeyboardInterrupt):
             ingest_here(here, root, pack_size="2000", packs_at_once="1")
     assert not (root / "raw" / "dataset.json").exists()
@@ -427,19 +427,6 @@ def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: py
     ingest_here(here, root, pack_size="2000")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert contents(root, "run.json") == contents(other, "run.json")
-
-
-def interrupted_after(count: int, read_all: Any) -> Any:
-    """``read_all`` of a source, that ends after so many images in all as Ctrl-C would end it."""
-    left = iter(range(count))
-
-    def read(source: Source, images: Any) -> Iterator[bytes]:
-        for data in read_all(source, images):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            yield data
-
-    return read
 
 
 def test_images_of_a_group_stay_in_one_split(here: Place, tmp_path: Path) -> None:
