@@ -31,9 +31,10 @@ def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
         except (pa.ArrowException, ValueError, KeyError, OverflowError, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
                 raise
+            what = one_line(error).rstrip(".") or type(error).__name__
             raise DataError(
-                f"{file} cannot be read as a Parquet file: {one_line(error) or type(error).__name__}; it is damaged,"
-                " cut off or of another format: fetch or write it again"
+                f"{file} cannot be read as a Parquet file: {what}; it is damaged, cut off or of another format:"
+                " fetch or write it again"
             ) from None
 
 

@@ -189,9 +189,9 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
         ({"path": "i/\x1b[31m.jpg"}, ["cannot be a key", "control characters"]),
         (
             {"path": "http://example.org/1.jpg"},
-            ["http://example.org/1.jpg is read by nothing", "download it first"],
+            ["http://example.org/1.jpg cannot be opened", "download it first"],
         ),
-        ({"path": "s3://bucket/1.jpg"}, ["is read by nothing here"]),
+        ({"path": "s3://bucket/1.jpg"}, ["s3://bucket/1.jpg cannot be opened"]),
         ({"path": "file://elsewhere/1.jpg"}, ["cannot open 'file://elsewhere/1.jpg'"]),
         ({"label": ""}, ["empty label"]),
         ({"label": "   "}, ["empty label"]),
