@@ -17,7 +17,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
-    packages=["etl", "etl.report", "mapreduce", "train"],
+    packages=["etl", "etl.report", "etl.sources", "mapreduce", "train"],
     package_data={"etl": ["py.typed", "schemas/*.json", "templates/*.html"], "train": ["native/*.cc"]},
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
     install_requires=[

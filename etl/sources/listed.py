@@ -64,7 +64,8 @@ class ListSource:
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
     A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.open_place` takes. An image's key
-    is its path as the list has it.
+    is its path as the list has it. Raises UsageError where a column, a cell or a file is not what it must be, DataError
+    where the list is not of its format; both name the line.
     """
 
     kind = "list"
@@ -150,8 +151,8 @@ def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:
     if scheme := _SCHEME.match(path):
         if scheme["name"].lower() not in _OPENED:
             raise UsageError(
-                f"{where}: {one_line(path)} is read by nothing here; download it first, and list where it lies then: a"
-                " path, a file:// or an hdfs:// URI"
+                f"{where}: {one_line(path)} cannot be opened; download it first, and list where it lies then: a path, a"
+                " file:// or an hdfs:// URI"
             )
         try:
             place = open_place(path)

@@ -35,7 +35,8 @@ class ParquetSource:
     which the schema's metadata may name (`etl.sources.class_labels`): then all those classes are there, in that order.
     An image's key is the path of its file without suffix, and the number of its row, from 0.
 
-    Listing reads the files once, for nothing in them tells how large an image is.
+    Listing reads the files once, for nothing in them tells how large an image is. Raises UsageError where a column or
+    a cell is not what it must be, DataError for a damaged file.
     """
 
     kind = "parquet"

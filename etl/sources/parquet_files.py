@@ -32,9 +32,10 @@ def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
         except (pa.ArrowException, ValueError, KeyError, OverflowError, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
                 raise
+            what = one_line(error).rstrip(".") or type(error).__name__
             raise DataError(
-                f"{file} cannot be read as a Parquet file: {one_line(error) or type(error).__name__}; it is damaged,"
-                " cut off or of another format: fetch or write it again"
+                f"{file} cannot be read as a Parquet file: {what}; it is damaged, cut off or of another format:"
+                " fetch or write it again"
             ) from None
 
 
@@ -54,7 +55,6 @@ def read_batches(
             row_bytes = max(1, told.total_byte_size // told.num_rows)
             batch_rows = min(max(1, _BATCH_BYTES // row_bytes), _MOST_BATCH_ROWS)
             for batch in parquet.iter_batches(batch_rows, [group], list(leaves), use_threads=False):
-                batch.validate(full=True)
                 yield first, batch
                 first += batch.num_rows
                 if not is_wanted(first, end):

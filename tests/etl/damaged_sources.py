@@ -27,6 +27,8 @@ _ONE_BYTE = "one byte"
 def _parquet_files() -> dict[str, bytes]:
     """The same images, written in different ways."""
     table = image_table(_ROWS, split=["train", "test"] * (_ROWS // 2), age=[None, 1.5, 2.0] * (_ROWS // 3))
+    wards = pa.array(["x", None, "yy"] * (_ROWS // 3)).dictionary_encode()
+    table = table.append_column("ward", wards)
     ways = {
         "plain": {"compression": "none", "use_dictionary": False},
         "snappy": {"compression": "snappy", "data_page_size": 500},

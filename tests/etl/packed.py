@@ -1,15 +1,19 @@
-"""What `ringslice ingest` packed, read back from tar files and image lists alone."""
+"""What `ringslice ingest` packed, read back from tar files and image lists alone; and how it is interrupted."""
 
 import hashlib
 import json
 import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from etl.sources import SourceImage
 from etl.storage import Place
+
+ReadAll = Callable[[Any, Sequence[SourceImage]], Iterator[bytes]]
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,16 @@ def packed_images(root: Place) -> dict[str, Packed]:
                 content, marker["classes"][row["label"]], row["split"], dict(row["columns"] or ())
             )
     return found
+
+
+def interrupted_after(count: int, read_all: ReadAll) -> ReadAll:
+    """``read_all`` of a source, that ends after so many images in all as Ctrl-C would end it."""
+    left = iter(range(count))
+
+    def read(source: Any, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        for data in read_all(source, images):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            yield data
+
+    return read

@@ -12,10 +12,11 @@ import pytest
 from etl.errors import DataError, RingsliceError, UsageError
 from etl.sources import Reading, Source, open_source
 from etl.sources.fields import MOST_IMAGE_BYTES
+from etl.sources.listed import ListSource
 from etl.storage import Place, open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.damaged_sources import list_mutation, try_list
-from tests.etl.packed import packed_images
+from tests.etl.packed import interrupted_after, packed_images
 from tests.etl.parquet_images import some_bytes, write_file
 from tests.etl.trials import Report, run_trials
 from tests.inline import ingest_here, normalize_here, shard_here
@@ -188,9 +189,9 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
         ({"path": "i/\x1b[31m.jpg"}, ["cannot be a key", "control characters"]),
         (
             {"path": "http://example.org/1.jpg"},
-            ["http://example.org/1.jpg is read by nothing", "download it first"],
+            ["http://example.org/1.jpg cannot be opened", "download it first"],
         ),
-        ({"path": "s3://bucket/1.jpg"}, ["is read by nothing here"]),
+        ({"path": "s3://bucket/1.jpg"}, ["s3://bucket/1.jpg cannot be opened"]),
         ({"path": "file://elsewhere/1.jpg"}, ["cannot open 'file://elsewhere/1.jpg'"]),
         ({"label": ""}, ["empty label"]),
         ({"label": "   "}, ["empty label"]),
@@ -312,6 +313,20 @@ def test_packs_hold_the_files_and_a_new_line_leaves_them(root: Place, name: str)
     new = found["i/24.jpg"]
     assert (new.name, new.split, new.columns) == ("e", "test", {"patient": "q"})
     assert (found["i/7.jpg"].split, found["i/7.jpg"].columns) == ("train", {"patient": "p"})
+
+
+def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, root, other = write_list(here, "list.csv", rows_of(10)), tmp_path / "root", tmp_path / "other"
+    ingest_here(file, other, pack_size="1000")
+    with monkeypatch.context() as patch:
+        patch.setattr(ListSource, "read_all", interrupted_after(8, ListSource.read_all))
+        with pytest.raises(KeyboardInterrupt):
+            ingest_here(file, root, pack_size="1000", packs_at_once="1")
+    kept = {path: path.stat().st_mtime_ns for path in (root / "raw" / "packs").iterdir()}
+    assert kept
+    ingest_here(file, root, pack_size="1000")
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert contents(root, "run.json") == contents(other, "run.json")
 
 
 def test_a_table_adds_to_the_columns_of_a_list(here: Place, tmp_path: Path) -> None:

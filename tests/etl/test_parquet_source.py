@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from etl.sources.parquet import ParquetSource
 from etl.storage import Place, open_place
 from tests.conftest import REPOSITORY, contents
 from tests.etl.damaged_sources import parquet_mutation, try_parquet
-from tests.etl.packed import packed_images
+from tests.etl.packed import interrupted_after, packed_images
 from tests.etl.parquet_images import (
     IMAGE,
     NAMES,
@@ -216,11 +216,11 @@ def test_damaged_names_of_classes_are_told(here: Place, metadata: dict[str, str]
 
 
 def test_a_split_column_goes_before_the_names_of_files(here: Place) -> None:
-    splits = pa.array(["test", "val", None])
-    write_parquet(here / "train" / "a.parquet", image_table(3, split=splits, fold=["valid", "train", "test"]))
-    assert [image.split for image in open_source(here).images] == ["test", "validation", "train"]
+    splits = pa.array(["test", "val", None, ""])
+    write_parquet(here / "train" / "a.parquet", image_table(4, split=splits, fold=["valid", "train", "test", "val"]))
+    assert [image.split for image in open_source(here).images] == ["test", "validation", "train", "train"]
     source = open_source(here, Reading(split_column="fold"))
-    assert [image.split for image in source.images] == ["validation", "train", "test"]
+    assert [image.split for image in source.images] == ["validation", "train", "test", "validation"]
     assert dict(source.images[0].columns or ()) == {"split": "test"}
     write_parquet(here / "train" / "a.parquet", image_table(2, split=["train", "dev"]))
     refused(here, UsageError, "row 1 of", "the split 'dev'", "train, val, valid, validation, test", "--split-column")
@@ -306,6 +306,33 @@ def test_what_is_no_whole_file_is_told(here: Place, spoil: Callable[[bytes], byt
     refused(here, DataError, str(file), "cannot be read as a Parquet file: ", "fetch or write it again")
 
 
+@pytest.mark.parametrize(
+    ("of_file", "of_group", "told"),
+    [
+        (101, 100, "it says that it has 101 rows, its row groups 100"),
+        (101, 101, "row group 0 ends 1 rows early"),
+        (100, -100, "it says that it has 100 rows, its row groups -100"),
+    ],
+)
+def test_no_row_is_lost_where_a_footer_lies(here: Place, of_file: int, of_group: int, told: str) -> None:
+    file = write_parquet(here / "a.parquet", image_table(100))
+    data = file.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:]
+    # i64 fields in Thrift's compact form, known by what follows: the list of row groups, the offset of a row group
+    for number, following in ((of_file, b"\x19\x1c"), (of_group, b"\x26\x08")):
+        assert footer.count(rows_field(100) + following) == 1
+        footer = footer.replace(rows_field(100) + following, rows_field(number) + following)
+    write_file(file, data[:start] + footer)
+    refused(here, DataError, str(file), told)
+
+
+def rows_field(number: int) -> bytes:
+    """A field of 64 to 8191 or of -64 to -8192, one after the field before: two bytes of a zigzag varint."""
+    zigzag = 2 * number if number >= 0 else -2 * number - 1
+    return bytes([0x16, zigzag & 0x7F | 0x80, zigzag >> 7])
+
+
 def test_a_flipped_bit_in_a_checked_page_is_told(here: Place) -> None:
     file = write_parquet(here / "a.parquet", image_table(9), compression="none", write_page_checksum=True)
     data = bytearray(file.read_bytes())
@@ -315,12 +342,24 @@ def test_a_flipped_bit_in_a_checked_page_is_told(here: Place) -> None:
 
 
 def test_a_file_that_changes_is_told(here: Place) -> None:
-    file = write_parquet(here / "a.parquet", image_table(9))
+    """By its time of change, or where that is the same by the length of the image that is wanted."""
+    table = image_table(9)
+    file = write_parquet(here / "a.parquet", table)
     source = open_source(here)
-    write_parquet(file, image_table(9, first=1))
+    stat = os.stat(file.path)
+    others = image_column([some_bytes(row)[::-1] for row in range(9)])
+    write_parquet(file, table.set_column(0, "image", others))
     os.utime(file.path, (1, 1))
     with pytest.raises(DataError, match=r"a\.parquet changed while it was read"):
         list(source.read_all(source.images[4:5]))
+    for another in (image_table(9, first=1), image_table(3)):
+        write_parquet(file, another)
+        os.utime(file.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        with pytest.raises(DataError, match=r"a\.parquet changed while it was read"):
+            list(source.read_all(source.images[4:5]))
+    write_parquet(file, table)
+    os.utime(file.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert list(source.read_all(source.images[4:5])) == [some_bytes(4)]
 
 
 def test_memory_goes_by_pages_and_not_by_row_groups(here: Place) -> None:
@@ -379,7 +418,7 @@ def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: py
     root, other = tmp_path / "root", tmp_path / "other"
     ingest_here(here, other, pack_size="2000")
     with monkeypatch.context() as patch:
-        patch.setattr("etl.sources.parquet.ParquetSource.read_all", interrupted_after(25, ParquetSource.read_all))
+        patch.setattr(ParquetSource, "read_all", interrupted_after(25, ParquetSource.read_all))
         with pytest.raises(KeyboardInterrupt):
             ingest_here(here, root, pack_size="2000", packs_at_once="1")
     assert not (root / "raw" / "dataset.json").exists()
@@ -388,19 +427,6 @@ def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: py
     ingest_here(here, root, pack_size="2000")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert contents(root, "run.json") == contents(other, "run.json")
-
-
-def interrupted_after(count: int, read_all: Any) -> Any:
-    """``read_all`` of a source, that ends after so many images in all as Ctrl-C would end it."""
-    left = iter(range(count))
-
-    def read(source: Source, images: Any) -> Iterator[bytes]:
-        for data in read_all(source, images):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            yield data
-
-    return read
 
 
 def test_images_of_a_group_stay_in_one_split(here: Place, tmp_path: Path) -> None:
