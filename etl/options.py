@@ -71,7 +71,13 @@ HADOOP_OPTIONS = (
         "With -r hadoop: priority of the job within its queue.",
         choices=("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW"),
     ),
-    Option("--task-memory", "With -r hadoop: memory of a task's container.", parse_bytes, "1GiB", metavar="SIZE"),
+    Option(
+        "--task-memory",
+        "With -r hadoop: memory of a task's container; normalize's has --max-memory besides.",
+        parse_bytes,
+        "1GiB",
+        metavar="SIZE",
+    ),
     Option(
         "--restart",
         "With -r hadoop: end a job of this stage that still runs on the cluster, instead of joining it.",

@@ -121,7 +121,7 @@ class Normalize(StageJob):
         job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
         told = ("name", "bytes", "sha256", "list_sha256", "file")
         lines = [{name: pack[name] for name in told if name in pack} for pack in todo]
-        return Work(job, lines, tasks, sum(images.values()), watch)
+        return Work(job, lines, tasks, sum(images.values()), watch, config.limits.memory_bytes)
 
     def finish(self) -> None:
         facts = self._retry.entries() if self._retry else self._checked_parts()

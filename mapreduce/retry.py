@@ -74,7 +74,8 @@ class Retry:
         }
         lines = [{"retried": {name: each.part[name] for name in _NEEDED if name in each.part}} for each in todo]
         total = sum(each.part["rejects"]["count"] for each in self._parts)
-        return Work(job, lines, worthwhile_tasks(size_bytes, rejects), total, self._watch)
+        tasks = worthwhile_tasks(size_bytes, rejects)
+        return Work(job, lines, tasks, total, self._watch, self.config.limits.memory_bytes)
 
     def _watch(self) -> tuple[int, str]:
         folders = (self.stage.folder / PART_FOLDERS[0], stays_folder(self.stage.folder))

@@ -150,7 +150,7 @@ class StageJob(MRJob, ABC):
                 yarn_job.join(running)
                 return yarn_job.facts()
             job_file = self._open_job_file(work)
-            properties = yarn_job.options.jobconf(self.stage, yarn_job.tag, work.tasks, len(work.lines))
+            properties = yarn_job.options.jobconf(self.stage, yarn_job.tag, work)
             properties |= {REDUCES: str(work.job["reducers"])} if "reducers" in work.job else {}
             words = arguments(yarn_job.options, self.stage, job_file.parent)
             words += [f"-D{name}={value}" for name, value in properties.items()]

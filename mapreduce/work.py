@@ -41,6 +41,7 @@ class Lines(Protocol):
 class Work:
     """``job`` goes to all tasks, each of ``lines`` to one, ``tasks`` is how many of them a cluster is worth asking for.
 
+    ``helper_bytes`` is what a helper process of a mapper may take, beside the mapper itself.
     ``watch`` tells how many of ``total`` images are in published files by now, and what else there is to tell.
     """
 
@@ -49,6 +50,7 @@ class Work:
     tasks: int
     total: int
     watch: Callable[[], tuple[int, str]]
+    helper_bytes: int = 0
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from etl.storage import READ_BUFFER_BYTES, Place, open_place
 from etl.yarn import Application, FailedAttempt, ResourceManager
 from mapreduce.archive import cached_archive
 from mapreduce.local_job import TASK_VARIABLES
-from mapreduce.work import JOB_FILE, POLL_INTERVAL_S
+from mapreduce.work import JOB_FILE, POLL_INTERVAL_S, Work
 
 PACKED_PYTHON = "env/bin/python"
 PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")
@@ -49,29 +49,33 @@ class ClusterOptions:
     restart: bool
     python_bin: str | None
 
-    def jobconf(self, stage: Stage, tag: str, tasks: int, lines: int) -> dict[str, str]:
-        """Hadoop's properties for a job of ``tasks`` map tasks that share ``lines`` of the work list."""
+    def jobconf(self, stage: Stage, tag: str, work: Work) -> dict[str, str]:
+        """Hadoop's properties for a job that does this work."""
+        lines = len(work.lines)
         asked = {"mapreduce.job.queuename": self.queue, "mapreduce.job.priority": self.priority}
         return {
             "mapreduce.job.name": f"ringslice {stage.name} {stage.folder}",
             "mapreduce.job.tags": tag,
-            "mapreduce.input.lineinputformat.linespermap": str(math.ceil(lines / min(lines, tasks))),
+            "mapreduce.input.lineinputformat.linespermap": str(math.ceil(lines / min(lines, work.tasks))),
             "stream.map.input.ignoreKey": "true",
-            **self.memory_properties(),
+            **self.memory_properties(work.helper_bytes),
             "mapreduce.map.output.compress": "false",
             "mapreduce.job.reduce.slowstart.completedmaps": "0.8",
             **{name: value for name, value in asked.items() if value},
         }
 
-    def memory_properties(self) -> dict[str, str]:
-        """How a container's memory is shared between the JVM's heap, its sort buffer, and the task's Python."""
+    def memory_properties(self, helper_bytes: int = 0) -> dict[str, str]:
+        """How a container's memory is shared between the JVM's heap, its sort buffer, and the task's Python.
+
+        A mapper's container has room for its helper process, too, if it has one.
+        """
         settings = HdfsSettings.from_environment()
         python = PYTHON_BYTES + (settings.heap_bytes // 2 if settings.driver == LIBHDFS else 0)  # it fills half of it
         heap = max(LEAST_HEAP_BYTES, self.task_memory - python) >> 20
         # what is young does not live, and the sort buffer takes most of the rest: it need not grow
         jvm = f"-Xmx{heap}m -Xms{heap}m -Xmn{heap // 8}m {QUICK_JVM}"
         return {
-            "mapreduce.map.memory.mb": str(self.task_memory >> 20),
+            "mapreduce.map.memory.mb": str((self.task_memory + helper_bytes) >> 20),
             "mapreduce.reduce.memory.mb": str(self.task_memory >> 20),
             "mapreduce.map.java.opts": jvm,
             "mapreduce.reduce.java.opts": jvm,

@@ -40,7 +40,7 @@ class ParquetSource:
     """
 
     kind = "parquet"
-    is_sequential = False
+    is_sequential = True  # within a row group
     pixels = None
     skipped = 0
 

@@ -67,6 +67,13 @@ def test_a_container_has_room_for_libhdfs_too(monkeypatch: pytest.MonkeyPatch) -
     assert options.memory_properties()["mapreduce.map.java.opts"].split()[0] == "-Xmx576m"
 
 
+def test_a_mappers_container_has_room_for_its_helper() -> None:
+    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
+    alone, helped = options.memory_properties(), options.memory_properties(helper_bytes=800 << 20)
+    assert {name for name in helped if helped[name] != alone[name]} == {"mapreduce.map.memory.mb"}
+    assert helped["mapreduce.map.memory.mb"] == str(1024 + 800)
+
+
 def test_a_task_is_worth_its_jvm() -> None:
     assert worthwhile_tasks(0, 1) == 1
     assert worthwhile_tasks(10 << 30, 100_000) == 165
