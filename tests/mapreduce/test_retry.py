@@ -268,6 +268,18 @@ def test_night_after_night_a_part_that_was_made_again_stays(root: Path, source: 
     assert verify(root, "--every-stage") == (set(), "")
 
 
+def test_it_does_not_matter_whether_raw_has_gone_on(root: Path, source: Path, tmp_path: Path) -> None:
+    night, other = write_source(shutil.copytree(source, tmp_path / "source"), 1), shutil.copytree(root, tmp_path / "2")
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    ingest_here(night, root, pack_size="5.5KB")
+    ingest_here(night, other, pack_size="5.5KB")
+    normalize_here(other, *WORDS, *LOOSE, RETRY)
+    for each in (root, other):
+        normalize_here(each, *WORDS, *LOOSE)
+        require_nothing_is_lost(each)
+    assert contents(root / "normalized", "run.json") == contents(other / "normalized", "run.json")
+
+
 def require_live(root: Path, before: Parts) -> None:
     """The parts of before that have nothing new are there, and counts are of live images."""
     parts, marker = parts_of(root), marker_of(root)
