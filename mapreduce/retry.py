@@ -21,6 +21,9 @@ from mapreduce.work import Work, worthwhile_tasks
 
 Row = dict[str, Any]
 
+# what a task needs to know of a part
+NEEDED = ("part", "pack", "pack_sha256", "list_sha256", "rows_sha256", "records", "bytes", "rejects")
+
 
 @dataclass(frozen=True)
 class Retry:
@@ -72,7 +75,7 @@ class Retry:
             "config": self.config.to_json(),
             "classes": self.parent.marker["classes"],
         }
-        lines = [{"retried": {name: each.part[name] for name in _NEEDED if name in each.part}} for each in todo]
+        lines = [{"retried": {name: each.part[name] for name in NEEDED if name in each.part}} for each in todo]
         total = sum(each.part["rejects"]["count"] for each in self._parts)
         tasks = worthwhile_tasks(size_bytes, rejects)
         return Work(job, lines, tasks, total, self._watch, self.config.limits.memory_bytes)
@@ -104,6 +107,3 @@ class Retry:
         left = sum(live_facts(part)["rejects"]["count"] for part in entries)
         reused = len(before & {part["part"] for part in entries})
         return {"decoded": tried, "reused": reused, "rejects_tried": tried, "now_good": tried - left}
-
-
-_NEEDED = ("part", "pack", "pack_sha256", "list_sha256", "rows_sha256", "input", "records", "bytes", "rejects")

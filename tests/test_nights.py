@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.parts import normalize_pack
+from etl.parts import Origin, normalize_pack
 from mapreduce import normalize
 from tests.conftest import ringslice, succeeded
 from tests.inline import ingest_here, normalize_here, shard_here
@@ -32,9 +32,9 @@ def test_ten_nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, root, listed = tmp_path / "source", tmp_path / "root", tmp_path / "removed.txt"
     decoded: list[str] = []
 
-    def counting(raw: Any, normalized: Any, pack: Any, *rest: Any, **more: Any) -> object:
-        decoded.append(pack["name"])
-        return normalize_pack(raw, normalized, pack, *rest, **more)
+    def counting(raw: Any, normalized: Any, origin: Origin, *rest: Any, **more: Any) -> object:
+        decoded.append(origin.pack)
+        return normalize_pack(raw, normalized, origin, *rest, **more)
 
     monkeypatch.setattr(normalize, "normalize_pack", counting)
     split_of: dict[str, str] = {}
