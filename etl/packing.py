@@ -6,7 +6,8 @@ from typing import Any
 
 from etl import tables
 from etl.errors import UsageError
-from etl.packs import PackPlan, TarWriter, content_sha256, list_place, pack_name, pack_place, plan_packs
+from etl.pack_plans import PackPlan, plan_files, plan_packs
+from etl.packs import TarWriter, content_sha256, list_place, pack_place
 from etl.progress import Progress
 from etl.publishing import publishing
 from etl.sources import Source, SourceImage
@@ -48,8 +49,7 @@ def list_in_place(
 ) -> list[Row]:
     """As `copy_to_packs`, but each file of the source is a pack as it is, and only the lists are written."""
     files = source.large_files()
-    by_file = groupby(images, lambda image: image.position[0])
-    plans = [PackPlan(pack_name(first + count), tuple(run)) for count, (_, run) in enumerate(by_file)]
+    plans = plan_files(images, first)
 
     def look(plan: PackPlan, contents: Iterator[bytes]) -> Generator[None, None, tuple[list[Row], Row]]:
         rows = []
