@@ -6,7 +6,8 @@
 
 Photographs become JPEGs of quality 95, 256 pixels on the shorter side. Ours does everything that a part takes: SHA-256,
 checks, sums of pixels, example, CRC, write, table of rows. The peers decode, resize and encode, in memory: Pillow
-(LANCZOS), OpenCV and img2dataset (INTER_AREA). The floor is what ours decodes, resizes and encodes with, alone.
+(LANCZOS), OpenCV and img2dataset (INTER_AREA). The floor is what ours decodes, resizes and encodes with, alone;
+floor_area the same with OpenCV's own antialiasing resizer (INTER_AREA) in the place of ours.
 
 - usual: 500 photographs of about 500x400 pixels.
 - large: 40 of 12 megapixels, which ours and the floor decode at a fraction.
@@ -56,7 +57,7 @@ class Way:
     def __init__(self, name: str, root: Path, source: Path, python: Path) -> None:
         self.name = name
         words = [python, HERE / "normalize_ways.py", name, root, source]
-        paths = {"PYTHONPATH": str(HERE.parent)}
+        paths = {"PYTHONPATH": str(HERE.parent), "NO_ALBUMENTATIONS_UPDATE": "1"}
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | paths
         )
