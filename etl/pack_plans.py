@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 from etl.sources import SourceImage
 
@@ -38,6 +38,9 @@ def plan_packs(images: Iterable[SourceImage], pack_bytes: int, first: int = 0) -
 
 
 def plan_files(images: Iterable[SourceImage], first: int = 0) -> Iterator[PackPlan]:
-    """The images of each file of a source, which come one after the other, as a pack."""
-    by_file = groupby(images, lambda image: image.position[0])
-    return (PackPlan(pack_name(first + count), tuple(run)) for count, (_, run) in enumerate(by_file))
+    """The images of each file of a source, which come one after the other, as packs of at most `MOST_IMAGES`."""
+    number = first
+    for _, run in groupby(images, lambda image: image.position[0]):
+        while batch := tuple(islice(run, MOST_IMAGES)):
+            yield PackPlan(pack_name(number), batch)
+            number += 1

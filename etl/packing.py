@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from etl import tables
@@ -28,7 +29,7 @@ def copy_to_packs(
     Packs that are there already are kept. Returns what the marker says of each, in their order.
     """
     plans = list(plan_packs(images, pack_bytes, first))
-    runs = groupby(plans, lambda plan: plan.images[0].position[0] if source.is_sequential else plan.name)
+    runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
 
     def copy(plan: PackPlan, contents: Iterator[bytes]) -> Generator[None, None, tuple[list[Row], Row]]:
         rows = []
@@ -47,20 +48,25 @@ def copy_to_packs(
 def list_in_place(
     stage: Stage, source: Source, images: Iterable[SourceImage], first: int, *, at_once: int
 ) -> list[Row]:
-    """As `copy_to_packs`, but each file of the source is a pack as it is, and only the lists are written."""
+    """As `copy_to_packs`, but each file of the source is a pack as it is, and only the lists are written.
+
+    One of many images is several packs, which share it.
+    """
     files = source.large_files()
-    plans = plan_files(images, first)
+    runs = [list(run) for _, run in groupby(plan_files(images, first), _file_of)]
+    hashes = dict[int, str]()  # each of one run, that is of one thread
 
     def look(plan: PackPlan, contents: Iterator[bytes]) -> Generator[None, None, tuple[list[Row], Row]]:
         rows = []
-        file = files[plan.images[0].position[0]]
+        file = files[number := _file_of(plan)]
         for image in plan.images:
             rows.append(_row(plan, image, image.position[1], next(contents)))
             yield
-        facts = {"bytes": file.place.info().size, "sha256": file.place.sha256(), "file": file.place.uri}
+        hashes[number] = hashes.get(number) or file.place.sha256()
+        facts = {"bytes": file.place.info().size, "sha256": hashes[number], "file": file.place.uri}
         return rows, facts | ({"column": file.column} if file.column else {})
 
-    return _Packer(stage, source, look).pack([[plan] for plan in plans], at_once)
+    return _Packer(stage, source, look).pack(runs, at_once)
 
 
 def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
@@ -116,6 +122,10 @@ def _counted(contents: Iterator[bytes], progress: Progress) -> Iterator[bytes]:
     for data in contents:
         progress.advance()
         yield data
+
+
+def _file_of(plan: PackPlan) -> int:
+    return plan.images[0].position[0]
 
 
 def _row(plan: PackPlan, image: SourceImage, offset: int, data: bytes) -> Row:

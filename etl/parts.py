@@ -8,23 +8,16 @@ A part is called like its pack. Where rejects of it were tried again, and someth
 once more as PACK.1, then PACK.2 (see `etl.retried`); its facts then say its ``pack``.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import pyarrow as pa
 
 from etl import tables
-from etl.config import NormalizeConfig
 from etl.errors import DataError
-from etl.example import ImageExample, serialize
-from etl.image_helper import ImageHelper
-from etl.normalized import Normalized
-from etl.packs import TarWriter, content_sha256, list_place, pack_place
-from etl.publishing import OutputFile, publishing
-from etl.records import Record, frame, read_records
-from etl.rejects import Reject
+from etl.packs import content_sha256
+from etl.records import Record, read_records
 from etl.storage import READ_BUFFER_BYTES, Place
 
 PART_FOLDERS = ("parts", "rejects")
@@ -94,107 +87,6 @@ def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
 
 
-@dataclass
-class PartWriter:
-    """Takes a pack's images one by one: the good ones go to ``records``, and all are remembered."""
-
-    config: NormalizeConfig
-    classes: Sequence[str]
-    records: OutputFile
-    rows: list[Row] = field(default_factory=list)
-    rejects: list[tuple[Row, bytes]] = field(default_factory=list)
-
-    def add(self, image: Row, data: bytes, result: Normalized | Reject) -> None:
-        """Add an image, and what became of it; of ``image`` what the pack's list tells is taken."""
-        known = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
-        if isinstance(result, Reject):
-            self.rejects.append((known | {"reason": result.reason.value, "detail": result.detail}, data))
-            return
-        record, crc = frame(serialize(self._example(image, result)))
-        row = {
-            "offset": self.records.size_bytes,
-            "size": len(record),
-            "crc32c": crc,
-            "width": result.width,
-            "height": result.height,
-            "source_format": result.source_format,
-            "source_width": result.source_width,
-            "source_height": result.source_height,
-            "sums": result.sums,
-            "squares": result.squares,
-        }
-        self.rows.append(known | row)
-        self.records.write(record)
-
-    def keep(self, row: Row, record: Record) -> None:
-        """Add a good image of an earlier part of this pack, as it is."""
-        self.rows.append(row | {"offset": self.records.size_bytes})
-        self.records.write(record.framed)
-
-    def publish(self, normalized: Place, attempts: Place, origin: Origin) -> Row:
-        """Publish rejects and rows, once the records are published; returns the part's facts."""
-        facts = {
-            **origin.to_json(),
-            "input": len(self.rows) + len(self.rejects),
-            "records": len(self.rows),
-            "bytes": self.records.size_bytes,
-            "sha256": self.records.sha256,
-            "rejects": _publish_rejects(normalized, attempts, origin.part, self.rejects),
-            "examples": count_by_split_and_label(
-                ((row["split"], row["label"]) for row in self.rows), len(self.classes)
-            ),
-        }
-        rows = tables.table_of(tables.ROWS, self.rows)
-        tables.write_table(rows_place(normalized, origin.part), attempts, rows, facts)
-        return facts
-
-    def _example(self, image: Row, result: Normalized) -> ImageExample:
-        config = self.config
-        return ImageExample(
-            key=image["key"],
-            label=image["label"],
-            text=self.classes[image["label"]],
-            format=config.format.upper(),
-            height=result.height,
-            width=result.width,
-            channels=config.channels,
-            encoded=result.encoded,
-        )
-
-
-def normalize_pack(
-    raw: Place,
-    normalized: Place,
-    origin: Origin,
-    helper: ImageHelper,
-    *,
-    classes: Sequence[str],
-    attempts: Place,
-    report: Callable[[int], None] = lambda images: None,
-) -> dict[str, Any]:
-    """Normalise every image of a pack and publish its part; returns the part's facts. A part that exists is kept.
-
-    By the SHA-256 in ``origin`` the part knows later what it was made of. The facts never change, whatever is removed
-    from the source. What is written lies in the folder ``attempts`` until it is published. ``report`` is told how many
-    images are done, after each.
-
-    Raises DataError where the pack does not hold what its image list says.
-    """
-    rows_file = rows_place(normalized, origin.part)
-    if rows_file.exists():
-        return tables.read_facts(rows_file)
-    listed, file = list_place(raw, origin.pack), pack_place(raw, origin.pack, origin.file)
-    images = tables.read_table(listed).to_pylist()
-    column = tables.read_facts(listed).get("column")
-    remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
-    with publishing(records_place(normalized, origin.part), attempts) as records:
-        part = PartWriter(helper.config, classes, records)
-        for done, (image, data) in enumerate(read_images(file, images, remedy, column), start=1):
-            part.add(image, data, helper.normalize(data))
-            report(done)
-    return part.publish(normalized, attempts, origin)
-
-
 def read_images(
     file: Place, images: Sequence[Row], remedy: str, column: str | None = None
 ) -> Iterator[tuple[Row, bytes]]:
@@ -211,13 +103,15 @@ def read_images(
         except FileNotFoundError:
             raise DataError(f"{file} is missing; {remedy}") from None
         if content_sha256(data) != image["sha256"]:
-            raise DataError(f"{file} is damaged or another at {image['offset']} ({image['key']}); {remedy}")
+            where = f"{'offset' if column is None else 'row'} {image['offset']}"
+            raise DataError(f"{file} is damaged at {where} ({image['key']}); {remedy}")
         yield image, data
 
 
-def _read_members(tar: Place, images: Iterable[Row]) -> Iterator[bytes]:
-    with tar.open_stream() as stream:
-        position = 0
+def _read_members(tar: Place, images: Sequence[Row]) -> Iterator[bytes]:
+    with tar.open_input() as file:
+        file.seek(position := images[0]["offset"] if images else 0)  # others may come before, where packs share a file
+        stream = pa.BufferedInputStream(file, READ_BUFFER_BYTES)
         for image in images:
             for start in range(position, image["offset"], READ_BUFFER_BYTES):  # headers, members that are no images
                 stream.read(min(READ_BUFFER_BYTES, image["offset"] - start))
@@ -229,27 +123,6 @@ def _read_rows(file: Place, images: Iterable[Row], column: str) -> Iterator[byte
     from etl.sources.parquet_files import read_cells  # most packs are tar files
 
     return (cell or b"" for cell in read_cells(file, column, [image["offset"] for image in images]))
-
-
-def _publish_rejects(normalized: Place, attempts: Place, part: str, rejects: list[tuple[Row, bytes]]) -> dict[str, Any]:
-    """Publish the rejects of a part, where there are any; returns counts by reason and SHA-256 of their files."""
-    if not rejects:
-        return {"count": 0, "by_reason": {}}
-    tar_file, list_file = rejects_places(normalized, part)
-    rows = []
-    with publishing(tar_file, attempts) as output:
-        tar = TarWriter(output)
-        for row, data in rejects:
-            rows.append(row | {"offset": tar.add(row["key"], data), "size": len(data)})
-        tar.finish()
-    listed = tables.write_table(list_file, attempts, tables.table_of(tables.REJECTS, rows))
-    by_reason = Counter(row["reason"] for row in rows)
-    return {
-        "count": len(rows),
-        "by_reason": dict(sorted(by_reason.items())),
-        "sha256": output.sha256,
-        "list_sha256": listed.sha256,
-    }
 
 
 def count_by_split_and_label(examples: Iterable[tuple[str | None, int]], classes: int) -> dict[str, list[int]]:

@@ -16,7 +16,8 @@ from etl.config import NormalizeConfig
 from etl.errors import DataError, EnvironmentFailure
 from etl.image_helper import ImageHelper
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
-from etl.parts import Origin, normalize_pack, records_place, rejects_places, rows_place
+from etl.part_writer import normalize_pack
+from etl.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import tell
 from etl.publishing import replace_bytes, replace_file
 from etl.rebuild import DamagedPartError, Located, index_again, read_located, table_again

@@ -18,8 +18,9 @@ from etl.limits import FLAGS
 from etl.live import Removed, count_live, live_facts
 from etl.normalized import Normalized
 from etl.packs import list_place
-from etl.parts import Origin, PartWriter, Row, read_images, read_part, records_place, rejects_places, rows_place
-from etl.publishing import json_bytes, publish_bytes, publishing
+from etl.part_writer import writing_part
+from etl.parts import Origin, Row, read_images, read_part, rejects_places, rows_place
+from etl.publishing import json_bytes, publish_bytes
 from etl.rejects import Reject
 from etl.stages import WORK_FOLDER
 from etl.storage import Place
@@ -102,21 +103,23 @@ class RejectsAgain:
         """
         if self.is_made:
             return tables.read_facts(rows_place(self.normalized, self.next.part))
-        outcomes, same = self._outcomes(helper, report), list[Outcome]()
+        outcomes, same = self._outcomes(helper, report), list[Reject]()
         for row, data, result in outcomes:
             if not isinstance(result, Reject) or result.reason.value != row["reason"]:
-                return self._publish(helper, classes, attempts, chain(same, [(row, data, result)], outcomes))
-            same.append((row, data, result))
+                known = ((*image, result) for image, result in zip(self._rejects(), same, strict=False))
+                return self._publish(helper, classes, attempts, chain(known, [(row, data, result)], outcomes))
+            same.append(result)
         publish_bytes(self._stays, attempts, json_bytes({"rejects": len(same)}))
         return None
 
     def _outcomes(self, helper: ImageHelper, report: Callable[[int], None]) -> Iterator[Outcome]:
-        told = self.part["rejects"]
-        tar, listed = rejects_places(self.normalized, self.part["part"])
-        rows = _read_checked(listed, told["list_sha256"])
-        for done, (row, data) in enumerate(read_images(tar, rows, REMEDY), start=1):
+        for done, (row, data) in enumerate(self._rejects(), start=1):
             yield row, data, helper.normalize(data)
             report(done)
+
+    def _rejects(self) -> Iterator[tuple[Row, bytes]]:
+        tar, listed = rejects_places(self.normalized, self.part["part"])
+        return read_images(tar, _read_checked(listed, self.part["rejects"]["list_sha256"]), REMEDY)
 
     def _publish(self, helper: ImageHelper, classes: list[str], attempts: Place, outcomes: Iterator[Outcome]) -> Row:
         part, origin = self.part["part"], self.next
@@ -125,8 +128,7 @@ class RejectsAgain:
         rows = _read_checked(rows_file, self.part["rows_sha256"])
         records = read_part(self.normalized, part, tables.read_table(rows_file, ["key", "size", "crc32c"]))
         goods = zip(rows, records, strict=True)
-        with publishing(records_place(self.normalized, origin.part), attempts) as output:
-            writer = PartWriter(helper.config, classes, output)
+        with writing_part(self.normalized, attempts, origin, helper.config, classes) as writer:
             good, outcome = next(goods, None), next(outcomes, None)
             for key in keys:
                 if good is not None and good[0]["key"] == key:
@@ -139,7 +141,7 @@ class RejectsAgain:
                     raise DataError(f"{rows_file}: {key} of the pack is neither good nor a reject; {REMEDY}")
             if good is not None or outcome is not None:
                 raise DataError(f"{rows_file} tells of images that are not of the pack; {REMEDY}")
-        return writer.publish(self.normalized, attempts, origin)
+        return writer.facts
 
     def entry(self, marker: Mapping[str, Any], config: NormalizeConfig, removed: Removed) -> Row:
         """What the next marker says of this part, or of the one that takes its place.

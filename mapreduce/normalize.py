@@ -18,7 +18,8 @@ from etl.generations import Generation, Renewal
 from etl.image_helper import ImageHelper
 from etl.live import Removed, count_live, live_examples, live_facts
 from etl.options import NORMALIZE_OPTIONS, RETRY_REJECTS
-from etl.parts import PART_FOLDERS, Origin, normalize_pack, pack_of, part_files, rows_place
+from etl.part_writer import normalize_pack
+from etl.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
 from etl.progress import tell
 from etl.retried import RejectsAgain
 from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require

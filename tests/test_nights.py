@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.parts import Origin, normalize_pack
+from etl.part_writer import normalize_pack
+from etl.parts import Origin
 from mapreduce import normalize
 from tests.conftest import ringslice, succeeded
 from tests.inline import ingest_here, normalize_here, shard_here

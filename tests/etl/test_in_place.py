@@ -104,6 +104,22 @@ def one_of_part(root: Place, part: str) -> tuple[str, bytes]:
     return row["key"], row["sha256"]
 
 
+def test_a_file_of_many_images_is_several_packs(
+    tmp_path: Path, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etl.pack_plans.MOST_IMAGES", 3)
+    root = open_place(str(tmp_path / "root"))
+    file = write(source, 0, 0, 8)
+    make(source, root)
+    packs = raw_marker(root)["packs"]
+    assert [(pack["images"], pack["file"]) for pack in packs] == [(3, file.uri), (3, file.uri), (2, file.uri)]
+    assert len({pack["sha256"] for pack in packs}) == 1
+    assert len(examples(root)) == 8
+    os.utime(file.path, ns=(1, 1))
+    make(source, root)
+    assert raw_marker(root)["packs"] == packs
+
+
 def test_new_and_changed_files_become_new_packs(tmp_path: Path, source: Place, write: Write) -> None:
     root = open_place(str(tmp_path / "root"))
     files = [write(source, shard, 10 * shard) for shard in range(3)]

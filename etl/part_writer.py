@@ -1,0 +1,166 @@
+"""Writing a part: images one by one, good ones as records, unusable ones as they are, and the tables of both.
+
+In memory are the rows alone: what an image is goes to its file at once.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from etl import tables
+from etl.config import NormalizeConfig
+from etl.example import ImageExample, serialize
+from etl.image_helper import ImageHelper
+from etl.normalized import Normalized
+from etl.packs import TarWriter, list_place, pack_place
+from etl.parts import (
+    Origin,
+    count_by_split_and_label,
+    read_images,
+    records_place,
+    rejects_places,
+    rows_place,
+)
+from etl.publishing import OutputFile, publishing
+from etl.records import Record, frame
+from etl.rejects import Reject
+from etl.storage import Place
+
+Row = dict[str, Any]
+
+
+@dataclass
+class PartWriter:
+    """Takes a pack's images one by one: the good ones go to ``records``, others to what ``open_rejects`` opens.
+
+    ``facts`` are those of the part, once it is published.
+    """
+
+    config: NormalizeConfig
+    classes: Sequence[str]
+    records: OutputFile
+    open_rejects: Callable[[], OutputFile]
+    rows: list[Row] = field(default_factory=list)
+    rejects: list[Row] = field(default_factory=list)
+    rejected: TarWriter | None = None
+    facts: Row = field(default_factory=dict)
+
+    def add(self, image: Row, data: bytes, result: Normalized | Reject) -> None:
+        """Add an image, and what became of it; of ``image`` what the pack's list tells is taken."""
+        known = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
+        if isinstance(result, Reject):
+            self._reject(known | {"reason": result.reason.value, "detail": result.detail}, data)
+            return
+        record, crc = frame(serialize(self._example(image, result)))
+        row = {
+            "offset": self.records.size_bytes,
+            "size": len(record),
+            "crc32c": crc,
+            "width": result.width,
+            "height": result.height,
+            "source_format": result.source_format,
+            "source_width": result.source_width,
+            "source_height": result.source_height,
+            "sums": result.sums,
+            "squares": result.squares,
+        }
+        self.rows.append(known | row)
+        self.records.write(record)
+
+    def keep(self, row: Row, record: Record) -> None:
+        """Add a good image of an earlier part of this pack, as it is."""
+        self.rows.append(row | {"offset": self.records.size_bytes})
+        self.records.write(record.framed)
+
+    def _reject(self, row: Row, data: bytes) -> None:
+        if self.rejected is None:
+            self.rejected = TarWriter(self.open_rejects())
+        self.rejects.append(row | {"offset": self.rejected.add(row["key"], data), "size": len(data)})
+
+    def _example(self, image: Row, result: Normalized) -> ImageExample:
+        config = self.config
+        return ImageExample(
+            key=image["key"],
+            label=image["label"],
+            text=self.classes[image["label"]],
+            format=config.format.upper(),
+            height=result.height,
+            width=result.width,
+            channels=config.channels,
+            encoded=result.encoded,
+        )
+
+
+@contextmanager
+def writing_part(
+    normalized: Place, attempts: Place, origin: Origin, config: NormalizeConfig, classes: Sequence[str]
+) -> Iterator[PartWriter]:
+    """A part that is published when the block has ended: its files, then the lists, the table of rows last.
+
+    What is written lies in the folder ``attempts`` until it is published.
+    """
+    tar_file, list_file = rejects_places(normalized, origin.part)
+    opened: list[OutputFile] = []
+    with ExitStack() as files:
+
+        def open_rejects() -> OutputFile:
+            opened.append(files.enter_context(publishing(tar_file, attempts)))
+            return opened[0]
+
+        records = files.enter_context(publishing(records_place(normalized, origin.part), attempts))
+        part = PartWriter(config, classes, records, open_rejects)
+        yield part
+        if part.rejected is not None:
+            part.rejected.finish()
+    rejects: Row = {"count": len(part.rejects), "by_reason": {}}
+    if opened:
+        listed = tables.write_table(list_file, attempts, tables.table_of(tables.REJECTS, part.rejects))
+        by_reason = Counter(row["reason"] for row in part.rejects)
+        rejects["by_reason"] = dict(sorted(by_reason.items()))
+        rejects |= {"sha256": opened[0].sha256, "list_sha256": listed.sha256}
+    examples = ((row["split"], row["label"]) for row in part.rows)
+    part.facts |= {
+        **origin.to_json(),
+        "input": len(part.rows) + len(part.rejects),
+        "records": len(part.rows),
+        "bytes": records.size_bytes,
+        "sha256": records.sha256,
+        "rejects": rejects,
+        "examples": count_by_split_and_label(examples, len(classes)),
+    }
+    rows = tables.table_of(tables.ROWS, part.rows)
+    tables.write_table(rows_place(normalized, origin.part), attempts, rows, part.facts)
+
+
+def normalize_pack(
+    raw: Place,
+    normalized: Place,
+    origin: Origin,
+    helper: ImageHelper,
+    *,
+    classes: Sequence[str],
+    attempts: Place,
+    report: Callable[[int], None] = lambda images: None,
+) -> dict[str, Any]:
+    """Normalise every image of a pack and publish its part; returns the part's facts. A part that exists is kept.
+
+    By the SHA-256 in ``origin`` the part knows later what it was made of. The facts never change, whatever is removed
+    from the source. What is written lies in the folder ``attempts`` until it is published. ``report`` is told how many
+    images are done, after each.
+
+    Raises DataError where the pack does not hold what its image list says.
+    """
+    rows_file = rows_place(normalized, origin.part)
+    if rows_file.exists():
+        return tables.read_facts(rows_file)
+    listed, file = list_place(raw, origin.pack), pack_place(raw, origin.pack, origin.file)
+    images = tables.read_table(listed).to_pylist()
+    column = tables.read_facts(listed).get("column")
+    remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
+    with writing_part(normalized, attempts, origin, helper.config, classes) as part:
+        for done, (image, data) in enumerate(read_images(file, images, remedy, column), start=1):
+            part.add(image, data, helper.normalize(data))
+            report(done)
+    return part.facts
