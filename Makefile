@@ -34,7 +34,7 @@ demo: $(INSTALLED)
 	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py"
 
 test: $(INSTALLED) $(AIRFLOW_INSTALLED)
-	$(BIN)/python -m pytest -m "not chaos" -n 2 --dist loadgroup --no-loadscope-reorder --durations 60 $(TESTS)
+	$(BIN)/python -m pytest -m "not chaos" -n 2 --dist loadscope --no-loadscope-reorder --durations 60 $(TESTS)
 
 chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(BIN)/python -m pytest -m chaos $(TESTS)

@@ -4,7 +4,7 @@ import sys
 import time
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -30,6 +30,7 @@ class Progress:
         self._rich: RichProgress | None = None
 
     def __enter__(self) -> Self:
+        self._stderr = sys.stderr  # mrjob's inline runner puts another in its place, which takes no text
         self._started = self._told = time.monotonic()
         if sys.stderr.isatty() and not self.quiet:
             self._rich = _open_bar(self.unit)
@@ -70,12 +71,12 @@ class Progress:
 
     def _tell(self, line: str) -> None:
         if not self.quiet:
-            tell(self.stage, line)
+            tell(self.stage, line, self._stderr)
 
 
-def tell(stage: str, line: str) -> None:
+def tell(stage: str, line: str, stderr: TextIO | None = None) -> None:
     """One line about a stage, on standard error."""
-    print(f"ringslice {stage}: {line}", file=sys.stderr, flush=True)
+    print(f"ringslice {stage}: {line}", file=stderr or sys.stderr, flush=True)
 
 
 def _open_bar(unit: str) -> "RichProgress":

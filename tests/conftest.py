@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 from tests.digits import write_digits
 from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
+from tests.needs import needs_hadoop
 
 __all__ = ["hadoop", "hadoop_alone", "hadoop_undisturbed"]  # fixtures
 
@@ -21,28 +23,20 @@ BIN = Path(sys.executable).parent
 
 DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-size", "32KB")
 
-NEED_HADOOP = {"hadoop", "cluster", "alone", "hdfs_root"}  # fixtures; others ask for these only with some parameters
-HADOOP_PARAMETERS = {"hadoop", "native", "libhdfs"}
-
 Finished = subprocess.CompletedProcess[str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which worker runs what: all that needs the one cluster is for the same one, for its tests exclude each other.
-
-    They begin, for they take half of the time. A file stays together otherwise, so that its own fixtures are made once;
-    the trainer's come first, for a long one at the end would leave the other worker idle.
-    """
-    items.sort(key=lambda item: (not needs_hadoop(item), "train" not in item.path.parts))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("hadoop" if needs_hadoop(item) else str(item.path)))
+    """What needs the one cluster begins, for it takes half of the time; then what trains, for that is long, too."""
+    items.sort(key=lambda item: (not needs_hadoop(item.nodeid), "train" not in item.path.parts))
 
 
-def needs_hadoop(item: pytest.Item) -> bool:
-    callspec = getattr(item, "callspec", None)
-    given = callspec.params.values() if callspec else ()
-    asked_for = any(isinstance(each, str) and each in HADOOP_PARAMETERS for each in given)
-    return asked_for or bool(NEED_HADOOP & set(getattr(item, "fixturenames", ())))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which worker runs what, where there are several: see `tests.scheduling`."""
+    from tests.scheduling import ByNeed  # imports pytest-xdist, which is not always there
+
+    return ByNeed(config, log)
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -81,21 +81,28 @@ def make(source: Place, root: Place, in_place: bool = True) -> None:
     normalize_here(root, "--size", "8")
 
 
-def test_it_is_what_a_copy_gives(root: Place, source: Place, write: Write) -> None:
-    place = root / "source" if root.uri.startswith("hdfs") else source
-    for shard in range(3):
-        write(place, shard, 10 * shard)
-    make(place, root / "here")
-    make(place, root / "copied", in_place=False)
-    assert len(examples(root / "here")) == 15
-    assert examples(root / "here") == examples(root / "copied")
-    packs = raw_marker(root / "here")["packs"]
+def test_it_is_what_a_copy_gives(root: Place, source: Place, tmp_path: Path, write: Write) -> None:
+    here, place, copied = root / "here", root / "source", open_place(str(tmp_path / "copied"))
+    for shard in range(2):
+        for each in (place, source):
+            write(each, shard, 10 * shard)
+    make(place, here)
+    make(source, copied, in_place=False)
+    assert len(examples(here)) == 10
+    assert examples(here) == examples(copied)
+    packs = raw_marker(here)["packs"]
     assert [pack["file"] for pack in packs] == [(place / info.base_name).uri for info in place.children()]
-    assert {info.extension for info in (root / "here" / "raw" / "packs").children()} == {"parquet"}
-    shard_here(root / "here", "--slices", "2")
-    run_here(Verify, root / "here", "--every-stage")
-    told = trace(root / "here", "pack-00001", *one_of_part(root / "here", "pack-00001"))
-    assert told["pack"]["file"] == packs[1]["file"]
+    assert {info.extension for info in (here / "raw" / "packs").children()} == {"parquet"}
+
+
+def test_it_is_verified_and_traced_to_its_file(tmp_path: Path, source: Place, write: Write) -> None:
+    root = open_place(str(tmp_path / "root"))
+    files = [write(source, shard, 10 * shard) for shard in range(2)]
+    make(source, root)
+    shard_here(root, "--slices", "2", "--workers", "2")
+    run_here(Verify, root, "--every-stage")
+    told = trace(root, "pack-00001", *one_of_part(root, "pack-00001"))
+    assert told["pack"]["file"] == files[1].uri
 
 
 def one_of_part(root: Place, part: str) -> tuple[str, bytes]:
