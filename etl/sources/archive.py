@@ -20,8 +20,8 @@ from etl.sources.base import (
     refuse_twice,
     split_of,
 )
+from etl.sources.fields import checked_key
 from etl.sources.folder import refuse_splits_as_classes
-from etl.sources.names import fault_of_name
 from etl.sources.samples import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
 from etl.sources.tar_members import Member, read_members
 from etl.sources.unpacking import UnpackedFile
@@ -133,9 +133,7 @@ class _Listing:
 
     def __init__(self, file: Place, source: Place, reading: Reading) -> None:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
-        self.file, self._prefix = file, ARCHIVE_NAMES.sub("", path)
-        if fault := fault_of_name(self._prefix):
-            raise UsageError(f"the name of the archive {path!r} in {source} {fault}; rename it")
+        self.file, self._prefix = file, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
         self._labeller = Labeller(file, reading, split_of(path))
         self.images: list[Labelled] = []
         self.skipped = 0

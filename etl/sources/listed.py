@@ -32,6 +32,7 @@ from etl.sources.fields import (
     checked_split,
     label_column,
     one_line,
+    scalar_text,
     split_column,
     told_columns,
 )
@@ -122,8 +123,8 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
             key,
             file,
             class_name(_label(row.get(columns.label), where), reading.classes),
-            checked_split(_text(row.get(columns.split)) if columns.split else None, where),
-            told_columns(others, [_text(row[name]) for name in others]),
+            checked_split(scalar_text(row.get(columns.split)) if columns.split else None, where),
+            told_columns(others, [scalar_text(row[name]) for name in others]),
         )
     if left_out:
         tell(
@@ -171,14 +172,7 @@ def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:
 def _label(value: Any, where: str) -> str:
     if value is not None and not isinstance(value, str | int):
         raise UsageError(f"{where} has the label {one_line(value)}; labels are text, integers or booleans, correct it")
-    return checked_label(_text(value) or "", where)
-
-
-def _text(value: Any) -> str | None:
-    """A scalar as text; None where it says nothing, or is none."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if value is not None and _is_scalar(value) else None
+    return checked_label(scalar_text(value) or "", where)
 
 
 def _is_scalar(value: Any) -> bool:
