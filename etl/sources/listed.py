@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from pyarrow import fs
 
@@ -40,8 +40,6 @@ from etl.sources.folder import read_whole
 from etl.sources.list_rows import read_rows
 from etl.storage import Place, open_place
 
-LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")
-
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
 _SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
 _OPENED = ("file", "hdfs")
@@ -70,6 +68,7 @@ class ListSource:
     """
 
     kind = "list"
+    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column")
     is_sequential = False
     pixels = None
     skipped = 0
