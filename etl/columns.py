@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
+from pyarrow import csv, fs
 
 from etl import tables
 from etl.errors import DataError, UsageError
 from etl.sources import SourceImage
 from etl.sources.base import Columns
 from etl.sources.fields import told_columns
+from etl.sources.file_names import PARQUET_NAMES
 from etl.storage import Place
 
 KEY = "key"
@@ -26,7 +27,7 @@ def read_columns(place: Place) -> pa.Table:
     Raises UsageError where it has no column ``key``, no other, a key twice, or columns that are neither text nor
     numbers; DataError where it cannot be read.
     """
-    if not place.exists():
+    if place.info().type != fs.FileType.File:
         raise UsageError(f"--columns {place}: no such file; give a CSV or Parquet table with a column 'key'")
     table = _read(place)
     names = table.column_names
@@ -46,7 +47,7 @@ def read_columns(place: Place) -> pa.Table:
 
 
 def _read(place: Place) -> pa.Table:
-    if place.name.endswith((".parquet", ".pq")):
+    if PARQUET_NAMES.search(place.name):
         table = tables.read_table(place)
         for number, field in enumerate(table.schema):
             try:

@@ -11,15 +11,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pyarrow import fs
+
 from etl.claims import BusyError
 from etl.columns import join_columns, read_columns
 from etl.comparison import Comparison, compare
+from etl.config import parse_bytes
+from etl.errors import UsageError
 from etl.generations import Generation, Renewal, fingerprint_of
 from etl.live import publish_removed
+from etl.options import DEFAULT_PACK_SIZE
 from etl.packing import copy_to_packs, list_in_place, require_same_storage
 from etl.packs import PACK_FOLDERS, pack_files
 from etl.publishing import json_bytes, replace_bytes
 from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
+from etl.sources.file_names import is_visible
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, ingest_summary
@@ -38,9 +44,10 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     Goes on where an unfinished run of the same source stopped; does nothing where it is done; where the source has
     changed since, packs what is new.
 
-    Raises UsageError where there is no source or the root holds another dataset, DataError where a file changes
-    while it is read.
+    Raises UsageError where there is no source, where the root lies in it or holds another dataset, and for options
+    that say nothing here; DataError where a file changes while it is read.
     """
+    _refuse_root_inside(source_place, root)
     stage, run = raw_stage(root), Run(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     reading = _reading(values)
@@ -48,7 +55,8 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     joined = _join(source, values["columns"])
     if in_place := bool(values["in_place"]):
         require_same_storage(source.large_files(), root.uri)
-    config = {"in_place": in_place, "pack_bytes": None if in_place else values["pack_size"], **reading.to_json()}
+    pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
+    config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **reading.to_json()}
     listing = fingerprint(source.images, source.classes, versions=True)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
@@ -63,7 +71,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed)
         done = stage.begin(identity, overwrite, listing, renewal=renewal) is State.DONE
         if not done:
-            pack = list_in_place if in_place else partial(copy_to_packs, pack_bytes=values["pack_size"])
+            pack = list_in_place if in_place else partial(copy_to_packs, pack_bytes=pack_bytes)
             pack = partial(pack, stage, source, at_once=values["packs_at_once"])
             marker = {"format": RAW_FORMAT, **identity, **_write(stage, source, parent, found, pack)}
             stage.commit(marker, run, _versions(source, listing, fingerprint_of(json_bytes(marker))))
@@ -76,8 +84,21 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     return summary
 
 
+def _refuse_root_inside(source: Place, root: Place) -> None:
+    """Raise UsageError where the next run would find packs among the images; what is hidden it does not see."""
+    if source.info().type != fs.FileType.Directory or source.filesystem != root.filesystem:
+        return
+    inside, above = f"{root.real_path}/", f"{source.real_path.rstrip('/')}/"
+    if inside.startswith(above) and is_visible(inside.removeprefix(above)):
+        raise UsageError(
+            f"ROOT {root} lies in SOURCE {source}, where its packs would be taken for images; give a ROOT outside"
+        )
+
+
 def _reading(values: Mapping[str, Any]) -> Reading:
-    """What the options say of how the source is to be read."""
+    """What the options say of how the source is to be read. Raises UsageError for some that exclude each other."""
+    if values["in_place"] and values["pack_size"]:
+        raise UsageError("--pack-size: with --in-place each file of SOURCE is a pack; leave one of the two out")
     listed = values["classes"]
     return Reading(
         split_folders=values["split_folders"],

@@ -29,6 +29,7 @@ from etl.option_kinds import Option, duration, fraction, positive, positives, ra
 HADOOP = "hadoop"
 RUNNERS = ("inline", "local", HADOOP)
 DEFAULT_RUNNER = "local"
+DEFAULT_PACK_SIZE = "64MB"
 
 OVERWRITE = Option("--overwrite", "Replace what another configuration or input left there.", parse=None)
 JSON = Option("--json", "Print the summary as JSON on standard output.", parse=None)
@@ -91,7 +92,12 @@ CLUSTER_PYTHON = Option(  # mrjob's own option, where a job is run as a script
 )
 
 INGEST_OPTIONS = (
-    Option("--pack-size", "Size of a pack, the unit that a mapper works on.", parse_bytes, "64MB", metavar="SIZE"),
+    Option(
+        "--pack-size",
+        f"About how large a pack is, the unit that a mapper works on. Default: {DEFAULT_PACK_SIZE}.",
+        parse_bytes,
+        metavar="SIZE",
+    ),
     Option(
         "--split-folders",
         "The first level of folders, of SOURCE or of its archives, names the split (train, validation or val, test),"

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from threading import Event
+from contextlib import closing
+from threading import Event, Semaphore
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+_END = object()
 
 
 def in_threads(work: Callable[[Item], Generator[None]], items: Iterable[Item], at_once: int) -> None:
@@ -14,14 +17,16 @@ def in_threads(work: Callable[[Item], Generator[None]], items: Iterable[Item], a
     ``work`` yields wherever it may be stopped; its generator is closed there, once another has raised or this thread
     is interrupted. Raises what the first to fail raised, when none is at work any more.
     """
-    stopping = Event()
+    stopping, at_work = Event(), Semaphore(at_once)
 
     def do(item: Item) -> None:
-        steps = work(item)
-        for _ in steps:
-            if stopping.is_set():
-                steps.close()
-                return
+        try:
+            with at_work, closing(work(item)) as steps:
+                while not stopping.is_set() and next(steps, _END) is not _END:
+                    pass
+        except BaseException:
+            stopping.set()
+            raise
 
     if at_once == 1:
         for item in items:
@@ -36,3 +41,6 @@ def in_threads(work: Callable[[Item], Generator[None]], items: Iterable[Item], a
         finally:
             stopping.set()
             pool.shutdown(wait=True, cancel_futures=True)
+            for _ in range(at_once):  # the pool does not know a thread whose start was interrupted
+                at_work.acquire()
+            at_work.release(at_once)

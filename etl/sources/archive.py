@@ -1,11 +1,11 @@
 """Archives: tar files and WebDataset shards, plain or packed by gzip or zstd."""
 
-import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
+from typing import ClassVar
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
@@ -16,19 +16,17 @@ from etl.sources.base import (
     SourceImage,
     all_classes,
     class_name,
-    is_visible,
     refuse_twice,
     split_of,
 )
+from etl.sources.fields import checked_key
+from etl.sources.file_names import ARCHIVE_NAMES, is_visible
 from etl.sources.folder import refuse_splits_as_classes
-from etl.sources.names import fault_of_name
 from etl.sources.samples import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
 from etl.sources.tar_members import Member, read_members
 from etl.sources.unpacking import UnpackedFile
 from etl.storage import Place
 from etl.threads import in_threads
-
-ARCHIVE_NAMES = re.compile(r"(?i)\.(tar|tar\.gz|tgz|tar\.zst|tzst)$")
 
 _LISTED_AT_ONCE = 4
 _LISTING_BUFFER = 1 << 16  # between two headers lies a member that is passed over
@@ -43,6 +41,7 @@ class ArchiveSource:
     """
 
     kind = "archive"
+    heeds: ClassVar[tuple[str, ...]] = ("split_folders", "label_column", "split_column")
     pixels = None
 
     def __init__(self, place: Place, files: list[Place], reading: Reading = PLAIN) -> None:
@@ -133,9 +132,7 @@ class _Listing:
 
     def __init__(self, file: Place, source: Place, reading: Reading) -> None:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
-        self.file, self._prefix = file, ARCHIVE_NAMES.sub("", path)
-        if fault := fault_of_name(self._prefix):
-            raise UsageError(f"the name of the archive {path!r} in {source} {fault}; rename it")
+        self.file, self._prefix = file, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
         self._labeller = Labeller(file, reading, split_of(path))
         self.images: list[Labelled] = []
         self.skipped = 0

@@ -9,7 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+
+from pyarrow import fs
 
 from etl.errors import UsageError
 from etl.storage import Place
@@ -21,6 +23,8 @@ SPLITS_BY_WORD = {
     "validation": "validation",
     "test": "test",
 }
+
+_HEEDED_BY_SOME = ("split_folders", "image_column", "label_column", "split_column")  # --classes says something to all
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -59,8 +63,9 @@ class Reading:
 
     def to_json(self) -> dict[str, Any]:
         """What of it decides the packs, for markers: nothing that is only known when the source is read again."""
-        told = ("split_folders", "image_column", "label_column", "split_column")
-        return {name: getattr(self, name) for name in told} | {"classes": self.classes and list(self.classes)}
+        return {name: getattr(self, name) for name in _HEEDED_BY_SOME} | {
+            "classes": self.classes and list(self.classes)
+        }
 
 
 PLAIN = Reading()
@@ -85,6 +90,7 @@ class Source(Protocol):
     """What `etl.sources.open_source` gives. ``images`` are in the order in which they are read fastest."""
 
     kind: str
+    heeds: ClassVar[tuple[str, ...]]  # what of a `Reading` says something to it, beside classes
     classes: list[str]
     images: list[SourceImage]
     skipped: int
@@ -109,6 +115,16 @@ class Source(Protocol):
         ...
 
 
+def refuse_unheeded(reading: Reading, source: type[Source], place: Place) -> None:
+    """Raise UsageError where the user gave an option that says nothing to this kind of source."""
+    for name in _HEEDED_BY_SOME:
+        if getattr(reading, name) and name not in source.heeds:
+            raise UsageError(
+                f"--{name.replace('_', '-')} says nothing to a source of the kind {source.kind!r}, as {place} is; leave"
+                " it out"
+            )
+
+
 def fingerprint(images: list[SourceImage], classes: list[str], versions: bool) -> str:
     """SHA-256 of what the images are called, how labelled, how large, and of their columns (and their versions)."""
     digest = hashlib.sha256(repr(classes).encode())
@@ -125,7 +141,7 @@ def read_classes(place: Place) -> tuple[str, ...]:
 
     Raises UsageError where there is no such file, no name in it, or one twice.
     """
-    if not place.exists():
+    if place.info().type != fs.FileType.File:
         raise UsageError(f"--classes {place}: no such file; give a text file with the name of a class on each line")
     try:
         names = [line.strip() for line in place.read_bytes().decode("utf-8-sig").splitlines() if line.strip()]
@@ -176,10 +192,6 @@ def refuse_twice(keys: Iterable[tuple[str, str]]) -> None:
         if key in seen:
             raise UsageError(f"the key {key} comes twice: in {seen[key]} and in {where}; leave one of them")
         seen[key] = where
-
-
-def is_visible(path: str) -> bool:
-    return not any(part.startswith(".") for part in path.split("/"))
 
 
 def _by_number(name: str) -> tuple[bool, int, str]:

@@ -1,6 +1,7 @@
 """A folder with a folder per class."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from pyarrow import fs
 
@@ -13,8 +14,9 @@ from etl.sources.base import (
     Reading,
     SourceImage,
     all_classes,
-    is_visible,
 )
+from etl.sources.fields import checked_key
+from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
 from etl.storage import Place
 
 
@@ -26,6 +28,7 @@ class FolderSource:
     """
 
     kind = "folder"
+    heeds: ClassVar[tuple[str, ...]] = ("split_folders",)
     is_sequential = False
     pixels = None
 
@@ -37,8 +40,7 @@ class FolderSource:
         found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
         self.skipped = len(files) - len(found)
         if not found:
-            example = f"{place}/train/CLASS/IMAGE.jpg" if split_folders else f"{place}/CLASS/IMAGE.jpg"
-            raise UsageError(f"no images in {place}; expected files such as {example}")
+            raise UsageError(self._without_images(info.base_name for info in files))
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)
@@ -59,13 +61,31 @@ class FolderSource:
         for image in images:
             yield read_whole(self._place / image.key, image)
 
+    def _without_images(self, names: Iterable[str]) -> str:
+        """The message where there are only files of these names."""
+        path = "train/CLASS/IMAGE.jpg" if self._split_folders else "CLASS/IMAGE.jpg"
+        others = [name for name in names if LIST_NAMES.search(name) or is_large_file(name)]
+        remedy = (
+            f"; give {others[0]} itself, or archives or Parquet files in a folder with nothing else in it"
+            if others
+            else ""
+        )
+        return f"no images in {self._place}; expected files such as {self._place}/{path}{remedy}"
+
     def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
         """(split or '', class, key) of a file; None for one that lies in no class's folder."""
         key = info.path[len(self._place.path.rstrip("/")) + 1 :]
         if not is_visible(key):
             return None
         found = class_folder(key, self._split_folders, self._place)
-        return (*found, key) if found else None
+        if found is None:
+            return None
+        if is_large_file(key):
+            raise UsageError(
+                f"{self._place / key} is no image; give a folder of archives, or of Parquet files, with nothing else"
+                " in it, or move that file elsewhere"
+            )
+        return *found, checked_key(key, f"a file in {self._place}")
 
 
 def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str] | None:

@@ -6,6 +6,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ class IdxSource:
     """
 
     kind = "idx"
+    heeds: ClassVar[tuple[str, ...]] = ()
     is_sequential = False
 
     def __init__(self, place: Place, reading: Reading = PLAIN) -> None:

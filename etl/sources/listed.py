@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from pyarrow import fs
 
@@ -32,14 +32,13 @@ from etl.sources.fields import (
     checked_split,
     label_column,
     one_line,
+    scalar_text,
     split_column,
     told_columns,
 )
 from etl.sources.folder import read_whole
 from etl.sources.list_rows import read_rows
 from etl.storage import Place, open_place
-
-LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
 _SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -69,6 +68,7 @@ class ListSource:
     """
 
     kind = "list"
+    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column")
     is_sequential = False
     pixels = None
     skipped = 0
@@ -122,8 +122,8 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
             key,
             file,
             class_name(_label(row.get(columns.label), where), reading.classes),
-            checked_split(_text(row.get(columns.split)) if columns.split else None, where),
-            told_columns(others, [_text(row[name]) for name in others]),
+            checked_split(scalar_text(row.get(columns.split)) if columns.split else None, where),
+            told_columns(others, [scalar_text(row[name]) for name in others]),
         )
     if left_out:
         tell(
@@ -171,14 +171,7 @@ def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:
 def _label(value: Any, where: str) -> str:
     if value is not None and not isinstance(value, str | int):
         raise UsageError(f"{where} has the label {one_line(value)}; labels are text, integers or booleans, correct it")
-    return checked_label(_text(value) or "", where)
-
-
-def _text(value: Any) -> str | None:
-    """A scalar as text; None where it says nothing, or is none."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if value is not None and _is_scalar(value) else None
+    return checked_label(scalar_text(value) or "", where)
 
 
 def _is_scalar(value: Any) -> bool:

@@ -5,13 +5,13 @@ import re
 LONGEST_NAME_BYTES = 4096  # PATH_MAX of Linux
 LONGEST_LABEL_BYTES = 1000
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and what ends a line
 
 
 def fault_of_name(name: str) -> str | None:
-    """What forbids a relative path as a part of a key, to be read after "its name"; None where nothing does.
+    """What forbids a relative path as a key, or a part of one, to be read after "its name"; None where nothing does.
 
-    ``name`` was decoded with "surrogateescape".
+    What is no text is told by its surrogates, as "surrogateescape" leaves them.
     """
     if fault := _fault_of_text(name, LONGEST_NAME_BYTES):
         return fault
@@ -24,7 +24,7 @@ def fault_of_name(name: str) -> str | None:
 
 def fault_of_label(label: str) -> str | None:
     """What forbids a text as the name of a class, to be read after "the label"; None where nothing does."""
-    return "is empty" if not label else _fault_of_text(label, LONGEST_LABEL_BYTES)
+    return "is empty" if not label.strip() else _fault_of_text(label, LONGEST_LABEL_BYTES)
 
 
 def _fault_of_text(text: str, longest: int) -> str | None:

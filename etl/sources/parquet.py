@@ -1,12 +1,11 @@
 """Parquet files that hold the bytes of images, as Hugging Face `datasets` writes them."""
 
-import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import groupby
-from typing import cast
+from typing import ClassVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,12 +14,11 @@ from etl.errors import DataError, UsageError
 from etl.progress import Progress, tell
 from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
 from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
+from etl.sources.file_names import PARQUET_NAMES
 from etl.sources.parquet_columns import layout_of
 from etl.sources.parquet_files import open_parquet, read_batches
 from etl.storage import Place
 from etl.threads import in_threads
-
-PARQUET_NAMES = re.compile(r"(?i)\.(parquet|pq)$")
 
 _FILES_AT_ONCE = 4
 
@@ -40,6 +38,7 @@ class ParquetSource:
     """
 
     kind = "parquet"
+    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column")
     is_sequential = True  # within a row group
     pixels = None
     skipped = 0

@@ -11,15 +11,15 @@ from typing import Any, NoReturn
 
 from etl.errors import UsageError
 from etl.sources.base import SPLITS_BY_WORD, Columns, Reading
+from etl.sources.fields import LABEL, SPLIT, checked_label, checked_split, scalar_text, told_columns
 from etl.sources.folder import class_folder
-from etl.sources.names import fault_of_label
 from etl.sources.tar_members import Member
 from etl.storage import Place
 
 _SUFFIXES = "avif bmp gif img j2k jfif jp2 jpeg jpg pbm pgm png pnm ppm tif tiff webp"
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
 TEXT_BYTES = {"cls": 1_000, "json": 1_000_000, "txt": 10_000}  # the longest of each
-LABEL_COLUMN, SPLIT_COLUMN, TEXT_COLUMN = "label", "split", "txt"
+TEXT_COLUMN = "txt"
 
 Fields = dict[str, Any]
 
@@ -113,35 +113,28 @@ class Labeller:
         if asked is None and "cls" in sample.texts:
             name, content = sample.texts["cls"]
             try:
-                return self._checked_label(content.decode("utf-8-sig").strip(), name)
+                return checked_label(content.decode("utf-8-sig").strip(), self._where(name))
             except UnicodeDecodeError:
                 self._refuse(name, "is not UTF-8; write it again")
-        value = fields.pop(asked or LABEL_COLUMN, None)
+        value = fields.pop(asked or LABEL, None)
         if value is None:
             if asked is not None:
                 self._require_field(sample, "--label-column", asked)
             return None
         name, _ = sample.texts["json"]
         if isinstance(value, bool) or not isinstance(value, str | int):
-            self._refuse(name, f"has no text and no whole number in {asked or LABEL_COLUMN!r}; write it again")
-        return self._checked_label(str(value).strip(), name)
+            self._refuse(name, f"has no text and no whole number in {asked or LABEL!r}; write it again")
+        return checked_label(str(value).strip(), self._where(name))
 
     def _stated_split(self, sample: Sample, fields: Fields) -> str | None:
         """The split that a .json gives; taken out of ``fields``."""
         asked = self._reading.split_column
-        value = fields.pop(asked or SPLIT_COLUMN, None)
+        value = fields.pop(asked or SPLIT, None)
         if value is None:
             if asked is not None:
                 self._require_field(sample, "--split-column", asked)
             return None
-        word = value.strip().lower() if isinstance(value, str) else ""
-        if word not in SPLITS_BY_WORD:
-            self._refuse(
-                sample.texts["json"][0],
-                f"has the split {str(value)[:100]!r} in {asked or SPLIT_COLUMN!r}; it is one of"
-                f" {', '.join(SPLITS_BY_WORD)}",
-            )
-        return SPLITS_BY_WORD[word]
+        return checked_split(str(value), self._where(sample.texts["json"][0]))
 
     def _require_field(self, sample: Sample, option: str, asked: str) -> None:
         """Raise UsageError where there are images without the field that the user asks for."""
@@ -151,12 +144,13 @@ class Labeller:
             )
 
     def _columns(self, sample: Sample, fields: Fields) -> Columns | None:
-        told = sorted((name, _text(value)) for name, value in fields.items() if not isinstance(value, list | dict))
+        names = sorted(fields)
+        told = told_columns(names, [scalar_text(fields[name]) for name in names])
         try:
             json.dumps(told, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             self._refuse(sample.texts["json"][0], "holds half a surrogate pair, which is no text; write it again")
-        return tuple(told) or None
+        return told
 
     def _labelled(self, image: Member, label: str | None, split: str | None, columns: Columns | None) -> Labelled:
         if label is not None:
@@ -169,20 +163,13 @@ class Labeller:
             self._refuse(
                 image.name,
                 f"has no label: name it as in {path}, or give its sample a .cls, or a .json with the field"
-                f" {LABEL_COLUMN!r} (--label-column)",
+                f" {LABEL!r} (--label-column)",
             )
-        label = self._checked_label(folder[1], image.name)
+        label = checked_label(folder[1], self._where(image.name))
         return Labelled(image, label, split or folder[0] or self._split, columns, by_folder=True)
 
-    def _checked_label(self, label: str, name: str) -> str:
-        if fault := fault_of_label(label):
-            self._refuse(name, f"gives a label that {fault}: {label[:100]!r}; correct it")
-        return label
+    def _where(self, name: str) -> str:
+        return f"the member {name[:200]!r} of {self._archive}"
 
     def _refuse(self, name: str, why: str) -> NoReturn:
-        raise UsageError(f"the member {name[:200]!r} of {self._archive} {why}")
-
-
-def _text(value: str | float | bool) -> str:
-    """A scalar of JSON as text: numbers in decimal, "true" and "false"."""
-    return value if isinstance(value, str) else json.dumps(value)
+        raise UsageError(f"{self._where(name)} {why}")

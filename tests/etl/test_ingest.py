@@ -17,7 +17,9 @@ from etl.sources import open_source
 from etl.storage import open_place
 from etl.versions import VERSIONS_FILE
 from tests.conftest import TreeMaker, contents
-from tests.inline import ingest_values
+from tests.etl.archives import some_images, tar_of
+from tests.etl.parquet_images import image_table, write_parquet
+from tests.inline import ingest_here, ingest_values
 
 VALUES = ingest_values(pack_size="2000")
 
@@ -85,7 +87,7 @@ def test_a_second_run_does_nothing_and_another_dataset_is_refused(make_tree: Tre
     with pytest.raises(UsageError, match=r"of 8 images in .* 0 are missing in this source and 2 have changed"):
         run(source, root)
     with pytest.raises(UsageError, match=r"more than --max-removed 0\.1; is this another source"):
-        run(source.parent, root)
+        run(shutil.copytree(source, tmp_path / "above" / "below").parent, root)
     with pytest.raises(UsageError, match="pack_bytes 2000 there, 9 asked"):
         run(source, root, pack_size=9)
     assert contents(root) == before
@@ -200,6 +202,84 @@ def test_a_gzip_bomb_is_unpacked_no_further_than_its_header_promises(tmp_path: P
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_options_that_say_nothing_to_a_source_are_refused(make_tree: TreeMaker, tmp_path: Path) -> None:
+    folder = make_tree({"a": 2})
+    write_idx(tmp_path / "idx", "train", np.zeros((2, 2, 2)), np.zeros(2), zipped=False)
+    (tmp_path / "some.tar").write_bytes(tar_of(some_images()))
+    (tmp_path / "list.csv").write_text(f"path,label\n{folder}/a/000.png,a\n")
+    write_parquet(open_place(str(tmp_path / "some.parquet")), image_table(2))
+    columns = {"image_column", "label_column", "split_column"}
+    heeded = {
+        folder: {"split_folders"},
+        tmp_path / "idx": set(),
+        tmp_path / "some.tar": {"split_folders", "label_column", "split_column"},
+        tmp_path / "list.csv": columns,
+        tmp_path / "some.parquet": columns,
+    }
+    for source, known in heeded.items():
+        for name in {"split_folders", *columns} - known:
+            option = f"--{name.replace('_', '-')}"
+            values: dict[str, Any] = {name: name == "split_folders" or "x"}
+            with pytest.raises(UsageError, match=rf"{option} says nothing to a source of the kind '.*{source.name}"):
+                ingest_here(source, tmp_path / "root", **values)
+        assert run(source, tmp_path / "roots" / source.name)["images"] >= 1
+    with pytest.raises(UsageError, match="--pack-size: with --in-place each file of SOURCE is a pack; leave one of"):
+        run(tmp_path / "some.tar", tmp_path / "root", in_place=True)
+    with pytest.raises(UsageError, match=r"--classes .*: no such file"):
+        ingest_here(folder, tmp_path / "root", classes=tmp_path)
+    with pytest.raises(UsageError, match=r"--columns .*: no such file"):
+        ingest_here(folder, tmp_path / "root", columns=tmp_path)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "root", "a/root"])
+def test_a_root_inside_the_source_is_refused(make_tree: TreeMaker, tmp_path: Path, inside: str) -> None:
+    source = make_tree({"a": 2})
+    before = contents(source)
+    (tmp_path / "link").symlink_to(source)
+    for place in (source / inside, tmp_path / "link" / inside):
+        with pytest.raises(UsageError, match=r"ROOT .* lies in SOURCE .* give a ROOT outside"):
+            run(source, place)
+    assert contents(source) == before
+    assert run(source, source / ".root")["images"] == run(source, source.with_name(f"{source.name}2"))["images"] == 2
+    assert run(source, source / ".root")["already_done"]
+
+
+@pytest.mark.parametrize("name", ["archive.tar.gz", "table.parquet"])
+def test_a_large_file_among_others_is_no_image(make_tree: TreeMaker, tmp_path: Path, name: str) -> None:
+    """What was downloaded may lie beside the folders it was unpacked to, but is no image of a class."""
+    source = make_tree({"a": 2})
+    (source / name).write_bytes(b"x")
+    assert run(source, tmp_path / "root")["skipped_files"] == 1
+    (source / "a" / name).write_bytes(b"x")
+    with pytest.raises(UsageError, match=rf"a/{name} is no image; give a folder of archives, or"):
+        run(source, tmp_path / "root")
+    (tmp_path / "mixed").mkdir()
+    for each in (name, "notes.docx"):
+        (tmp_path / "mixed" / each).write_bytes(b"x")
+    with pytest.raises(UsageError, match=rf"no images in .*; give {name} itself"):
+        run(tmp_path / "mixed", tmp_path / "other")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    os.mkfifo(tmp_path / "source" / "x.tar")
+    with pytest.raises(UsageError, match=r"x\.tar is no file, but a pipe or a device"):
+        run(tmp_path / "source", tmp_path / "root")
+    with pytest.raises(UsageError, match=r"x\.tar is neither a file nor a folder"):
+        run(tmp_path / "source" / "x.tar", tmp_path / "root")
+
+
+@pytest.mark.parametrize("name", ["x\ny.png", "x\x1b[31m.png", "x\u2028.png"])
+def test_a_name_of_more_than_a_line_is_no_key(make_tree: TreeMaker, tmp_path: Path, name: str) -> None:
+    """One on each line, keys are given to `shard --remove`."""
+    source = make_tree({"a": 1})
+    (source / "a" / name).write_bytes(b"x")
+    with pytest.raises(UsageError, match="cannot be a key, for it holds control characters; rename it") as raised:
+        run(source, tmp_path / "root")
+    assert str(raised.value).isprintable()
 
 
 def test_links_are_followed_but_not_in_circles(make_tree: TreeMaker, tmp_path: Path) -> None:

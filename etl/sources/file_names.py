@@ -1,0 +1,23 @@
+"""What files are by their names: archives, Parquet files, lists, what describes them, and what is hidden. Pure."""
+
+import re
+
+ARCHIVE_NAMES = re.compile(r"(?i)\.(tar|tar\.gz|tgz|tar\.zst|tzst)$")
+PARQUET_NAMES = re.compile(r"(?i)\.(parquet|pq)$")
+LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")
+
+_DESCRIBING = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")
+
+
+def describes(name: str) -> bool:
+    """Whether a file of this name describes the data that it lies beside."""
+    return bool(_DESCRIBING.search(name))
+
+
+def is_large_file(name: str) -> bool:
+    """Whether a file of this name holds many images."""
+    return bool(ARCHIVE_NAMES.search(name) or PARQUET_NAMES.search(name))
+
+
+def is_visible(path: str) -> bool:
+    return not any(part.startswith(".") for part in path.split("/"))
