@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from threading import Lock
 from typing import ClassVar
@@ -46,34 +46,24 @@ class ArchiveSource:
 
     def __init__(self, place: Place, files: list[Place], reading: Reading = PLAIN) -> None:
         named = files[0] if len(files) == 1 else place
-        listings = [_Listing(file, place, reading) for file in files]
+        listings = [_Listing(number, file, place, reading) for number, file in enumerate(files)]
         in_threads(_Listing.fill, listings, min(_LISTED_AT_ONCE, len(files)))
         self._left: UnpackedFile | None = None
         self._lock = Lock()
         self._archives = [listing.archive for listing in listings]
         self.is_sequential = any(archive.is_packed for archive in self._archives)
         self.skipped = sum(listing.skipped for listing in listings)
-        found = [image for listing in listings for image in listing.images]
-        if not found:
+        if not any(listing.images for listing in listings):
             raise UsageError(f"no images in {named}; expected members such as CLASS/IMAGE.jpg")
-        refuse_twice((listing.key(image), str(listing.file)) for listing in listings for image in listing.images)
-        _refuse_wrong_level(found, reading, named)
-        names = {image.label: class_name(image.label, reading.classes) for image in found}
+        _refuse_wrong_level(listings, reading, named)
+        names = {label: class_name(label, reading.classes) for listing in listings for label in listing.labels}
         self.classes = all_classes(names.values(), reading, named)
         numbers = {name: number for number, name in enumerate(self.classes)}
-        self.images = [
-            SourceImage(
-                listing.key(image),
-                numbers[names[image.label]],
-                image.split,
-                image.member.size,
-                listing.archive.version,
-                image.columns,
-                (number, image.member.offset),
-            )
-            for number, listing in enumerate(listings)
-            for image in listing.images
-        ]
+        self.images = list[SourceImage]()
+        for listing in listings:
+            listing.move_to(self.images, [numbers[names[label]] for label in listing.labels])
+        keys = [image.key for image in self.images]
+        refuse_twice(keys, lambda image: str(self._archives[self.images[image].position[0]].file))
 
     def large_files(self) -> list[LargeFile]:
         for archive in self._archives:
@@ -126,27 +116,50 @@ class _Archive:
 
 
 class _Listing:
-    """What is in an archive, once it is filled."""
+    """What is in an archive, once it is filled.
+
+    ``folders`` are those that gave labels; ``is_deep`` tells whether all labels did come from folders, and there are
+    more folders below them.
+    """
 
     archive: _Archive
 
-    def __init__(self, file: Place, source: Place, reading: Reading) -> None:
+    def __init__(self, number: int, file: Place, source: Place, reading: Reading) -> None:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
-        self.file, self._prefix = file, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
+        self.file, self._number, self._prefix = file, number, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
         self._labeller = Labeller(file, reading, split_of(path))
-        self.images: list[Labelled] = []
+        self.images: list[SourceImage] = []
+        self.labels: dict[str, int] = {}  # the images' labels count these, until they are moved
         self.skipped = 0
-
-    def key(self, image: Labelled) -> str:
-        return f"{self._prefix}/{image.member.name}"
+        self.folders: set[str] = set()
+        self.is_deep = True
 
     def fill(self) -> Generator[None]:
         """Find the images; stops to yield after each sample."""
         with UnpackedFile(self.file, _LISTING_BUFFER) as file:
             self.archive = _Archive(self.file, file.is_packed, file.info.size, file.info.mtime_ns)
             for sample in self._samples(file):
-                self.images += self._labeller.label(sample)
+                self.images += map(self._listed, self._labeller.label(sample))
                 yield
+
+    def move_to(self, images: list[SourceImage], numbers: Sequence[int]) -> None:
+        """Hand the images over, each with the label that ``numbers`` gives for its number in ``labels``."""
+        images += (replace(image, label=numbers[image.label]) for image in self.images)
+        self.images.clear()
+
+    def _listed(self, image: Labelled) -> SourceImage:
+        if image.by_folder:
+            self.folders.add(image.label)
+        self.is_deep = self.is_deep and image.by_folder and image.member.name.count("/") > 1
+        return SourceImage(
+            f"{self._prefix}/{image.member.name}",
+            self.labels.setdefault(image.label, len(self.labels)),
+            image.split,
+            image.member.size,
+            self.archive.version,
+            image.columns,
+            (self._number, image.member.offset),
+        )
 
     def _samples(self, file: UnpackedFile) -> Iterator[Sample]:
         for _, run in groupby(self._visible(file), lambda member: split_name(member.name)[0]):
@@ -194,13 +207,13 @@ class _Listing:
         sample.texts[kind] = (member.name, content)
 
 
-def _refuse_wrong_level(images: Sequence[Labelled], reading: Reading, place: Place) -> None:
+def _refuse_wrong_level(listings: Sequence[_Listing], reading: Reading, place: Place) -> None:
     """Raise UsageError where folders gave labels, but those that name the splits, or the one that holds all folders."""
     if reading.split_folders:
         return
-    folders = sorted({image.label for image in images if image.by_folder})
+    folders = sorted(set().union(*(listing.folders for listing in listings)))
     refuse_splits_as_classes(folders, place)
-    if len(folders) == 1 and all(image.by_folder and image.member.name.count("/") > 1 for image in images):
+    if len(folders) == 1 and all(listing.is_deep for listing in listings):
         raise UsageError(
             f"all images of {place} lie in folders below {folders[0]!r}, which would be their only class; pack again"
             f" from inside it (tar -C {folders[0]} …), or give --split-folders if it names the split"

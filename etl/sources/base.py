@@ -7,10 +7,12 @@ Classes that are known already keep their labels, even where no image is left of
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs
 
 from etl.errors import UsageError
@@ -185,13 +187,14 @@ def split_of(path: str) -> str | None:
     return splits.pop() if len(splits) == 1 else None
 
 
-def refuse_twice(keys: Iterable[tuple[str, str]]) -> None:
-    """Raise UsageError where a key comes twice; with each key comes where it was found, for people."""
-    seen: dict[str, str] = {}
-    for key, where in keys:
-        if key in seen:
-            raise UsageError(f"the key {key} comes twice: in {seen[key]} and in {where}; leave one of them")
-        seen[key] = where
+def refuse_twice(keys: Sequence[str], where: Callable[[int], str]) -> None:
+    """Raise UsageError where a key comes twice; ``where`` tells people where the one of a number was found."""
+    if pc.count_distinct(pa.array(keys, pa.string())).as_py() == len(keys):
+        return
+    seen: dict[str, int] = {}
+    for number, key in enumerate(keys):
+        if (first := seen.setdefault(key, number)) != number:
+            raise UsageError(f"the key {key} comes twice: in {where(first)} and in {where(number)}; leave one of them")
 
 
 def _by_number(name: str) -> tuple[bool, int, str]:

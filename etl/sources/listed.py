@@ -75,7 +75,7 @@ class ListSource:
 
     def __init__(self, place: Place, reading: Reading) -> None:
         entries = list(_entries(place, reading))
-        refuse_twice((entry.key, f"line {entry.line} of {place}") for entry in entries)
+        refuse_twice([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
         infos = _look(entries, place)
         self.classes = all_classes((entry.name for entry in entries), reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}

@@ -46,7 +46,7 @@ class ParquetSource:
     def __init__(self, place: Place, files: list[Place], reading: Reading) -> None:
         with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="open") as pool:
             self._files = list(pool.map(lambda file: _File(place, file, reading), files))
-        refuse_twice((file.stem, str(file.place)) for file in self._files)
+        refuse_twice([file.stem for file in self._files], lambda file: str(self._files[file].place))
         named = _named_classes(self._files)
         if left_out := sorted({name for file in self._files for name in file.layout.left_out}):
             tell("ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(left_out))}")
