@@ -14,6 +14,7 @@ from etl.sources.base import (
     Reading,
     SourceImage,
     all_classes,
+    class_name,
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
@@ -44,11 +45,12 @@ class FolderSource:
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)
-        self.classes = all_classes(names, reading, place)
+        named = {name: class_name(name, reading.classes) for name in names}
+        self.classes = all_classes(named.values(), reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = sorted(
             (
-                SourceImage(key, labels[name], split or None, info.size, info.mtime_ns)
+                SourceImage(key, labels[named[name]], split or None, info.size, info.mtime_ns)
                 for (split, name, key), info in found
             ),
             key=lambda image: image.key,
