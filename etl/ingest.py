@@ -57,7 +57,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         require_same_storage(source.large_files(), root.uri)
     pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
     config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **reading.to_json()}
-    listing = fingerprint(source.images, source.classes, versions=True)
+    listing = _listing(source, in_place)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
@@ -109,11 +109,27 @@ def _reading(values: Mapping[str, Any]) -> Reading:
     )
 
 
+def _listing(source: Source, in_place: bool) -> str:
+    """Fingerprint of all that tells a source from what it was, also of where its files are if they stay there."""
+    listing = fingerprint(source.images, source.classes, versions=True)
+    if not in_place:
+        return listing
+    return fingerprint_of("\n".join([listing, *(file.place.uri for file in source.large_files())]).encode())
+
+
 def _join(source: Source, table: str | None) -> Row:
-    """Give the images their columns from the table at this place; returns what there is to tell of it."""
+    """Give the images their columns from the table at this place; returns what there is to tell of it.
+
+    Raises UsageError where it has a row for none of them.
+    """
     if table is None:
         return {}
     source.images, facts = join_columns(source.images, read_columns(open_place(table)))
+    if facts["images_without_row"] == len(source.images):
+        raise UsageError(
+            f"--columns {table}: none of its {facts['rows']} keys is that of an image, as {source.images[0].key!r} is;"
+            " correct the keys, or give another table"
+        )
     return {"columns": facts}
 
 

@@ -112,7 +112,8 @@ INGEST_OPTIONS = (
     ),
     Option(
         "--image-column",
-        "The column that holds a Parquet file's images, or a list's paths. Default: the only one that can.",
+        "The column that holds a Parquet file's images, or a list's paths. Default: the only one that can, by its type"
+        " or by its name (path, file_name, ...).",
         metavar="NAME",
     ),
     Option(
@@ -136,8 +137,8 @@ INGEST_OPTIONS = (
     Option("--packs-at-once", "How many packs are written at the same time.", positive, "4", metavar="N"),
     Option(
         "--columns",
-        "A CSV or Parquet table with a column 'key' (an image's path below SOURCE) and others, kept with each image, in"
-        " place of the source's own of the same name.",
+        "A CSV or Parquet table with a column 'key' (what an image is called here, such as its path below SOURCE) and"
+        " others, kept with each image, in place of the source's own of the same name.",
         metavar="TABLE",
     ),
     Option(

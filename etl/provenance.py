@@ -29,12 +29,22 @@ def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, A
         source = {name: row[f"source_{name}"] for name in ("format", "width", "height")}
         found["image"] = {"sha256": row["sha256"].hex(), **source, "split": row["split"], "columns": _columns(row)}
         facts = tables.read_facts(rows)
-        number, image = _row_of(list_place(root / "raw", pack_of(facts)), key, row["sha256"])
-        packed = pack_place(root / "raw", pack_of(facts), facts.get("file"))
-        found["pack"] = {"file": packed.uri, "member": number, "offset": image["offset"], "size": image["size"]}
+        found["pack"] = _in_pack(root / "raw", pack_of(facts), facts.get("file"), key, row["sha256"])
     except DataError as error:
         found["unknown"] = str(error)
     return found
+
+
+def _in_pack(raw: Place, pack: str, file: str | None, key: str, sha256: bytes) -> Row:
+    """Where an image lies in its pack: an offset and a size, the column and the row of a Parquet file left in place."""
+    listed = list_place(raw, pack)
+    number, image = _row_of(listed, key, sha256)
+    told = {"file": pack_place(raw, pack, file).uri}
+    if file is None:
+        return told | {"member": number, "offset": image["offset"], "size": image["size"]}
+    if column := tables.read_facts(listed).get("column"):
+        return told | {"column": column, "row": image["offset"], "size": image["size"]}
+    return told | {"offset": image["offset"], "size": image["size"]}
 
 
 def _columns(row: Row) -> dict[str, Any]:

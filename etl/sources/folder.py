@@ -14,6 +14,7 @@ from etl.sources.base import (
     Reading,
     SourceImage,
     all_classes,
+    class_name,
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
@@ -24,7 +25,8 @@ class FolderSource:
     """A folder with a folder per class; an image's key is its path below the source.
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
-    class's folder, are skipped and counted; every other file is taken for an image.
+    class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError where there is
+    none, for a name that cannot be a key, and for an archive or a Parquet file among the images of a class.
     """
 
     kind = "folder"
@@ -44,11 +46,12 @@ class FolderSource:
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)
-        self.classes = all_classes(names, reading, place)
+        named = {name: class_name(name, reading.classes) for name in names}
+        self.classes = all_classes(named.values(), reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = sorted(
             (
-                SourceImage(key, labels[name], split or None, info.size, info.mtime_ns)
+                SourceImage(key, labels[named[name]], split or None, info.size, info.mtime_ns)
                 for (split, name, key), info in found
             ),
             key=lambda image: image.key,
@@ -73,7 +76,7 @@ class FolderSource:
         return f"no images in {self._place}; expected files such as {self._place}/{path}{remedy}"
 
     def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
-        """(split or '', class, key) of a file; None for one that lies in no class's folder."""
+        """(split or '', class, key) of a file; None for one that is hidden or lies in no class's folder."""
         key = info.path[len(self._place.path.rstrip("/")) + 1 :]
         if not is_visible(key):
             return None

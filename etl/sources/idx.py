@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
-from etl.sources.base import PLAIN, LargeFile, NotInPlaceError, Reading, SourceImage, all_classes
+from etl.sources.base import PLAIN, LargeFile, NotInPlaceError, Reading, SourceImage, all_classes, class_name
 from etl.storage import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
@@ -25,7 +25,7 @@ class IdxSource:
     """IDX files in pairs of images and labels, plain or gzip, each pair with a split of its own (train, t10k).
 
     Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic number, sizes, then uint8 values). Images become PGM or
-    PPM files: a short header and the pixels as they are. A class's name is its label's number.
+    PPM files: a short header and the pixels as they are. A class's name is its label's number, or what that counts.
     """
 
     kind = "idx"
@@ -56,9 +56,10 @@ class IdxSource:
         numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
         if not numbers:
             raise UsageError(f"no images in {place}; its IDX files are empty")
-        self.classes = all_classes(map(str, numbers), reading, place)
+        named = {number: class_name(str(number), reading.classes) for number in numbers}
+        self.classes = all_classes(named.values(), reading, place)
         self.skipped = len(names) - 2 * len(matches)
-        ids = {number: self.classes.index(str(number)) for number in numbers}
+        ids = {number: self.classes.index(name) for number, name in named.items()}
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
 
     def large_files(self) -> list[LargeFile]:

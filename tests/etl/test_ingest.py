@@ -1,5 +1,6 @@
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import tarfile
@@ -146,6 +147,21 @@ def test_idx_files_keep_their_pixels_and_splits(tmp_path: Path, zipped: bool, ch
         member = data[row["offset"] : row["offset"] + row["size"]]
         assert member.endswith(b" 4 5 255\n" + images[place].tobytes())
         assert row["label"] == labels[place]
+
+
+def test_classes_name_the_numbers_of_folders_and_of_idx_files(make_tree: TreeMaker, tmp_path: Path) -> None:
+    listed = tmp_path / "classes.txt"
+    listed.write_text("cat\ndog\nowl\n")
+    folder = make_tree({"2": 2, "0": 1, "dog": 1})
+    write_idx(tmp_path / "idx", "train", np.zeros((4, 2, 2)), np.array([2, 2, 0, 1]), zipped=False)
+    for source in (folder, tmp_path / "idx"):
+        run(source, tmp_path / "roots" / source.name, classes=str(listed))
+        marker = json.loads((tmp_path / "roots" / source.name / "raw/dataset.json").read_bytes())
+        assert (marker["classes"], marker["counts"]["by_class"]) == (["cat", "dog", "owl"], [1, 1, 2])
+    listed.write_text("cat\ndog\n")
+    for source in (folder, tmp_path / "idx"):
+        with pytest.raises(UsageError, match="has the label '2', which is not one of the 2 --classes"):
+            run(source, tmp_path / "root", classes=str(listed))
 
 
 def test_folders_of_splits(make_tree: TreeMaker, tmp_path: Path) -> None:

@@ -333,6 +333,12 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
         ("x.csv", "key,a\nx,1,2\n", "is no CSV table"),
         ("x.csv", "key,\udcff\nx,1\n", "is no CSV table: 'utf-8' codec can't decode"),
         ("x.csv", "", "is no CSV table"),
+        (
+            "x.csv",
+            "key,a\nb/000.png,1\n",
+            "none of its 1 keys is that of an image, as 'a/000.png' is",
+        ),
+        ("x.csv", "key,a\n", "none of its 0 keys is that of an image"),
         ("x.parquet", "no", "is damaged"),
         (None, "", "no such file"),
     ],
