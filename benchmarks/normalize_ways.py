@@ -25,7 +25,7 @@ def ringslice(root: Path, _: Path) -> Pass:
     """A whole part: read the pack, hash, check, decode, sums, example, CRC, write, and the table of rows."""
     from etl.config import NormalizeConfig
     from etl.image_helper import ImageHelper
-    from etl.parts import normalize_pack
+    from etl.parts import Origin, normalize_pack
     from etl.storage import open_place
 
     helper = ImageHelper(NormalizeConfig(SIDE, SIDE, "shorter", quality=QUALITY))
@@ -36,7 +36,7 @@ def ringslice(root: Path, _: Path) -> Pass:
         with tempfile.TemporaryDirectory(dir=root) as folder:
             made = open_place(folder)
             for pack in marker["packs"]:
-                facts = normalize_pack(raw, made, pack, helper, classes=marker["classes"], attempts=made)
+                facts = normalize_pack(raw, made, Origin.of_pack(pack), helper, classes=marker["classes"], attempts=made)
                 assert facts["records"] == pack["images"], facts
 
     return run
