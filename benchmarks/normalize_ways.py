@@ -36,7 +36,9 @@ def ringslice(root: Path, _: Path) -> Pass:
         with tempfile.TemporaryDirectory(dir=root) as folder:
             made = open_place(folder)
             for pack in marker["packs"]:
-                facts = normalize_pack(raw, made, Origin.of_pack(pack), helper, classes=marker["classes"], attempts=made)
+                facts = normalize_pack(
+                    raw, made, Origin.of_pack(pack), helper, classes=marker["classes"], attempts=made
+                )
                 assert facts["records"] == pack["images"], facts
 
     return run
