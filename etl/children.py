@@ -15,7 +15,8 @@ def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> 
     """Run ``python -m module arguments`` to its end; returns its exit status and, where asked, its output.
 
     Ctrl-C reaches the child too, for it is in our process group; SIGTERM, which only we get, is handed on. Either way
-    this waits until the child has cleaned up, and ends it for good after `STOP_TIMEOUT_S`. Where we are killed, so is it.
+    this waits until the child has cleaned up, and ends it for good after `STOP_TIMEOUT_S`. Where we are killed, so is
+    the child.
     """
     words, output = [sys.executable, "-m", module, *arguments], subprocess.PIPE if capture else None
     tied = functools.partial(end_with_parent, signal.SIGKILL)
