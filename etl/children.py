@@ -1,9 +1,12 @@
 """How this package starts the others: as child processes, stopped with us, whose exit status is ours."""
 
+import functools
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+
+from etl.orphans import end_with_parent
 
 STOP_TIMEOUT_S = 20.0
 
@@ -12,10 +15,12 @@ def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> 
     """Run ``python -m module arguments`` to its end; returns its exit status and, where asked, its output.
 
     Ctrl-C reaches the child too, for it is in our process group; SIGTERM, which only we get, is handed on. Either way
-    this waits until the child has cleaned up, and ends it for good after `STOP_TIMEOUT_S`.
+    this waits until the child has cleaned up, and ends it for good after `STOP_TIMEOUT_S`. Where we are killed, so is
+    the child.
     """
-    output = subprocess.PIPE if capture else None
-    with subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=output, text=True) as child:
+    words, output = [sys.executable, "-m", module, *arguments], subprocess.PIPE if capture else None
+    tied = functools.partial(end_with_parent, signal.SIGKILL)
+    with subprocess.Popen(words, stdout=output, text=True, preexec_fn=tied) as child:
         try:
             text, _ = child.communicate()
         except KeyboardInterrupt:

@@ -22,7 +22,7 @@ FLOATS = {"float16": "f2", "float32": "f4"}
 FORMATS = (JPEG, PNG, RAW, *FLOATS)
 COLORS = ("rgb", "gray")
 SUBSAMPLINGS = (420, 444)
-LARGEST_FLOAT16 = 65_504
+LARGEST_FLOATS = {"float16": 65_504.0, "float32": (2 - 2**-23) * 2.0**127}  # IEEE 754, binary16 and binary32
 WHITE = (255, 255, 255)
 
 Fractions = dict[str, Fraction]
@@ -176,9 +176,9 @@ class NormalizeConfig:
             self._check_floats()
 
     def _check_floats(self) -> None:
-        largest = LARGEST_FLOAT16 if self.format == "float16" else math.inf
+        largest = LARGEST_FLOATS[self.format]
         for subtract, divide_by in zip(*self.scaling, strict=True):
-            if divide_by == 0 or not max(abs(subtract), abs(255 - subtract)) / abs(divide_by) < largest:
+            if divide_by == 0 or not max(abs(subtract), abs(255 - subtract)) / abs(divide_by) <= largest:
                 raise UsageError(
                     f"--subtract {subtract:g} --divide-by {divide_by:g} give no {self.format} of some pixels;"
                     " give other numbers"

@@ -75,13 +75,23 @@ def difference(marker: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
         if theirs == ours:
             continue
         if key == "config" and isinstance(theirs, dict):
+            there, asked = _flat(theirs), _flat(ours)
             return ", ".join(
-                f"{name} {theirs.get(name)} there, {ours.get(name)} asked"
-                for name in ours
-                if theirs.get(name) != ours.get(name)
+                f"{name} {there.get(name)} there, {asked.get(name)} asked"
+                for name in asked | there
+                if there.get(name) != asked.get(name)
             )
         return "made from other input" if key == "input" else f"{key} {theirs!r} there, {ours!r} asked"
     return ""
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without those within it: of a member ``b`` of ``a`` the name is "a b"."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = value.items() if isinstance(value, Mapping) else ()
+        flat |= {f"{name} {each}": what for each, what in inner} or {name: value}
+    return flat
 
 
 def fingerprint_of(data: bytes) -> str:

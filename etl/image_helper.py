@@ -10,12 +10,15 @@ Bytes travel over pipes, each message with its length before it; nothing is unpi
 first image that needs it, and again after it was ended.
 
 Processor time is what counts as slow, so that a busy machine rejects no image; one that takes `PATIENCE` times as long
-by the clock hangs. Memory is what the helper may allocate (RLIMIT_DATA, of Linux) beyond what it has when it is ready.
+by the clock, with the way there and back, hangs. Memory is what the helper may allocate (RLIMIT_DATA, of Linux) beyond
+what it has when it is ready. The helper does not outlive its owner, however that ends.
 """
 
 import errno
 import fcntl
+import io
 import json
+import math
 import os
 import resource
 import select
@@ -23,6 +26,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +35,7 @@ from typing import IO, Self
 from etl.config import NormalizeConfig
 from etl.errors import EnvironmentFailure
 from etl.normalized import Normalized
+from etl.orphans import end_with_parent
 from etl.rejects import Reason, Reject
 
 START_TIMEOUT_S = 120.0
@@ -54,7 +59,7 @@ class ImageHelper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self._stop(kill=True)  # what it may still do is for nobody
 
     def normalize(self, data: bytes) -> Normalized | Reject:
         """What `normalize_image` returns, or a reject for what it did to the helper.
@@ -78,14 +83,15 @@ class ImageHelper:
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
+        patience_s = PATIENCE * self.config.limits.seconds
+        until = time.monotonic() + patience_s
         try:
-            _send(process.stdin, data)
-            patience_s = PATIENCE * self.config.limits.seconds
-            if not _wait(process.stdout, patience_s):
-                self._stop(kill=True)
-                return Reject(Reason.TOO_SLOW, f"nothing came in {patience_s:g} s")
-            told = _receive(process.stdout)
-            encoded = _receive(process.stdout)
+            _send(process.stdin, data, until=until)
+            told = _receive(process.stdout, until)
+            encoded = _receive(process.stdout, until)
+        except TimeoutError:
+            self._stop(kill=True)
+            return Reject(Reason.TOO_SLOW, f"no answer in {patience_s:g} s")
         except (BrokenPipeError, EOFError):
             return self._explain(self._stop())
         facts = json.loads(told)
@@ -105,17 +111,19 @@ class ImageHelper:
 
     def _start(self) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-m", "etl.image_helper", json.dumps(self.config.to_json())]
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ENVIRONMENT)
-        self._process = process
+        process = self._process = subprocess.Popen(
+            words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ENVIRONMENT
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError, AttributeError):  # not allowed, or not Linux: it is slower then
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(process.stdin.fileno(), False)  # one that hangs does not empty its pipe
         try:
-            if _wait(process.stdout, START_TIMEOUT_S):
-                _receive(process.stdout)
-                return process
+            _receive(process.stdout, time.monotonic() + START_TIMEOUT_S)
+            return process
+        except TimeoutError:
             status = self._stop(kill=True)
         except EOFError:
             status = self._stop()
@@ -130,32 +138,43 @@ class ImageHelper:
             process.kill()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
+            pipe.close()
         return process.wait()
 
 
-def _wait(pipe: IO[bytes], seconds: float) -> bool:
-    """Whether there is something to read, or the end, within so many ``seconds``."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
-
-
-def _send(pipe: IO[bytes], *messages: bytes) -> None:
+def _send(pipe: IO[bytes], *messages: bytes, until: float = math.inf) -> None:
+    """Write messages to an unbuffered pipe. Raises TimeoutError where they are not taken ``until`` then."""
     for message in messages:
-        pipe.write(_LENGTH.pack(len(message)))
-        pipe.write(message)
-    pipe.flush()
+        for part in (_LENGTH.pack(len(message)), message):
+            left = memoryview(part)
+            while left:
+                _wait(pipe, select.POLLOUT, until)
+                left = left[pipe.write(left) :]
 
 
-def _receive(pipe: IO[bytes]) -> bytes:
-    """The next message. Raises EOFError where the other side has gone."""
-    header = pipe.read(_LENGTH.size)
-    message = pipe.read(_LENGTH.unpack(header)[0]) if len(header) == _LENGTH.size else b""
-    if len(header) < _LENGTH.size or len(message) < _LENGTH.unpack(header)[0]:
-        raise EOFError
-    return message
+def _receive(pipe: IO[bytes], until: float = math.inf) -> bytes:
+    """The next message. Raises EOFError where the other side has gone, TimeoutError where none came ``until`` then."""
+    return _read(pipe, _LENGTH.unpack(_read(pipe, _LENGTH.size, until))[0], until)
+
+
+def _read(pipe: IO[bytes], size: int, until: float) -> bytes:
+    taken = io.BytesIO()  # gives its bytes without a copy: memory is limited
+    while taken.tell() < size:
+        _wait(pipe, select.POLLIN, until)
+        part = pipe.read(min(size - taken.tell(), PIPE_BYTES))
+        if not part:
+            raise EOFError
+        taken.write(part)
+    return taken.getvalue()
+
+
+def _wait(pipe: IO[bytes], event: int, until: float) -> None:
+    """Wait until the pipe takes or gives something, or has no other end; ``until`` is by `time.monotonic`."""
+    poll = select.poll()
+    poll.register(pipe, event)
+    left_s = until - time.monotonic()
+    if not poll.poll(None if left_s == math.inf else max(0.0, 1000 * left_s)):
+        raise TimeoutError
 
 
 def serve(config: NormalizeConfig, requests: IO[bytes], answers: IO[bytes]) -> None:
@@ -197,13 +216,14 @@ def main() -> None:
     """Serve the process that has our pipes; signals for the whole group are for it to deal with."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
+    end_with_parent(signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
     sys.stderr = os.fdopen(os.dup(2), "w")
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(silence, stream)  # what libtiff and others say is in the reject; a traceback of ours is still seen
     try:
-        serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb"), answers)
+        serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb", buffering=0), answers)
     except MemoryError:  # to take an image in, or to send one back
         os._exit(errno.ENOMEM)
 

@@ -1,6 +1,6 @@
 """What an image may take at most. More makes it a reject, before a pixel is decoded where the header tells it."""
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -9,6 +9,8 @@ from etl.errors import UsageError
 from etl.rejects import Reason, Reject
 
 LEAST_MEMORY_BYTES = 64 << 20
+# least and most of those with bounds of their own: what timers and limits of processes can take
+_BOUNDS = {"seconds": (0.001, 86_400.0), "memory_bytes": (LEAST_MEMORY_BYTES, 1 << 50)}
 FLAGS = {
     "pixels": "--max-pixels",
     "size_bytes": "--max-bytes",
@@ -38,11 +40,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, flag in FLAGS.items():
-            value, least = getattr(self, name), LEAST_MEMORY_BYTES if name == "memory_bytes" else 1
-            if name != "seconds" and not least <= value < math.inf:
-                raise UsageError(f"{flag} {value:g} is out of range; give at least {least}")
-        if not 0 < self.seconds < math.inf:
-            raise UsageError(f"--max-seconds {self.seconds:g} is out of range; give a number of seconds above 0")
+            value, (least, most) = getattr(self, name), _BOUNDS.get(name, (1, sys.maxsize))
+            if not least <= value <= most:
+                raise UsageError(f"{flag} {value} is out of range; give {least} to {most}")
 
     def refuse_less_than(self, known: Self) -> None:
         """Raise UsageError where an image that ``known`` allows may be too much for these."""

@@ -59,8 +59,8 @@ class Retry:
         return [RejectsAgain(raw, normalized, part) for part in parts_to_try(self.parent.marker)]
 
     def begin(self) -> Work | None:
-        """Begin the renewal; None where there is no reject."""
-        if not self._parts:
+        """Begin the renewal, which may be of the limits alone; None where there is no reject, and no other limit."""
+        if not self._parts and self.parent.marker["config"] == self.config.to_json():
             tell(self.stage.name, f"{self.stage.folder} has no rejects to try again")
             return None
         changes = frozenset({"config"})

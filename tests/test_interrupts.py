@@ -196,6 +196,13 @@ def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Pa
     assert not list(tmp_path.glob("root/normalized/parts/*"))
 
 
+def test_tasks_end_with_a_command_that_is_killed(digits: Path, tmp_path: Path) -> None:
+    slow = start_slow_task(digits, tmp_path / "root")
+    slow.wait_until(lambda: bool(slow.tasks()))
+    slow.stop(Stop(signal.SIGKILL, everyone=False), within_s=5)
+    assert not list(tmp_path.glob("root/normalized/parts/*"))
+
+
 def test_a_task_that_dies_alone_is_told(digits: Path, tmp_path: Path) -> None:
     slow = start_slow_task(digits, tmp_path / "root")
     slow.wait_until(lambda: bool(slow.tasks()))

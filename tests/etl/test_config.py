@@ -112,6 +112,8 @@ def test_sizes_differ_where_nothing_makes_them_equal() -> None:
         ({"subsampling": 422}, "--subsampling 422: give one of 420, 444"),
         ({"format": "raw", "pass_through": True}, "--pass-through with --format raw"),
         ({"format": "float32", "divide_by": (0.0,)}, "give other numbers"),
+        ({"format": "float32", "divide_by": (7e-37,)}, "--divide-by 7e-37 give no float32 of some pixels"),
+        ({"format": "float16", "divide_by": (0.0038,)}, "--divide-by 0.0038 give no float16 of some pixels"),
     ],
 )
 def test_wrong_configurations_are_refused(change: dict[str, Any], line: str) -> None:

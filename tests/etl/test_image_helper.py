@@ -1,6 +1,8 @@
 import io
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from PIL import Image
 
 from etl.config import NormalizeConfig
 from etl.errors import EnvironmentFailure
-from etl.image_helper import ImageHelper
+from etl.image_helper import PIPE_BYTES, ImageHelper
 from etl.images import Normalized, normalize_image
 from etl.limits import LEAST_MEMORY_BYTES, Limits
 from etl.rejects import Reason, Reject
@@ -153,16 +155,18 @@ def test_an_image_that_takes_too_much_processor_time_is_a_reject() -> None:
         assert result == Reject(Reason.TOO_SLOW, "more than 0.01 s of processor time")
 
 
-def test_a_helper_that_hangs_is_ended() -> None:
+@pytest.mark.parametrize("side", [40, 1200])
+def test_a_helper_that_hangs_is_ended(side: int) -> None:
+    """With an image that its pipe holds, and with one that it does not."""
+    image = picture("TIFF", side)
+    assert (len(image) > PIPE_BYTES) == (side == 1200)
     with ImageHelper(NormalizeConfig(16, 16, limits=Limits(seconds=0.2))) as helper:
         helper.normalize(SUSPICIOUS)
         helper_pid = process_of(helper)
         assert helper_pid is not None
         os.kill(helper_pid, signal.SIGSTOP)
         began = time.monotonic()
-        result = helper.normalize(SUSPICIOUS)
-        assert isinstance(result, Reject)
-        assert result.reason == Reason.TOO_SLOW
+        assert helper.normalize(image) == Reject(Reason.TOO_SLOW, "no answer in 1.2 s")
         assert time.monotonic() - began < 10
         assert not Path(f"/proc/{helper_pid}").exists()
 
@@ -225,5 +229,40 @@ def test_ctrl_c_is_not_for_the_helper(helper: ImageHelper) -> None:
 def test_the_helper_ends_with_its_owner(helper: ImageHelper) -> None:
     helper.normalize(SUSPICIOUS)
     helper_pid = process_of(helper)
+    assert helper_pid is not None
+    os.kill(helper_pid, signal.SIGSTOP)  # in the middle of an image that takes for ever, say
     helper.__exit__()
     assert not Path(f"/proc/{helper_pid}").exists()
+
+
+def test_the_helper_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(SUSPICIOUS)
+    owner = """
+import sys, time
+from pathlib import Path
+from etl.config import NormalizeConfig
+from etl.image_helper import ImageHelper
+
+helper = ImageHelper(NormalizeConfig(16, 16))
+helper.normalize(Path(sys.argv[1]).read_bytes())
+print(helper._process.pid, flush=True)
+time.sleep(60)
+"""
+    words = [sys.executable, "-c", owner, str(tmp_path / "image")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        helper_pid = int(process.stdout.readline())
+        os.kill(helper_pid, signal.SIGSTOP)  # it sees no end of its pipe
+        process.kill()
+    patience = time.monotonic() + 10
+    while is_alive(helper_pid):
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs: one that nobody waits for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

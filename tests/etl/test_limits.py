@@ -46,7 +46,11 @@ def test_json_and_back() -> None:
         ("aspect", float("inf"), "--max-aspect"),
         ("least_side", 0, "--min-side"),
         ("seconds", 0.0, "--max-seconds"),
+        ("seconds", 1e-7, "--max-seconds"),
+        ("seconds", 1e7, "--max-seconds"),
         ("memory_bytes", 1000, "--max-memory"),
+        ("memory_bytes", 10**18, "--max-memory"),
+        ("pixels", 10**20, "--max-pixels"),
     ],
 )
 def test_limits_out_of_range_are_refused_by_name(name: str, value: float, flag: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from etl import claims
 from etl.claims import Owner
 from etl.errors import EnvironmentFailure, UsageError
-from etl.generations import Renewal
+from etl.generations import Renewal, difference
 from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage, State
 from etl.storage import Place, open_place
@@ -210,6 +210,14 @@ def renew(stage: Stage, identity: dict[str, Any], wanted: bool = False) -> State
 
 def files_of(stage: Stage) -> list[str]:
     return [info.path[len(stage.folder.path) + 1 :] for info in stage.folder.children(True) if info.is_file]
+
+
+def test_what_is_another_is_told_by_its_own_name() -> None:
+    limits = {"pixels": 5, "frames": 3}
+    there, asked = ({"config": {"size": 1, "limits": limits | more}} for more in ({}, {"pixels": 6}))
+    assert difference(there, asked) == "limits pixels 5 there, 6 asked"
+    assert difference({"config": {"slices": {"train": 8, "test": 2}}}, {"config": {"slices": {"train": 8}}})
+    assert not difference(there, there)
 
 
 def test_a_renewal_keeps_what_was_there(root: Place) -> None:

@@ -210,15 +210,21 @@ def test_what_is_not_finished_has_no_rejects_to_try(root: Path, source: Path, tm
     refused(Normalize, 2, "first run it without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
 
 
-def test_without_rejects_nothing_is_written(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_rejects_nothing_is_written_but_other_limits(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     good = tmp_path / "source"
     shutil.copytree(source / "b", good / "b", ignore=shutil.ignore_patterns("0-99.png"))
     ingest_here(good, tmp_path / "root")
-    normalize_here(tmp_path / "root", *WORDS)
+    normalize_here(tmp_path / "root", *WORDS, *STRICT)
     before = contents(tmp_path / "root")
-    normalize_here(tmp_path / "root", *WORDS, RETRY)
+    normalize_here(tmp_path / "root", *WORDS, *STRICT, RETRY)
     assert "has no rejects to try again" in capfd.readouterr().err
     assert contents(tmp_path / "root") == before
+    normalize_here(tmp_path / "root", *WORDS, *LOOSE, RETRY)
+    normalize_here(tmp_path / "root", *WORDS, *LOOSE)
+    parts = contents(tmp_path / "root/normalized/parts")
+    assert {f"normalized/parts/{name}": data for name, data in parts.items()}.items() <= before.items()
 
 
 def test_runners_make_the_same_bytes(root: Path, strict: Path, tmp_path: Path) -> None:

@@ -45,8 +45,9 @@ def require_same_on_all_ranks(out: Path, name: str, ranks: int) -> Weights:
 
 
 def require_close(one: Weights, other: Weights) -> None:
+    """To the rounding of float32, which near a ReLU's kink decides on a whole gradient; the twin differs by 0.4."""
     for first, second in zip(one, other, strict=True):
-        np.testing.assert_allclose(first, second, rtol=1e-4, atol=2e-6)
+        np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

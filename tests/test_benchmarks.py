@@ -1,0 +1,22 @@
+"""The ways that the benchmarks compare still work; their speed is nobody's concern here."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import REPOSITORY, run, succeeded
+from tests.inline import ingest_here
+
+
+@pytest.mark.parametrize("way", ["ringslice", "floor", "floor_area", "opencv", "pillow"])
+def test_a_way_to_normalise_tells_the_time_of_each_pass(way: str, tmp_path: Path) -> None:
+    source, root = tmp_path / "source", tmp_path / "root"
+    (source / "a").mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(source / "a" / "0.jpg")
+    ingest_here(source, root)
+    script = REPOSITORY / "benchmarks" / "normalize_ways.py"
+    told = succeeded(run("bash", "-c", 'printf "\\n\\n" | python "$@"', "bash", script, way, root, source))
+    assert [float(line) > 0 for line in told.stdout.splitlines()] == [True, True]
