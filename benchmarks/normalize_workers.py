@@ -4,7 +4,8 @@
     python benchmarks/normalize_workers.py
 
 - speed: `normalize -r local`, whose tasks share all cores, against as many independent runs, each of its own dataset
-  and pinned to a core, side by side; images per second of wall time, start and end of everything included.
+  and pinned to a core, side by side; images per second of wall time, start and end of everything included. Packs are
+  small and many, so that no core has one more than another for long.
 - memory: the proportional set sizes (proc(5), smaps_rollup) of `normalize -r local` with all its descendants, sampled
   ten times a second, for the images once and ten times. Ingest's, too.
 """
@@ -24,6 +25,7 @@ from photographs import make_photographs
 
 LEAST_SPEED = 0.95
 SAMPLE_INTERVAL_S = 0.1
+PACK_SIZE = "16MB"
 SETTINGS = ("--size", "256", "--fit", "shorter", "--overwrite")
 
 
@@ -125,7 +127,8 @@ def measure_speed(folder: Path, photographs: Sequence[Path], times: int, repeats
     for root in (*roots, folder / "shared"):
         of = times * (len(cores) if root.name == "shared" else 1)
         source = _source(folder / f"source-{of}", photographs, of)
-        subprocess.run(_ringslice("ingest", source, root), check=True, stdout=subprocess.DEVNULL)
+        words = _ringslice("ingest", source, root, "--pack-size", PACK_SIZE)
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     ratios = []
     for _ in range(repeats):
         seconds, _ = _run(_ringslice("normalize", folder / "shared", "-r", "local", *SETTINGS))

@@ -72,6 +72,11 @@ class Filesystem(ABC):
         """The path with symbolic links followed, where the filesystem has them."""
         return path
 
+    def links_to_nothing(self, folder: str) -> list[str]:
+        """The names of symbolic links in a folder that lead to nothing, which no listing has; where there are links."""
+        del folder
+        return []
+
     def explaining(self, path: str) -> AbstractContextManager[None]:
         """Within this context, what goes wrong at ``path`` is told in words of ours."""
         del path
@@ -124,6 +129,10 @@ class LocalFilesystem(Filesystem):
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
+
+    def links_to_nothing(self, folder: str) -> list[str]:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path))
 
 
 _LOCAL = LocalFilesystem()

@@ -129,6 +129,8 @@ def walk(place: Place, above: tuple[str, ...]) -> Iterator[fs.FileInfo]:
     """Everything below a folder that is no folder itself; links to folders are followed, but not in circles."""
     if place.real_path in above:
         raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
+    if lost := place.filesystem.links_to_nothing(place.path):
+        raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
     for info in place.children():
         if info.type == fs.FileType.Directory:
             yield from walk(place / info.base_name, (*above, place.real_path))

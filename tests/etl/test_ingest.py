@@ -298,15 +298,21 @@ def test_a_name_of_more_than_a_line_is_no_key(make_tree: TreeMaker, tmp_path: Pa
     assert str(raised.value).isprintable()
 
 
+def test_a_link_to_nothing_is_no_silent_loss(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 2})
+    (source / "a" / "lost.jpg").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"a/lost\.jpg is a link to nothing"):
+        run(source, tmp_path / "root")
+
+
 def test_links_are_followed_but_not_in_circles(make_tree: TreeMaker, tmp_path: Path) -> None:
     source = make_tree({"a": 2})
     (tmp_path / "elsewhere").mkdir()
     shutil.copy(source / "a/000.png", tmp_path / "elsewhere/x.png")
     (source / "b").symlink_to(tmp_path / "elsewhere")
     (source / "a" / "link.png").symlink_to(source / "a/000.png")
-    (source / "a" / "dangling.png").symlink_to(tmp_path / "nowhere")
     told = run(source, tmp_path / "root")
-    assert told["images"] == 4  # a dangling link leads to none
+    assert told["images"] == 4
     (source / "a" / "loop").symlink_to(source)
     with pytest.raises(UsageError, match="a/loop is a link back to a folder"):
         run(source, tmp_path / "other")
