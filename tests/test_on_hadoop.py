@@ -145,7 +145,8 @@ def test_what_is_wrong_with_yarn_is_one_line(hadoop_undisturbed: Cluster, hdfs: 
     nowhere = variables | {"HADOOP_CONF_DIR": ""} | {"HADOOP_HOME": "/nonexistent"}
     failed(run(*start, variables=nowhere), 3, "no ResourceManager is known")
     assert digests(root) == before
-    told = run(*start, "--task-memory", "128MB", timeout_s=JOB_TIMEOUT_S, variables=variables)
+    small = ("--task-memory", "64MB", "--max-memory", "64MiB")
+    told = run(*start, *small, timeout_s=JOB_TIMEOUT_S, variables=variables)
     failed(told, 3, "give more with --task-memory")
     assert "Exception" not in told.stderr
     assert not [path for path in digests(root) if "attempt" in path or "tasks-" in path]

@@ -257,6 +257,6 @@ def test_wrong_numbers_are_refused_before_anything_is_decoded(make_tree: TreeMak
     for line, *words in (
         ("--pass-through with --format raw", "--pass-through", "--format", "raw"),
         ("--divide-by has 2 numbers", "--divide-by", "1,2", "--format", "float32"),
-        ("--max-memory 1e+06 is out of range", "--max-memory", "1MB"),
+        ("--max-memory 1000000 is out of range", "--max-memory", "1MB"),
     ):
         refused(Normalize, 2, line, root, *words)
