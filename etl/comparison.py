@@ -6,6 +6,7 @@ change is another than when it was packed or last compared.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ class _Comparer:
     def __init__(self, source: Source, root: Place, marker: Row, versions: Versions) -> None:
         self._source, self._raw, self._marker, self._versions = source, root / "raw", marker, versions
         self._removed = Removed.read(root, marker)
+        self._hashes: dict[str, str] = {}
         self._keys = pa.array([image.key for image in source.images], pa.string())
         self.result = Comparison.with_nothing(0)
 
@@ -121,16 +123,25 @@ class _Comparer:
     def _is_known(self, pack: str, number: int) -> bool:
         return bool(self._versions.same[number]) and pack in self._versions.packs
 
+    @cached_property
+    def _files(self) -> list[str]:
+        return [file.place.uri for file in self._source.large_files()]
+
+    def _sha256_of(self, file: str) -> str:
+        """Of a source's own file, read once: several packs may share it."""
+        if file not in self._hashes:
+            self._hashes[file] = open_place(file).sha256()
+        return self._hashes[file]
+
     def _lies_there(self, file: str, held: Integers) -> bool:
         """Whether the images that a pack in place holds are in that file still."""
         files = {self._source.images[number].position[0] for number in held.tolist() if number != NO_IMAGE}
-        return {self._source.large_files()[number].place.uri for number in files} <= {file}
+        return {self._files[number] for number in files} <= {file}
 
     def _judge_file(self, pack: Row, held: Integers) -> None:
         """A file that is a pack must be the same as a whole, for places in it count."""
         self._tell_of_reading(pack["images"])
-        file = open_place(pack["file"])
-        if not (self._lies_there(pack["file"], held) and file.sha256() == pack["sha256"]):
+        if not (self._lies_there(pack["file"], held) and self._sha256_of(pack["file"]) == pack["sha256"]):
             self.result.changed += int((held != NO_IMAGE).sum())
             held[:] = NO_IMAGE
 

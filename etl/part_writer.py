@@ -156,11 +156,11 @@ def normalize_pack(
     if rows_file.exists():
         return tables.read_facts(rows_file)
     listed, file = list_place(raw, origin.pack), pack_place(raw, origin.pack, origin.file)
-    images = tables.read_table(listed).to_pylist()
-    column = tables.read_facts(listed).get("column")
+    table, facts = tables.read_with_facts(listed)
+    images = table.to_pylist()
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with writing_part(normalized, attempts, origin, helper.config, classes) as part:
-        for done, (image, data) in enumerate(read_images(file, images, remedy, column), start=1):
+        for done, (image, data) in enumerate(read_images(file, images, remedy, facts.get("column")), start=1):
             part.add(image, data, helper.normalize(data))
             report(done)
     return part.facts

@@ -284,8 +284,18 @@ def take_rows(place: Place, positions: Sequence[int], columns: list[str]) -> pa.
 def read_facts(place: Place) -> dict[str, Any]:
     """What `write_table` was given as facts. Raises DataError where there is nothing of that kind."""
     with _reading(place) as source:
-        metadata = pq.read_schema(source).metadata or {}
-        return cast(dict[str, Any], json.loads(metadata[_FACTS]))
+        return _facts_in(pq.read_schema(source))
+
+
+def read_with_facts(place: Place) -> tuple[pa.Table, dict[str, Any]]:
+    """What `write_table` was given. Raises DataError where there is nothing of that kind."""
+    with _reading(place) as source:
+        table = pq.read_table(source)
+        return table, _facts_in(table.schema)
+
+
+def _facts_in(schema: pa.Schema) -> dict[str, Any]:
+    return cast(dict[str, Any], json.loads((schema.metadata or {})[_FACTS]))
 
 
 @contextmanager

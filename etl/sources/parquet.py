@@ -1,10 +1,9 @@
 """Parquet files that hold the bytes of images, as Hugging Face `datasets` writes them."""
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import ClassVar, cast
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_class
 from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
 from etl.sources.file_names import PARQUET_NAMES
 from etl.sources.parquet_columns import layout_of
-from etl.sources.parquet_files import open_parquet, read_batches
+from etl.sources.parquet_files import open_parquet, read_batches, read_cells
 from etl.storage import Place
 from etl.threads import in_threads
 
@@ -108,26 +107,15 @@ class _File:
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         """The bytes of these images of this file; it is read from the front again where a row comes before another."""
-        wanted = deque(images)
-        while wanted:
-            yield from self._read_forward(wanted)
-
-    def _read_forward(self, wanted: deque[SourceImage]) -> Iterator[bytes]:
-        """Take from the front of ``wanted`` what comes in the order of the file; one image at least."""
-        if self.place.info().mtime_ns != self.version:
-            raise self._changed()
-        start = len(wanted)
-        with open_parquet(self.place) as parquet:
-            for first, batch in read_batches(parquet, [self.layout.image_leaf], _holds_next(wanted)):
-                images = self.layout.image_bytes(batch)
-                while wanted and first <= wanted[0].position[1] < first + len(images):
-                    image = wanted.popleft()
-                    data = images[image.position[1] - first].as_py()
-                    if data is None or len(data) != image.size_bytes:
-                        raise self._changed()
-                    yield data
-        if len(wanted) == start:
-            raise self._changed()
+        for run in _forward(images):
+            if self.place.info().mtime_ns != self.version:
+                raise self._changed()
+            cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in run])
+            for image in run:
+                data = next(cells, None)
+                if data is None or len(data) != image.size_bytes:
+                    raise self._changed()
+                yield data
 
     def _told(self, first: int, batch: pa.RecordBatch) -> Iterator[_Row]:
         """What a batch tells of its images; ``first`` is the number of its first row."""
@@ -169,9 +157,10 @@ class _File:
         return DataError(f"{self.place} changed while it was read; run again when nobody writes there")
 
 
-def _holds_next(wanted: deque[SourceImage]) -> Callable[[int, int], bool]:
-    """Whether the next image that is wanted is one of a range of rows."""
-    return lambda first, end: bool(wanted) and first <= wanted[0].position[1] < end
+def _forward(images: Sequence[SourceImage]) -> Iterator[Sequence[SourceImage]]:
+    """``images`` in runs whose rows never go back."""
+    ends = [number for number, (one, other) in enumerate(pairwise(images), 1) if other.position < one.position]
+    return (images[start:end] for start, end in pairwise([0, *ends, len(images)]))
 
 
 def _texts(values: pa.Array) -> list[str | None]:

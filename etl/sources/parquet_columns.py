@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl.errors import UsageError
 from etl.sources.base import Reading
 from etl.sources.class_labels import class_names
 from etl.sources.fields import label_column, one_line, split_column
+from etl.sources.parquet_files import bytes_in
 from etl.storage import Place
 
 _BYTES = "bytes"
@@ -37,8 +37,7 @@ class Layout:
 
     def image_bytes(self, batch: pa.RecordBatch) -> pa.Array:
         """The bytes of the images of a batch, null where there are none."""
-        images = batch.column(self.image)
-        return images if self.image_leaf == self.image else pc.struct_field(images, _BYTES)
+        return bytes_in(batch.column(self.image))
 
 
 def layout_of(schema: pa.Schema, reading: Reading, file: Place) -> Layout:

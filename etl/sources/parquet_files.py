@@ -67,6 +67,11 @@ def read_batches(
         raise ValueError(f"it says that it has {parquet.metadata.num_rows} rows, its row groups {first}")
 
 
+def bytes_in(column: pa.Array) -> pa.Array:
+    """A column of bytes, or the one field of a column of structs of which no other was read."""
+    return pc.struct_field(column, 0) if pa.types.is_struct(column.type) else column
+
+
 def read_cells(file: Place, leaf: str, rows: Sequence[int]) -> Iterator[bytes | None]:
     """The cells of these ascending ``rows`` of a column of bytes, whose path is ``leaf``; None where one is null."""
     position = 0
@@ -76,8 +81,7 @@ def read_cells(file: Place, leaf: str, rows: Sequence[int]) -> Iterator[bytes | 
 
     with open_parquet(file) as parquet:
         for first, batch in read_batches(parquet, [leaf], holds_next):
-            column = batch.column(0)
-            cells = pc.struct_field(column, 0) if pa.types.is_struct(column.type) else column
+            cells = bytes_in(batch.column(0))
             while holds_next(first, first + len(cells)):
                 position += 1  # before the cell is handed out, so that this one is not asked for again
                 yield cells[rows[position - 1] - first].as_py()
