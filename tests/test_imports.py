@@ -36,6 +36,7 @@ WITHOUT_TENSORFLOW = {
     "main.py",
     "order.py",
     "patience.py",
+    "pulse.py",
     "read_bench.py",
     "reader.py",
     "reading.py",

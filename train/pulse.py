@@ -1,0 +1,143 @@
+"""Where this process is in the training, for whoever asks: its heartbeats, its messages, its log.
+
+There is one `PULSE` in a process. The loop, the strategy and the reader's threads tell it where they are, which costs
+them about a microsecond; `train.watch` sends what it says to the other ranks.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+READING = "reading"
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Where a rank was at one moment.
+
+    ``count`` counts the phases that every rank of the ``generation`` of the ring goes through in the same order, so of
+    two ranks the one with the smaller count is behind; ``alone`` says that ``phase`` is one of this rank's own.
+    ``idle_s`` are the seconds since anything got on, by the rank's own clock; ``number`` grows by each beat.
+    """
+
+    rank: int
+    size: int
+    generation: int
+    host: str
+    pid: int
+    count: int
+    epoch: int | None
+    step: int | None
+    phase: str
+    alone: bool
+    slice: str | None
+    offset: int | None
+    idle_s: float
+    number: int
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The beat that `as_json` gave. Raises TypeError for what is none."""
+        return cls(**value)
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers and texts by field name."""
+        return asdict(self)
+
+    @property
+    def speaker(self) -> str:
+        """Who it is: "rank 2 on host1"."""
+        return f"rank {self.rank} on {self.host}"
+
+    @property
+    def where(self) -> str:
+        """Where it is: "epoch 2, step 13, reading train-00003-of-00008 at offset 1,234,567"."""
+        when = [f"{name} {value}" for name, value in (("epoch", self.epoch), ("step", self.step)) if value is not None]
+        place = "" if self.slice is None else f"{self.slice} at offset {self.offset:,}"
+        if place and self.phase == READING:
+            return ", ".join([*when, f"{READING} {place}"])
+        return ", ".join([*when, self.phase]) + (f" (its reader at {place})" if place else "")
+
+
+class Pulse:
+    """What a process tells of itself; for any number of threads at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rank = int(os.environ.get("HOROVOD_RANK", "0"))
+        self._size = int(os.environ.get("HOROVOD_SIZE", "1"))
+        self._generation = self._count = self._number = 0
+        self._epoch: int | None = None
+        self._step: int | None = None
+        self._phase, self._alone = "starting", False
+        self._slice: tuple[str, int] | None = None
+        self._last = time.monotonic()
+
+    def joins(self, rank: int, size: int, generation: int = 0) -> None:
+        """The ring is there, for the first time or again: from now on this is ``rank`` of ``size``; counts from 0."""
+        with self._lock:
+            self._rank, self._size, self._generation, self._count = rank, size, generation, 0
+            self._phase, self._alone = "joined", False
+            self._last = time.monotonic()
+
+    def enters(self, phase: str, epoch: int | None = None, step: int | None = None) -> None:
+        """Begin a phase that every rank goes through in the same order.
+
+        Without ``epoch`` and ``step`` it is in the last ones told; a new epoch told without a step is at none.
+        """
+        with self._lock:
+            self._count += 1
+            self._phase, self._alone = phase, False
+            if epoch is not None and epoch != self._epoch:
+                self._epoch, self._step = epoch, None
+            self._step = self._step if step is None else step
+            self._last = time.monotonic()
+
+    def does(self, what: str) -> None:
+        """Begin something of this rank's own, which the others do not do."""
+        with self._lock:
+            self._phase, self._alone = what, True
+            self._last = time.monotonic()
+
+    def ticks(self) -> None:
+        """Something got on within the phase: bytes came."""
+        self._last = time.monotonic()  # one reference is put in the place of another: it needs no lock
+
+    def reads(self, slice_name: str, offset: int) -> None:
+        """The reader is at ``offset`` of this slice, in bytes; it got there this moment."""
+        self._slice = slice_name, offset
+        self._last = time.monotonic()
+
+    def beat(self) -> Beat:
+        """Where this process is now."""
+        with self._lock:
+            self._number += 1
+            slice_name, offset = self._slice or (None, None)
+            return Beat(
+                rank=self._rank,
+                size=self._size,
+                generation=self._generation,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                count=self._count,
+                epoch=self._epoch,
+                step=self._step,
+                phase=self._phase,
+                alone=self._alone,
+                slice=slice_name,
+                offset=offset,
+                idle_s=round(max(0.0, time.monotonic() - self._last), 3),
+                number=self._number,
+            )
+
+    @property
+    def where(self) -> str:
+        """Where this process is, in words; see `Beat.where`."""
+        return self.beat().where
+
+
+PULSE = Pulse()
