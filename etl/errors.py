@@ -85,10 +85,10 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
-def report(error: BaseException, speaker: str = "") -> int:
+def report(error: BaseException, speaker: str = "", note: str = "") -> int:
     """Print the line for ``error`` (a traceback where it is a defect of ours) to standard error; returns the status.
 
-    ``speaker`` (a rank, say) goes before the line.
+    ``speaker`` (a rank, say) goes before the line, ``note`` behind it.
     """
     explained = explain(error)
     if explained is None:
@@ -98,7 +98,7 @@ def report(error: BaseException, speaker: str = "") -> int:
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
     if not getattr(error, "told", False):
-        print(f"ringslice: error: {speaker}{line}", file=sys.stderr, flush=True)
+        print(f"ringslice: error: {speaker}{line}{note}", file=sys.stderr, flush=True)
     return status
 
 

@@ -14,7 +14,8 @@ import click
 from etl.errors import UsageError
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
-from train.main import loading, run_rank
+from train.main import loading
+from train.ranks import STALL_TIMEOUT_S, begin_watch, run_rank
 from train.reading_options import reading_options
 from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
 
@@ -44,6 +45,7 @@ def command(min_accuracy: float | None, **values: Any) -> None:
     """
     if min_accuracy is not None and not 0 <= min_accuracy <= 1:
         raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
+    begin_watch(STALL_TIMEOUT_S)
     with loading():
         from train.evaluation import Evaluation, evaluate_run
     evaluate_run(Evaluation(min_accuracy=min_accuracy, **values))

@@ -9,27 +9,18 @@ TensorFlow. The loop itself is in train/loop.py, to be read from top to bottom.
 """
 
 import os
-import signal
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import NoReturn
 
-import click
-
-from etl.entry import invoke
-from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, run_reporting
+from train.ranks import STALL_TIMEOUT_S, begin_watch, run_rank
 from train.settings import Settings, command
-
-# For rank 0 to tell what it knows: when any rank has failed, horovodrun stops the others at once.
-TELLING_S = 10.0
 
 
 def start(settings: Settings) -> None:
     """Load the loop, with this rank's thread budget in force, and run it."""
+    begin_watch(STALL_TIMEOUT_S)
     with loading():
         from train.loop import train
     train(settings)
@@ -81,42 +72,6 @@ def cores_of(cores: list[int], local_rank: int, local_size: int) -> list[int]:
     if local_size >= len(cores):
         return [cores[local_rank % len(cores)]]
     return cores[len(cores) * local_rank // local_size : len(cores) * (local_rank + 1) // local_size]
-
-
-def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
-    """Run ``command`` as a rank; exits 0, 1, 2, 3 or 130, without waiting for threads that may never end.
-
-    ``remedy`` says how to go on after an interrupt.
-    """
-    rank = os.environ.get("HOROVOD_RANK")
-    tells = rank in (None, "0")  # what all ranks have to tell
-
-    def end_at_once(number: int, frame: FrameType | None) -> None:
-        """End this rank on Ctrl-C or SIGTERM, here and now: an exception would have to find its way out of TensorFlow.
-
-        Nothing is lost: what is being written has no final name yet. One rank tells, or the one that runs alone.
-        """
-        del number, frame
-        if tells:
-            os.write(sys.stderr.fileno(), f"ringslice: interrupted; {remedy}\n".encode())  # libhdfs moves it from 2
-        os._exit(INTERRUPTED)
-
-    raised: list[BaseException] = []
-
-    def run() -> int:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, end_at_once)
-        try:
-            return invoke(command, name)
-        except BaseException as error:
-            raised.append(error)  # and with it its frames: to delete tf.data's iterators is to wait for their reading
-            if isinstance(error, RingsliceError) and not tells:
-                error.told = error.told or isinstance(error, UsageError)  # every rank is asked for the same
-                if error.told:
-                    time.sleep(TELLING_S)
-            raise
-
-    end_process(run_reporting(run, f"rank {rank}: " if rank is not None else ""))
 
 
 def main() -> NoReturn:

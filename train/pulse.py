@@ -54,13 +54,23 @@ class Beat:
         return f"rank {self.rank} on {self.host}"
 
     @property
+    def when(self) -> str:
+        """How far it is: "epoch 2, step 13"; empty before the first epoch."""
+        known = (("epoch", self.epoch), ("step", self.step))
+        return ", ".join(f"{name} {value}" for name, value in known if value is not None)
+
+    @property
+    def doing(self) -> str:
+        """What it does: "reading train-00003-of-00008 at offset 1,234"; where its reader is in other phases, too."""
+        if self.slice is None:
+            return self.phase
+        place = f"{self.slice} at offset {self.offset:,}"
+        return f"{READING} {place}" if self.phase == READING else f"{self.phase}, its reader at {place}"
+
+    @property
     def where(self) -> str:
         """Where it is: "epoch 2, step 13, reading train-00003-of-00008 at offset 1,234,567"."""
-        when = [f"{name} {value}" for name, value in (("epoch", self.epoch), ("step", self.step)) if value is not None]
-        place = "" if self.slice is None else f"{self.slice} at offset {self.offset:,}"
-        if place and self.phase == READING:
-            return ", ".join([*when, f"{READING} {place}"])
-        return ", ".join([*when, self.phase]) + (f" (its reader at {place})" if place else "")
+        return f"{self.when}, {self.doing}" if self.when else self.doing
 
 
 class Pulse:

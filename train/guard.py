@@ -1,0 +1,128 @@
+"""A process beside each rank, that ends it where it cannot end itself: stopped, or hung in code that holds the GIL.
+
+The rank tells it every second, through a pipe, that it lives, and with it what is to be said of it if it falls silent.
+The guard is a program of its own (this file), so that it shares nothing with TensorFlow or a JVM: the standard library
+only, and nothing of this project.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+TICK_S = 1.0
+REQUEST_S = 1.0
+NEWS_BYTES = select.PIPE_BUF  # what a pipe takes whole or not at all
+REAPING_S = 0.5
+
+
+class Guard:
+    """The rank's end of the pipe."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pipe: int, silence_s: float) -> None:
+        self._process, self._pipe, self.silence_s = process, pipe, silence_s
+
+    def fed(self, line: str, last_note: Mapping[str, Any] | None = None) -> None:
+        """The rank lives. Should it fall silent from now on, ``line`` is printed.
+
+        ``last_note`` is what is then put into the launcher's store: host, port, path and body.
+        """
+        news = json.dumps({"line": line, "note": last_note}).encode() + b"\n"
+        if len(news) > NEWS_BYTES:
+            news = json.dumps({"line": line[: NEWS_BYTES // 8], "note": None}).encode() + b"\n"
+        try:
+            os.write(self._pipe, news)
+        except OSError:  # it was stopped (its pipe is full) or killed: the rank goes on without
+            pass
+
+    def leave(self) -> None:
+        """The rank is about to end."""
+        os.close(self._pipe)
+        try:
+            self._process.wait(REAPING_S)
+        except subprocess.TimeoutExpired:  # it is on its way
+            pass
+
+
+def start_guard(silence_s: float, line: str) -> Guard:
+    """Start the guard of this process; ``line`` is printed where this was silent for ``silence_s``."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    own = os.getpid()
+    words = [sys.executable, "-I", "-S", __file__, str(own), start_time(own), str(silence_s)]
+    process = subprocess.Popen(words, stdin=reading, stdout=subprocess.DEVNULL)
+    os.close(reading)
+    guard = Guard(process, writing, silence_s)
+    guard.fed(line)
+    return guard
+
+
+def start_time(pid: int) -> str:
+    """When the process started, in clock ticks since boot (proc(5)); empty where there is none, or a dead one."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    state, *fields = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else fields[18]
+
+
+def main(pid: int, started: str, silence_s: float) -> None:
+    """Keep watch over the process ``pid`` that began at ``started``, until it has ended.
+
+    A launcher that ends its ranks may tell only the guard: it hands SIGTERM on.
+    """
+
+    def send(number: int) -> None:
+        if start_time(pid) == started:  # its number may be another's by now
+            os.kill(pid, number)
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        send(number)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, hand_on)
+    news = b""
+    silent_s = 0.0  # in ticks that the guard itself was awake: where all stood still, nobody was silent
+    while start_time(pid) == started:
+        before = time.monotonic()
+        if select.select([0], [], [], TICK_S)[0]:
+            fresh = os.read(0, 16 * NEWS_BYTES)
+            if not fresh:
+                return
+            news, silent_s = fresh, 0.0
+            continue
+        silent_s += min(TICK_S, time.monotonic() - before)
+        if silent_s >= silence_s:
+            last = json.loads(news.splitlines()[-1])
+            _leave_note(last["note"])
+            if not select.select([0], [], [], 0)[0]:
+                send(signal.SIGKILL)
+                print(last["line"], file=sys.stderr, flush=True)
+                return
+
+
+def _leave_note(note: dict[str, Any] | None) -> None:
+    if note is None:
+        return
+    connection = HTTPConnection(note["host"], note["port"], timeout=REQUEST_S)
+    try:
+        connection.request("PUT", note["path"], json.dumps(note["body"]).encode())
+        connection.getresponse().read()
+    except (OSError, HTTPException):  # then the others see that the rank is gone, and no more
+        pass
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

@@ -1,0 +1,84 @@
+"""What is said when ranks end, and which one says it: one line, by one rank. Decided from the ranks' notes alone."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from etl.errors import EnvironmentFailure
+from train.peers import Farewell, Note
+from train.pulse import Beat
+
+PREFIX = "ringslice: error: "
+
+
+class PeerLost(EnvironmentFailure):
+    """Another rank has ended in the middle of things. Its message is whole: it needs no speaker."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A rank that is gone: ``status`` and ``line`` are its farewell's, None and "" where it died without a word.
+
+    ``host`` and ``where`` are empty where it had not sent a beat.
+    """
+
+    rank: int
+    host: str
+    where: str
+    status: int | None
+    line: str
+
+
+def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
+    """The ranks that failed and told so; where there are none those that are ``silent``, else those that have left."""
+    lost = []
+    for rank in sorted({*notes, *silent}):
+        note = notes.get(rank)
+        farewell = (note and note.farewell) or Farewell(0)
+        if rank in silent or farewell.status:
+            status = None if rank in silent else farewell.status
+            host, where = (note.beat.host, in_words(note.beat)) if note else ("", "")
+            lost.append(Lost(rank, host, where, status, farewell.line))
+    causes = [each for each in lost if each.line]
+    dead = [each for each in lost if each.status is None]
+    return causes or dead or lost
+
+
+def leaving(farewells: Mapping[int, Farewell]) -> list[int]:
+    """The ranks that end because of another: neither its cause nor done. The lowest of them tells."""
+    return sorted(rank for rank, each in farewells.items() if each.status and not each.is_cause)
+
+
+def died(lost: Sequence[Lost], remedy: str) -> str:
+    """The line on ranks that died without a word; of several the first is named in full."""
+    first = lost[0]
+    who = f"rank {first.rank} on {first.host}" if first.host else f"rank {first.rank}"
+    return f"{who} was killed or died without a word {first.where or 'at its start'}{_others(lost)}; {remedy}"
+
+
+def late(own: Beat, ranks: Sequence[int], notes: Mapping[int, Note], silent_s: Mapping[int, float]) -> str:
+    """Which ranks are late, and where the first of them is; ``own`` is the beat of who says so."""
+    first = ranks[0]
+    note = Note(own) if first == own.rank else notes.get(first)
+    beat = None if note is None else note.beat
+    others = f" (so are ranks {', '.join(map(str, ranks[1:]))})" if ranks[1:] else ""
+    if beat is None:
+        return f"rank {first} is late{others}: it has sent no heartbeat for {silent_s.get(first, 0):.0f} s"
+    if silent_s.get(first, 0) > beat.idle_s:
+        return f"{beat.speaker} is late{others}: silent for {silent_s[first]:.0f} s, last seen {in_words(beat)}"
+    return f"{beat.speaker} is late{others}: {beat.where}, without progress for {beat.idle_s:.0f} s"
+
+
+def speaker(beat: Beat, ranked: bool) -> str:
+    """Who speaks, before a line of its own: "rank 2 on host1, epoch 1, step 14 (reading ...): "."""
+    when = f"{beat.when} ({beat.doing})" if beat.when else ""
+    said = ", ".join(part for part in (beat.speaker if ranked else "", when) if part)
+    return f"{said}: " if said else ""
+
+
+def in_words(beat: Beat) -> str:
+    """Where it is, after "was killed" or "stopped"."""
+    return f"in {beat.where}" if beat.when else f"while {beat.doing}"
+
+
+def _others(lost: Sequence[Lost]) -> str:
+    return f" (and ranks {', '.join(str(each.rank) for each in lost[1:])})" if lost[1:] else ""
