@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,6 +21,7 @@ TICK_S = 1.0
 REQUEST_S = 1.0
 NEWS_BYTES = select.PIPE_BUF  # what a pipe takes whole or not at all
 REAPING_S = 0.5
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Guard:
@@ -56,34 +56,27 @@ def start_guard(silence_s: float, line: str) -> Guard:
     """Start the guard of this process; ``line`` is printed where this was silent for ``silence_s``."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    own = os.getpid()
-    words = [sys.executable, "-I", "-S", __file__, str(own), start_time(own), str(silence_s)]
-    process = subprocess.Popen(words, stdin=reading, stdout=subprocess.DEVNULL)
+    words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(silence_s)]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the guard's too, until it can deal with them
+    try:
+        process = subprocess.Popen(words, stdin=reading, stdout=subprocess.DEVNULL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(reading)
     guard = Guard(process, writing, silence_s)
     guard.fed(line)
     return guard
 
 
-def start_time(pid: int) -> str:
-    """When the process started, in clock ticks since boot (proc(5)); empty where there is none, or a dead one."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    state, *fields = stat.rpartition(")")[2].split()
-    return "" if state in "ZX" else fields[18]
-
-
-def main(pid: int, started: str, silence_s: float) -> None:
-    """Keep watch over the process ``pid`` that began at ``started``, until it has ended.
+def main(rank: int, silence_s: float) -> None:
+    """Keep watch over the process ``rank``, which has started this one, until it has ended.
 
     A launcher that ends its ranks may tell only the guard: it hands SIGTERM on.
     """
 
     def send(number: int) -> None:
-        if start_time(pid) == started:  # its number may be another's by now
-            os.kill(pid, number)
+        if os.getppid() == rank:  # else it has ended, and its number may be another's by now
+            os.kill(rank, number)
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         del frame
@@ -91,9 +84,10 @@ def main(pid: int, started: str, silence_s: float) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, hand_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     news = b""
     silent_s = 0.0  # in ticks that the guard itself was awake: where all stood still, nobody was silent
-    while start_time(pid) == started:
+    while os.getppid() == rank:
         before = time.monotonic()
         if select.select([0], [], [], TICK_S)[0]:
             fresh = os.read(0, 16 * NEWS_BYTES)
@@ -125,4 +119,4 @@ def _leave_note(note: dict[str, Any] | None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    main(int(sys.argv[1]), float(sys.argv[2]))

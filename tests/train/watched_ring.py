@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A rank that goes from step to step with the others, watched as a trainer's is; one of them comes to grief.
 
-    horovodrun -np 3 tests/train/watched_ring.py FOLDER TIMEOUT_S RANK GRIEF [--ring]
+    horovodrun -np 3 tests/train/watched_ring.py FOLDER TIMEOUT_S RANK GRIEF [--ring] [--elastic]
 
 Steps keep together through files, or with ``--ring`` through Horovod's all-reduce, which takes half a minute to load.
 A rank that is well on its way writes its process number to FOLDER/RANK.pid.
@@ -78,10 +78,11 @@ def horovod_ring() -> Callable[[int], None]:
 @click.argument("unlucky", type=int)
 @click.argument("kind")
 @click.option("--ring", is_flag=True)
-def command(folder: Path, timeout_s: float, unlucky: int, kind: str, ring: bool) -> None:
+@click.option("--elastic", is_flag=True)
+def command(folder: Path, timeout_s: float, unlucky: int, kind: str, **modes: bool) -> None:
     """Take steps until one rank comes to grief."""
-    begin_watch(timeout_s)
-    meet = horovod_ring() if ring else files_ring(folder)
+    begin_watch(timeout_s, modes["elastic"])
+    meet = horovod_ring() if modes["ring"] else files_ring(folder)
     rank = int(os.environ["HOROVOD_RANK"])
     open_log(open_place(str(folder / "run")))
     for step in count():

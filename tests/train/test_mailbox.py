@@ -1,0 +1,149 @@
+"""Notes through the launcher's own store, a real one; and what each rank makes of the others' notes."""
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from horovod.runner.http.http_server import RendezvousServer
+
+from tests.train.beats import beat
+from train import last_words
+from train.mailbox import Mailbox
+from train.peers import AFTER_ALL, Farewell, Note, Peers, Verdict, key, scope
+
+
+@pytest.fixture
+def server() -> Iterator[RendezvousServer]:
+    server = RendezvousServer()
+    server.port = server.start()
+    server.init([])
+    yield server
+    server.stop()
+    server._httpd.server_close()
+
+
+@pytest.fixture
+def mailbox(server: RendezvousServer) -> Mailbox:
+    return Mailbox("127.0.0.1", server.port)
+
+
+def always() -> bool:
+    return True
+
+
+def test_a_note_is_the_last_one_put(mailbox: Mailbox) -> None:
+    assert mailbox.get("ringslice-0", "beat-1") is None
+    mailbox.put("ringslice-0", "beat-1", {"number": 1})
+    mailbox.put("ringslice-0", "beat-1", {"number": 2, "text": "é\n"})
+    mailbox.put("ringslice-1", "beat-1", {"number": 3})
+    assert mailbox.get("ringslice-0", "beat-1") == {"number": 2, "text": "é\n"}
+
+
+def test_what_is_no_note_of_ours_is_none(mailbox: Mailbox, server: RendezvousServer) -> None:
+    server._httpd.cache["ringslice-0"] = {"beat-1": b"\x80pickle", "beat-2": b"[1]"}
+    assert mailbox.get("ringslice-0", "beat-1") is None
+    assert mailbox.get("ringslice-0", "beat-2") is None
+
+
+def test_it_goes_by_no_proxy(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    mailbox.put("ringslice-0", "beat-1", {})
+    assert mailbox.get("ringslice-0", "beat-1") == {}
+
+
+def test_a_launcher_that_is_gone_or_hangs_is_an_oserror_within_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # it takes connections, and never answers
+        port = listening.getsockname()[1]
+        with pytest.raises(OSError):
+            Mailbox("127.0.0.1", port).get("ringslice-0", "beat-1")
+    with pytest.raises(OSError):
+        Mailbox("127.0.0.1", port).put("ringslice-0", "beat-1", {})
+
+
+def test_there_is_none_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", raising=False)
+    assert Mailbox.of_launcher() is None
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1")
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "4711")
+    mailbox = Mailbox.of_launcher()
+    assert mailbox is not None
+    assert (mailbox.host, mailbox.port) == ("10.0.0.1", 4711)
+
+
+def test_ranks_see_who_moves_who_ended_and_who_is_silent(mailbox: Mailbox) -> None:
+    peers = Peers(mailbox, beat(0))
+    everyone = {rank: Peers(mailbox, beat(rank)) for rank in (1, 2, 3)}
+    for rank in (1, 2):
+        everyone[rank].say(Note(beat(rank, number=1), f"log-{rank}"))
+    peers.look(always)
+    assert sorted(peers.beats) == [1, 2]
+    assert peers.silent == [1, 2, 3]
+    everyone[1].say(Note(beat(1, number=2)))
+    everyone[3].say(Note(beat(3, number=9), "", Farewell(0)))
+    time.sleep(0.05)
+    peers.look(always)
+    assert (peers.silent, peers.moving, peers.without_farewell) == ([2], [1], [1, 2])
+    assert peers.silent_s[1] < 0.05 <= peers.silent_s[2]
+    assert 3 not in peers.silent_s
+    assert peers.beats[3].count == AFTER_ALL
+    assert peers.notes[2].log == "log-2"
+    peers.begin_to_look()
+    assert peers.silent_s[2] < 0.05
+
+
+def test_a_verdict_is_for_all(mailbox: Mailbox) -> None:
+    verdict = Verdict(0, (1, 3), "rank 1 is late")
+    assert Peers(mailbox, beat(2)).verdict() is None
+    Peers(mailbox, beat(0)).judge(verdict)
+    assert Peers(mailbox, beat(2)).verdict() == verdict
+    assert Peers(mailbox, beat(2, generation=1)).verdict() is None
+
+
+def test_a_store_that_was_emptied_fills_again(mailbox: Mailbox, server: RendezvousServer) -> None:
+    peers = Peers(mailbox, beat(0))
+    Peers(mailbox, beat(1)).say(Note(beat(1)))
+    peers.look(always)
+    server.init([])
+    peers.look(always)
+    assert mailbox.get(scope(0), key(1)) is None
+    Peers(mailbox, beat(1)).say(Note(beat(1, number=51)))
+    peers.look(always)
+    assert peers.moving == [1]
+
+
+NOTES = {rank: Note(beat(rank)) for rank in (1, 2, 3)}
+FAILED, STOPPED = Farewell(1, "ringslice: error: no"), Farewell(130)
+
+
+def test_the_lost_are_those_that_failed_else_the_dead_else_those_that_left() -> None:
+    left = replace(NOTES[1], farewell=STOPPED)
+    failed = replace(NOTES[2], farewell=FAILED)
+    found = last_words.find_lost({1: left, 2: failed, 3: NOTES[3]}, silent=[3])
+    assert [(each.rank, each.host, each.status, each.line) for each in found] == [(2, "host2", 1, FAILED.line)]
+    found = last_words.find_lost({1: left, 2: NOTES[2], 3: NOTES[3]}, silent=[3])
+    assert [(each.rank, each.status) for each in found] == [(3, None)]
+    assert [each.rank for each in last_words.find_lost({1: left, 2: NOTES[2]}, silent=[])] == [1]
+    assert last_words.find_lost({2: NOTES[2]}, silent=[]) == []
+    assert last_words.leaving({1: STOPPED, 2: FAILED, 3: Farewell(0)}) == [1]
+
+
+def test_the_words_name_rank_host_slice_and_step() -> None:
+    [lost] = last_words.find_lost(NOTES, silent=[2])
+    assert last_words.died([lost], "--resume goes on") == (
+        "rank 2 on host2 was killed or died without a word in epoch 1, step 14, reading train-00003-of-00008"
+        " at offset 123,456; --resume goes on"
+    )
+    unknown = last_words.find_lost({}, silent=[1, 2])
+    assert last_words.died(unknown, "x") == "rank 1 was killed or died without a word at its start (and ranks 2); x"
+    assert last_words.late(beat(0), [2, 3], NOTES, {}) == (
+        "rank 2 on host2 is late (so are ranks 3): epoch 1, step 14, reading train-00003-of-00008 at offset 123,456,"
+        " without progress for 46 s"
+    )
+    assert "is late: silent for 60 s, last seen in epoch 1" in last_words.late(beat(0), [2], NOTES, {2: 60.0})
+    assert last_words.late(beat(0), [2], {}, {2: 30.0}) == "rank 2 is late: it has sent no heartbeat for 30 s"
+    assert last_words.speaker(beat(2), ranked=True) == (
+        "rank 2 on host2, epoch 1, step 14 (reading train-00003-of-00008 at offset 123,456): "
+    )
+    assert last_words.speaker(beat(0, epoch=None, step=None), ranked=False) == ""

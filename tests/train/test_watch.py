@@ -1,0 +1,138 @@
+"""Ranks that die, stop, hang and fail, as real processes: all end, one line says which and where, nothing is left."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from horovod.runner.http.http_server import RendezvousServer
+
+from tests.conftest import REPOSITORY, environment, horovodrun
+from tests.hadoop.processes import find_all
+from tests.train.watched_ring import FATAL_STEP, SLICE
+
+LAUNCH, SCRIPT = "tests/train/launch.py", "tests/train/watched_ring.py"
+RANKS, UNLUCKY, TIMEOUT_S = 3, 1, 6.0
+READING = rf"reading {SLICE} at offset [\d,]+"
+STEP = rf"epoch 1, step \d+, {READING}"
+RANK = r"\[\d\]<stderr>:ringslice: error: rank 1 on \S+"
+ENDS_WITHIN_S = 60.0
+
+GRIEFS = {
+    "killed": rf"{RANK} was killed or died without a word in epoch 1, step \d+, .*{SLICE}.*; --resume goes on",
+    "stopped": rf"{RANK} \(process \d+\) was silent for 4 s, stopped or hung in epoch 1, .*{SLICE}.*;"
+    r" its guard ends it",
+    "sleeps": rf"{RANK} is late: epoch 1, step {FATAL_STEP}, {READING}, without progress for \d+ s; all ranks end"
+    r" \(--stall-timeout 6; its log: .*/logs/rank-0001-.*\.log\)",
+    "raises": rf"{RANK}, epoch 1, step {FATAL_STEP} \({READING}\): {SLICE} is damaged at offset 1,234",
+    "defect": rf"{RANK}, epoch 1, step {FATAL_STEP} \({READING}\): AssertionError: no such thing"
+    r" \(the traceback is in .*\)",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """For what the ranks write; nothing that was told of it is left afterwards."""
+    yield tmp_path
+    deadline = time.monotonic() + 10
+    while left := find_all(lambda words, its: f"MARK={tmp_path}".encode() in its):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def marked(folder: Path) -> dict[str, str]:
+    return environment(MARK=str(folder))
+
+
+def told_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "ringslice:" in line]
+
+
+def log_of(folder: Path, rank: int) -> str:
+    [path] = (folder / "run/logs").glob(f"rank-{rank:04d}-*.log")
+    return path.read_text()
+
+
+def require_grief(folder: Path, kind: str, told: str) -> None:
+    """One line tells of it; the unlucky rank's log has where it was, if that rank could still write."""
+    lines = told_lines(told)
+    assert len(lines) == 1, told
+    assert re.fullmatch(GRIEFS[kind], lines[0]), lines[0]
+    if kind in ("sleeps", "raises", "defect"):
+        assert "in come_to_grief" in log_of(folder, UNLUCKY)
+
+
+@pytest.mark.parametrize("kind", GRIEFS)
+def test_a_rank_that_comes_to_grief_ends_all_in_one_line(kind: str, folder: Path) -> None:
+    words = [sys.executable, LAUNCH, str(RANKS), SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), kind]
+    told = subprocess.run(
+        words, cwd=REPOSITORY, env=marked(folder), timeout=ENDS_WITHIN_S, capture_output=True, text=True
+    )
+    assert told.returncode != 0
+    require_grief(folder, kind, told.stderr)
+
+
+@pytest.mark.parametrize(
+    "kind", ["killed", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in GRIEFS if kind != "killed")]
+)
+def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
+    """Where Horovod tells the others of a broken ring at the moment that horovodrun ends them."""
+    words = (SCRIPT, folder, TIMEOUT_S, UNLUCKY, kind, "--ring")
+    told = horovodrun(RANKS, *words, timeout_s=120, MARK=str(folder))
+    assert told.returncode != 0
+    require_grief(folder, kind, told.stderr)
+
+
+def wait_for(paths: list[Path], processes: list[subprocess.Popen[str]]) -> None:
+    while not all(path.exists() for path in paths):
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.02)
+
+
+def test_ctrl_c_is_told_once(folder: Path) -> None:
+    words = [sys.executable, LAUNCH, str(RANKS), SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), "none"]
+    with subprocess.Popen(
+        words, cwd=REPOSITORY, env=marked(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as launcher:
+        wait_for([folder / f"{rank}.pid" for rank in range(RANKS)], [launcher])
+        launcher.send_signal(signal.SIGINT)
+        _, told = launcher.communicate(timeout=ENDS_WITHIN_S)
+    assert launcher.returncode != 0
+    assert told_lines(told) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
+
+
+def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path) -> None:
+    """Each rank without a launcher that would end the others; its store is there."""
+    server = RendezvousServer()
+    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.start())}
+    server.init([])
+    words = [sys.executable, SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), "sleeps", "--elastic"]
+    ranks = [
+        subprocess.Popen(
+            words,
+            cwd=REPOSITORY,
+            env=marked(folder) | store | {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(RANKS)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    _, told = ranks[UNLUCKY].communicate(timeout=ENDS_WITHIN_S)
+    [line] = told_lines(told)
+    assert re.fullmatch(rf"ringslice: error: rank 1 on \S+ is late: {STEP}, .*; it ends, the others go on", line)
+    assert ranks[UNLUCKY].returncode == 3
+    others = [rank for rank in ranks if rank is not ranks[UNLUCKY]]
+    time.sleep(1)
+    assert [rank.poll() for rank in others] == [None, None]
+    os.kill(others[1].pid, signal.SIGTERM)  # its host is taken away
+    assert others[1].communicate(timeout=ENDS_WITHIN_S)[1] == ""
+    assert others[1].returncode == 130
+    others[0].kill()
+    others[0].communicate()
+    server.stop()
+    server._httpd.server_close()
