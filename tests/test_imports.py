@@ -52,6 +52,7 @@ WITHOUT_TENSORFLOW = {
     "schedule.py",
     "settings.py",
     "slice_file.py",
+    "stalls.py",
     "state.py",
     "steps.py",
     "watch.py",

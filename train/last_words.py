@@ -27,6 +27,11 @@ class Lost:
     status: int | None
     line: str
 
+    @property
+    def died(self) -> bool:
+        """Whether it is gone without a farewell."""
+        return self.status is None
+
 
 def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
     """The ranks that failed and told so; where there are none those that are ``silent``, else those that have left."""
@@ -39,7 +44,7 @@ def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
             host, where = (note.beat.host, in_words(note.beat)) if note else ("", "")
             lost.append(Lost(rank, host, where, status, farewell.line))
     causes = [each for each in lost if each.line]
-    dead = [each for each in lost if each.status is None]
+    dead = [each for each in lost if each.died]
     return causes or dead or lost
 
 
@@ -66,6 +71,14 @@ def late(own: Beat, ranks: Sequence[int], notes: Mapping[int, Note], silent_s: M
     if silent_s.get(first, 0) > beat.idle_s:
         return f"{beat.speaker} is late{others}: silent for {silent_s[first]:.0f} s, last seen {in_words(beat)}"
     return f"{beat.speaker} is late{others}: {beat.where}, without progress for {beat.idle_s:.0f} s"
+
+
+def unreachable(own: Beat, error: OSError) -> str:
+    """Why a rank ends that cannot ask for the others."""
+    return (
+        f"{own.speaker} got no further for {own.idle_s:.0f} s ({own.where}), and horovodrun's launcher, through which"
+        f" the ranks tell each other where they are, does not answer ({error}); this rank ends"
+    )
 
 
 def speaker(beat: Beat, ranked: bool) -> str:

@@ -64,9 +64,9 @@ def key(rank: int) -> str:
 class Peers:
     """The other ranks of one generation, as the store tells of them; all by rank."""
 
-    def __init__(self, mailbox: Mailbox, own: Beat) -> None:
-        self._mailbox, self._scope = mailbox, scope(own.generation)
-        self._others = [rank for rank in range(own.size) if rank != own.rank]
+    def __init__(self, mailbox: Mailbox, own: int, size: int, generation: int) -> None:
+        self._mailbox, self._scope = mailbox, scope(generation)
+        self._others = [rank for rank in range(size) if rank != own]
         self._since = time.monotonic()
         self._seen: dict[int, tuple[int, float]] = {}  # the last beat's number, and when it was new
         self._changed: set[int] = set()
@@ -145,7 +145,11 @@ def _is_done(note: Note | None) -> bool:
 
 
 def _parsed(found: dict[str, Any] | None) -> Note | None:
+    """The note; None where there is none, or one that is not ours."""
     if found is None:
         return None
-    farewell = found["farewell"]
-    return Note(Beat.from_json(found["beat"]), found["log"], None if farewell is None else Farewell(**farewell))
+    try:
+        farewell = found["farewell"]
+        return Note(Beat.from_json(found["beat"]), found["log"], None if farewell is None else Farewell(**farewell))
+    except (KeyError, TypeError):
+        return None

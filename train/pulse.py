@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 READING = "reading"
+OUT = -1  # the count of a rank that is in no ring
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class Beat:
     """Where a rank was at one moment.
 
     ``count`` counts the phases that every rank of the ``generation`` of the ring goes through in the same order, so of
-    two ranks the one with the smaller count is behind; ``alone`` says that ``phase`` is one of this rank's own.
-    ``idle_s`` are the seconds since anything got on, by the rank's own clock; ``number`` grows by each beat.
+    two ranks the one with the smaller count is behind; it is `OUT` in no ring. ``alone`` says that ``phase`` is one of
+    this rank's own. ``idle_s`` are the seconds since anything got on, by the rank's own clock; ``number`` grows by each
+    beat.
     """
 
     rank: int
@@ -94,13 +96,20 @@ class Pulse:
             self._phase, self._alone = "joined", False
             self._last = time.monotonic()
 
+    def leaves(self) -> None:
+        """The ring is broken: until this rank joins another, it waits for nobody in particular."""
+        with self._lock:
+            self._count = OUT
+            self._phase, self._alone = "out of the ring", True
+            self._last = time.monotonic()
+
     def enters(self, phase: str, epoch: int | None = None, step: int | None = None) -> None:
         """Begin a phase that every rank goes through in the same order.
 
         Without ``epoch`` and ``step`` it is in the last ones told; a new epoch told without a step is at none.
         """
         with self._lock:
-            self._count += 1
+            self._count += self._count != OUT
             self._phase, self._alone = phase, False
             if epoch is not None and epoch != self._epoch:
                 self._epoch, self._step = epoch, None

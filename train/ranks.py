@@ -149,7 +149,8 @@ def _fail(rank: Rank, error: BaseException) -> int:
     if rank.watch is not None:
         rank.watch.farewell(status, "" if is_told else f"{PREFIX}{spoken}{line}")
     kept = rank.log.upload()
-    report(told, spoken, f" (its log: {kept})" if kept else "")
+    if rank.watch is None or rank.watch.speaks():
+        report(told, spoken, f" (its log: {kept})" if kept else "")
     if rank.watch is not None:
         rank.watch.has_spoken()
     if is_told:

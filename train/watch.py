@@ -18,19 +18,15 @@ from etl.errors import INTERRUPTED, EnvironmentFailure
 from train import last_words
 from train.guard import Guard
 from train.last_words import PREFIX, Lost, PeerLost
-from train.lateness import late_ranks
 from train.mailbox import Mailbox
-from train.peers import Farewell, Note, Peers, Verdict, key, scope
+from train.peers import Farewell, Note, Peers, key, scope
 from train.pulse import Beat, Pulse
 from train.run_log import RunLog
+from train.stalls import LOOK_S, OBSERVERS, Stalls
 
 BEAT_S, RANKS_PER_BEAT_S = 1.0, 200  # a beat a second, and a second more for so many ranks: the launcher is one
-LOOK_S = 5.0  # without progress, before a rank looks at the others
-OBSERVERS = 8  # only the lowest ranks look at all others; the rest wait for their verdict for some seconds more
-VERDICT_S = 5.0
 WORDS_S = 2.5  # for the others' farewells: the launcher kills what is left 5 s after SIGTERM
 POLL_S = 0.05
-LEAVING_S = 15.0  # for an elastic rank that is late to end; the others end then, too
 LOGGING_S = 1.5  # for the log's last copy
 ENDING_S = 20.0  # for a rank that has said farewell
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -60,16 +56,12 @@ class Watch:
         self._stderr = os.dup(sys.stderr.fileno())  # TensorFlow's loading and libhdfs's put others in its place
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
-        self._saying, self._leaving = threading.Lock(), threading.Lock()
+        self._saying, self._speaking, self._parting, self._leaving = (threading.Lock() for _ in range(4))
         self._farewell: Farewell | None = None
         self._ends_at = float("inf")
         self._untold = ""  # the line of a failure, until the main thread tells it
-        self._has_lost = self._is_stopped = False
+        self._is_stopped = False
         self._has_spoken = threading.Event()
-        self._joined: Beat | None = None
-        self._peers: Peers | None = None
-        self._looks = False
-        self._suspects_since = self._obeys_since = 0.0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
@@ -88,10 +80,14 @@ class Watch:
     def farewell(self, status: int, line: str) -> None:
         """Tell the others that this rank is about to end with ``status``, and the line it prints ("": another tells).
 
-        From now on it has `ENDING_S` to do so.
+        From now on it has `ENDING_S` to do so. Does not return where the process is being ended by a signal.
         """
-        self._ends_at, self._untold = time.monotonic() + ENDING_S, line
+        self._parts(line)
         self._say(Farewell(status, line))
+
+    def speaks(self) -> bool:
+        """Whether the line is the caller's to print: of the threads of a dying process the first one's that asks."""
+        return self._speaking.acquire(blocking=False)
 
     def has_spoken(self) -> None:
         """The line is printed: nothing is lost where this process is ended."""
@@ -109,7 +105,7 @@ class Watch:
         """What to raise where Horovod has told that a rank is gone; exactly one rank tells it."""
         own = self._pulse.beat()
         lost, tells = self._lost(own)
-        if lost and lost[0].status is None:
+        if lost and lost[0].died:
             error = PeerLost(last_words.died(lost, self._remedy))
         else:
             error = PeerLost(f"another rank has ended, so this one ends too; {self._remedy}")
@@ -125,13 +121,22 @@ class Watch:
         if self._guard is not None:
             self._guard.leave()
 
+    @property
+    def _is_parting(self) -> bool:
+        return self._ends_at < float("inf")
+
+    def _parts(self, line: str) -> None:
+        """The main thread is about to end the process."""
+        with self._parting:  # for ever, where that has begun because of a signal
+            self._ends_at, self._untold = time.monotonic() + ENDING_S, line
+
     def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
         if self._mailbox is None:
             return [], own.rank == 0
         if not self._elastic:
-            self._has_lost = True
-            self._say(Farewell(INTERRUPTED))
-        peers = Peers(self._mailbox, own)
+            self._parts("")
+            self._say(Farewell(EnvironmentFailure.status))
+        peers = Peers(self._mailbox, own.rank, own.size, own.generation)
         try:
             self._await_words(peers, WORDS_S)
         except OSError:  # the launcher is gone
@@ -163,14 +168,17 @@ class Watch:
                 pass
 
     def _run(self) -> None:
+        stalls = None
+        if self._mailbox is not None and self.timeout_s:
+            stalls = Stalls(self._mailbox, self.timeout_s, lambda: not select.select([self._wake], [], [], 0)[0])
         while not self._is_stopped:
             beat = self._pulse.beat()
             self._feed(beat)
             self._say(None)
             if time.monotonic() >= self._ends_at and self._farewell is not None:
-                self._end(self._farewell)
-            if self._mailbox is not None and self.timeout_s and beat.size > 1:
-                self._look_for_stall(self._mailbox, beat)
+                self._end(self._farewell.status, self._untold)
+            if stalls is not None:
+                self._end_if_stalled(stalls, beat)
             if self._is_signalled(BEAT_S + beat.size / RANKS_PER_BEAT_S):
                 self._end_on_signal()
 
@@ -193,94 +201,46 @@ class Watch:
         address = {"host": self._mailbox.host, "port": self._mailbox.port}
         self._guard.fed(line, {**address, "path": path, "body": note.as_json()})
 
-    def _look_for_stall(self, mailbox: Mailbox, own: Beat) -> None:
-        ring = own.rank, own.size, own.generation
-        if self._peers is None or self._joined is None or ring != _ring(self._joined):
-            self._peers, self._joined, self._looks = Peers(mailbox, own), own, False
-        if own.idle_s < min(LOOK_S, self.timeout_s / 4):
-            self._looks = False
-            return
-        peers = self._peers
-        if not self._looks:
-            self._looks, self._suspects_since, self._obeys_since = True, 0.0, 0.0
-            peers.begin_to_look()
+    def _end_if_stalled(self, stalls: Stalls, own: Beat) -> None:
         try:
-            if verdict := peers.verdict():
-                return self._obey(verdict, own)
-            if own.rank < OBSERVERS or own.idle_s >= self.timeout_s + VERDICT_S:
-                peers.look(lambda: not select.select([self._wake], [], [], 0)[0])
+            verdict = stalls.verdict(own, self._log.uri)
         except OSError as error:
-            if own.idle_s >= self.timeout_s + VERDICT_S:
-                self._end(Farewell(EnvironmentFailure.status, self._unreachable(own, error)))
+            self._end(EnvironmentFailure.status, PREFIX + last_words.unreachable(own, error))
+        if verdict is None:
             return
-        if late := late_ranks(own, peers.beats, peers.silent_s, self.timeout_s):
-            self._suspect(peers, late, own)
-
-    def _suspect(self, peers: Peers, late: list[int], own: Beat) -> None:
-        """Give the verdict, if that is this rank's: the lowest one that is not late, or that waited for it in vain."""
-        now = time.monotonic()
-        self._suspects_since = self._suspects_since or now
-        ended = {rank for rank, each in peers.farewells.items() if each.status == 0}
-        able = [rank for rank in range(own.size) if rank not in {*late, *ended}] or [own.rank]
-        if able[0] != own.rank and now - self._suspects_since < VERDICT_S:
-            return
-        note = peers.notes.get(late[0])
-        log = self._log.uri if late[0] == own.rank else (note.log if note else "")
-        hint = f"--stall-timeout {self.timeout_s:g}" + (f"; its log: {log}" if log else "")
-        line = f"{PREFIX}{last_words.late(own, late, peers.notes, peers.silent_s)}; all ranks end ({hint})"
-        verdict = Verdict(own.rank, tuple(late), line)
-        try:
-            peers.judge(verdict)
-        except OSError:
-            pass
-        self._obey(verdict, own)
-
-    def _obey(self, verdict: Verdict, own: Beat) -> None:
-        """End, as the verdict has it; of an elastic ring only the late ranks, and the others where these do not."""
-        self._obeys_since = self._obeys_since or time.monotonic()
         is_late = own.rank in verdict.late
-        if self._elastic and not is_late and time.monotonic() - self._obeys_since < LEAVING_S:
+        if self._elastic and not is_late and not stalls.is_over(verdict):
             return
         line = verdict.line if own.rank == verdict.judge else ""
         if self._elastic and is_late:
             line = f"{PREFIX}{last_words.late(own, [own.rank], {}, {})}; it ends, the others go on"
-        self._dump(f"verdict: {verdict.line}")
+        self._dump(verdict.line)
         self._say(Farewell(EnvironmentFailure.status, line))
         self._print(line)
-        if own.rank == verdict.judge and self._peers is not None:
-            self._await_stacks(self._peers, verdict.late)
+        if not is_late:
+            stalls.await_farewells(verdict.late, WORDS_S)
         self._leave_and_exit(EnvironmentFailure.status)
-
-    def _await_stacks(self, peers: Peers, late: tuple[int, ...]) -> None:
-        """Leave the late ranks time to write down where they are: the launcher ends them when this one has ended."""
-        deadline = time.monotonic() + WORDS_S
-        try:
-            while time.monotonic() < deadline and set(late) & set(peers.without_farewell):
-                peers.look(lambda: time.monotonic() < deadline, late)
-                time.sleep(POLL_S)
-        except OSError:
-            pass
-
-    def _unreachable(self, own: Beat, error: OSError) -> str:
-        return (
-            f"{PREFIX}{own.speaker} got no further for {own.idle_s:.0f} s ({own.where}), and horovodrun's launcher,"
-            f" which the ranks tell each other through where they are, does not answer ({error}); this rank ends"
-        )
 
     def _end_on_signal(self) -> NoReturn:
         """End after SIGTERM or Ctrl-C, here and now; of all ranks one tells why.
 
         Nothing is lost: what is being written has no final name yet.
         """
-        if self._has_lost or self._ends_at < float("inf"):  # the main thread is about to end
+        self._parting.acquire()
+        if self._is_parting:  # the main thread is about to end
+            self._parting.release()
             self._has_spoken.wait(WORDS_S + 1)
-            self._print(self._untold)
-            self._leave_and_exit(INTERRUPTED if self._farewell is None else self._farewell.status)
+            self._end_now(INTERRUPTED if self._farewell is None else self._farewell.status, self._untold)
         self._say(Farewell(INTERRUPTED))
         own = self._pulse.beat()
-        self._log.info(f"interrupted in {own.where}")
-        self._print(self._words(own))
-        self._leave_and_exit(INTERRUPTED)
+        if own.idle_s >= LOOK_S:
+            self._dump(f"interrupted {last_words.in_words(own)}, without progress for {own.idle_s:.0f} s")
+        else:
+            self._log.info(f"interrupted {last_words.in_words(own)}")
+        line = self._words(own)
+        if line:
+            self._say(Farewell(INTERRUPTED, line))
+        self._end_now(INTERRUPTED, line)
 
     def _words(self, own: Beat) -> str:
         """What this rank has to tell once it was told to end."""
@@ -288,27 +248,34 @@ class Watch:
         if self._mailbox is None or own.size == 1:
             return interrupted if own.rank == 0 else ""
         if own.rank >= OBSERVERS:
+            time.sleep(WORDS_S)  # for those to see that they are interrupted, and not that the ring is broken
             return ""
-        peers = Peers(self._mailbox, own)
+        peers = Peers(self._mailbox, own.rank, own.size, own.generation)
         try:
             self._await_words(peers, WORDS_S)
         except OSError:  # the launcher is gone
             return interrupted if own.rank == 0 else ""
-        farewells = peers.farewells
-        is_first = own.rank < min(last_words.leaving(farewells), default=own.size)
-        if not is_first or any(each.is_cause for each in farewells.values()):
+        is_first = own.rank < min(last_words.leaving(peers.farewells), default=own.size)
+        if not is_first or any(each.is_cause for each in peers.farewells.values()):
             return ""
-        if self._elastic:
-            return "" if peers.without_farewell else interrupted
-        lost = last_words.find_lost(peers.notes, peers.silent)
-        dead = [each for each in lost if each.status is None]
-        return f"{PREFIX}{last_words.died(dead, self._remedy)}" if dead else interrupted
+        dead = [] if self._elastic else [each for each in last_words.find_lost(peers.notes, peers.silent) if each.died]
+        if dead:
+            return f"{PREFIX}{last_words.died(dead, self._remedy)}"
+        if not peers.without_farewell:
+            return interrupted
+        alone = f"{PREFIX}{own.speaker} was told to end by a signal {last_words.in_words(own)}; {self._remedy}"
+        return "" if self._elastic else alone
 
-    def _end(self, farewell: Farewell) -> NoReturn:
+    def _end(self, status: int, line: str) -> NoReturn:
+        """End in the main thread's stead."""
         self._dump("the process did not end by itself")
-        self._say(farewell)
-        self._print(farewell.line)
-        self._leave_and_exit(farewell.status)
+        self._say(Farewell(status, line))
+        self._end_now(status, line)
+
+    def _end_now(self, status: int, line: str) -> NoReturn:
+        if line and self.speaks():
+            self._print(line)
+        self._leave_and_exit(status)
 
     def _dump(self, why: str) -> None:
         self._log.info(f"{why}; the stacks of all threads:")
@@ -319,8 +286,11 @@ class Watch:
         if not line:
             return
         self._log.info(line)
-        if select.select([], [self._stderr], [], 1.0)[1]:
-            os.write(self._stderr, f"{line}\n".encode())
+        try:
+            if select.select([], [self._stderr], [], 1.0)[1]:
+                os.write(self._stderr, f"{line}\n".encode())
+        except OSError:
+            pass
 
     def _leave_and_exit(self, status: int) -> NoReturn:
         self.leave()

@@ -73,8 +73,8 @@ def test_there_is_none_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_ranks_see_who_moves_who_ended_and_who_is_silent(mailbox: Mailbox) -> None:
-    peers = Peers(mailbox, beat(0))
-    everyone = {rank: Peers(mailbox, beat(rank)) for rank in (1, 2, 3)}
+    peers = Peers(mailbox, 0, 4, 0)
+    everyone = {rank: Peers(mailbox, rank, 4, 0) for rank in (1, 2, 3)}
     for rank in (1, 2):
         everyone[rank].say(Note(beat(rank, number=1), f"log-{rank}"))
     peers.look(always)
@@ -95,20 +95,20 @@ def test_ranks_see_who_moves_who_ended_and_who_is_silent(mailbox: Mailbox) -> No
 
 def test_a_verdict_is_for_all(mailbox: Mailbox) -> None:
     verdict = Verdict(0, (1, 3), "rank 1 is late")
-    assert Peers(mailbox, beat(2)).verdict() is None
-    Peers(mailbox, beat(0)).judge(verdict)
-    assert Peers(mailbox, beat(2)).verdict() == verdict
-    assert Peers(mailbox, beat(2, generation=1)).verdict() is None
+    assert Peers(mailbox, 2, 4, 0).verdict() is None
+    Peers(mailbox, 0, 4, 0).judge(verdict)
+    assert Peers(mailbox, 2, 4, 0).verdict() == verdict
+    assert Peers(mailbox, 2, 4, 1).verdict() is None
 
 
 def test_a_store_that_was_emptied_fills_again(mailbox: Mailbox, server: RendezvousServer) -> None:
-    peers = Peers(mailbox, beat(0))
-    Peers(mailbox, beat(1)).say(Note(beat(1)))
+    peers = Peers(mailbox, 0, 4, 0)
+    Peers(mailbox, 1, 4, 0).say(Note(beat(1)))
     peers.look(always)
     server.init([])
     peers.look(always)
     assert mailbox.get(scope(0), key(1)) is None
-    Peers(mailbox, beat(1)).say(Note(beat(1, number=51)))
+    Peers(mailbox, 1, 4, 0).say(Note(beat(1, number=51)))
     peers.look(always)
     assert peers.moving == [1]
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from train.pulse import READING, Beat, Pulse
+from train.pulse import OUT, READING, Beat, Pulse
 
 SLICE = "train-00003-of-00008"
 
@@ -37,12 +37,23 @@ def test_only_what_all_ranks_go_through_is_counted() -> None:
     assert (beat.rank, beat.size, beat.generation, beat.count) == (3, 4, 1, 0)
 
 
-@pytest.mark.parametrize("progress", ["enters", "does", "ticks", "reads", "joins"])
+def test_out_of_the_ring_nothing_counts() -> None:
+    pulse = Pulse()
+    pulse.enters("stepping")
+    pulse.leaves()
+    pulse.enters("reading")
+    assert pulse.beat().count == OUT
+    pulse.joins(0, 2, generation=1)
+    pulse.enters("reading")
+    assert pulse.beat().count == 1
+
+
+@pytest.mark.parametrize("progress", ["enters", "does", "ticks", "reads", "joins", "leaves"])
 def test_everything_that_is_told_is_progress(progress: str) -> None:
     pulse = Pulse()
     pulse._last -= 100
     assert pulse.beat().idle_s >= 100
-    words = {"enters": ("x",), "does": ("x",), "ticks": (), "reads": (SLICE, 0), "joins": (0, 1)}
+    words = {"enters": ("x",), "does": ("x",), "ticks": (), "reads": (SLICE, 0), "joins": (0, 1), "leaves": ()}
     getattr(pulse, progress)(*words[progress])
     assert pulse.beat().idle_s < 50
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
-from tests.conftest import REPOSITORY, environment, horovodrun
+from tests.conftest import REPOSITORY, environment
 from tests.hadoop.processes import find_all
 from tests.train.watched_ring import FATAL_STEP, SLICE
 
@@ -49,6 +49,20 @@ def marked(folder: Path) -> dict[str, str]:
     return environment(MARK=str(folder))
 
 
+def launch_words(folder: Path, kind: str) -> list[str]:
+    return [sys.executable, LAUNCH, str(RANKS), SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), kind]
+
+
+def launch(folder: Path, kind: str, *more: str) -> str:
+    """Have ranks come to grief; what is on standard error then."""
+    words = [*launch_words(folder, kind), *more]
+    told = subprocess.run(
+        words, cwd=REPOSITORY, env=marked(folder), timeout=ENDS_WITHIN_S, capture_output=True, text=True
+    )
+    assert told.returncode != 0
+    return told.stderr
+
+
 def told_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if "ringslice:" in line]
 
@@ -67,25 +81,21 @@ def require_grief(folder: Path, kind: str, told: str) -> None:
         assert "in come_to_grief" in log_of(folder, UNLUCKY)
 
 
-@pytest.mark.parametrize("kind", GRIEFS)
+def by_kind(*quick: str) -> pytest.MarkDecorator:
+    """Each grief; those that are not ``quick`` in the long tests only."""
+    marks = {kind: [] if kind in quick else [pytest.mark.chaos] for kind in GRIEFS}
+    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in GRIEFS])
+
+
+@by_kind("stopped", "sleeps", "raises")
 def test_a_rank_that_comes_to_grief_ends_all_in_one_line(kind: str, folder: Path) -> None:
-    words = [sys.executable, LAUNCH, str(RANKS), SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), kind]
-    told = subprocess.run(
-        words, cwd=REPOSITORY, env=marked(folder), timeout=ENDS_WITHIN_S, capture_output=True, text=True
-    )
-    assert told.returncode != 0
-    require_grief(folder, kind, told.stderr)
+    require_grief(folder, kind, launch(folder, kind))
 
 
-@pytest.mark.parametrize(
-    "kind", ["killed", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in GRIEFS if kind != "killed")]
-)
+@by_kind("killed")
 def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
-    """Where Horovod tells the others of a broken ring at the moment that horovodrun ends them."""
-    words = (SCRIPT, folder, TIMEOUT_S, UNLUCKY, kind, "--ring")
-    told = horovodrun(RANKS, *words, timeout_s=120, MARK=str(folder))
-    assert told.returncode != 0
-    require_grief(folder, kind, told.stderr)
+    """Where Horovod tells the others of a broken ring at the moment that the launcher ends them."""
+    require_grief(folder, kind, launch(folder, kind, "--ring"))
 
 
 def wait_for(paths: list[Path], processes: list[subprocess.Popen[str]]) -> None:
@@ -95,9 +105,13 @@ def wait_for(paths: list[Path], processes: list[subprocess.Popen[str]]) -> None:
 
 
 def test_ctrl_c_is_told_once(folder: Path) -> None:
-    words = [sys.executable, LAUNCH, str(RANKS), SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), "none"]
     with subprocess.Popen(
-        words, cwd=REPOSITORY, env=marked(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        launch_words(folder, "none"),
+        cwd=REPOSITORY,
+        env=marked(folder),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as launcher:
         wait_for([folder / f"{rank}.pid" for rank in range(RANKS)], [launcher])
         launcher.send_signal(signal.SIGINT)

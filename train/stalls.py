@@ -1,0 +1,94 @@
+"""Finds out, on each rank, that nothing gets on and which ranks are the reason; all ranks come to one verdict."""
+
+import time
+from collections.abc import Callable
+
+from train import last_words
+from train.lateness import late_ranks
+from train.mailbox import Mailbox
+from train.peers import Peers, Verdict
+from train.pulse import OUT, Beat
+
+LOOK_S = 5.0  # without progress, before a rank looks at the others
+OBSERVERS = 8  # only the lowest ranks look at all others; the rest wait for their verdict for some seconds more
+VERDICT_S = 5.0
+LEAVING_S = 15.0  # for a late rank to leave an elastic ring
+
+
+class Stalls:
+    """This rank's search for those that are late; ``goes_on`` is asked now and then whether there is time for it."""
+
+    def __init__(self, mailbox: Mailbox, timeout_s: float, goes_on: Callable[[], bool]) -> None:
+        self._mailbox, self._timeout_s, self._goes_on = mailbox, timeout_s, goes_on
+        self._ring = -1, 0, -1  # rank, size and generation
+        self._looks = False
+        self._suspects_since = self._verdict_since = 0.0
+        self.peers = Peers(mailbox, 0, 0, 0)
+
+    def verdict(self, own: Beat, log: str) -> Verdict | None:
+        """Another rank's verdict, or this one's; None as long as there is none. ``log`` is where this rank's log is.
+
+        Raises OSError where the launcher did not answer for longer than any verdict takes.
+        """
+        if self._ring != (own.rank, own.size, own.generation):
+            self._ring = own.rank, own.size, own.generation
+            self.peers, self._looks = Peers(self._mailbox, *self._ring), False
+        if own.size == 1 or own.count == OUT or own.idle_s < min(LOOK_S, self._timeout_s / 4):
+            self._looks = False
+            return None
+        if not self._looks:
+            self._looks, self._suspects_since, self._verdict_since = True, 0.0, 0.0
+            self.peers.begin_to_look()
+        is_overdue = own.idle_s >= self._timeout_s + VERDICT_S
+        try:
+            found = self.peers.verdict()
+            if found is not None or not (own.rank < OBSERVERS or is_overdue):
+                return found
+            self.peers.look(self._goes_on)
+        except OSError:
+            if is_overdue:
+                raise
+            return None
+        late = late_ranks(own, self.peers.beats, self.peers.silent_s, self._timeout_s)
+        return self._judged(late, own, log) if late else None
+
+    def is_over(self, verdict: Verdict) -> bool:
+        """Whether a late rank is still in this elastic ring when it should have left: then all end after all."""
+        self._verdict_since = self._verdict_since or time.monotonic()
+        if time.monotonic() - self._verdict_since < LEAVING_S:
+            return False
+        try:
+            self.peers.look(self._goes_on, verdict.late)
+        except OSError:
+            return True
+        pending = set(self.peers.without_farewell)
+        return any(rank in pending and self.peers.silent_s[rank] < VERDICT_S for rank in verdict.late)
+
+    def await_farewells(self, ranks: tuple[int, ...], limit_s: float) -> None:
+        """Leave the late ranks time to write down where they are: the launcher ends them when this one has ended."""
+        deadline = time.monotonic() + limit_s
+        try:
+            while time.monotonic() < deadline and set(ranks) & set(self.peers.without_farewell):
+                self.peers.look(lambda: time.monotonic() < deadline, ranks)
+                time.sleep(limit_s / 50)
+        except OSError:
+            pass
+
+    def _judged(self, late: list[int], own: Beat, log: str) -> Verdict | None:
+        """The verdict, if it is this rank's: the lowest one that is not late, or that waited for it in vain."""
+        now = time.monotonic()
+        self._suspects_since = self._suspects_since or now
+        ended = [rank for rank, each in self.peers.farewells.items() if each.status == 0]
+        able = [rank for rank in range(own.size) if rank not in {*late, *ended}] or [own.rank]
+        if able[0] != own.rank and now - self._suspects_since < VERDICT_S:
+            return None
+        note = self.peers.notes.get(late[0])
+        its_log = log if late[0] == own.rank else (note.log if note else "")
+        hint = f"--stall-timeout {self._timeout_s:g}" + (f"; its log: {its_log}" if its_log else "")
+        line = f"{last_words.late(own, late, self.peers.notes, self.peers.silent_s)}; all ranks end ({hint})"
+        verdict = Verdict(own.rank, tuple(late), f"{last_words.PREFIX}{line}")
+        try:
+            self.peers.judge(verdict)
+        except OSError:  # then the others come to it, too
+            pass
+        return verdict
