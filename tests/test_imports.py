@@ -36,7 +36,7 @@ WITHOUT_TENSORFLOW = {
     "last_words.py",
     "lateness.py",
     "layouts.py",
-    "mailbox.py",
+    "letterbox.py",
     "main.py",
     "order.py",
     "patience.py",

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import EnvironmentFailure
-from train.peers import Farewell, Note
+from train.peers import Farewell, Note, observes
 from train.pulse import Beat
 
 PREFIX = "ringslice: error: "
@@ -48,9 +48,10 @@ def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
     return causes or dead or lost
 
 
-def leaving(farewells: Mapping[int, Farewell]) -> list[int]:
-    """The ranks that end because of another: neither its cause nor done. The lowest of them tells."""
-    return sorted(rank for rank, each in farewells.items() if each.status and not each.is_cause)
+def leaving(farewells: Mapping[int, Farewell], size: int) -> list[int]:
+    """Of the observers those that end because of another: neither its cause nor done. The lowest of them tells."""
+    ending = (rank for rank, each in farewells.items() if each.status and not each.is_cause)
+    return sorted(rank for rank in ending if observes(rank, size))
 
 
 def died(lost: Sequence[Lost], remedy: str) -> str:

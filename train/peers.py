@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from train.mailbox import Mailbox
+from train.letterbox import Letterbox
 from train.pulse import Beat
 
 VERDICT = "verdict"
+OBSERVERS = 8
 AFTER_ALL = 2**62  # the count of a rank that is done: nobody waits for it
 
 
@@ -61,11 +62,20 @@ def key(rank: int) -> str:
     return f"beat-{rank}"
 
 
+def observes(rank: int, size: int) -> bool:
+    """Whether this rank reads what all others have in the store, and tells what became of them.
+
+    All do in a small ring. In a large one it is `OBSERVERS`, or some more, far apart: they are not of one host, and the
+    launcher has only one interpreter to answer with.
+    """
+    return rank % max(1, size // OBSERVERS) == 0
+
+
 class Peers:
     """The other ranks of one generation, as the store tells of them; all by rank."""
 
-    def __init__(self, mailbox: Mailbox, own: int, size: int, generation: int) -> None:
-        self._mailbox, self._scope = mailbox, scope(generation)
+    def __init__(self, letterbox: Letterbox, own: int, size: int, generation: int) -> None:
+        self._letterbox, self._scope = letterbox, scope(generation)
         self._others = [rank for rank in range(size) if rank != own]
         self._since = time.monotonic()
         self._seen: dict[int, tuple[int, float]] = {}  # the last beat's number, and when it was new
@@ -74,14 +84,14 @@ class Peers:
 
     def say(self, note: Note) -> None:
         """Put this rank's note. Raises OSError."""
-        self._mailbox.put(self._scope, key(note.beat.rank), note.as_json())
+        self._letterbox.put(self._scope, key(note.beat.rank), note.as_json())
 
     def look(self, goes_on: Callable[[], bool], ranks: Iterable[int] | None = None) -> None:
         """Read the notes of ``ranks`` (of all others), as long as ``goes_on`` says so. Raises OSError."""
         for rank in self._others if ranks is None else ranks:
             if not goes_on():
                 return
-            note = _parsed(self._mailbox.get(self._scope, key(rank)))
+            note = _parsed(self._letterbox.get(self._scope, key(rank)))
             if note is None:
                 continue
             now, before = time.monotonic(), self.notes.get(rank)
@@ -132,11 +142,11 @@ class Peers:
 
     def judge(self, verdict: Verdict) -> None:
         """Leave the verdict. Raises OSError."""
-        self._mailbox.put(self._scope, VERDICT, asdict(verdict))
+        self._letterbox.put(self._scope, VERDICT, asdict(verdict))
 
     def verdict(self) -> Verdict | None:
         """The verdict, if there is one. Raises OSError."""
-        found = self._mailbox.get(self._scope, VERDICT)
+        found = self._letterbox.get(self._scope, VERDICT)
         return None if found is None else Verdict(found["judge"], tuple(found["late"]), found["line"])
 
 

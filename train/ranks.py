@@ -20,7 +20,7 @@ from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, exp
 from etl.storage import Place
 from train.guard import start_guard
 from train.last_words import PREFIX, PeerLost, speaker
-from train.mailbox import Mailbox
+from train.letterbox import Letterbox
 from train.pulse import PULSE
 from train.run_log import RunLog
 from train.watch import SIGNALS, Watch
@@ -66,8 +66,8 @@ def begin_watch(timeout_s: float, elastic: bool = False) -> None:
     guard = None
     if timeout_s and _number() is not None:
         guard = start_guard(SILENCE * timeout_s, f"{PREFIX}{beat.speaker} fell silent at its start; its guard ends it")
-    mailbox = Mailbox.of_launcher()
-    rank.watch = Watch(PULSE, rank.log, mailbox, guard, timeout_s=timeout_s, remedy=rank.remedy, elastic=elastic)
+    letterbox = Letterbox.of_launcher()
+    rank.watch = Watch(PULSE, rank.log, letterbox, guard, timeout_s=timeout_s, remedy=rank.remedy, elastic=elastic)
     rank.watch.start()
 
 
@@ -127,6 +127,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
     if rank.watch is not None:
         if not raised:
             rank.watch.farewell(status, "")
+            rank.log.end()
         rank.watch.leave()
     end_process(status)
 
@@ -139,6 +140,7 @@ def _fail(rank: Rank, error: BaseException) -> int:
     if explained is None and rank.log.uri:
         first = next(iter(str(error).splitlines()), "")
         told: BaseException = DefectError(f"{type(error).__name__}: {first} (the traceback is in {rank.log.uri})")
+        told.__cause__ = error
     else:
         told = error
     if isinstance(told, UsageError) and number:

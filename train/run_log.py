@@ -81,6 +81,7 @@ class RunLog:
         kept = self.upload(limit_s)
         if self._temporary is not None and not kept:
             self._temporary.unlink(missing_ok=True)
+            self._temporary = None
         return kept
 
     def _copy(self, place: Place, done: threading.Event) -> None:

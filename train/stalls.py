@@ -5,25 +5,24 @@ from collections.abc import Callable
 
 from train import last_words
 from train.lateness import late_ranks
-from train.mailbox import Mailbox
-from train.peers import Peers, Verdict
+from train.letterbox import Letterbox
+from train.peers import Peers, Verdict, observes
 from train.pulse import OUT, Beat
 
 LOOK_S = 5.0  # without progress, before a rank looks at the others
-OBSERVERS = 8  # only the lowest ranks look at all others; the rest wait for their verdict for some seconds more
-VERDICT_S = 5.0
+VERDICT_S = 5.0  # within which a verdict comes: for ranks that are no observers, or not the first
 LEAVING_S = 15.0  # for a late rank to leave an elastic ring
 
 
 class Stalls:
     """This rank's search for those that are late; ``goes_on`` is asked now and then whether there is time for it."""
 
-    def __init__(self, mailbox: Mailbox, timeout_s: float, goes_on: Callable[[], bool]) -> None:
-        self._mailbox, self._timeout_s, self._goes_on = mailbox, timeout_s, goes_on
+    def __init__(self, letterbox: Letterbox, timeout_s: float, goes_on: Callable[[], bool]) -> None:
+        self._letterbox, self._timeout_s, self._goes_on = letterbox, timeout_s, goes_on
         self._ring = -1, 0, -1  # rank, size and generation
         self._looks = False
         self._suspects_since = self._verdict_since = 0.0
-        self.peers = Peers(mailbox, 0, 0, 0)
+        self.peers = Peers(letterbox, 0, 0, 0)
 
     def verdict(self, own: Beat, log: str) -> Verdict | None:
         """Another rank's verdict, or this one's; None as long as there is none. ``log`` is where this rank's log is.
@@ -32,7 +31,7 @@ class Stalls:
         """
         if self._ring != (own.rank, own.size, own.generation):
             self._ring = own.rank, own.size, own.generation
-            self.peers, self._looks = Peers(self._mailbox, *self._ring), False
+            self.peers, self._looks = Peers(self._letterbox, *self._ring), False
         if own.size == 1 or own.count == OUT or own.idle_s < min(LOOK_S, self._timeout_s / 4):
             self._looks = False
             return None
@@ -42,7 +41,7 @@ class Stalls:
         is_overdue = own.idle_s >= self._timeout_s + VERDICT_S
         try:
             found = self.peers.verdict()
-            if found is not None or not (own.rank < OBSERVERS or is_overdue):
+            if found is not None or not (observes(own.rank, own.size) or is_overdue):
                 return found
             self.peers.look(self._goes_on)
         except OSError:
@@ -79,7 +78,8 @@ class Stalls:
         now = time.monotonic()
         self._suspects_since = self._suspects_since or now
         ended = [rank for rank, each in self.peers.farewells.items() if each.status == 0]
-        able = [rank for rank in range(own.size) if rank not in {*late, *ended}] or [own.rank]
+        observers = [rank for rank in range(own.size) if observes(rank, own.size)]
+        able = [rank for rank in observers if rank not in {*late, *ended}] or [own.rank]
         if able[0] != own.rank and now - self._suspects_since < VERDICT_S:
             return None
         note = self.peers.notes.get(late[0])

@@ -18,11 +18,11 @@ from etl.errors import INTERRUPTED, EnvironmentFailure
 from train import last_words
 from train.guard import Guard
 from train.last_words import PREFIX, Lost, PeerLost
-from train.mailbox import Mailbox
-from train.peers import Farewell, Note, Peers, key, scope
+from train.letterbox import Letterbox
+from train.peers import Farewell, Note, Peers, key, observes, scope
 from train.pulse import Beat, Pulse
 from train.run_log import RunLog
-from train.stalls import LOOK_S, OBSERVERS, Stalls
+from train.stalls import LOOK_S, Stalls
 
 BEAT_S, RANKS_PER_BEAT_S = 1.0, 200  # a beat a second, and a second more for so many ranks: the launcher is one
 WORDS_S = 2.5  # for the others' farewells: the launcher kills what is left 5 s after SIGTERM
@@ -36,7 +36,7 @@ class Watch:
     """The watch of this process; `start` it in the main thread.
 
     After ``timeout_s`` without progress anywhere, and some rank behind, all ranks end with status 3; 0 turns this off.
-    In ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without a ``mailbox``
+    In ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without a ``letterbox``
     there are no others.
     """
 
@@ -44,14 +44,14 @@ class Watch:
         self,
         pulse: Pulse,
         log: RunLog,
-        mailbox: Mailbox | None = None,
+        letterbox: Letterbox | None = None,
         guard: Guard | None = None,
         *,
         timeout_s: float,
         remedy: str,
         elastic: bool = False,
     ) -> None:
-        self._pulse, self._log, self._mailbox, self._guard = pulse, log, mailbox, guard
+        self._pulse, self._log, self._letterbox, self._guard = pulse, log, letterbox, guard
         self.timeout_s, self._remedy, self._elastic = timeout_s, remedy, elastic
         self._stderr = os.dup(sys.stderr.fileno())  # TensorFlow's loading and libhdfs's put others in its place
         self._wake, self._waker = os.pipe()
@@ -80,7 +80,7 @@ class Watch:
     def farewell(self, status: int, line: str) -> None:
         """Tell the others that this rank is about to end with ``status``, and the line it prints ("": another tells).
 
-        From now on it has `ENDING_S` to do so. Does not return where the process is being ended by a signal.
+        From now on it has `ENDING_S` to do so. Does not return where the watch ends the process.
         """
         self._parts(line)
         self._say(Farewell(status, line))
@@ -95,7 +95,8 @@ class Watch:
         self._has_spoken.set()
 
     def lost(self) -> list[Lost]:
-        """Which ranks are gone, for one that Horovod has told so; within 3 s. Empty where all are there.
+        """Which ranks are gone, for one that Horovod has told so; within 3 s. Empty where all are there,
+        and on the ranks of a large ring that do not observe it.
 
         Those that failed and told so; else those that sent nothing while this waited; else those that left on purpose.
         """
@@ -125,23 +126,32 @@ class Watch:
     def _is_parting(self) -> bool:
         return self._ends_at < float("inf")
 
+    def _takes_over(self) -> bool:
+        """Whether this thread ends the process, and no longer the main thread: that has not begun to, and will not."""
+        self._parting.acquire()
+        if self._is_parting:
+            self._parting.release()
+        return not self._is_parting
+
     def _parts(self, line: str) -> None:
         """The main thread is about to end the process."""
-        with self._parting:  # for ever, where that has begun because of a signal
+        with self._parting:  # does not return where the watch has taken over
             self._ends_at, self._untold = time.monotonic() + ENDING_S, line
 
     def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
-        if self._mailbox is None:
+        if self._letterbox is None:
             return [], own.rank == 0
         if not self._elastic:
             self._parts("")
             self._say(Farewell(EnvironmentFailure.status))
-        peers = Peers(self._mailbox, own.rank, own.size, own.generation)
+        if not observes(own.rank, own.size):
+            return [], False
+        peers = Peers(self._letterbox, own.rank, own.size, own.generation)
         try:
             self._await_words(peers, WORDS_S)
         except OSError:  # the launcher is gone
             return [], own.rank == 0
-        tellers = peers.moving if self._elastic else last_words.leaving(peers.farewells)
+        tellers = peers.moving if self._elastic else last_words.leaving(peers.farewells, own.size)
         return last_words.find_lost(peers.notes, peers.silent), own.rank < min(tellers, default=own.size)
 
     def _await_words(self, peers: Peers, limit_s: float) -> None:
@@ -159,18 +169,18 @@ class Watch:
         with self._saying:
             self._farewell = farewell or self._farewell
             beat = self._pulse.beat()
-            if self._mailbox is None:
+            if self._letterbox is None:
                 return
             try:
                 note = Note(beat, self._log.uri, self._farewell)
-                self._mailbox.put(scope(beat.generation), key(beat.rank), note.as_json())
+                self._letterbox.put(scope(beat.generation), key(beat.rank), note.as_json())
             except OSError:  # the next beat may go through
                 pass
 
     def _run(self) -> None:
         stalls = None
-        if self._mailbox is not None and self.timeout_s:
-            stalls = Stalls(self._mailbox, self.timeout_s, lambda: not select.select([self._wake], [], [], 0)[0])
+        if self._letterbox is not None and self.timeout_s:
+            stalls = Stalls(self._letterbox, self.timeout_s, lambda: not select.select([self._wake], [], [], 0)[0])
         while not self._is_stopped:
             beat = self._pulse.beat()
             self._feed(beat)
@@ -193,12 +203,12 @@ class Watch:
         silence_s = self._guard.silence_s
         said = f"was silent for {silence_s:.0f} s, stopped or hung {last_words.in_words(beat)}; its guard ends it"
         line = f"{PREFIX}{beat.speaker} (process {beat.pid}) {said}"
-        if self._mailbox is None:
+        if self._letterbox is None:
             self._guard.fed(line)
             return
         note = Note(beat, self._log.uri, Farewell(EnvironmentFailure.status, line))
         path = f"/{scope(beat.generation)}/{key(beat.rank)}"
-        address = {"host": self._mailbox.host, "port": self._mailbox.port}
+        address = {"host": self._letterbox.host, "port": self._letterbox.port}
         self._guard.fed(line, {**address, "path": path, "body": note.as_json()})
 
     def _end_if_stalled(self, stalls: Stalls, own: Beat) -> None:
@@ -206,10 +216,12 @@ class Watch:
             verdict = stalls.verdict(own, self._log.uri)
         except OSError as error:
             self._end(EnvironmentFailure.status, PREFIX + last_words.unreachable(own, error))
-        if verdict is None:
+        if verdict is None or self._is_parting:
             return
         is_late = own.rank in verdict.late
         if self._elastic and not is_late and not stalls.is_over(verdict):
+            return
+        if not self._takes_over():
             return
         line = verdict.line if own.rank == verdict.judge else ""
         if self._elastic and is_late:
@@ -226,9 +238,7 @@ class Watch:
 
         Nothing is lost: what is being written has no final name yet.
         """
-        self._parting.acquire()
-        if self._is_parting:  # the main thread is about to end
-            self._parting.release()
+        if not self._takes_over():
             self._has_spoken.wait(WORDS_S + 1)
             self._end_now(INTERRUPTED if self._farewell is None else self._farewell.status, self._untold)
         self._say(Farewell(INTERRUPTED))
@@ -245,17 +255,17 @@ class Watch:
     def _words(self, own: Beat) -> str:
         """What this rank has to tell once it was told to end."""
         interrupted = f"ringslice: interrupted; {self._remedy}"
-        if self._mailbox is None or own.size == 1:
+        if self._letterbox is None or own.size == 1:
             return interrupted if own.rank == 0 else ""
-        if own.rank >= OBSERVERS:
+        if not observes(own.rank, own.size):
             time.sleep(WORDS_S)  # for those to see that they are interrupted, and not that the ring is broken
             return ""
-        peers = Peers(self._mailbox, own.rank, own.size, own.generation)
+        peers = Peers(self._letterbox, own.rank, own.size, own.generation)
         try:
             self._await_words(peers, WORDS_S)
         except OSError:  # the launcher is gone
             return interrupted if own.rank == 0 else ""
-        is_first = own.rank < min(last_words.leaving(peers.farewells), default=own.size)
+        is_first = own.rank < min(last_words.leaving(peers.farewells, own.size), default=own.size)
         if not is_first or any(each.is_cause for each in peers.farewells.values()):
             return ""
         dead = [] if self._elastic else [each for each in last_words.find_lost(peers.notes, peers.silent) if each.died]

@@ -14,7 +14,7 @@ NOTE_BYTES = 1 << 16
 NOT_FOUND = 404
 
 
-class Mailbox:
+class Letterbox:
     """Notes by scope and key, each a JSON object. The store speaks HTTP: ``PUT`` and ``GET /scope/key``."""
 
     def __init__(self, host: str, port: int) -> None:

@@ -10,8 +10,8 @@ from horovod.runner.http.http_server import RendezvousServer
 
 from tests.train.beats import beat
 from train import last_words
-from train.mailbox import Mailbox
-from train.peers import AFTER_ALL, Farewell, Note, Peers, Verdict, key, scope
+from train.letterbox import Letterbox
+from train.peers import AFTER_ALL, Farewell, Note, Peers, Verdict, key, observes, scope
 
 
 @pytest.fixture
@@ -25,56 +25,56 @@ def server() -> Iterator[RendezvousServer]:
 
 
 @pytest.fixture
-def mailbox(server: RendezvousServer) -> Mailbox:
-    return Mailbox("127.0.0.1", server.port)
+def letterbox(server: RendezvousServer) -> Letterbox:
+    return Letterbox("127.0.0.1", server.port)
 
 
 def always() -> bool:
     return True
 
 
-def test_a_note_is_the_last_one_put(mailbox: Mailbox) -> None:
-    assert mailbox.get("ringslice-0", "beat-1") is None
-    mailbox.put("ringslice-0", "beat-1", {"number": 1})
-    mailbox.put("ringslice-0", "beat-1", {"number": 2, "text": "é\n"})
-    mailbox.put("ringslice-1", "beat-1", {"number": 3})
-    assert mailbox.get("ringslice-0", "beat-1") == {"number": 2, "text": "é\n"}
+def test_a_note_is_the_last_one_put(letterbox: Letterbox) -> None:
+    assert letterbox.get("ringslice-0", "beat-1") is None
+    letterbox.put("ringslice-0", "beat-1", {"number": 1})
+    letterbox.put("ringslice-0", "beat-1", {"number": 2, "text": "é\n"})
+    letterbox.put("ringslice-1", "beat-1", {"number": 3})
+    assert letterbox.get("ringslice-0", "beat-1") == {"number": 2, "text": "é\n"}
 
 
-def test_what_is_no_note_of_ours_is_none(mailbox: Mailbox, server: RendezvousServer) -> None:
+def test_what_is_no_note_of_ours_is_none(letterbox: Letterbox, server: RendezvousServer) -> None:
     server._httpd.cache["ringslice-0"] = {"beat-1": b"\x80pickle", "beat-2": b"[1]"}
-    assert mailbox.get("ringslice-0", "beat-1") is None
-    assert mailbox.get("ringslice-0", "beat-2") is None
+    assert letterbox.get("ringslice-0", "beat-1") is None
+    assert letterbox.get("ringslice-0", "beat-2") is None
 
 
-def test_it_goes_by_no_proxy(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_by_no_proxy(letterbox: Letterbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    mailbox.put("ringslice-0", "beat-1", {})
-    assert mailbox.get("ringslice-0", "beat-1") == {}
+    letterbox.put("ringslice-0", "beat-1", {})
+    assert letterbox.get("ringslice-0", "beat-1") == {}
 
 
 def test_a_launcher_that_is_gone_or_hangs_is_an_oserror_within_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:  # it takes connections, and never answers
         port = listening.getsockname()[1]
         with pytest.raises(OSError):
-            Mailbox("127.0.0.1", port).get("ringslice-0", "beat-1")
+            Letterbox("127.0.0.1", port).get("ringslice-0", "beat-1")
     with pytest.raises(OSError):
-        Mailbox("127.0.0.1", port).put("ringslice-0", "beat-1", {})
+        Letterbox("127.0.0.1", port).put("ringslice-0", "beat-1", {})
 
 
 def test_there_is_none_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", raising=False)
-    assert Mailbox.of_launcher() is None
+    assert Letterbox.of_launcher() is None
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1")
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "4711")
-    mailbox = Mailbox.of_launcher()
-    assert mailbox is not None
-    assert (mailbox.host, mailbox.port) == ("10.0.0.1", 4711)
+    letterbox = Letterbox.of_launcher()
+    assert letterbox is not None
+    assert (letterbox.host, letterbox.port) == ("10.0.0.1", 4711)
 
 
-def test_ranks_see_who_moves_who_ended_and_who_is_silent(mailbox: Mailbox) -> None:
-    peers = Peers(mailbox, 0, 4, 0)
-    everyone = {rank: Peers(mailbox, rank, 4, 0) for rank in (1, 2, 3)}
+def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox) -> None:
+    peers = Peers(letterbox, 0, 4, 0)
+    everyone = {rank: Peers(letterbox, rank, 4, 0) for rank in (1, 2, 3)}
     for rank in (1, 2):
         everyone[rank].say(Note(beat(rank, number=1), f"log-{rank}"))
     peers.look(always)
@@ -93,22 +93,22 @@ def test_ranks_see_who_moves_who_ended_and_who_is_silent(mailbox: Mailbox) -> No
     assert peers.silent_s[2] < 0.05
 
 
-def test_a_verdict_is_for_all(mailbox: Mailbox) -> None:
+def test_a_verdict_is_for_all(letterbox: Letterbox) -> None:
     verdict = Verdict(0, (1, 3), "rank 1 is late")
-    assert Peers(mailbox, 2, 4, 0).verdict() is None
-    Peers(mailbox, 0, 4, 0).judge(verdict)
-    assert Peers(mailbox, 2, 4, 0).verdict() == verdict
-    assert Peers(mailbox, 2, 4, 1).verdict() is None
+    assert Peers(letterbox, 2, 4, 0).verdict() is None
+    Peers(letterbox, 0, 4, 0).judge(verdict)
+    assert Peers(letterbox, 2, 4, 0).verdict() == verdict
+    assert Peers(letterbox, 2, 4, 1).verdict() is None
 
 
-def test_a_store_that_was_emptied_fills_again(mailbox: Mailbox, server: RendezvousServer) -> None:
-    peers = Peers(mailbox, 0, 4, 0)
-    Peers(mailbox, 1, 4, 0).say(Note(beat(1)))
+def test_a_store_that_was_emptied_fills_again(letterbox: Letterbox, server: RendezvousServer) -> None:
+    peers = Peers(letterbox, 0, 4, 0)
+    Peers(letterbox, 1, 4, 0).say(Note(beat(1)))
     peers.look(always)
     server.init([])
     peers.look(always)
-    assert mailbox.get(scope(0), key(1)) is None
-    Peers(mailbox, 1, 4, 0).say(Note(beat(1, number=51)))
+    assert letterbox.get(scope(0), key(1)) is None
+    Peers(letterbox, 1, 4, 0).say(Note(beat(1, number=51)))
     peers.look(always)
     assert peers.moving == [1]
 
@@ -126,7 +126,14 @@ def test_the_lost_are_those_that_failed_else_the_dead_else_those_that_left() -> 
     assert [(each.rank, each.status) for each in found] == [(3, None)]
     assert [each.rank for each in last_words.find_lost({1: left, 2: NOTES[2]}, silent=[])] == [1]
     assert last_words.find_lost({2: NOTES[2]}, silent=[]) == []
-    assert last_words.leaving({1: STOPPED, 2: FAILED, 3: Farewell(0)}) == [1]
+    assert last_words.leaving({1: STOPPED, 2: FAILED, 3: Farewell(0)}, size=4) == [1]
+
+
+def test_of_a_large_ring_few_ranks_observe_and_not_one_hosts_alone() -> None:
+    assert [rank for rank in range(15) if observes(rank, 15)] == list(range(15))
+    assert [rank for rank in range(64) if observes(rank, 64)] == list(range(0, 64, 8))
+    assert all(8 <= sum(observes(rank, size) for rank in range(size)) <= 15 for size in range(8, 2000))
+    assert last_words.leaving({8: STOPPED, 9: STOPPED}, size=64) == [8]
 
 
 def test_the_words_name_rank_host_slice_and_step() -> None:
