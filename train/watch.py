@@ -36,8 +36,8 @@ class Watch:
     """The watch of this process; `start` it in the main thread.
 
     After ``timeout_s`` without progress anywhere, and some rank behind, all ranks end with status 3; 0 turns this off.
-    In ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without a ``letterbox``
-    there are no others.
+    In ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without a
+    ``letterbox`` there are no others.
     """
 
     def __init__(
@@ -215,8 +215,10 @@ class Watch:
         try:
             verdict = stalls.verdict(own, self._log.uri)
         except OSError as error:
-            self._end(EnvironmentFailure.status, PREFIX + last_words.unreachable(own, error))
-        if verdict is None or self._is_parting:
+            if self._takes_over():
+                self._end(EnvironmentFailure.status, PREFIX + last_words.unreachable(own, error))
+            return
+        if verdict is None:
             return
         is_late = own.rank in verdict.late
         if self._elastic and not is_late and not stalls.is_over(verdict):

@@ -98,6 +98,50 @@ def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
     require_grief(folder, kind, launch(folder, kind, "--ring"))
 
 
+ALONE = """
+import sys, time
+from train import stalls, watch
+from train.letterbox import Letterbox
+from train.pulse import Pulse
+from train.run_log import RunLog
+
+watch.ENDING_S = stalls.VERDICT_S = 0.5
+letterbox = Letterbox("127.0.0.1", 1)  # nobody is there
+pulse = Pulse()
+pulse.joins(1, 2)
+pulse.enters("stepping", 3, 4)
+watching = watch.Watch(pulse, RunLog(), letterbox, timeout_s=float(sys.argv[1]), remedy="go on")
+watching.start()
+if sys.argv[2:]:
+    watching.farewell(1, sys.argv[2])
+time.sleep(60)
+"""
+
+
+def end_of(*words: str) -> tuple[int, list[str]]:
+    told = subprocess.run(
+        [sys.executable, "-c", ALONE, *words],
+        cwd=REPOSITORY,
+        env=environment(),
+        timeout=30,
+        capture_output=True,
+        text=True,
+    )
+    return told.returncode, told.stderr.splitlines()
+
+
+def test_a_process_that_has_said_farewell_ends_whatever_its_main_thread_is_in() -> None:
+    assert end_of("60", "ringslice: error: it failed") == (1, ["ringslice: error: it failed"])
+
+
+def test_a_rank_that_gets_no_further_and_cannot_ask_the_others_ends() -> None:
+    status, [line] = end_of("1.5")
+    assert status == 3
+    assert re.fullmatch(
+        r"ringslice: error: rank 1 on \S+ got no further for \d+ s \(epoch 3, step 4, stepping\), .*", line
+    )
+
+
 def wait_for(paths: list[Path], processes: list[subprocess.Popen[str]]) -> None:
     while not all(path.exists() for path in paths):
         assert all(process.poll() is None for process in processes)
