@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
-from tests.conftest import REPOSITORY, environment
+from tests.conftest import REPOSITORY, environment, failed, run
 from tests.hadoop.processes import find_all
 from tests.train.watched_ring import FATAL_STEP, SLICE
 
@@ -140,6 +140,46 @@ def test_a_rank_that_gets_no_further_and_cannot_ask_the_others_ends() -> None:
     assert re.fullmatch(
         r"ringslice: error: rank 1 on \S+ got no further for \d+ s \(epoch 3, step 4, stepping\), .*", line
     )
+
+
+UNRANKED = """
+import sys, time
+import click
+from etl.errors import DataError
+from train.pulse import PULSE
+from train.ranks import begin_watch, run_rank
+
+@click.command()
+@click.argument("fails", type=bool)
+def command(fails):
+    begin_watch(5)
+    PULSE.enters("stepping", 1, 2)
+    if fails:
+        raise DataError("it is damaged")
+    print("here", flush=True)
+    while True:  # a signal ends no main thread
+        time.sleep(1)
+
+run_rank(command, "alone", "run it again")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_is_no_rank_is_interrupted_in_one_line(number: signal.Signals) -> None:
+    words = [sys.executable, "-c", UNRANKED, "no"]
+    with subprocess.Popen(
+        words, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        _, told = process.communicate(timeout=ENDS_WITHIN_S)
+    assert (process.returncode, told) == (130, "ringslice: interrupted; run it again\n")
+
+
+def test_a_process_that_is_no_rank_says_where_it_failed() -> None:
+    told = run(sys.executable, "-c", UNRANKED, "yes")
+    failed(told, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
 
 
 def wait_for(paths: list[Path], processes: list[subprocess.Popen[str]]) -> None:
