@@ -6,6 +6,7 @@ only, and nothing of this project.
 """
 
 import json
+import math
 import os
 import select
 import signal
@@ -30,14 +31,16 @@ class Guard:
     def __init__(self, process: subprocess.Popen[bytes], pipe: int, silence_s: float) -> None:
         self._process, self._pipe, self.silence_s = process, pipe, silence_s
 
-    def fed(self, line: str, last_note: Mapping[str, Any] | None = None) -> None:
-        """The rank lives. Should it fall silent from now on, ``line`` is printed.
+    def fed(self, line: str, last_note: Mapping[str, Any] | None = None, silence_s: float | None = None) -> None:
+        """The rank lives. Should it fall silent from now on, for ``silence_s`` if given, ``line`` is printed.
 
         ``last_note`` is what is then put into the launcher's store: host, port, path and body.
         """
-        news = json.dumps({"line": line, "note": last_note}).encode() + b"\n"
+        limit_s = self.silence_s if silence_s is None else silence_s
+        news = json.dumps({"line": line, "silence_s": limit_s, "note": last_note}).encode() + b"\n"
         if len(news) > NEWS_BYTES:
-            news = json.dumps({"line": line[: NEWS_BYTES // 8], "note": None}).encode() + b"\n"
+            short = {"line": line[: NEWS_BYTES // 8], "silence_s": limit_s, "note": None}
+            news = json.dumps(short).encode() + b"\n"
         try:
             os.write(self._pipe, news)
         except OSError:  # it was stopped (its pipe is full) or killed: the rank goes on without
@@ -52,23 +55,21 @@ class Guard:
             pass
 
 
-def start_guard(silence_s: float, line: str) -> Guard:
-    """Start the guard of this process; ``line`` is printed where this was silent for ``silence_s``."""
+def start_guard(silence_s: float) -> Guard:
+    """Start the guard of this process, which ends it after ``silence_s`` without a word, once it was fed."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(silence_s)]
+    words = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the guard's too, until it can deal with them
     try:
         process = subprocess.Popen(words, stdin=reading, stdout=subprocess.DEVNULL)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(reading)
-    guard = Guard(process, writing, silence_s)
-    guard.fed(line)
-    return guard
+    return Guard(process, writing, silence_s)
 
 
-def main(rank: int, silence_s: float) -> None:
+def main(rank: int) -> None:
     """Keep watch over the process ``rank``, which has started this one, until it has ended.
 
     A launcher that ends its ranks may tell only the guard: it hands SIGTERM on.
@@ -85,7 +86,7 @@ def main(rank: int, silence_s: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    news = b""
+    last: dict[str, Any] = {"silence_s": math.inf}
     silent_s = 0.0  # in ticks that the guard itself was awake: where all stood still, nobody was silent
     while os.getppid() == rank:
         before = time.monotonic()
@@ -93,11 +94,10 @@ def main(rank: int, silence_s: float) -> None:
             fresh = os.read(0, 16 * NEWS_BYTES)
             if not fresh:
                 return
-            news, silent_s = fresh, 0.0
+            last, silent_s = json.loads(fresh.splitlines()[-1]), 0.0
             continue
         silent_s += min(TICK_S, time.monotonic() - before)
-        if silent_s >= silence_s:
-            last = json.loads(news.splitlines()[-1])
+        if silent_s >= last["silence_s"]:
             _leave_note(last["note"])
             if not select.select([0], [], [], 0)[0]:
                 send(signal.SIGKILL)
@@ -119,4 +119,4 @@ def _leave_note(note: dict[str, Any] | None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]))

@@ -62,10 +62,9 @@ def begin_watch(timeout_s: float, elastic: bool = False) -> None:
     if timeout_s:
         os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(2 * limit_s))
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(BACKSTOP * limit_s))
-    beat, rank = PULSE.beat(), _ranks[0]
-    guard = None
+    rank, guard = _ranks[0], None
     if timeout_s and _number() is not None:
-        guard = start_guard(SILENCE * timeout_s, f"{PREFIX}{beat.speaker} fell silent at its start; its guard ends it")
+        guard = start_guard(SILENCE * timeout_s)
     letterbox = Letterbox.of_launcher()
     rank.watch = Watch(PULSE, rank.log, letterbox, guard, timeout_s=timeout_s, remedy=rank.remedy, elastic=elastic)
     rank.watch.start()

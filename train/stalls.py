@@ -7,7 +7,7 @@ from train import last_words
 from train.lateness import late_ranks
 from train.letterbox import Letterbox
 from train.peers import Peers, Verdict, observes
-from train.pulse import OUT, Beat
+from train.pulse import Beat
 
 LOOK_S = 5.0  # without progress, before a rank looks at the others
 VERDICT_S = 5.0  # within which a verdict comes: for ranks that are no observers, or not the first
@@ -25,14 +25,16 @@ class Stalls:
         self.peers = Peers(letterbox, 0, 0, 0)
 
     def verdict(self, own: Beat, log: str) -> Verdict | None:
-        """Another rank's verdict, or this one's; None as long as there is none. ``log`` is where this rank's log is.
+        """Another rank's verdict, or this one's; None where there is none, and before the first phase.
+
+        ``log`` is where this rank's log is.
 
         Raises OSError where the launcher did not answer for longer than any verdict takes.
         """
         if self._ring != (own.rank, own.size, own.generation):
             self._ring = own.rank, own.size, own.generation
             self.peers, self._looks = Peers(self._letterbox, *self._ring), False
-        if own.size == 1 or own.count == OUT or own.idle_s < min(LOOK_S, self._timeout_s / 4):
+        if own.size == 1 or own.count <= 0 or own.idle_s < min(LOOK_S, self._timeout_s / 4):
             self._looks = False
             return None
         if not self._looks:

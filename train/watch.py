@@ -28,6 +28,7 @@ BEAT_S, RANKS_PER_BEAT_S = 1.0, 200  # a beat a second, and a second more for so
 WORDS_S = 2.5  # for the others' farewells: the launcher kills what is left 5 s after SIGTERM
 POLL_S = 0.05
 LOGGING_S = 1.5  # for the log's last copy
+LOADING = 10  # times the patience until the first phase: large libraries are loaded with the interpreter's lock held
 ENDING_S = 20.0  # for a rank that has said farewell
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -66,16 +67,20 @@ class Watch:
 
     def start(self) -> None:
         """Begin to watch; from now on SIGTERM and SIGINT are this thread's."""
-        for number in SIGNALS:
-            signal.signal(number, _leave_to_watch)
+        self._handlers = {number: signal.signal(number, _leave_to_watch) for number in SIGNALS}
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; the process goes on without."""
+        """End the thread, in the main thread; the process goes on without, and signals do what they did before."""
         self._is_stopped = True
         os.write(self._waker, b"\0")
         self._thread.join()
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        for descriptor in (self._wake, self._waker, self._stderr):
+            os.close(descriptor)
 
     def farewell(self, status: int, line: str) -> None:
         """Tell the others that this rank is about to end with ``status``, and the line it prints ("": another tells).
@@ -183,14 +188,20 @@ class Watch:
             stalls = Stalls(self._letterbox, self.timeout_s, lambda: not select.select([self._wake], [], [], 0)[0])
         while not self._is_stopped:
             beat = self._pulse.beat()
-            self._feed(beat)
-            self._say(None)
-            if time.monotonic() >= self._ends_at and self._farewell is not None:
-                self._end(self._farewell.status, self._untold)
-            if stalls is not None:
-                self._end_if_stalled(stalls, beat)
+            try:
+                self._look_round(beat, stalls)
+            except Exception as error:  # a defect; without this thread Ctrl-C would do nothing
+                self._log.failure("the watch failed", error)
             if self._is_signalled(BEAT_S + beat.size / RANKS_PER_BEAT_S):
                 self._end_on_signal()
+
+    def _look_round(self, beat: Beat, stalls: Stalls | None) -> None:
+        self._feed(beat)
+        self._say(None)
+        if time.monotonic() >= self._ends_at and self._farewell is not None:
+            self._end(self._farewell.status, self._untold)
+        if stalls is not None:
+            self._end_if_stalled(stalls, beat)
 
     def _is_signalled(self, timeout_s: float) -> bool:
         if not select.select([self._wake], [], [], timeout_s)[0]:
@@ -200,16 +211,16 @@ class Watch:
     def _feed(self, beat: Beat) -> None:
         if self._guard is None:
             return
-        silence_s = self._guard.silence_s
+        silence_s = self._guard.silence_s * (1 if beat.count else LOADING)
         said = f"was silent for {silence_s:.0f} s, stopped or hung {last_words.in_words(beat)}; its guard ends it"
         line = f"{PREFIX}{beat.speaker} (process {beat.pid}) {said}"
         if self._letterbox is None:
-            self._guard.fed(line)
+            self._guard.fed(line, None, silence_s)
             return
         note = Note(beat, self._log.uri, Farewell(EnvironmentFailure.status, line))
         path = f"/{scope(beat.generation)}/{key(beat.rank)}"
         address = {"host": self._letterbox.host, "port": self._letterbox.port}
-        self._guard.fed(line, {**address, "path": path, "body": note.as_json()})
+        self._guard.fed(line, {**address, "path": path, "body": note.as_json()}, silence_s)
 
     def _end_if_stalled(self, stalls: Stalls, own: Beat) -> None:
         try:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, environment
+from tests.conftest import REPOSITORY, environment, run
 from tests.hadoop.processes import Process
 
 RANK = """
 import sys, time
 from train.guard import start_guard
-guard = start_guard(float(sys.argv[1]), "it fell silent")
+guard = start_guard(float(sys.argv[1]))
+guard.fed("it fell silent")
 print(guard._process.pid, flush=True)
 while True:
     time.sleep(0.1)
@@ -65,6 +66,15 @@ def test_a_rank_that_feeds_it_lives(rank: subprocess.Popen[str]) -> None:
     assert guard.lives
 
 
+def test_what_it_is_told_last_counts() -> None:
+    told = RANK.replace(
+        'guard.fed("it fell silent")\n', 'guard.fed("long line" * 1000, {"path": "x" * 9000}, 0.1)\n', 1
+    )
+    stops = told + "    import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
+    finished = run(sys.executable, "-c", stops, 0.5, timeout_s=20)
+    assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
+
+
 def test_it_ends_with_its_rank_without_a_word(rank: subprocess.Popen[str]) -> None:
     guard = guard_of(rank)
     rank.kill()
@@ -87,9 +97,9 @@ def test_it_spares_a_process_that_did_not_start_it(tmp_path: Path) -> None:
     """As where its rank is gone, and another process has the number now."""
     reading, writing = os.pipe()
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
-        words = [sys.executable, "-I", "-S", str(REPOSITORY / "train/guard.py"), str(other.pid), "0.1"]
+        words = [sys.executable, "-I", "-S", str(REPOSITORY / "train/guard.py"), str(other.pid)]
         guard = subprocess.Popen(words, stdin=reading, cwd=tmp_path)
-        os.write(writing, b'{"line": "killed", "note": null}\n')
+        os.write(writing, b'{"line": "killed", "silence_s": 0.1, "note": null}\n')
         assert guard.wait(10) == 0
         assert other.poll() is None
         other.kill()
