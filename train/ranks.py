@@ -21,6 +21,7 @@ from etl.storage import Place
 from train.guard import start_guard
 from train.last_words import PREFIX, PeerLost, speaker
 from train.letterbox import Letterbox
+from train.peers import Farewell, Note, key, scope
 from train.pulse import PULSE
 from train.run_log import RunLog
 from train.watch import SIGNALS, Watch
@@ -111,6 +112,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
         del number, frame
         if _number() in (None, 0):
             os.write(sys.stderr.fileno(), f"ringslice: interrupted; {remedy}\n".encode())
+        _leave_note()
         os._exit(INTERRUPTED)
 
     def run() -> int:
@@ -157,6 +159,18 @@ def _fail(rank: Rank, error: BaseException) -> int:
     if is_told:
         time.sleep(TELLING_S)
     return status
+
+
+def _leave_note() -> None:
+    """Tell ranks that are watched already that this one was interrupted: it did not die without a word."""
+    beat, letterbox = PULSE.beat(), Letterbox.of_launcher()
+    line = "interrupted" if beat.rank == 0 else ""  # which rank 0 has told
+    try:
+        if letterbox is not None:
+            note = Note(beat, "", Farewell(INTERRUPTED, line))
+            letterbox.put(scope(beat.generation), key(beat.rank), note.as_json())
+    except OSError:
+        pass
 
 
 def _number() -> int | None:

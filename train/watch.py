@@ -100,10 +100,10 @@ class Watch:
         self._has_spoken.set()
 
     def lost(self) -> list[Lost]:
-        """Which ranks are gone, for one that Horovod has told so; within 3 s. Empty where all are there,
-        and on the ranks of a large ring that do not observe it.
+        """Which ranks are gone, for one that Horovod has told so; within 3 s.
 
         Those that failed and told so; else those that sent nothing while this waited; else those that left on purpose.
+        Empty where all are there, and on the ranks of a large ring that do not observe it.
         """
         return self._lost(self._pulse.beat())[0]
 
@@ -193,7 +193,10 @@ class Watch:
             except Exception as error:  # a defect; without this thread Ctrl-C would do nothing
                 self._log.failure("the watch failed", error)
             if self._is_signalled(BEAT_S + beat.size / RANKS_PER_BEAT_S):
-                self._end_on_signal()
+                try:
+                    self._end_on_signal()
+                finally:  # whatever went wrong on the way
+                    os._exit(INTERRUPTED)
 
     def _look_round(self, beat: Beat, stalls: Stalls | None) -> None:
         self._feed(beat)
@@ -318,10 +321,6 @@ class Watch:
     def _leave_and_exit(self, status: int) -> NoReturn:
         self.leave()
         os._exit(status)
-
-
-def _ring(beat: Beat) -> tuple[int, int, int]:
-    return beat.rank, beat.size, beat.generation
 
 
 def _leave_to_watch(number: int, frame: FrameType | None) -> None:
