@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
+from tests.conftest import run
 from tests.train.beats import beat
 from train.letterbox import Letterbox
 from train.peers import Farewell, Note, Peers
@@ -97,6 +99,31 @@ def test_an_elastic_ring_sees_who_is_gone_and_nobody_says_farewell(
 def test_nobody_is_lost_where_all_move(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
     with beating(letterbox, 1, 2, 3):
         assert watch_of(0, elastic=True).lost() == []
+
+
+INTERRUPTED_EARLY = """
+import os, signal
+import click
+from train.ranks import run_rank
+
+@click.command()
+def command():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+run_rank(command, "early", "run it again")
+"""
+
+
+@pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
+def test_a_rank_that_is_interrupted_before_it_is_watched_did_not_die_without_a_word(
+    rank: int, line: str, letterbox: Letterbox
+) -> None:
+    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": letterbox.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(letterbox.port)}
+    told = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
+    assert (told.returncode, told.stderr) == (130, line)
+    note = letterbox.get("ringslice-0", f"beat-{rank}")
+    assert note is not None
+    assert note["farewell"]["status"] == 130
 
 
 def test_a_watch_that_is_stopped_leaves_signals_as_they_were(watch_of: Callable[..., Watch]) -> None:
