@@ -38,7 +38,14 @@ setup(
     ],
     extras_require={
         # horovod itself comes from train/build_horovod.py: its sdist does not compile as it is
-        "train": ["tensorflow-cpu==2.21.0", "setuptools<81", "wheel", "packaging", "cmake>=3.25,<4"],
+        "train": [
+            "tensorflow-cpu==2.21.0",
+            "safetensors>=0.4",
+            "setuptools<81",
+            "wheel",
+            "packaging",
+            "cmake>=3.25,<4",
+        ],
         # ringslice report: for the machine of who looks at datasets; mappers do without
         "report": ["jinja2>=3.1", "matplotlib>=3.9"],
         "airflow": ["apache-airflow>=3.3,<4"],

@@ -72,6 +72,7 @@ PARAMS = {
     ),
     "model": Param("cnn", "mlp, cnn, or module:function for your own.", type="string", pattern=PRINTABLE),
     "epochs": Param(10, "Passes over the training split.", type="integer", minimum=1),
+    "batch": Param(64, "Examples per step on each rank.", type="integer", minimum=1),
     "min_accuracy": Param(
         None,
         "Fail where the accuracy on the test split is below this. Empty: never.",
@@ -103,7 +104,18 @@ WITH_DATE = "{{{{ params.{name}.replace('{{date}}', {day} | ds) }}}}"
 ENVIRONMENT = {
     **{
         f"PARAM_{name.upper()}": f"{{{{ '' if params.{name} is none else params.{name} }}}}"
-        for name in ("size", "workers", "slices", "runner", "model", "epochs", "min_accuracy", "keep", "config")
+        for name in (
+            "size",
+            "workers",
+            "slices",
+            "runner",
+            "model",
+            "epochs",
+            "batch",
+            "min_accuracy",
+            "keep",
+            "config",
+        )
     },
     "PARAM_SOURCE": WITH_DATE.format(name="source", day=DAY),
     "PARAM_ROOT": WITH_DATE.format(name="root", day=DAY),
@@ -191,7 +203,7 @@ TASKS = {
     "train": (
         ON_RANKS,
         'on_ranks train/main.py --json --data="$PARAM_ROOT" --name="$PARAM_NAME" --run="$PARAM_RUN" --resume'
-        ' --model="$PARAM_MODEL" --epochs="$PARAM_EPOCHS"',
+        ' --model="$PARAM_MODEL" --epochs="$PARAM_EPOCHS" --batch="$PARAM_BATCH"',
         "Trains on as many ranks as `workers` says; tried again, it goes on from the last checkpoint.",
     ),
     "evaluate": (

@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,9 @@ from etl.storage import Place
 CLAIMS_FOLDER = "claims"
 HEARTBEAT_S = 5.0
 PATIENCE_S = 20.0
+
+
+_held: set[str] = set()  # the tokens of the claims that this process holds
 
 
 class BusyError(EnvironmentFailure):
@@ -92,12 +95,14 @@ class Claim:
         self._heart = threading.Thread(target=self._beat, name="claim", daemon=True)
 
     @classmethod
-    def take(cls, work: Place, what: str) -> "Claim":
+    def take(cls, work: Place, what: str, tick: Callable[[], None] = lambda: None) -> "Claim":
         """Claim the stage whose work folder is ``work``; ``what`` names it to people.
+
+        ``tick`` is called now and then while this waits to see whether an owner is alive.
 
         Raises BusyError where a living run has it.
         """
-        claim = cls(work, _next_number(work, what), secrets.token_hex(4))
+        claim = cls(work, _next_number(work, what, tick), secrets.token_hex(4))
         owner = {**asdict(Owner.this_process()), "token": claim.token}
         try:
             claim.attempts.make_folder()
@@ -110,6 +115,7 @@ class Claim:
             if isinstance(error, TakenError):
                 raise _busy(what, "a run that began at this moment") from None
             raise
+        _held.add(claim.token)
         claim._heart.start()
         claim._delete_predecessors()
         return claim
@@ -121,6 +127,7 @@ class Claim:
 
     def stop_beating(self) -> None:
         """Touch the claim no more: it is about to be deleted."""
+        _held.discard(self.token)
         self._stopped.set()
         self._heart.join()
 
@@ -156,26 +163,30 @@ class Claim:
                 _place(self._work, number).delete()
 
 
-def _next_number(work: Place, what: str) -> int:
+def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
     highest = _highest(work)
     if highest is None:
         return 1
     try:
-        owner = Owner.from_json(_place(work, highest).read_json())
+        told = _place(work, highest).read_json()
+        owner = Owner.from_json(told)
     except FileNotFoundError:  # released this moment
         return highest + 1
-    if owner.is_alive_for_sure() or not (owner.is_dead_for_sure() or _stands_still(_place(work, highest), owner)):
+    if owner == Owner.this_process() and told["token"] not in _held:  # given up, though storage failed to delete it
+        return highest + 1
+    if owner.is_alive_for_sure() or not (owner.is_dead_for_sure() or _stands_still(_place(work, highest), owner, tick)):
         raise _busy(what, str(owner))
     return highest + 1
 
 
-def _stands_still(claim: Place, owner: Owner) -> bool:
+def _stands_still(claim: Place, owner: Owner, tick: Callable[[], None]) -> bool:
     """Whether nobody touches the claim for `PATIENCE_S`."""
     tell("claim", f"{claim} is held by {owner}; waiting up to {PATIENCE_S:.0f} s to see whether it is alive")
     before = claim.info().mtime_ns
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         time.sleep(HEARTBEAT_S / 5)
+        tick()
         if claim.info().mtime_ns != before:
             return False
     return True

@@ -85,14 +85,21 @@ def _slices_of_runs(root: Place) -> Iterator[tuple[str | None, str]]:
     for name in _folders(root / "runs"):
         run = root / "runs" / name
         files = [run / info.base_name for info in run.children() if info.base_name.endswith(".json")]
-        files += [run / "checkpoints" / each.base_name for each in (run / "checkpoints").children()]
+        files += [run / "checkpoints" / each / "checkpoint.json" for each in _folders(run / "checkpoints")]
         files += [run / WORK_FOLDER / RUN_SLICES_FILE]
-        records = [file.read_json() for file in files if file.name.endswith(".json") and file.exists()]
-        named = {record["slices"] for record in records if "slices" in record}
+        named = {record["slices"] for record in map(_read_if_there, files) if "slices" in record}
         if not named and (run / WORK_FOLDER).exists():
             yield None, f"{run}, perhaps"
         for fingerprint in named:
             yield fingerprint, str(run)
+
+
+def _read_if_there(file: Place) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none, or its trainer has just removed it."""
+    try:
+        return file.read_json() if file.exists() else {}
+    except FileNotFoundError:
+        return {}
 
 
 def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:

@@ -36,6 +36,7 @@ class OutputFile:
     """A file that is being written; ``sha256``, ``size_bytes`` and ``won`` hold once it has been published."""
 
     place: Place
+    attempt: Place
     stream: pyarrow.NativeFile
     size_bytes: int = 0
     won: bool = False
@@ -47,6 +48,11 @@ class OutputFile:
         self.stream.write(data)
         self._digest.update(data)
         self.size_bytes += len(data)
+
+    def sync(self) -> None:
+        """Return when what was written so far outlasts a crash, where that can be had of an open file."""
+        self.stream.flush()
+        self.attempt.filesystem.sync(self.attempt.path)
 
     @property
     def sha256(self) -> str:
@@ -70,14 +76,18 @@ def publishing(final: Place, attempts: Place) -> Iterator[OutputFile]:
             raise TakenError(f"{final} was there with other bytes; remove it, or run again with --overwrite")
 
 
+def _own_name(attempts: Place) -> Place:
+    return attempts / f"attempt-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
 @contextmanager
 def _attempt(final: Place, attempts: Place) -> Iterator[tuple[Place, OutputFile]]:
-    attempt = attempts / f"attempt-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    attempt = _own_name(attempts)
     stream = None
     try:
         stream = attempt.filesystem.open_new(attempt.path)
         final.parent.make_folder()  # only now: who was replaced makes no folder again
-        yield attempt, OutputFile(final, stream)
+        yield attempt, OutputFile(final, attempt, stream)
     except BaseException as error:
         was_deleted = isinstance(error, FileNotFoundError) and not attempt.exists()  # its folder may go a moment later
         with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
@@ -113,13 +123,38 @@ def publish_bytes(final: Place, attempts: Place, data: bytes) -> OutputFile:
     return output
 
 
-def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
-    """Put a file of ``data`` in the place of ``final``, in one atomic step, whether it is there or not."""
+@contextmanager
+def replacing(final: Place, attempts: Place) -> Iterator[OutputFile]:
+    """Write ``final`` anew: after the block it has these bytes, in one atomic step, whether it was there or not.
+
+    It is untouched when the block raises. Raises EnvironmentFailure where ``attempts`` is gone.
+    """
     with _attempt(final, attempts) as (attempt, output):
-        output.write(data)
+        yield output
         output.stream.close()
         attempt.filesystem.sync(attempt.path)
         attempt.filesystem.replace(attempt.path, final.path)
+
+
+def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
+    """Put a file of ``data`` in the place of ``final``, in one atomic step, whether it is there or not."""
+    with replacing(final, attempts) as output:
+        output.write(data)
+
+
+def withdraw(final: Place, attempts: Place) -> None:
+    """Take the file ``final`` away, in one atomic step, by way of the folder ``attempts``; it may be gone already.
+
+    Raises EnvironmentFailure where ``attempts`` is gone: who was replaced takes nothing away.
+    """
+    attempt = _own_name(attempts)
+    try:
+        final.filesystem.replace(final.path, attempt.path)
+    except FileNotFoundError:
+        if not attempts.exists():
+            raise EnvironmentFailure(f"{final} was not removed: another run has taken this stage over") from None
+        return
+    attempt.delete()
 
 
 def replace_file(made: Place, final: Place) -> None:

@@ -13,12 +13,13 @@ CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "mrjob", "numpy", "PI
 ALLOWED = {
     "etl": CORE - {"mrjob"},
     "mapreduce": {"etl", "mrjob", "numpy", "packaging"},
-    "train": {"etl", "click", "crc32c", "horovod", "keras", "numpy", "pyarrow", "tensorflow"},
+    "train": {"etl", "click", "crc32c", "horovod", "keras", "numpy", "pyarrow", "safetensors", "tensorflow"},
 }
 # asked for by the extra "report", and imported when a report is made only
 DRAWN_WITH = {"charts.py": {"matplotlib"}, "page.py": {"jinja2"}}
 # the core of the reader: a PyTorch reader can stand on it
 WITHOUT_TENSORFLOW = {
+    "array_file.py",
     "budget.py",
     "buffers.py",
     "build_horovod.py",
@@ -49,6 +50,7 @@ WITHOUT_TENSORFLOW = {
     "reading_options.py",
     "run_log.py",
     "runs.py",
+    "saver.py",
     "schedule.py",
     "settings.py",
     "slice_file.py",

@@ -2,7 +2,7 @@
 """Build Horovod for the TensorFlow of this environment, and install it.
 
 Horovod's last release (0.28.1, 2023) is a source distribution that does not compile against today's TensorFlow.
-This script takes that sdist by name from the package index, checks its SHA-256, makes two one-word source changes,
+This script takes that sdist by name from the package index, checks its SHA-256, makes some small source changes,
 builds a wheel (Gloo for the ring, no MPI) and keeps it in a cache outside the tree, keyed by everything that decides
 its bytes: sdist, changes, build settings, Python and TensorFlow. Once it is cached, a run takes seconds.
 
@@ -24,10 +24,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
 VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+INIT_ERROR = "HOROVOD_INIT_ERROR"  # where a rank that could not join the ring finds why, in its C environment
 
 # (file, the text to replace, its replacement, why)
 SOURCE_CHANGES = (
@@ -42,6 +45,41 @@ SOURCE_CHANGES = (
         "global_ranks_.reserve(size_)",
         "global_ranks_.resize(size_)",
         "written to by index; without it the Gloo controller never reports a stalled tensor",
+    ),
+    (
+        "horovod/common/operations.cc",
+        """    global_gloo_context.Initialize(ParseGlooIface());
+  }
+  if (state.control_operation == LibType::GLOO) {
+    // Initializes global controller
+    state.process_set_table.Initialize(global_gloo_context);
+  }
+""",
+        f"""    try {{
+      global_gloo_context.Initialize(ParseGlooIface());
+      if (state.control_operation == LibType::GLOO) {{
+        state.process_set_table.Initialize(global_gloo_context);
+      }}
+    }} catch (const std::exception& ex) {{
+      setenv("{INIT_ERROR}", ex.what(), 1);
+      global_gloo_context.Finalize();
+      state.initialization_failed = true;
+      return;
+    }}
+  }}
+""",
+        "a rank that does not come, or is taken out of an elastic job, made all processes abort; now hvd.init raises",
+    ),
+    (
+        "horovod/common/operations.cc",
+        """    horovod_global.shut_down = false;
+    horovod_global.initialization_done = false;
+""",
+        """    horovod_global.shut_down = false;
+    horovod_global.initialization_done = false;
+    horovod_global.initialization_failed = false;
+""",
+        "so that hvd.init can be tried again after hvd.shutdown",
     ),
 )
 
@@ -68,8 +106,8 @@ def main() -> int:
             wheel = build_wheel(wheel_folder, tensorflow, options.jobs)
         else:
             print(f"build_horovod: {wheel.name} is in the cache", flush=True)
-        if installed_version() == wheel_version(wheel):
-            print(f"build_horovod: horovod {installed_version()} is installed", flush=True)
+        if is_installed(wheel):
+            print(f"build_horovod: {wheel.name} is installed", flush=True)
         else:
             # the wheel's needs come from the index, the wheel itself from the cache
             run([sys.executable, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", str(wheel)])
@@ -112,15 +150,19 @@ def tensorflow_version() -> str:
     raise BuildError("no TensorFlow in this environment; install it first: pip install 'ringslice[train]'")
 
 
-def installed_version() -> str | None:
+def is_installed(wheel: Path) -> bool:
+    """Whether the libraries that are installed are those of ``wheel``: other source changes leave the version as it is.
+
+    A wheel names its files with their SHA-256, and so does what was installed from it (PEP 376).
+    """
     try:
-        return importlib.metadata.version("horovod")
+        installed = importlib.metadata.distribution("horovod").read_text("RECORD") or ""
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def wheel_version(wheel: Path) -> str:
-    return wheel.name.split("-")[1]
+        return False
+    with zipfile.ZipFile(wheel) as archive:
+        record = next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+        lines = archive.read(record).decode().splitlines()
+    return {line for line in lines if ".so," in line} <= set(installed.splitlines())
 
 
 def cache_folder(cache: Path, tensorflow: str) -> Path:

@@ -1,83 +1,298 @@
-"""Checkpoints: plain arrays in one ``.npz`` file and a JSON marker beside it, written last. No pickle, no code."""
+"""Checkpoints of a run, on any root: plain arrays, and a JSON marker that names them, written last. No pickle, no code.
+
+    runs/NAME/checkpoints/step-00000150/model.safetensors
+                                        optimizer.safetensors
+                                        checkpoint.json         format, step, files with SHA-256, facts, checksum
+
+A folder without its marker is no checkpoint: its trainer is at work on it, or was killed. Every file is written to a
+name in the folder of its owner's attempts, and every marker leaves by way of it, so a trainer that was replaced neither
+finishes a checkpoint nor takes one away.
+"""
 
 import hashlib
 import io
-from collections.abc import Sequence
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from pyarrow import fs
 
 from etl.errors import DataError, UsageError
-from etl.publishing import json_bytes, publish_bytes, replace_bytes
+from etl.manifest import with_checksum
+from etl.progress import tell
+from etl.publishing import json_bytes, publish_bytes, replacing, withdraw
 from etl.storage import Place
+from train.array_file import PIECE_BYTES, Arrays, parse, pieces
 
-FORMAT = "ringslice.checkpoint/1"
+FORMAT = "ringslice.checkpoint/2"  # of every format the checksum is that of `with_checksum`
+FOLDER = "checkpoints"
+MARKER = "checkpoint.json"
+OWN_FACTS = {"format", "step", "files", "checksum"}
+
+SYNCED_PIECES = (256 << 20) // PIECE_BYTES
+READ_BYTES = 8 << 20
+Ticking = Callable[[], None]  # called now and then while bytes come and go
+
+_SUFFIX = ".safetensors"
+_FILE_NAME = re.compile(rf"[a-z][a-z0-9_]*{re.escape(_SUFFIX)}")
+
+
+class DamagedError(DataError):
+    """A checkpoint that cannot be used: a file is missing, or is not as it was written."""
+
+
+def nothing() -> None:
+    """What is called where nobody wants to know."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A finished checkpoint: its epoch, and what its marker says."""
+    """A finished checkpoint: its folder, and what its marker says."""
 
     folder: Place
-    epoch: int
     marker: dict[str, Any]
 
     @property
+    def step(self) -> int:
+        return int(self.marker["step"])
+
+    @property
     def name(self) -> str:
-        return f"epoch-{self.epoch:04d}"
+        return self.folder.name
+
+    @property
+    def groups(self) -> list[str]:
+        """The names of its groups of arrays, one for each file."""
+        return [name.removesuffix(_SUFFIX) for name in self.marker["files"]]
+
+    def read(self, group: str, tick: Ticking = nothing) -> Arrays:
+        """The arrays of a group, every byte checked.
+
+        Raises UsageError where it has no such group, DamagedError where its file is missing or another one.
+        """
+        if group not in self.groups:
+            raise UsageError(f"{self.folder} has no {group!r}, it has {', '.join(self.groups)}")
+        place = self.folder / f"{group}{_SUFFIX}"
+        try:
+            data = _read_checked(place, self.marker["files"][place.name], tick)
+        except FileNotFoundError:
+            raise DamagedError(f"{place} is missing") from None
+        try:
+            return parse(data)
+        except ValueError as error:
+            raise DamagedError(f"{place} holds no arrays ({error})") from None
 
 
-def save(run: Place, attempts: Place, epoch: int, variables: Sequence[Any], facts: dict[str, Any]) -> None:
-    """Write the values of ``variables`` as the checkpoint of ``epoch``, by way of the folder ``attempts``."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **{_name(number, each): each.numpy() for number, each in enumerate(variables)})
-    data, folder = buffer.getvalue(), run / "checkpoints"
-    # a trainer that was killed may have left arrays without a marker, of another number of ranks even
-    replace_bytes(folder / f"epoch-{epoch:04d}.npz", attempts, data)
-    marker = {"format": FORMAT, "epoch": epoch, "sha256": hashlib.sha256(data).hexdigest(), **facts}
-    publish_bytes(folder / f"epoch-{epoch:04d}.json", attempts, json_bytes(marker))
+def write(
+    run: Place,
+    attempts: Place,
+    step: int,
+    groups: Mapping[str, Arrays],
+    facts: dict[str, Any],
+    *,
+    tick: Ticking = nothing,
+) -> Checkpoint:
+    """Write the checkpoint of ``step``, a file for each group, by way of the folder ``attempts``; returns it.
+
+    What is there of this step, of a trainer that was killed or with another number of ranks, is replaced: until the new
+    marker is there, the newest checkpoint is the one before.
+
+    Raises EnvironmentFailure where ``attempts`` is gone, UsageError for arrays that cannot be kept.
+    """
+    if taken := OWN_FACTS & facts.keys():
+        raise ValueError(f"a checkpoint says itself what its {', '.join(sorted(taken))} is")
+    folder = _folder(run, step)
+    withdraw(folder / MARKER, attempts)
+    files = {}
+    for group, arrays in groups.items():
+        name = f"{group}{_SUFFIX}"
+        if not _FILE_NAME.fullmatch(name):
+            raise ValueError(f"{group!r} is no name of a group; give lower-case letters, digits and _")
+        with replacing(folder / name, attempts) as output:
+            for number, piece in enumerate(pieces(arrays), 1):
+                output.write(piece)
+                if number % SYNCED_PIECES == 0:  # or all the waiting comes at the end, where nothing ticks
+                    output.sync()
+                tick()
+        files[name] = {"sha256": output.sha256, "size_bytes": output.size_bytes}
+    content = {"format": FORMAT, "step": step, "files": files, **facts}
+    marker = with_checksum(json.loads(json_bytes(content)))  # as it will be read: with texts for keys, and lists
+    publish_bytes(folder / MARKER, attempts, json_bytes(marker))
+    return Checkpoint(folder, marker)
 
 
-def history(run: Place) -> list[dict[str, Any]]:
-    """The metrics of every epoch so far, as the checkpoints' markers tell them."""
-    return [{"epoch": marker["epoch"], **marker["metrics"]} for marker in map(Place.read_json, _markers(run))]
+def steps(run: Place) -> list[int]:
+    """The steps of the checkpoints whose marker is there, ascending.
+
+    Raises UsageError where the run has checkpoints of the version before this one.
+    """
+    folder = run / FOLDER
+    listed = folder.children(recursive=True)
+    for info in listed:
+        if _parent_name(info) == FOLDER and info.base_name.endswith(".json"):
+            raise UsageError(f"{folder / info.base_name} is of an earlier version of ringslice; give another --run")
+    found = (_step_of(_parent_name(info)) for info in listed if info.base_name == MARKER)
+    return sorted(step for step in found if step is not None)
+
+
+def open_checkpoint(run: Place, step: int) -> Checkpoint:
+    """The checkpoint of ``step``; no array is read.
+
+    Raises DamagedError where its marker is missing or not as it was written, UsageError where it is of another format.
+    """
+    place = _folder(run, step) / MARKER
+    try:
+        data = place.read_bytes()
+    except FileNotFoundError:
+        raise DamagedError(f"{place} is missing") from None
+    marker = _parse_marker(data)
+    if marker is None:
+        raise DamagedError(f"{place} is damaged: its checksum is not that of its content")
+    if marker.get("format") != FORMAT:
+        raise UsageError(
+            f"{place} has format {marker.get('format')!r}, this version reads {FORMAT!r};"
+            " go on with the version that wrote it, or give another --run"
+        )
+    if marker.get("step") != step or not all(map(_FILE_NAME.fullmatch, marker.get("files", [""]))):
+        raise DamagedError(f"{place} is the marker of something else")
+    return Checkpoint(place.parent, marker)
 
 
 def newest(run: Place) -> Checkpoint | None:
-    """The finished checkpoint of the latest epoch; None where there is none."""
-    markers = _markers(run)
-    if not markers:
-        return None
-    marker = markers[-1].read_json()
-    if marker.get("format") != FORMAT:
-        raise UsageError(f"{markers[-1]} has format {marker.get('format')!r}, this version reads {FORMAT!r}")
-    return Checkpoint(run / "checkpoints", marker["epoch"], marker)
+    """The newest checkpoint with a sound marker; None where there is none. Its arrays may still be damaged.
 
-
-def load(checkpoint: Checkpoint, variables: Sequence[Any]) -> None:
-    """Set ``variables`` to the values of the checkpoint.
-
-    Raises DataError where its file is damaged, UsageError where it holds another model's variables.
+    Raises UsageError where it is of another format.
     """
-    place = checkpoint.folder / f"{checkpoint.name}.npz"
-    if not place.exists() or place.sha256() != checkpoint.marker["sha256"]:
-        raise DataError(f"{place} is missing or damaged; remove it and its .json, and resume from the one before")
-    with np.load(io.BytesIO(place.read_bytes()), allow_pickle=False) as arrays:
-        for number, variable in enumerate(variables):
-            name = _name(number, variable)
-            if name not in arrays or arrays[name].shape != tuple(variable.shape) or len(arrays) != len(variables):
-                raise UsageError(
-                    f"{place} is of another model or optimizer ({name} does not fit);"
-                    " resume with the options it was made with"
-                )
-            variable.assign(arrays[name])
+    for step in reversed(steps(run)):
+        try:
+            return open_checkpoint(run, step)
+        except DamagedError:
+            continue
+    return None
 
 
-def _markers(run: Place) -> list[Place]:
-    folder = run / "checkpoints"
-    return [folder / info.base_name for info in folder.children() if info.base_name.endswith(".json")]
+def best(run: Place) -> Checkpoint | None:
+    """The checkpoint with the highest score, of equals the earliest; None where none has any."""
+    scores = _scores(run)
+    step = _best(scores)
+    return None if step is None else open_checkpoint(run, step)
 
 
-def _name(number: int, variable: Any) -> str:
-    return f"{number:04d}-{variable.name}"  # not its path, which counts the models that a process made before
+def restore(
+    run: Place, attempts: Place | None = None, tick: Ticking = nothing
+) -> tuple[Checkpoint, dict[str, Arrays]] | None:
+    """The newest checkpoint that is whole, and its arrays by group; None where the run has none at all.
+
+    Each one that is damaged is told of. With ``attempts``, for who holds the run, it is then removed, so that it is
+    never met again; without, it stays.
+
+    Raises DataError, and removes nothing, where every one is damaged; UsageError where one is of another format.
+    """
+    damaged: dict[int, DamagedError] = {}
+    for step in reversed(steps(run)):
+        try:
+            checkpoint = open_checkpoint(run, step)
+            groups = {group: checkpoint.read(group, tick) for group in checkpoint.groups}
+        except DamagedError as error:
+            if not (_folder(run, step) / MARKER).exists():  # its trainer has a newer one, and has removed it
+                return restore(run, attempts, tick)
+            damaged[step] = error
+            continue
+        for bad, why in damaged.items():
+            name, fate = _folder(run, bad).name, "is passed over" if attempts is None else "is removed"
+            tell("train", f"{why}; {name} {fate}, {checkpoint.name} is taken instead")
+            if attempts is not None:
+                _remove(run, attempts, bad)
+        return checkpoint, groups
+    for why in damaged.values():
+        raise DataError(f"{why}; no other checkpoint of {run} is whole: give another --run, or remove {run / FOLDER}")
+    return None
+
+
+def outdated(scores: Mapping[int, float | None], keep: int) -> list[int]:
+    """Which steps' checkpoints may go: all but the ``keep`` (at least 1) newest and the best, ascending.
+
+    The best has the highest score; of equals it is the earliest. None and NaN are never best.
+    """
+    spared = _best(scores)
+    return [step for step in sorted(scores)[:-keep] if step != spared]
+
+
+def _best(scores: Mapping[int, float | None]) -> int | None:
+    known = {step: score for step, score in sorted(scores.items()) if score is not None and not math.isnan(score)}
+    return max(known, key=known.__getitem__, default=None)
+
+
+def prune(run: Place, attempts: Place, keep: int) -> None:
+    """Remove `outdated` checkpoints, by the fact ``score`` of each, and older folders without a sound marker."""
+    scores = _scores(run)
+    stays = scores.keys() - outdated(scores, keep)
+    folders = (_step_of(info.base_name) for info in (run / FOLDER).children())
+    for folder in folders:
+        if folder is not None and folder not in stays and folder < max(stays, default=0):
+            _remove(run, attempts, folder)
+
+
+def _scores(run: Place) -> dict[int, float | None]:
+    """The facts ``score`` of the checkpoints whose marker is sound, by step."""
+    scores: dict[int, float | None] = {}
+    for step in steps(run):
+        try:
+            scores[step] = open_checkpoint(run, step).marker.get("score")
+        except DamagedError:
+            continue
+    return scores
+
+
+def _remove(run: Place, attempts: Place, step: int) -> None:
+    folder = _folder(run, step)
+    withdraw(folder / MARKER, attempts)
+    folder.delete()
+
+
+def _folder(run: Place, step: int) -> Place:
+    return run / FOLDER / name_of(step)
+
+
+def name_of(step: int) -> str:
+    """What the checkpoint of ``step`` is called."""
+    return f"step-{step:08d}"
+
+
+def _step_of(name: str) -> int | None:
+    """The step of the folder called ``name``; None where it is none of ours."""
+    digits = name.removeprefix("step-")
+    return int(digits) if digits.isascii() and digits.isdigit() and name == name_of(int(digits)) else None
+
+
+def _parent_name(info: fs.FileInfo) -> str:
+    return info.path.rsplit("/", 2)[-2]
+
+
+def _parse_marker(data: bytes) -> dict[str, Any] | None:
+    """The marker whose text is ``data``; None where it is not, byte for byte, what `write` made."""
+    try:
+        marker = json.loads(data)
+        content = {name: value for name, value in marker.items() if name != "checksum"}
+        return marker if json_bytes(with_checksum(content)) == data else None
+    except (ValueError, AttributeError, RecursionError):  # no JSON, no object, no end
+        return None
+
+
+def _read_checked(place: Place, told: Mapping[str, Any], tick: Ticking) -> bytes:
+    """The bytes of a file, of the size and the SHA-256 that are ``told``. Raises DamagedError, FileNotFoundError."""
+    info = place.info()
+    if info.type == fs.FileType.File and info.size != told["size_bytes"]:
+        raise DamagedError(f"{place} is damaged: it has {info.size:,} bytes instead of {told['size_bytes']:,}")
+    data, digest = io.BytesIO(), hashlib.sha256()
+    with place.filesystem.explaining(place.path), place.open_input() as stream:
+        while chunk := stream.read(READ_BYTES):
+            data.write(chunk)
+            digest.update(chunk)
+            tick()
+    if digest.hexdigest() != told["sha256"]:
+        raise DamagedError(f"{place} is damaged: its SHA-256 is not that of its marker")
+    return data.getvalue()  # no copy

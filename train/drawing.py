@@ -1,9 +1,9 @@
 """Batches drawn from the windows of lanes: one example of each lane in turn."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,20 +46,34 @@ class Spare:
     data: npt.NDArray[np.uint8]
     number: int
 
+    @classmethod
+    def of(cls, batch: RecordBatch, place: int) -> Self:
+        """The example at ``place`` of ``batch``."""
+        data = ctypes.string_at(int(batch.addresses[place]), int(batch.sizes[place]))
+        return cls(np.frombuffer(data, np.uint8), int(batch.numbers[place]))
+
 
 class Drawing:
     """Draws batches of ``size`` examples from ``lanes``, each the windows of one lane.
 
-    ``spare`` is the first whole example that was drawn, or one that was given: what fills a batch up.
+    ``standby`` gives what fills up a batch without a whole example of its own; None where there is none at all.
+    ``taken`` is how many examples were taken of all lanes before their windows begin.
     """
 
-    def __init__(self, lanes: Sequence[Iterator[Window]], size: int, reading: Reading) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Iterator[Window]],
+        size: int,
+        reading: Reading,
+        standby: Callable[[], Spare | None],
+        taken: int = 0,
+    ) -> None:
         self._cursors = [_Cursor(windows) for windows in lanes]
         self._size = size
         self._reading = reading
-        self._taken = 0
+        self._standby = standby
+        self._taken = taken
         self._skipped = 0
-        self.spare: Spare | None = None
 
     def batch(self, real: int) -> RecordBatch:
         """The next ``real`` examples, and as many repeats as fill the batch up.
@@ -87,16 +101,21 @@ class Drawing:
                 place = end
         self._taken += real
         self._skip(damaged)
-        self._choose_spare(addresses, sizes, numbers, weights)
-        if self.spare is not None:
-            fill = weights == 0
-            addresses[fill], sizes[fill], numbers[fill] = (
-                self.spare.data.ctypes.data,
-                self.spare.data.size,
-                self.spare.number,
-            )
-            holding.append(self.spare.data)
-        return RecordBatch(addresses, sizes, numbers, weights, tuple(holding), len(damaged))
+        batch = RecordBatch(addresses, sizes, numbers, weights, tuple(holding), len(damaged))
+        return batch if weights.all() else self._fill(batch)
+
+    def _fill(self, batch: RecordBatch) -> RecordBatch:
+        """Put a marked repeat wherever ``batch`` has no example."""
+        spare = Spare.of(batch, int(batch.weights.argmax())) if batch.weights.any() else self._standby()
+        if spare is None:
+            return batch
+        fill = batch.weights == 0
+        batch.addresses[fill], batch.sizes[fill], batch.numbers[fill] = (
+            spare.data.ctypes.data,
+            spare.data.size,
+            spare.number,
+        )
+        return replace(batch, holding=(*batch.holding, spare.data))
 
     def _skip(self, damaged: Sequence[DamagedRecord]) -> None:
         if not damaged:
@@ -111,12 +130,6 @@ class Drawing:
                 f"{damaged[-1]}; that is one more than --skip-limit {self._reading.skip_limit} allows;"
                 " mend the slices with: ringslice verify --repair"
             )
-
-    def _choose_spare(self, addresses: Integers, sizes: Integers, numbers: Integers, weights: Floats) -> None:
-        if self.spare is None and weights.any():
-            first = int(weights.argmax())
-            data = ctypes.string_at(int(addresses[first]), int(sizes[first]))
-            self.spare = Spare(np.frombuffer(data, np.uint8), int(numbers[first]))
 
 
 class _Cursor:

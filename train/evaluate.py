@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Evaluate a run's newest checkpoint on one split, every example exactly once, one process for each rank.
+"""Evaluate a run's newest checkpoint, or its best, on one split, every example exactly once, one process for each rank.
 
     train/evaluate.py --data data/flowers --run nightly
     horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9
@@ -15,9 +15,9 @@ from etl.errors import UsageError
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from train.main import loading
-from train.ranks import STALL_TIMEOUT_S, begin_watch, run_rank
+from train.ranks import begin_watch, run_rank
 from train.reading_options import reading_options
-from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
+from train.settings import BEST, DATA, ENVIRONMENT_PREFIX, JSON, NAME, NEWEST, STALL_TIMEOUT
 
 
 @click.command(
@@ -30,22 +30,30 @@ from train.settings import DATA, ENVIRONMENT_PREFIX, JSON, NAME
 @click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
 @click.option("--split", default="test", show_default=True, help="The split to evaluate.")
 @click.option(
+    "--checkpoint",
+    type=click.Choice([NEWEST, BEST]),
+    default=NEWEST,
+    show_default=True,
+    help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
+)
+@click.option(
     "--min-accuracy",
     type=float,
     metavar="FRACTION",
     help="End with status 1 where the accuracy is below this, from 0 to 1.",
 )
 @JSON
+@STALL_TIMEOUT
 @reading_options
 @click_options(ENVIRONMENT_OPTIONS)
-def command(min_accuracy: float | None, **values: Any) -> None:
-    """Evaluate the newest checkpoint of a run on one split, on as many ranks as horovodrun starts.
+def command(min_accuracy: float | None, stall_timeout_s: float, **values: Any) -> None:
+    """Evaluate a checkpoint of a run on one split, on as many ranks as horovodrun starts.
 
     Every example counts exactly once. The result goes to ROOT/runs/NAME/evaluation-SPLIT.json.
     """
     if min_accuracy is not None and not 0 <= min_accuracy <= 1:
         raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
-    begin_watch(STALL_TIMEOUT_S)
+    begin_watch(stall_timeout_s)
     with loading():
         from train.evaluation import Evaluation, evaluate_run
     evaluate_run(Evaluation(min_accuracy=min_accuracy, **values))

@@ -9,11 +9,18 @@ from etl.stages import Run
 from etl.storage import Place, open_place
 from etl.summary import Summary
 from train import checkpoints
-from train.loop import Session, compile_steps, evaluate, open_session
+from train.agreement import require_agreement
+from train.checkpoints import Checkpoint, DamagedError
+from train.devices import take_device
+from train.loop import compile_steps, evaluate
+from train.pulse import PULSE
+from train.ranks import open_log
 from train.reading import Reading
 from train.runs import Dataset, choose_run, find_dataset
-from train.settings import Settings
+from train.session import Choice, Session, open_session
+from train.settings import AUTO, BEST, Settings
 from train.strategies import Horovod, Strategy, telling_lost_peers
+from train.variables import assign
 
 FORMAT = "ringslice.evaluation/1"
 
@@ -26,6 +33,7 @@ class Evaluation:
     name: str | None
     run: str | None
     split: str
+    checkpoint: str
     min_accuracy: float | None
     json: bool
     reading: Reading
@@ -33,15 +41,18 @@ class Evaluation:
 
 def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
     """Evaluate as ``wanted`` says, on all ranks of ``strategy`` (default: those that horovodrun started)."""
-    strategy = strategy or Horovod()
     clock = Run()
+    take_device(AUTO)
     with telling_lost_peers():
+        strategy = strategy or Horovod()
         dataset = strategy.from_root(lambda: find_dataset(wanted.data, wanted.name))
-        run = strategy.from_root(lambda: choose_run(open_place(dataset.root), wanted.run, resume=True).uri)
-        marker = strategy.from_root(lambda: find_checkpoint(open_place(run), dataset, wanted.split).marker)
-        session = open_session(settings_of(wanted, marker), strategy, dataset, run)
-        checkpoint = checkpoints.Checkpoint(session.run / "checkpoints", marker["epoch"], marker)
-        strategy.from_root(lambda: checkpoints.load(checkpoint, session.variables))
+        run = strategy.from_root(lambda: choose_run(open_place(dataset.root), wanted.run, AUTO).uri)
+        marker = strategy.from_root(lambda: find_checkpoint(open_place(run), dataset, wanted).marker)
+        open_log(open_place(run))
+        settings = settings_of(wanted, marker)
+        require_agreement(strategy, settings, dataset)
+        session = open_session(settings, strategy, Choice(dataset, run))
+        strategy.from_root(lambda: load(session, marker))
         strategy.broadcast(session.variables)
         metrics = evaluate(session, wanted.split, compile_steps(session)[1])
         result = {
@@ -50,24 +61,38 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
             "loss": metrics[f"{wanted.split}_loss"],
             "accuracy": metrics[f"{wanted.split}_accuracy"],
             "skipped": metrics.get(f"{wanted.split}_skipped", 0),
-            "checkpoint": checkpoint.name,
-            "checkpoint_sha256": marker["sha256"],
+            "checkpoint": checkpoints.name_of(marker["step"]),
+            "checkpoint_sha256": marker["files"]["model.safetensors"]["sha256"],
             "slices": dataset.fingerprint,
         }
         strategy.from_root(lambda: finish(session, wanted, result, clock))
         strategy.leave()
 
 
-def find_checkpoint(run: Place, dataset: Dataset, split: str) -> checkpoints.Checkpoint:
-    """The newest checkpoint of ``run``. Raises UsageError where it has none, or was not made from these slices."""
-    checkpoint = checkpoints.newest(run)
+def find_checkpoint(run: Place, dataset: Dataset, wanted: Evaluation) -> Checkpoint:
+    """The newest checkpoint of ``run``, or its best. Raises UsageError where it has none, or was not made from these
+    slices.
+    """
+    checkpoint = checkpoints.best(run) if wanted.checkpoint == BEST else checkpoints.newest(run)
     if checkpoint is None:
         raise UsageError(f"{run} holds no finished checkpoint; give --run NAME of a run that was trained")
     if checkpoint.marker["slices"] != dataset.fingerprint:
         raise UsageError(f"{run} was trained on other slices than {dataset.folder}; give --name of its slices")
-    if split not in dataset.manifest["splits"]:
-        raise UsageError(f"--split {split!r}: {dataset.folder} has {', '.join(dataset.manifest['splits'])}")
+    if wanted.split not in dataset.manifest["splits"]:
+        raise UsageError(f"--split {wanted.split!r}: {dataset.folder} has {', '.join(dataset.manifest['splits'])}")
     return checkpoint
+
+
+def load(session: Session, marker: dict[str, Any]) -> None:
+    """Give the model the weights of the checkpoint with this marker. Raises DataError where it is damaged."""
+    PULSE.does("loading the checkpoint")
+    checkpoint = checkpoints.open_checkpoint(session.run, marker["step"])
+    try:
+        arrays = checkpoint.read("model", PULSE.ticks)
+    except DamagedError as error:
+        remedy = "give another --checkpoint, or train on from an older one with train/main.py --resume"
+        raise DataError(f"{error}; {remedy}") from None
+    assign({"model": session.model.variables}, {"model": arrays}, str(checkpoint.folder))
 
 
 def settings_of(wanted: Evaluation, marker: dict[str, Any]) -> Settings:
@@ -76,9 +101,9 @@ def settings_of(wanted: Evaluation, marker: dict[str, Any]) -> Settings:
         **marker["settings"],
         data=wanted.data,
         name=wanted.name,
-        epochs=marker["epoch"],
+        epochs=marker["position"]["reader"]["epoch"],
         run=wanted.run,
-        resume=True,
+        resume=AUTO,
         audit=False,
         json=wanted.json,
         reading=wanted.reading,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from etl.claims import Claim
 from etl.stages import WORK_FOLDER
 from etl.storage import Place, open_place
+from train.pulse import PULSE
 from train.strategies import Strategy
 
 
@@ -21,12 +22,12 @@ def holding(run: Place, strategy: Strategy) -> Iterator[Place]:
     claims: list[Claim] = []  # rank 0's one
 
     def take() -> str:
-        claims.append(Claim.take(work, f"train/main.py on {run}"))
+        PULSE.does("claiming the run")
+        claims.append(Claim.take(work, f"train/main.py on {run}", PULSE.ticks))
         return claims[0].attempts.uri
 
-    attempts = open_place(strategy.from_root(take))
     try:
-        yield attempts
+        yield open_place(strategy.from_root(take))
     except BaseException:
         for claim in claims:
             claim.release()

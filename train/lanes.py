@@ -18,6 +18,7 @@ from train.intervals import Interval
 from train.layouts import Layouts
 from train.order import EpochOrder, Stretch
 from train.patience import Patience, Stopped
+from train.pulse import PULSE
 from train.reading import Reading
 from train.slice_file import SliceFile
 from train.windows import Window, WindowPlan, load_window
@@ -122,6 +123,8 @@ class Lane:
         return self._file
 
     def _hear(self, offset: int) -> None:
+        if self._file is not None and offset != self._heard[1]:  # to try the same again is no progress
+            PULSE.reads(self._file.slice.name, offset)
         self._heard = (time.monotonic(), offset)
 
     def _close(self) -> None:

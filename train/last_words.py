@@ -11,7 +11,12 @@ PREFIX = "ringslice: error: "
 
 
 class PeerLost(EnvironmentFailure):
-    """Another rank has ended in the middle of things. Its message is whole: it needs no speaker."""
+    """Another rank has ended in the middle of things. Its message is whole: it needs no speaker.
+
+    ``ends_all`` is set where it ended for bad data or wrong use: any other rank would meet the same.
+    """
+
+    ends_all = False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from train.pulse import Beat
+from train.pulse import READING, Beat
 
 
 def late_ranks(own: Beat, beats: Mapping[int, Beat], silent_s: Mapping[int, float], timeout_s: float) -> list[int]:
@@ -14,10 +14,11 @@ def late_ranks(own: Beat, beats: Mapping[int, Beat], silent_s: Mapping[int, floa
     - those that were silent for half of ``timeout_s``: their processes are gone, stopped or hung;
     - those that have not come into this generation of the ring;
     - those that are behind: with the smallest count, where counts differ;
-    - where all counts are equal, those that do something alone while others wait for them.
+    - where all counts are equal, those that do something alone while others wait for them;
+    - where all are at the same place, those that read: they wait for the storage, and not for each other.
 
-    Of all but the silent only those that had half of ``timeout_s`` without progress. Where all are at the same place a
-    step is slow everywhere: nobody is late.
+    Of all but the silent only those that had half of ``timeout_s`` without progress. Where all are in
+    the same step it is slow everywhere: nobody is late.
     """
     if own.idle_s < timeout_s:
         return []
@@ -33,10 +34,10 @@ def late_ranks(own: Beat, beats: Mapping[int, Beat], silent_s: Mapping[int, floa
 
 
 def _hindmost(beats: Mapping[int, Beat]) -> set[int]:
-    """Those behind all others; none where all are at the same place."""
+    """Those behind all others; where all are at the same place those that read."""
     for place in (lambda beat: beat.count, lambda beat: not beat.alone):
         least = min(map(place, beats.values()))
         found = {rank for rank, beat in beats.items() if place(beat) == least}
         if found != beats.keys():
             return found
-    return set()
+    return {rank for rank, beat in beats.items() if beat.phase.startswith(READING)}

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from train.ranks import STALL_TIMEOUT_S, begin_watch, run_rank
+from train.ranks import begin_watch, is_elastic, run_rank
 from train.settings import Settings, command
 
 
 def start(settings: Settings) -> None:
     """Load the loop, with this rank's thread budget in force, and run it."""
-    begin_watch(STALL_TIMEOUT_S)
+    begin_watch(settings.stall_timeout_s, is_elastic())
     with loading():
         from train.loop import train
     train(settings)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from train.letterbox import Letterbox
-from train.pulse import Beat
+from train.pulse import OUT, Beat
 
 VERDICT = "verdict"
 OBSERVERS = 8
@@ -109,9 +109,9 @@ class Peers:
 
     @property
     def beats(self) -> dict[int, Beat]:
-        """Their last beats; those of ranks that are done are ahead of all."""
+        """Their last beats; those of ranks that are done, or have left the ring, are ahead of all."""
         return {
-            rank: replace(note.beat, count=AFTER_ALL, alone=False) if _is_done(note) else note.beat
+            rank: replace(note.beat, count=AFTER_ALL, alone=False) if _is_ahead(note) else note.beat
             for rank, note in self.notes.items()
         }
 
@@ -148,6 +148,10 @@ class Peers:
         """The verdict, if there is one. Raises OSError."""
         found = self._letterbox.get(self._scope, VERDICT)
         return None if found is None else Verdict(found["judge"], tuple(found["late"]), found["line"])
+
+
+def _is_ahead(note: Note) -> bool:
+    return _is_done(note) or note.beat.count == OUT
 
 
 def _is_done(note: Note | None) -> bool:

@@ -6,6 +6,7 @@ of TensorFlow is loaded.
 
 import math
 import os
+import shlex
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ import click
 
 from etl.entry import invoke
 from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, explain, report, run_reporting
+from etl.progress import tell
 from etl.storage import Place
 from train.guard import start_guard
 from train.last_words import PREFIX, PeerLost, speaker
@@ -50,6 +52,11 @@ class Rank:
 _ranks: list[Rank] = []  # the one of this process, once `run_rank` runs
 
 
+def is_elastic() -> bool:
+    """Whether horovodrun may add and lose ranks of this run."""
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
 def begin_watch(timeout_s: float, elastic: bool = False) -> None:
     """Watch over this rank from now on; see `train.watch.Watch`. Nothing happens outside `run_rank`.
 
@@ -77,15 +84,18 @@ def watch() -> Watch | None:
 
 
 def open_log(run: Place) -> None:
-    """Keep the log of this rank under ``run``. Raises OSError. Nothing happens outside `run_rank`."""
-    if _ranks:
-        _ranks[0].log.open(run, PULSE.beat().rank)
+    """Keep the log of this rank under ``run``, for good. Raises OSError. Nothing happens outside `run_rank`."""
+    if _ranks and not _ranks[0].log.uri:
+        beat = PULSE.beat()
+        _ranks[0].log.open(run, beat.rank)
+        _ranks[0].log.info(f"{beat.speaker}, of {beat.size}, process {beat.pid}: {shlex.join(sys.argv)}")
 
 
-def upload_log() -> None:
-    """Copy the log to its place where that is not local, as far as storage lets it in some seconds."""
+def say(line: str) -> None:
+    """One line about the training, on standard error and in the log."""
+    tell("train", line)
     if _ranks:
-        _ranks[0].log.upload()
+        _ranks[0].log.info(line)
 
 
 def peer_lost() -> PeerLost:
@@ -125,6 +135,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
             return _fail(rank, error)
 
     status = run_reporting(run)
+    rank.log.info(f"ends with status {status}")
     if rank.watch is not None:
         if not raised:
             rank.watch.farewell(status, "")
@@ -144,7 +155,7 @@ def _fail(rank: Rank, error: BaseException) -> int:
         told.__cause__ = error
     else:
         told = error
-    if isinstance(told, UsageError) and number:
+    if isinstance(told, UsageError) and beat.rank:
         told.told = True  # every rank is asked for the same, and rank 0 tells
     is_told = getattr(told, "told", False)
     status, line = explain(told) or (1, f"{type(error).__name__}: {error}")

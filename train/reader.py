@@ -8,6 +8,7 @@ in Python.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import zip_longest
 
 import numpy as np
@@ -16,12 +17,13 @@ from etl.manifest import Manifest
 from etl.storage import Place
 from train.budget import Budget
 from train.drawing import Drawing, RecordBatch, Spare
-from train.intervals import Interval, cut, lane_runs, left_after, length, share
+from train.intervals import Interval, cut, lane_runs, length, share, taken_of_lane
 from train.lanes import Lane, Source
 from train.layouts import Layouts
 from train.order import EpochOrder
 from train.patience import Patience
 from train.reading import Reading
+from train.state import ReaderState
 from train.steps import Steps
 from train.windows import Window
 
@@ -32,6 +34,7 @@ class SplitReader:
     """The slices of one split below the folder of their manifest."""
 
     def __init__(self, folder: Place, manifest: Manifest, split: str, reading: Reading | None = None) -> None:
+        self._split = split
         self.slices = manifest.splits[split]
         self.reading = reading = reading or Reading()
         self._source = Source(folder, self.slices, Layouts(folder, self.slices, Patience(reading.retry_s)), reading)
@@ -56,40 +59,51 @@ class SplitReader:
         """How many slices each of so many ranks reads at once."""
         return self.reading.lanes_of(len(self.slices), world_size)
 
-    def shares(self, order: EpochOrder, steps: Steps) -> Iterator[tuple[int, int]]:
-        """How many slices each rank reads of, and how many records: by rank."""
-        for rank in range(steps.world_size):
-            own = share([(0, order.total)], rank, steps.world_size)
+    def shares(self, order: EpochOrder, left: Sequence[Interval], world_size: int) -> Iterator[tuple[int, int]]:
+        """How many slices each rank reads of, and how many records, of what is left of an epoch: by rank."""
+        for rank in range(world_size):
+            own = share(left, rank, world_size)
             yield len(order.slices(own)), length(own)
 
-    def left_after(self, left: Sequence[Interval], steps: Steps, step: int) -> list[Interval]:
-        """What remains of ``left`` once every rank has taken ``step`` of ``steps``."""
-        return left_after(left, steps.world_size, self.lanes(steps.world_size), step * steps.batch)
+    def begin(self, slices: str, order: EpochOrder) -> ReaderState:
+        """The state at the begin of the epoch of ``order``, of the slices with this fingerprint."""
+        return ReaderState.of(slices, self._split, order)
+
+    def steps(self, state: ReaderState, batch: int, drop_last: bool = False) -> Steps:
+        """The steps that the ranks of ``state`` take from when it was shared out among them."""
+        return Steps(length(state.left), state.world_size, batch, drop_last)
 
     def batches(
-        self, order: EpochOrder, steps: Steps, rank: int, left: Sequence[Interval] | None = None
+        self,
+        order: EpochOrder,
+        steps: Steps,
+        rank: int,
+        left: Sequence[Interval] | None = None,
+        first_step: int = 0,
     ) -> Iterator[RecordBatch]:
-        """The batches of ``rank``: as many as there are steps, each of the full size.
+        """The batches of ``rank`` from ``first_step`` on: as many as there are steps, each of the full size.
 
-        ``left`` is what is left of the epoch; all of it where not given.
+        ``left`` is what is left of the epoch and shared out; all of it where not given. A batch does not depend on
+        which step was the first. What fills it up is its own first whole example, or the first of the epoch.
 
         Raises DataError, naming slice, offset and key, for a damaged record, unless it may be skipped, and for a slice
         that is missing or does not fit its index; EnvironmentFailure, naming slice and offset, where the storage fails.
         """
         own = share([(0, order.total)] if left is None else left, rank, steps.world_size)
-        with self._lanes(order, own, steps) as lanes:
-            drawing = Drawing(lanes, steps.batch, self.reading)
-            for step in range(steps.number):
-                real = steps.real(rank, step)
-                if not drawing.spare and not real:
-                    drawing.spare = self._any(order)
-                yield drawing.batch(real)
+        taken = min(first_step * steps.batch, length(own))
+        with self._lanes(order, own, steps, taken) as lanes:
+            drawing = Drawing(lanes, steps.batch, self.reading, cache(lambda: self._any(order)), taken)
+            for step in range(first_step, steps.number):
+                yield drawing.batch(steps.real(rank, step))
 
     @contextmanager
-    def _lanes(self, order: EpochOrder, own: Sequence[Interval], steps: Steps) -> Iterator[list[Iterator[Window]]]:
+    def _lanes(
+        self, order: EpochOrder, own: Sequence[Interval], steps: Steps, taken: int = 0
+    ) -> Iterator[list[Iterator[Window]]]:
         number = min(self.lanes(steps.world_size), max(1, length(own)))
         limit = self.reading.window_budget(self.slices, number, steps.batch)
-        runs = [cut(own, *run) for run in lane_runs(length(own), number)]
+        bounds = enumerate(lane_runs(length(own), number))
+        runs = [cut(own, start + taken_of_lane(taken, lane, number), stop) for lane, (start, stop) in bounds]
         self._fetch_ahead([order.slices(run) for run in runs])
         budget = Budget(limit, number, self.reading.window_bytes(self.slices, order.window_blocks))
         lanes = [Lane(self._source, order, run, lane, budget) for lane, run in enumerate(runs)]
@@ -114,8 +128,7 @@ class SplitReader:
         """An example for a rank that has none of its own: the first of the epoch that is not damaged."""
         for position in range(order.total):
             with self._lanes(order, [(position, position + 1)], Steps(1, 1, 1)) as lanes:
-                drawing = Drawing(lanes, 1, self.reading)
-                drawing.batch(1)
-                if drawing.spare:
-                    return drawing.spare
+                batch = Drawing(lanes, 1, self.reading, lambda: None).batch(1)
+                if batch.weights[0]:
+                    return Spare.of(batch, 0)
         return None

@@ -33,7 +33,7 @@ class Reading:
     on_damage: str = STOP
     skip_limit: int = 100
     silence_s: float = 120
-    retry_s: float = 60
+    retry_s: float = 30
     cache: Cache | None = None
 
     def __post_init__(self) -> None:

@@ -57,7 +57,8 @@ _READING = (
         type=float,
         default=Reading.silence_s,
         show_default=True,
-        help="Seconds without a byte from the storage after which a rank gives up.",
+        help="Seconds without a byte from the storage after which a rank gives up; of several ranks, --stall-timeout"
+        " comes first where it is less.",
     ),
 )
 

@@ -29,6 +29,8 @@ class RunLog:
             self.stream = os.dup(unnamed.fileno())
         self._place: Place | None = None
         self._temporary: Path | None = None
+        self._copying = threading.Lock()
+        self._is_named = False  # people were told of the temporary file
         self._handler = _ToDescriptor(self.stream)
         self._handler.setFormatter(_utc_formatter())
         self._logger = logging.Logger("ringslice")
@@ -59,6 +61,7 @@ class RunLog:
             self._handler.release()
             os.close(named)
         self._place = place
+        self.upload(0)  # so that what others name is there, whatever becomes of this process
 
     @property
     def uri(self) -> str:
@@ -74,20 +77,24 @@ class RunLog:
             return ""
         done = threading.Event()
         threading.Thread(target=self._copy, args=(self._place, done), name="log", daemon=True).start()
-        return "" if done.wait(limit_s) else str(self._temporary)
+        if done.wait(limit_s):
+            return ""
+        self._is_named = limit_s > 0
+        return str(self._temporary)
 
     def end(self, limit_s: float = UPLOAD_S) -> str:
-        """`upload`, for the last time: where it succeeds the temporary file is deleted."""
+        """`upload`, for the last time: where it succeeds, as before, the temporary file is deleted."""
         kept = self.upload(limit_s)
-        if self._temporary is not None and not kept:
+        if self._temporary is not None and not kept and not self._is_named:
             self._temporary.unlink(missing_ok=True)
             self._temporary = None
         return kept
 
     def _copy(self, place: Place, done: threading.Event) -> None:
         try:
-            place.parent.make_folder()
-            replace_bytes(place, place.parent, self._text())
+            with self._copying:  # one after the other, so that the last copy is the longest
+                place.parent.make_folder()
+                replace_bytes(place, place.parent, self._text())
             done.set()
         except Exception as error:  # whatever the storage has, the local file is named instead
             self._logger.warning(f"{place} was not written: {error}")

@@ -6,7 +6,7 @@ from typing import Any
 from etl.earlier import finished_at, finished_slices
 from etl.errors import UsageError
 from etl.manifest import read_manifest
-from etl.stages import WORK_FOLDER, is_folder_name, slices_stage
+from etl.stages import WORK_FOLDER, Stage, is_folder_name, slices_stage
 from etl.storage import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"
@@ -22,8 +22,12 @@ class Dataset:
     fingerprint: str
 
     @property
+    def stage(self) -> Stage:
+        return slices_stage(open_place(self.root), self.name)
+
+    @property
     def folder(self) -> Place:
-        return slices_stage(open_place(self.root), self.name).folder
+        return self.stage.folder
 
 
 def find_dataset(place: str, name: str | None) -> Dataset:
@@ -43,7 +47,7 @@ def find_dataset(place: str, name: str | None) -> Dataset:
     return Dataset(root.uri, stage.folder.name, read_manifest(stage), stage.fingerprint())
 
 
-def choose_run(root: Place, name: str | None, resume: bool) -> Place:
+def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     """The folder of the run called ``name``; without a name the newest run's to ``resume``, else the next number's.
 
     A folder that holds nothing finished, for its trainer is about to begin or was killed early, is no run yet.

@@ -1,8 +1,8 @@
 """The settings of a run, and its command line. Imports no TensorFlow: --help and a wrong option answer at once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import click
 
@@ -11,11 +11,14 @@ from etl.manifest import Manifest
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from etl.places import DATA_PLACE, default_data_place
+from train.ranks import STALL_TIMEOUT_S
 from train.reading import Reading
 from train.reading_options import reading_options
 
 AUGMENTATIONS = ("crop", "flip", "colour")
 NO_AUGMENTATION = "none"
+AUTO, CPU, GPU = "auto", "cpu", "gpu"
+NEWEST, BEST = "newest", "best"
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,17 @@ class Settings:
     drop_last: bool
     seed: int
     run: str | None
-    resume: bool
+    resume: str | None
     audit: bool
     json: bool
     augment: str = NO_AUGMENTATION
     crop: int | None = None
+    checkpoint_steps: int = 0
+    commit_steps: int = 10
+    keep: int = 3
+    stall_timeout_s: float = STALL_TIMEOUT_S
+    device: str = AUTO
+    deterministic: bool = False
     reading: Reading = field(default_factory=Reading)
 
     def __post_init__(self) -> None:
@@ -48,6 +57,10 @@ class Settings:
             ("--batch", self.batch, 1),
             ("--warmup-epochs", self.warmup_epochs, 0),
             ("--crop", 1 if self.crop is None else self.crop, 1),
+            ("--checkpoint-steps", self.checkpoint_steps, 0),
+            ("--commit-steps", self.commit_steps, 1),
+            ("--keep", self.keep, 1),
+            ("--stall-timeout", self.stall_timeout_s, 0),
         ):
             if value < least:
                 raise UsageError(f"{flag} {value} is out of range; give at least {least}")
@@ -73,6 +86,26 @@ class Settings:
         names = ("group", "model", "batch", "lr", "momentum", "warmup_epochs", "decay", "drop_last", "seed")
         return {name: getattr(self, name) for name in (*names, "augment", "crop")}
 
+    def of_elastic(self) -> Self:
+        """Those of an elastic run: whoever joins goes on with it, even where nobody is left who has been there.
+
+        Raises UsageError without a name.
+        """
+        if self.run is None:
+            raise UsageError("an elastic run needs a name, for those that join it; give --run NAME")
+        return replace(self, resume=AUTO)
+
+    def compared(self) -> dict[str, Any]:
+        """Those that all ranks must have been started with alike, by their options."""
+        run = ("epochs", "run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic")
+        of_order = {"--slices-at-once": self.reading.lanes, "--reader-memory": self.reading.budget_bytes}
+        return {option_of(name): getattr(self, name) for name in (*self.of_training(), *run)} | of_order
+
+
+def option_of(name: str) -> str:
+    """The option of a setting."""
+    return f"--{name.replace('_', '-')}"
+
 
 ENVIRONMENT_PREFIX = "RINGSLICE"  # RINGSLICE_EPOCHS=3 is --epochs 3
 
@@ -83,6 +116,15 @@ DATA = click.option(
     help=f"The dataset's root, or a folder of roots. Default: ${DATA_PLACE}, else ./data.",
 )
 NAME = click.option("--name", help="Name of the slices. Default: the newest finished ones.")
+STALL_TIMEOUT = click.option(
+    "--stall-timeout",
+    "stall_timeout_s",
+    type=float,
+    default=STALL_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="End all ranks, and name the one that is late, when it has made no progress for so long; 0: wait for ever.",
+)
 JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
 
 _OPTIONS = (
@@ -156,8 +198,46 @@ _OPTIONS = (
     click.option("--run", help="Name of the run, under ROOT/runs. Default: the next number."),
     click.option(
         "--resume",
-        is_flag=True,
-        help="Go on with the run (the newest one without --run) from its last checkpoint, if there is one.",
+        is_flag=False,
+        flag_value=AUTO,
+        type=click.Choice([AUTO]),
+        help="Go on with the run (that of the highest number without --run) from its newest checkpoint that is whole,"
+        " if it has any; in mid-epoch too, and with any number of ranks. --resume alone is --resume auto.",
+    ),
+    click.option(
+        "--checkpoint-steps",
+        type=int,
+        default=Settings.checkpoint_steps,
+        metavar="N",
+        help="Leave a checkpoint every N steps, in the background. Default: at the end of each epoch only.",
+    ),
+    click.option(
+        "--keep",
+        type=int,
+        default=Settings.keep,
+        show_default=True,
+        metavar="N",
+        help="Checkpoints to keep: the N newest, and the one with the best accuracy on the validation split (the test"
+        " split where there is none).",
+    ),
+    click.option(
+        "--commit-steps",
+        type=int,
+        default=Settings.commit_steps,
+        show_default=True,
+        metavar="N",
+        help="In an elastic run: steps between commits. A rank that dies costs the steps since the last one.",
+    ),
+    STALL_TIMEOUT,
+    click.option(
+        "--device",
+        type=click.Choice([AUTO, CPU, GPU]),
+        default=AUTO,
+        show_default=True,
+        help="Where to train: gpu is the GPU with the number of the local rank, and fails where there is none.",
+    ),
+    click.option(
+        "--deterministic", is_flag=True, help="The same weights bit for bit each time, with the same number of ranks."
     ),
     click.option(
         "--audit", is_flag=True, help="Every rank writes down the keys of the examples it consumed, under the run."
@@ -175,7 +255,10 @@ def command(start: Callable[[Settings], None]) -> click.Command:
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
     After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
-    under ROOT/runs; at the end it evaluates every example of the test split exactly once."""
+    under ROOT/runs; at the end it evaluates every example of the test split exactly once.
+
+    Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
+    train/main.py"""
     decorated: Any = reading_options(click_options(ENVIRONMENT_OPTIONS)(run))
     for option in reversed(_OPTIONS):
         decorated = option(decorated)

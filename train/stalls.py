@@ -11,6 +11,8 @@ from train.pulse import Beat
 
 LOOK_S = 5.0  # without progress, before a rank looks at the others
 VERDICT_S = 5.0  # within which a verdict comes: for ranks that are no observers, or not the first
+SILENT_LAUNCHER_S = 10.0  # without one answer: a launcher that is busy answers now and then
+GAP_S = 5.0  # between two looks: where it was longer, this process stood still, and so perhaps did all
 LEAVING_S = 15.0  # for a late rank to leave an elastic ring
 
 
@@ -22,6 +24,7 @@ class Stalls:
         self._ring = -1, 0, -1  # rank, size and generation
         self._looks = False
         self._suspects_since = self._verdict_since = 0.0
+        self._looks_since = self._looked = self._answered = time.monotonic()
         self.peers = Peers(letterbox, 0, 0, 0)
 
     def verdict(self, own: Beat, log: str) -> Verdict | None:
@@ -34,24 +37,29 @@ class Stalls:
         if self._ring != (own.rank, own.size, own.generation):
             self._ring = own.rank, own.size, own.generation
             self.peers, self._looks = Peers(self._letterbox, *self._ring), False
-        if own.size == 1 or own.count <= 0 or own.idle_s < min(LOOK_S, self._timeout_s / 4):
+        patience_s = min(LOOK_S, self._timeout_s / 4)
+        if own.size == 1 or own.count <= 0 or own.idle_s < patience_s:
             self._looks = False
             return None
-        if not self._looks:
+        now = time.monotonic()
+        if not self._looks or now - self._looked > GAP_S:
             self._looks, self._suspects_since, self._verdict_since = True, 0.0, 0.0
+            self._looks_since = self._answered = now
             self.peers.begin_to_look()
-        is_overdue = own.idle_s >= self._timeout_s + VERDICT_S
+        self._looked = now
         try:
             found = self.peers.verdict()
-            if found is not None or not (observes(own.rank, own.size) or is_overdue):
+            if found is not None or not observes(own.rank, own.size):
+                self._answered = now
                 return found
             self.peers.look(self._goes_on)
+            self._answered = now
         except OSError:
-            if is_overdue:
+            if own.idle_s >= self._timeout_s + VERDICT_S and now - self._answered >= SILENT_LAUNCHER_S:
                 raise
             return None
         late = late_ranks(own, self.peers.beats, self.peers.silent_s, self._timeout_s)
-        return self._judged(late, own, log) if late else None
+        return self._judged(late, own, log) if late and now - self._looks_since >= patience_s else None
 
     def is_over(self, verdict: Verdict) -> bool:
         """Whether a late rank is still in this elastic ring when it should have left: then all end after all."""
@@ -80,8 +88,8 @@ class Stalls:
         now = time.monotonic()
         self._suspects_since = self._suspects_since or now
         ended = [rank for rank, each in self.peers.farewells.items() if each.status == 0]
-        observers = [rank for rank in range(own.size) if observes(rank, own.size)]
-        able = [rank for rank in observers if rank not in {*late, *ended}] or [own.rank]
+        observers = [rank for rank in range(own.size) if observes(rank, own.size) and rank not in ended]
+        able = [rank for rank in observers if rank not in late] or observers
         if able[0] != own.rank and now - self._suspects_since < VERDICT_S:
             return None
         note = self.peers.notes.get(late[0])
@@ -90,6 +98,8 @@ class Stalls:
         line = f"{last_words.late(own, late, self.peers.notes, self.peers.silent_s)}; all ranks end ({hint})"
         verdict = Verdict(own.rank, tuple(late), f"{last_words.PREFIX}{line}")
         try:
+            if (found := self.peers.verdict()) is not None:  # another was faster
+                return found
             self.peers.judge(verdict)
         except OSError:  # then the others come to it, too
             pass

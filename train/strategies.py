@@ -1,7 +1,7 @@
 """What differs between ways of training in parallel, behind one small interface; Horovod is the one there is."""
 
+import ctypes
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -11,7 +11,11 @@ import numpy as np
 import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
-from etl.errors import EnvironmentFailure, RingsliceError
+from etl.errors import RingsliceError
+from train.build_horovod import INIT_ERROR
+from train.last_words import PeerLost
+from train.pulse import PULSE
+from train.ranks import peer_lost
 
 T = TypeVar("T")
 
@@ -26,24 +30,15 @@ class RootFailed(RingsliceError):
         self.status = status
 
 
-class PeerLost(EnvironmentFailure):
-    """Another rank has ended in the middle of things."""
-
-
 @contextmanager
 def telling_lost_peers() -> Iterator[None]:
-    """Turn what Horovod raises on the ranks that are left into one line, told by rank 0."""
+    """Turn what Horovod raises on the ranks that are left into one line that names who is gone; one rank tells it."""
     try:
         yield
     except (tf.errors.OpError, HorovodInternalError) as error:
         if "horovod" not in f"{type(error)} {error}".lower():
             raise
-        lost = PeerLost(
-            "another rank has ended (its own line, or horovodrun's, says why), so this one ends too;"
-            " --resume goes on from the last checkpoint"
-        )
-        lost.told = os.environ.get("HOROVOD_RANK", "0") != "0"
-        raise lost from error
+        raise peer_lost() from error
 
 
 class Strategy(Protocol):
@@ -60,8 +55,8 @@ class Strategy(Protocol):
         """The sums over all ranks, in float64."""
         ...
 
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Give every rank the values that rank 0 has for these Keras variables."""
+    def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
+        """Give every rank the values that rank ``root`` has for these Keras variables."""
         ...
 
     def gather(self, value: T) -> list[T]:
@@ -77,25 +72,51 @@ class Strategy(Protocol):
         ...
 
 
-class Horovod:
-    """Ranks in a ring, started by ``horovodrun``; alone where there is none."""
+class RemovedError(Exception):
+    """This process has no place in the ring any more."""
 
-    def __init__(self) -> None:
-        hvd.init()
-        self.rank, self.size = hvd.rank(), hvd.size()
+
+class Horovod:
+    """Ranks in a ring, started by ``horovodrun``; alone where there is none.
+
+    ``generation`` is at least that which is given, and the same on all ranks: an elastic run makes a new ring for each
+    change.
+
+    Raises RemovedError where its host was taken out of an elastic run, HorovodInternalError or PeerLost where a rank
+    did not come.
+    """
+
+    def __init__(self, generation: int = 0) -> None:
+        PULSE.does("joining the ring")
+        try:
+            hvd.init()
+        except ValueError:
+            hvd.shutdown()  # so that it can be tried again
+            raise _not_joined(_init_error(), generation) from None
+        try:
+            self.rank, self.size = hvd.rank(), hvd.size()
+            self.generation = max(hvd.allgather_object(generation)) if self.size > 1 else generation
+        except BaseException:  # a rank was lost again: leave, or the next ring is taken for this one
+            hvd.shutdown()
+            raise
+        PULSE.joins(self.rank, self.size, self.generation)
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
 
     def sum(self, values: Sequence[float]) -> list[float]:
+        PULSE.enters("summing over all ranks")
         return [float(value) for value in hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum).numpy()]
 
-    def broadcast(self, variables: Sequence[Any]) -> None:
+    def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
         # hvd.broadcast_variables does not know Keras 3's, and leaves files of autograph's in $TMPDIR
+        PULSE.enters(f"taking the weights of rank {root}")
         for variable in variables:
-            variable.assign(hvd.broadcast(tf.convert_to_tensor(variable.value), root_rank=0))
+            variable.assign(hvd.broadcast(tf.convert_to_tensor(variable.value), root_rank=root))
+            PULSE.ticks()
 
     def gather(self, value: T) -> list[T]:
+        PULSE.enters("gathering from all ranks")
         return list(hvd.allgather_object(value))
 
     def from_root(self, make: Callable[[], T]) -> T:
@@ -103,10 +124,12 @@ class Horovod:
         value: T | None = None
         error: Exception | None = None
         if self.rank == 0:
+            PULSE.does("what rank 0 does for all")
             try:
                 value = make()
             except Exception as raised:  # told to all ranks first, then raised as it is
                 error = raised
+        PULSE.enters("waiting for rank 0")
         failed, value = hvd.broadcast_object((getattr(error, "status", 1) if error else None, value), root_rank=0)
         if error is not None:
             raise error
@@ -116,7 +139,26 @@ class Horovod:
 
     def leave(self) -> None:
         """Without it, ranks that are left tell of a lost connection."""
+        PULSE.enters("leaving the ring")
         hvd.shutdown()
+
+
+def _not_joined(why: str, generation: int) -> Exception:
+    """What to raise where a ring did not come about. Of a later one the ranks of the one before are not the cause."""
+    if "has been removed" in why:
+        return RemovedError(why)
+    if not generation:
+        return HorovodInternalError(f"Horovod: {why}")
+    lost = PeerLost(f"a rank did not join ({why})")
+    lost.told = PULSE.beat().rank != 0
+    return lost
+
+
+def _init_error() -> str:
+    """Why the ring could not be joined; our build of Horovod leaves it in the environment that C sees."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    return (getenv(INIT_ERROR.encode()) or b"the ring could not be joined").decode(errors="replace")
 
 
 def root_first(strategy: Strategy, make: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from etl.errors import INTERRUPTED, EnvironmentFailure
+from etl.errors import INTERRUPTED, DataError, EnvironmentFailure, UsageError
 from train import last_words
 from train.guard import Guard
 from train.last_words import PREFIX, Lost, PeerLost
@@ -112,9 +112,12 @@ class Watch:
         own = self._pulse.beat()
         lost, tells = self._lost(own)
         if lost and lost[0].died:
-            error = PeerLost(last_words.died(lost, self._remedy))
+            error = PeerLost(last_words.died(lost, "the others go on" if self._elastic else self._remedy))
+        elif self._elastic:
+            error = PeerLost(f"rank {lost[0].rank} has ended" if lost else "a rank was lost")
         else:
             error = PeerLost(f"another rank has ended, so this one ends too; {self._remedy}")
+        error.ends_all = any(each.status in (DataError.status, UsageError.status) for each in lost)
         error.told = not tells or any(each.line for each in lost)
         self._untold = "" if error.told else f"{PREFIX}{error}"
         return error
@@ -149,7 +152,8 @@ class Watch:
         if not self._elastic:
             self._parts("")
             self._say(Farewell(EnvironmentFailure.status))
-        if not observes(own.rank, own.size):
+        is_observer = observes(own.rank, own.size)
+        if not is_observer and not self._elastic:  # an elastic rank must know whether it goes on
             return [], False
         peers = Peers(self._letterbox, own.rank, own.size, own.generation)
         try:
@@ -157,7 +161,8 @@ class Watch:
         except OSError:  # the launcher is gone
             return [], own.rank == 0
         tellers = peers.moving if self._elastic else last_words.leaving(peers.farewells, own.size)
-        return last_words.find_lost(peers.notes, peers.silent), own.rank < min(tellers, default=own.size)
+        tells = is_observer and own.rank < min(tellers, default=own.size)
+        return last_words.find_lost(peers.notes, peers.silent), tells
 
     def _await_words(self, peers: Peers, limit_s: float) -> None:
         """Wait until each other has said farewell, or one that it was the cause; an elastic one may go on, too."""
@@ -240,7 +245,7 @@ class Watch:
         if not self._takes_over():
             return
         line = verdict.line if own.rank == verdict.judge else ""
-        if self._elastic and is_late:
+        if self._elastic and is_late and len(verdict.late) < own.size:
             line = f"{PREFIX}{last_words.late(own, [own.rank], {}, {})}; it ends, the others go on"
         self._dump(verdict.line)
         self._say(Farewell(EnvironmentFailure.status, line))

@@ -80,6 +80,7 @@ def test_the_whole_job(
         "run": "first",
         "model": "mlp",
         "epochs": 2,
+        "batch": 4,
         "min_accuracy": 0,
     }
     done = airflow.dags_test(params, variables, timeout_s=420)
@@ -168,7 +169,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
         ["ringslice", "normalize", *options, "--overwrite", "--runner=hadoop", "--", root],
         ["ringslice", "shard", *options, "--overwrite", "--runner=hadoop", name, *of_slices],
         ["ringslice", "verify", *options, "--runner=hadoop", name, "--", root],
-        [*ranks, "train/main.py", *of_run, "--resume", f"--model={model}", "--epochs=10"],
+        [*ranks, "train/main.py", *of_run, "--resume", f"--model={model}", "--epochs=10", "--batch=64"],
         [*ranks, "train/evaluate.py", *of_run, "--min-accuracy=0.5"],
         ["ringslice", "prune", *options, "--keep=3", "--", root],
     ]
@@ -218,7 +219,7 @@ def test_a_stopped_task_ends_with_all_its_processes(
     earlier = "|".join(TASKS[: TASKS.index(task)])
     params = {"root": str(root), "size": "3000", "run": "stopped", "model": "mlp", "epochs": 5000}
     running = airflow.start_dags_test(params, "--mark-success-pattern", earlier)
-    signs = {"normalize": "normalized/_work/**/attempt*", "train": "runs/stopped/checkpoints/epoch-0001.json"}
+    signs = {"normalize": "normalized/_work/**/attempt*", "train": "runs/stopped/checkpoints/*/checkpoint.json"}
     try:
         wait_until(lambda: list(root.glob(signs[task])), running)
         assert len(processes_of(root)) >= 2

@@ -123,7 +123,7 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     assert run(root, keep=2)["removed_files"] == 0
 
 
-@pytest.mark.parametrize("file", ["result.json", "checkpoints/epoch-0002.json", "_work/slices.json"])
+@pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json", "_work/slices.json"])
 def test_what_a_run_names_stays(root: Path, file: str) -> None:
     record_run(root, 1, file)
     told = run(root, keep=1)

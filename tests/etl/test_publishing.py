@@ -6,7 +6,7 @@ from threading import Barrier
 import pytest
 
 from etl.errors import EnvironmentFailure
-from etl.publishing import TakenError, publish, publish_bytes, publishing, replace_bytes
+from etl.publishing import TakenError, publish, publish_bytes, publishing, replace_bytes, replacing, withdraw
 from etl.storage import Place
 
 TAKEN_OVER = "was not written: another run has taken this stage over"
@@ -72,6 +72,38 @@ def test_a_file_is_replaced_in_one_step(root: Place, attempts: Place) -> None:
         replace_bytes(root / "file", attempts, data)
         assert (root / "file").read_bytes() == data
     assert names(root) == ["_work", "file"]
+
+
+def test_a_file_stays_where_its_replacement_fails(root: Place, attempts: Place) -> None:
+    replace_bytes(root / "file", attempts, b"old")
+    with pytest.raises(RuntimeError, match="stop"), replacing(root / "file", attempts) as output:
+        output.write(b"half")
+        raise RuntimeError("stop")
+    assert (root / "file").read_bytes() == b"old"
+    with replacing(root / "file", attempts) as output:
+        output.write(b"ne")
+        output.write(b"w")
+    assert (root / "file").read_bytes() == b"new"
+    assert (output.size_bytes, output.sha256) == (3, (root / "file").sha256())
+    assert names(root) == ["_work", "file"]
+
+
+def test_a_file_is_taken_away_in_one_step(root: Place, attempts: Place) -> None:
+    replace_bytes(root / "deep" / "file", attempts, b"old")
+    for _ in range(2):
+        withdraw(root / "deep" / "file", attempts)
+        assert names(root) == ["_work", "deep"]
+    withdraw(root / "missing" / "file", attempts)
+    assert names(root) == ["_work", "deep"]
+
+
+def test_who_was_replaced_takes_nothing_away(root: Place, attempts: Place) -> None:
+    replace_bytes(root / "file", attempts, b"old")
+    attempts.delete()
+    for name in ("file", "missing"):
+        with pytest.raises(EnvironmentFailure, match=f"{name} was not removed: another run has taken this stage over"):
+            withdraw(root / name, attempts)
+    assert names(root) == ["file"]
 
 
 @pytest.mark.parametrize("when", ["before", "at work", "at its end"])

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -22,7 +23,8 @@ def proxy() -> Iterator[Proxy]:
             with connection:
                 if connection.recv(1) == b"e":
                     return
-                connection.sendall(bytes(SIZE))
+                with suppress(OSError):  # the proxy may reset this connection, too
+                    connection.sendall(bytes(SIZE))
 
     with socket.create_server(LOOPBACK) as listener:
         server = threading.Thread(target=serve)

@@ -17,7 +17,6 @@ from etl.storage import open_place
 from train.reader import SplitReader
 from train.reading import Reading
 from train.state import ReaderState
-from train.steps import Steps
 
 BATCH = 7
 LANES = 3
@@ -30,7 +29,8 @@ def main(slices: str, folder: str, most: str) -> None:
     reader = SplitReader(place, manifest, "train", Reading(lanes=LANES))
     state = ReaderState.from_json(json.loads((out / "state.json").read_text()), "these", reader.total)
     order = reader.order(state.seed, state.epoch, state.window_blocks)
-    steps = Steps(state.examples_left, world_size, BATCH)
+    state = state.shared(world_size, reader.lanes(world_size))
+    steps = reader.steps(state, BATCH)
     step = min(int(most), steps.number)
     keys = [
         parse(example).key
@@ -40,8 +40,7 @@ def main(slices: str, folder: str, most: str) -> None:
     ]
     (out / f"keys-{rank}.json").write_text(json.dumps({"world_size": world_size, "step": step, "keys": keys}))
     if rank == 0:
-        left = reader.left_after(state.left, steps, step)
-        (out / "next.json").write_text(json.dumps(ReaderState.of("these", "train", order, left).to_json()))
+        (out / "next.json").write_text(json.dumps(state.after(step * BATCH).to_json()))
 
 
 if __name__ == "__main__":

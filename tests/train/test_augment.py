@@ -202,7 +202,7 @@ def test_a_run_is_augmented_and_resumed_the_same_way(digits_root: Path, tmp_path
     words = ("python", "train/main.py", "--data", root, "--run", "augmented", "--model", "mlp")
     succeeded(run(*words, "--epochs", 1, "--crop", 20, "--augment", "crop,flip,colour", TMPDIR=str(temporary)))
     assert not list(temporary.iterdir())
-    marker = json.loads((root / "runs" / "augmented" / "checkpoints" / "epoch-0001.json").read_text())
+    marker = json.loads((root / "runs" / "augmented" / "checkpoints/step-00000023/checkpoint.json").read_text())
     assert (marker["settings"]["crop"], marker["settings"]["augment"]) == (20, "crop,flip,colour")
     failed(run(*words, "--resume", "--crop", 20), 2, "was trained with other settings")
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from etl.storage import open_place
 from tests.conftest import failed, flip_bit, horovodrun, run, succeeded
+from train import checkpoints
 
 SCRIPT = "train/evaluate.py"
 
@@ -36,15 +38,16 @@ def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, trained: 
     assert found["loss"] == pytest.approx(theirs["test_loss"], rel=1e-6)  # batches sum in float32, in another order
     if ranks == 2:
         assert found["loss"] == theirs["test_loss"]
-    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 180, "epoch-0001")
+    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 180, "step-00000015")
     folder = trained / "runs/mine"
-    assert found["checkpoint_sha256"] == digest(folder / "checkpoints/epoch-0001.npz")
+    assert found["checkpoint_sha256"] == digest(folder / "checkpoints/step-00000015/model.safetensors")
     assert found["slices"] == digest(trained / "slices/default/manifest.json")
     summary = json.loads(told.stdout[told.stdout.index("{") :])
     assert (summary["ranks"], summary["accuracy"]) == (ranks, round(found["accuracy"], 4))
     assert {path.name for path in folder.iterdir()} == {
         "checkpoints",
         "evaluation-test.json",
+        "logs",
         "result.json",
         "run.json",
     }
@@ -85,12 +88,32 @@ def test_wrong_use(words: tuple[str, ...], status: int, line: str, trained: Path
 def test_a_run_that_does_not_fit_is_refused(trained: Path, tmp_path: Path) -> None:
     root = shutil.copytree(trained, tmp_path / "root")
     words = (SCRIPT, "--data", root, "--run", "mine")
-    arrays = root / "runs/mine/checkpoints/epoch-0001.npz"
+    arrays = root / "runs/mine/checkpoints/step-00000015/model.safetensors"
     arrays.write_bytes(arrays.read_bytes()[:-1])
-    failed(run(*words), 1, "epoch-0001.npz is missing or damaged")
+    failed(run(*words), 1, f"{arrays} is damaged: it has ")
     manifest = root / "slices/default/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
     failed(run(*words), 2, "was trained on other slices than")
+
+
+def test_the_best_checkpoint_is_evaluated_where_that_is_asked_for(trained: Path, tmp_path: Path) -> None:
+    """Of two checkpoints of which the newer one, with weights of nothing, has the lower score."""
+    root = shutil.copytree(trained, tmp_path / "root")
+    words = (SCRIPT, "--data", root, "--run", "mine", "--json")
+    run_folder = open_place(str(root / "runs/mine"))
+    kept = checkpoints.open_checkpoint(run_folder, 15)
+    spoilt = {group: {name: array * 0 for name, array in kept.read(group).items()} for group in kept.groups}
+    facts = {name: value for name, value in kept.marker.items() if name not in checkpoints.OWN_FACTS}
+    attempts = (open_place(str(tmp_path)) / "root/attempts").make_folder()
+    checkpoints.write(run_folder, attempts, 30, spoilt, facts | {"score": facts["score"] - 0.1})
+    theirs = read(trained, "result.json")["result"]
+    succeeded(run(*words, "--checkpoint", "best"))
+    found = read(root, "evaluation-test.json")
+    assert (found["checkpoint"], found["accuracy"]) == ("step-00000015", theirs["test_accuracy"])
+    succeeded(run(*words))
+    found = read(root, "evaluation-test.json")
+    assert found["checkpoint"] == "step-00000030"
+    assert found["accuracy"] < theirs["test_accuracy"]
 
 
 def test_damage_is_named_or_skipped_as_asked(trained: Path, tmp_path: Path) -> None:

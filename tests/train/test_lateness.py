@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from tests.train.beats import beat
 from train.lateness import late_ranks
-from train.pulse import Beat
+from train.pulse import READING, Beat
 
 TIMEOUT_S = 40.0
 PATIENCE_S = TIMEOUT_S / 2
+STEPPING = "stepping"
 Rings = tuple[list[Beat], dict[int, float]]
 
 
@@ -24,6 +25,7 @@ def rings(draw: st.DrawFn) -> Rings:
             size=size,
             count=draw(st.integers(5, 8)),
             alone=draw(st.booleans()),
+            phase=draw(st.sampled_from([READING, STEPPING])),
             idle_s=draw(st.floats(0, 100)),
             generation=draw(st.sampled_from([2, 2, 2, 1])),
         )
@@ -46,7 +48,7 @@ def test_nobody_is_late_while_the_observer_gets_on(ring: Rings, own: int) -> Non
 
 
 @given(rings(), st.integers(0, 5))
-def test_the_late_are_silent_or_idle_and_never_all_where_all_are_at_one_place(ring: Rings, own: int) -> None:
+def test_the_late_are_silent_or_idle_and_where_all_are_at_one_place_they_read(ring: Rings, own: int) -> None:
     beats, silent_s = ring
     own %= len(beats)
     late = judged(ring, own)
@@ -56,26 +58,41 @@ def test_the_late_are_silent_or_idle_and_never_all_where_all_are_at_one_place(ri
         assert late == silent
         return
     assert all(beats[rank].idle_s >= PATIENCE_S for rank in late)
-    if len({(each.count, each.alone, each.generation) for each in beats}) == 1:
-        assert late == []
+    if beats[own].idle_s >= TIMEOUT_S and len({(each.count, each.alone, each.generation) for each in beats}) == 1:
+        assert late == [each.rank for each in beats if each.phase == READING and each.idle_s >= PATIENCE_S]
 
 
 @given(st.integers(2, 6), st.data())
 def test_of_ranks_that_hang_all_name_the_same(size: int, data: st.DataObject) -> None:
-    """Where nothing at all gets on, every observer comes to the same, whatever the counts."""
+    """Where nothing at all gets on, every observer comes to the same, whatever the counts and phases."""
     counts = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
-    beats = [beat(rank, size=size, count=count) for rank, count in enumerate(counts)]
+    phases = data.draw(st.lists(st.sampled_from([READING, STEPPING]), min_size=size, max_size=size))
+    places = enumerate(zip(counts, phases, strict=True))
+    beats = [beat(rank, size=size, count=count, phase=phase) for rank, (count, phase) in places]
     ring = beats, dict.fromkeys(range(size), 0.0)
-    expected = [rank for rank, count in enumerate(counts) if count == min(counts) != max(counts)]
+    if min(counts) == max(counts):
+        expected = [rank for rank, phase in enumerate(phases) if phase == READING]
+    else:
+        expected = [rank for rank, count in enumerate(counts) if count == min(counts)]
     assert all(judged(ring, own) == expected for own in range(size))
 
 
 def test_at_one_place_those_that_do_something_alone_are_waited_for() -> None:
-    beats = [beat(0, alone=True), beat(1), beat(2), beat(3)]
+    loading = beat(0, alone=True, phase="loading the checkpoint")
+    beats = [loading, *(beat(rank, phase="waiting for rank 0") for rank in (1, 2, 3))]
     assert judged((beats, {}), 1) == judged((beats, {}), 0) == [0]
     assert judged(([replace(each, alone=True) for each in beats], {}), 1) == []
     beats[0] = replace(beats[0], idle_s=1.0)  # it loads, and gets on
     assert judged((beats, {}), 1) == []
+
+
+def test_at_one_place_those_that_read_wait_for_the_storage() -> None:
+    """Each needs a batch of its own; no rank waits for another."""
+    beats = [beat(rank) for rank in range(4)]
+    assert judged((beats, {}), 2) == [0, 1, 2, 3]
+    assert judged(([replace(each, phase=STEPPING) for each in beats], {}), 2) == []
+    beats[1] = replace(beats[1], idle_s=1.0)  # bytes come to it
+    assert judged((beats, {}), 2) == [0, 2, 3]
 
 
 def test_who_has_not_come_back_into_the_ring_is_late() -> None:

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +15,15 @@ import pytest
 
 from etl.hdfs_settings import LIBHDFS, NATIVE
 from etl.storage import Place, open_place
-from tests.conftest import REPOSITORY, contents, environment, failed, horovodrun, run, succeeded
+from tests.conftest import failed, horovodrun, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import find_all
+from tests.train.running import checkpoints_of, is_rank, started, wait_until
+from train.checkpoints import name_of
 
 TRAIN = ("train/main.py", "--model", "mlp", "--json")
 LONG = ("--epochs", "1000", "--batch", "16")  # to be ended before it is done
 ENDS_WITHIN_S = 60
-
-
-def is_rank(words: list[bytes], environment: list[bytes]) -> bool:
-    return b"train/main.py" in words and any(each.startswith(b"HOROVOD_RANK=") for each in environment)
-
-
-def wait_until(holds: Callable[[], Any], running: "subprocess.Popen[str]", timeout_s: float = 90) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert running.poll() is None, "it ended before it was disturbed"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@contextmanager
-def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Popen[str]"]:
-    """A command that runs while the block does, and no longer; what it tells goes to ``log``."""
-    with log.open("w") as output:
-        running = subprocess.Popen(
-            [str(word) for word in words],
-            cwd=REPOSITORY,
-            env=environment(**more),
-            start_new_session=True,
-            stdout=output,
-            stderr=output,
-            text=True,
-        )
-    try:
-        yield running
-    finally:
-        mark = next((str(word) for word in words if str(word).startswith(("hdfs://", "/"))), "")
-        for left in find_all(lambda found, _: b"train/main.py" in found and mark.encode() in found):
-            left.send(signal.SIGKILL)
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +80,10 @@ def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Pa
     assert "Horovod background loop uncaught exception" not in told.stderr
     run = root / "runs" / "mine"
     assert result(run) == result(local / "runs/mine")
-    arrays = "checkpoints/epoch-0001.npz"
-    assert (run / "checkpoints" / "epoch-0001.npz").read_bytes() == (local / "runs/mine" / arrays).read_bytes()
-    assert names(run) == ["checkpoints", "result.json", "run.json"]
+    (step,) = checkpoints_of(run)
+    arrays = f"checkpoints/{name_of(step)}/model.safetensors"
+    assert (run / arrays).read_bytes() == (local / "runs/mine" / arrays).read_bytes()
+    assert names(run) == ["checkpoints", "logs", "result.json", "run.json"]
     if driver == NATIVE:
         succeeded(horovodrun(2, "train/evaluate.py", "--data", root.uri, "--run", "mine", "--hdfs-driver", driver))
         found = (run / "evaluation-test.json").read_json()
@@ -130,7 +96,7 @@ def test_a_slice_that_is_lost_ends_all_ranks(driver: str, root: Place, hadoop: C
     words = ("horovodrun", "-np", 2, *TRAIN, *LONG, "--data", root.uri, "--run", "mine", "--hdfs-driver", driver)
     lost = f"{root}/slices/default/train/train-00005-of-00008.tfrecord"
     with started(*words, log=tmp_path / "log") as running:
-        wait_until((root / "runs/mine/checkpoints/epoch-0001.json").exists, running)
+        wait_until(lambda: checkpoints_of(root / "runs" / "mine"), running)
         try:
             hdfs(hadoop, "-mv", lost, f"{lost}.lost")
             assert running.wait(ENDS_WITHIN_S) == 1
@@ -149,7 +115,7 @@ def test_a_slice_that_is_lost_ends_all_ranks(driver: str, root: Place, hadoop: C
 def test_an_interrupt_ends_all_ranks(driver: str, number: signal.Signals, root: Place, tmp_path: Path) -> None:
     words = ("horovodrun", "-np", 2, *TRAIN, *LONG, "--data", root.uri, "--run", "mine", "--hdfs-driver", driver)
     with started(*words, log=tmp_path / "log") as running:
-        wait_until((root / "runs/mine/checkpoints/epoch-0001.json").exists, running)
+        wait_until(lambda: checkpoints_of(root / "runs" / "mine"), running)
         running.send_signal(number)
         running.wait(ENDS_WITHIN_S)  # horovodrun's own status after SIGTERM is 1, and now and then 0
         assert "result.json" not in names(root / "runs" / "mine")
@@ -188,7 +154,7 @@ def test_a_killed_rank_is_resumed_to_the_same_weights(root: Place, tmp_path: Pat
     words = (*TRAIN, "--data", root.uri, "--epochs", 4, "--batch", 16)
     succeeded(horovodrun(2, *words, "--run", "whole"))
     with started("horovodrun", "-np", 2, *words, "--run", "killed", log=tmp_path / "log") as running:
-        wait_until((root / "runs/killed/checkpoints/epoch-0001.json").exists, running)
+        wait_until(lambda: checkpoints_of(root / "runs" / "killed"), running)
         for rank in find_all(lambda found, its: is_rank(found, its) and b"HOROVOD_RANK=1" in its):
             if root.uri.encode() in Path(f"/proc/{rank.pid}/cmdline").read_bytes():
                 rank.send(signal.SIGKILL)
@@ -198,9 +164,9 @@ def test_a_killed_rank_is_resumed_to_the_same_weights(root: Place, tmp_path: Pat
     whole, killed = root / "runs" / "whole", root / "runs" / "killed"
     assert result(whole) == result(killed)
     for epoch in range(1, 5):
-        name = f"checkpoints/epoch-{epoch:04d}.npz"
+        name = f"checkpoints/{name_of(45 * epoch)}/model.safetensors"
         assert (whole / name).sha256() == (killed / name).sha256()
-    assert names(killed) == ["checkpoints", "result.json", "run.json"]
+    assert names(killed) == ["checkpoints", "logs", "result.json", "run.json"]
 
 
 @pytest.mark.chaos
@@ -213,7 +179,7 @@ def test_eight_ranks(driver: str, root: Place) -> None:
     assert len(consumed) == 8
     keys = [key for own in consumed for key in own]
     assert len(keys) == len(set(keys)) == 1437
-    assert names(run) == ["audit", "checkpoints", "result.json", "run.json"]
+    assert names(run) == ["audit", "checkpoints", "logs", "result.json", "run.json"]
 
 
 def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) -> None:
@@ -222,22 +188,18 @@ def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) 
     words = ("python", *TRAIN, "--data", root, "--run", "mine", "--resume")
     folder = root / "runs" / "mine"
     with started(*words, *LONG, log=tmp_path / "log") as first:
-        wait_until((folder / "checkpoints" / "epoch-0001.json").exists, first)
+        wait_until(lambda: list(folder.glob("checkpoints/*/checkpoint.json")), first)
         failed(run(*words, *LONG), 3, f"train/main.py on {folder} is at work already (process {first.pid} on ")
         assert first.poll() is None
         first.send_signal(signal.SIGKILL)
         first.wait()
     assert (folder / "_work").exists()
-    epochs = len(list((folder / "checkpoints").glob("*.json"))) + 1
+    epochs = max(checkpoints_of(open_place(str(folder)))) // 90 + 1
     # as many trainers at once, of which one may work
     both = [(*words, "--batch", "16", "--epochs", epochs) for _ in range(2)]
     with started(*both[0], log=tmp_path / "one") as one, started(*both[1], log=tmp_path / "two") as two:
         statuses = sorted((one.wait(60), two.wait(60)))
     assert statuses in ([0, 3], [0, 0]), (tmp_path / "one").read_text() + (tmp_path / "two").read_text()
-    assert sorted(contents(folder)) == sorted(
-        [
-            *(f"checkpoints/epoch-{epoch:04d}.{kind}" for epoch in range(1, epochs + 1) for kind in ("json", "npz")),
-            "result.json",
-            "run.json",
-        ]
-    )
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "logs", "result.json", "run.json"]
+    assert checkpoints_of(open_place(str(folder)))[-1] == 90 * epochs
+    assert not list(folder.rglob("*attempt*"))

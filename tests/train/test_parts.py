@@ -1,4 +1,4 @@
-"""The smaller parts of the trainer: rates, cores, models, checkpoints, and where runs live."""
+"""The smaller parts of the trainer: rates, cores, models, and where runs live."""
 
 import itertools
 import json
@@ -8,28 +8,30 @@ import keras
 import numpy as np
 import pytest
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
 from etl.manifest import with_checksum
 from etl.stages import SLICES_FORMAT
 from etl.storage import open_place
-from train import checkpoints
 from train.main import cores_of
 from train.models import build, cnn, mlp
 from train.runs import choose_run, find_dataset
 from train.schedule import Schedule
+from train.settings import AUTO
 
 
 def test_the_rate_warms_up_to_the_scaled_one_and_decays() -> None:
-    schedule = Schedule(0.1, 8, warmup_steps=10, total_steps=110)
-    rates = [schedule.rate(step) for step in range(110)]
-    assert rates[0] == pytest.approx(0.1 + 0.7 / 10)
-    assert rates[9] == rates[10] == pytest.approx(0.8)
+    schedule = Schedule(0.1, warmup_epochs=1, epochs=11)
+    rates = [schedule.rate(step / 10, world_size=8) for step in range(110)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[5] == pytest.approx(0.45)
+    assert rates[10] == pytest.approx(0.8)
     assert rates[60] == pytest.approx(0.4)
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates[10:]))
     assert 0 < rates[-1] < 0.001
-    assert Schedule(0.1, 2, 0, 10, "none").rate(9) == 0.2
+    assert schedule.rate(6, world_size=4) == pytest.approx(rates[60] / 2)  # it follows the world size
+    assert Schedule(0.1, 0, 1, "none").rate(0.9, world_size=2) == 0.2
     with pytest.raises(UsageError, match="--lr 0 is no learning rate"):
-        Schedule(0, 1, 0, 1)
+        Schedule(0, 1, 1)
 
 
 @pytest.mark.parametrize(("cores", "ranks"), [(2, 1), (2, 2), (2, 8), (16, 3), (16, 8), (1, 4)])
@@ -76,26 +78,6 @@ def wrong_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
     return mlp(shape, 3)
 
 
-def test_a_checkpoint_comes_back_and_damage_is_found(tmp_path: Path) -> None:
-    run = open_place(str(tmp_path))
-    model = mlp((2, 2, 1), 3)
-    assert checkpoints.newest(run) is None
-    for epoch in (9, 10):
-        checkpoints.save(run, run, epoch, model.variables, {"slices": "x"})
-    found = checkpoints.newest(run)
-    assert found is not None
-    assert (found.epoch, found.marker["slices"]) == (10, "x")
-    other = mlp((2, 2, 1), 3)
-    checkpoints.load(found, other.variables)
-    assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(model.variables, other.variables, strict=True))
-    with pytest.raises(UsageError, match="another model"):
-        checkpoints.load(found, cnn((2, 2, 1), 3).variables)
-    path = tmp_path / "checkpoints" / "epoch-0010.npz"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match="damaged"):
-        checkpoints.load(found, other.variables)
-
-
 def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
     for root, name, finished in (
         ("a", "default", "2026-01-02"),
@@ -119,14 +101,14 @@ def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
 
 def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
     root = open_place(str(tmp_path))
-    assert choose_run(root, None, resume=True).name == "run-0001"
+    assert choose_run(root, None, resume=AUTO).name == "run-0001"
     for name in ("run-0001/checkpoints", "run-0009/audit", "run-0010/_work", "mine/checkpoints", "killed-early/_work"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert choose_run(root, None, resume=False).name == "run-0011"
-    assert choose_run(root, None, resume=True).name == "run-0009"
-    assert choose_run(root, "killed-early", resume=False).name == "killed-early"
-    assert choose_run(root, "mine", resume=True).name == "mine"
+    assert choose_run(root, None, resume=None).name == "run-0011"
+    assert choose_run(root, None, resume=AUTO).name == "run-0009"
+    assert choose_run(root, "killed-early", resume=None).name == "killed-early"
+    assert choose_run(root, "mine", resume=AUTO).name == "mine"
     with pytest.raises(UsageError, match="is there already; give --resume"):
-        choose_run(root, "mine", resume=False)
+        choose_run(root, "mine", resume=None)
     with pytest.raises(UsageError, match="no plain folder name"):
-        choose_run(root, "../x", resume=False)
+        choose_run(root, "../x", resume=None)

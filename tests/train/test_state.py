@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from etl.errors import DataError, UsageError
 from tests.conftest import horovodrun, succeeded
 from tests.train.test_reader import keys_of, open_reader
+from train.intervals import length
 from train.reading import Reading
 from train.slice_file import SliceFile
 from train.state import ReaderState
@@ -33,15 +34,18 @@ def test_readers_go_on_with_what_is_left(digits_root: Path, changes: Sequence[tu
     keys: list[str] = []
     for world_size, most in [*changes, (1, TRAIN)]:
         told = json.dumps(state.to_json())
-        assert len(told) < 200 + 30 * (1 + lanes * sum(size for size, _ in changes))
+        assert len(told) < 300 + 30 * (1 + lanes * sum(size for size, _ in changes))
         state = ReaderState.from_json(json.loads(told), "these", TRAIN)
+        state = state.shared(world_size, reader.lanes(world_size))
         order = reader.order(state.seed, state.epoch, state.window_blocks)
-        steps = Steps(state.examples_left, world_size, batch=16)
-        step = min(most, steps.number)
+        steps = reader.steps(state, batch=16)
+        first = state.taken // 16
+        step = min(most, steps.number - first)
         for rank in range(world_size):
-            keys += keys_of(islice(reader.batches(order, steps, rank, state.left), step))
-        state = ReaderState.of("these", "train", order, reader.left_after(state.left, steps, step))
-    assert state.left == ()
+            keys += keys_of(islice(reader.batches(order, steps, rank, state.left, first), step))
+        state = state.after(step * 16)
+        assert state.examples_left == length(state.rest) == TRAIN - len(keys)
+    assert state.rest == ()
     assert len(keys) == len(set(keys)) == TRAIN
 
 
@@ -59,8 +63,22 @@ def test_real_ranks_go_on_with_what_is_left(digits_root: Path, tmp_path: Path) -
         assert len({each["step"] for each in told}) == 1
         keys += [key for each in told for key in each["keys"]]
         state = (folder / "next.json").read_text()
-    assert json.loads(state)["left"] == []
+    assert ReaderState.from_json(json.loads(state), "these", TRAIN).rest == ()
     assert len(keys) == len(set(keys)) == TRAIN
+
+
+@pytest.mark.parametrize(("world_size", "lanes"), [(1, 1), (2, 4), (3, 2), (5, 9), (8, 3)])
+def test_the_same_ranks_go_on_with_the_same_batches(digits_root: Path, world_size: int, lanes: int) -> None:
+    """From whichever step on, with what fills the last ones up."""
+    reader = open_reader(digits_root / "slices" / "default", reading=Reading(lanes=lanes))
+    order = reader.order(0, 1)
+    state = ReaderState.of("these", "train", order).shared(world_size, reader.lanes(world_size))
+    steps = reader.steps(state, batch=61)
+    for rank in range(world_size):
+        whole = [batch.examples() for batch in reader.batches(order, steps, rank, state.left)]
+        for first in range(steps.number + 1):
+            rest = [batch.examples() for batch in reader.batches(order, steps, rank, state.left, first)]
+            assert rest == whole[first:]
 
 
 def test_the_order_is_the_same_however_slow_the_storage_is(digits_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +102,7 @@ def test_the_order_is_the_same_however_slow_the_storage_is(digits_root: Path, mo
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/1'"),
+        ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/2'"),
         ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
         ({"left": [[0, 10], [5, 20]]}, DataError, "no ascending intervals of 1437 examples"),
         ({"left": [[0, 1438]]}, DataError, "no ascending intervals of 1437 examples"),
@@ -92,6 +110,9 @@ def test_the_order_is_the_same_however_slow_the_storage_is(digits_root: Path, mo
         ({"left": None}, DataError, "is damaged"),
         ({"seed": "x"}, DataError, "is damaged"),
         ({"window_blocks": 0}, DataError, "is damaged"),
+        ({"world_size": 0}, DataError, "is damaged"),
+        ({"lanes": 0}, DataError, "is damaged"),
+        ({"taken": -1}, DataError, "is damaged"),
     ],
 )
 def test_a_state_that_cannot_be_gone_on_with_is_refused(

@@ -92,6 +92,7 @@ def test_a_rank_that_comes_to_grief_ends_all_in_one_line(kind: str, folder: Path
     require_grief(folder, kind, launch(folder, kind))
 
 
+@pytest.mark.chaos
 @by_kind("killed")
 def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
     """Where Horovod tells the others of a broken ring at the moment that the launcher ends them."""

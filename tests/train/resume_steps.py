@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Two epochs of a tiny model on the digits, of the named runs one after the other, each from where its checkpoint says.
+
+horovodrun -np 3 tests/train/resume_steps.py ROOT RUN RUN …
+"""
+
+import os
+import sys
+
+from etl.errors import end_process
+from train.loop import train
+from train.main import claim_cores
+from train.settings import Settings
+from train.strategies import Horovod
+
+BATCH = 72  # 10 steps of 2 ranks
+
+
+class Staying(Horovod):
+    """Horovod for several runs."""
+
+    def leave(self) -> None:
+        pass
+
+
+def main(root: str, *runs: str) -> None:
+    strategy = Staying()
+    for run in runs:
+        settings = Settings(
+            data=root,
+            name=None,
+            group=None,
+            model="tests.train.tiny:tiny",
+            epochs=2,
+            batch=BATCH,
+            lr=0.02,
+            momentum=0.9,
+            warmup_epochs=1,
+            decay="cosine",
+            drop_last=False,
+            seed=0,
+            run=run,
+            resume="auto",
+            audit=True,
+            json=True,
+            augment="crop,flip",
+            checkpoint_steps=1,
+            keep=1000,
+            deterministic=True,
+        )
+        train(settings, strategy)
+    Horovod.leave(strategy)
+
+
+if __name__ == "__main__":
+    claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    main(*sys.argv[1:])
+    end_process(0)

@@ -1,0 +1,166 @@
+"""Arrays in a file: what comes back, and what is no such file."""
+
+import io
+import pickle
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from safetensors.numpy import save
+
+from etl.errors import UsageError
+from train.array_file import PIECE_BYTES, Arrays, parse, pieces
+
+DTYPES = (
+    "float64",
+    "float32",
+    "float16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "bool",
+)
+ODD_NAMES = (
+    "",
+    " ",
+    "0001-kernel",
+    "a/b",
+    "../up",
+    'quoted "twice"',
+    "line\nfeed",
+    "nul\0",
+    "größe",
+    "重み",
+    "🙂",
+    "k" * 999,
+)
+
+
+def whole(arrays: Mapping[str, np.ndarray | np.generic]) -> bytes:
+    return b"".join(pieces(arrays))
+
+
+def same(one: Arrays, two: Arrays) -> bool:
+    """Whether they hold the same names, dtypes, shapes and bytes."""
+    return one.keys() == two.keys() and all(
+        (one[name].dtype, one[name].shape, one[name].tobytes())
+        == (two[name].dtype, two[name].shape, two[name].tobytes())
+        for name in one
+    )
+
+
+arrays_of_any_kind = st.dictionaries(
+    st.text(st.characters(codec="utf-8"), max_size=5).filter(lambda name: name != "__metadata__"),
+    npst.arrays(st.sampled_from(DTYPES), npst.array_shapes(min_dims=0, min_side=0, max_side=4)),
+    max_size=5,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(arrays_of_any_kind)
+def test_arrays_come_back_bit_for_bit(arrays: Arrays) -> None:
+    assert same(parse(whole(arrays)), arrays)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_file_of_one_dtype_is_byte_for_byte_that_of_the_library(dtype: str) -> None:
+    generator = np.random.default_rng(0)
+    shapes = {name: [(), (0,), (3,), (2, 0, 5), (7, 3)][number % 5] for number, name in enumerate(ODD_NAMES)}
+    arrays = {name: np.asarray(generator.integers(0, 2, shape), dtype) for name, shape in shapes.items()}
+    assert whole(arrays) == save(arrays)
+
+
+def test_how_an_array_lies_in_memory_does_not_matter() -> None:
+    plain = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    ways = {
+        "turned": plain.T,
+        "every other": plain[:, ::2],
+        "big-endian": plain.astype(">f4"),
+        "backwards": plain[::-1],
+    }
+    for name, array in ways.items():
+        assert not (array.flags.c_contiguous and array.dtype.isnative), name
+        assert same(parse(whole({"a": array})), {"a": np.array(array.tolist(), np.float32)}), name
+    assert same(parse(whole({"a": np.float32(3)})), {"a": np.array(3, np.float32)})
+
+
+def test_what_is_read_may_be_changed() -> None:
+    array = parse(whole({"a": np.zeros(3)}))["a"]
+    array += 1
+    assert array.tolist() == [1, 1, 1]
+
+
+def test_arrays_lie_where_their_type_may_be_read() -> None:
+    """Each begins at a multiple of its items' size, whatever was given before it."""
+    sizes: Arrays = {
+        "a": np.zeros(3, np.uint8),
+        "b": np.zeros(3, np.float16),
+        "c": np.zeros(3),
+        "d": np.zeros(3, np.float32),
+    }
+    data = whole(sizes)
+    assert struct.unpack("<Q", data[:8])[0] % 8 == 0
+    assert [data.index(f'"{name}"'.encode()) for name in "cdba"] == sorted(
+        data.index(f'"{name}"'.encode()) for name in "abcd"
+    )
+
+
+def test_pieces_are_small_and_the_large_are_not_copied() -> None:
+    array = np.arange((3 * PIECE_BYTES + 8) // 8)
+    header, *rest = pieces({"a": array})
+    assert len(header) < 100
+    assert [len(piece) for piece in rest] == [PIECE_BYTES] * 3 + [8]
+    array[0] = 7
+    assert bytes(rest[0][:8]) == struct.pack("<q", 7)
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([None]), np.array(["text"]), np.zeros(2, "M8[s]"), np.zeros(2, complex), np.zeros(1, "f4,f4")]
+)
+def test_other_types_are_refused(array: np.ndarray) -> None:
+    with pytest.raises(UsageError, match=r"cannot hold the array '0001-x' of .*; it takes float64, float32"):
+        whole({"0001-x": array})
+
+
+def test_the_name_that_the_format_keeps_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot hold the array '__metadata__'"):
+        whole({"__metadata__": np.zeros(1)})
+
+
+class Code:
+    """What runs where somebody unpickles it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def npz() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.zeros(3))
+    return buffer.getvalue()
+
+
+FOREIGN = {
+    "nothing": b"",
+    "pickle": pickle.dumps(Code()),
+    "array of objects": pickle.dumps(np.array([Code()])),
+    "npz": npz(),
+    "unknown type": save({"a": np.zeros(2, np.uint16)}).replace(b'"U16"', b'"BF16"').replace(b"}} ", b"}}"),
+    "header only": whole({"a": np.zeros(3)})[:-1],
+    "more than its header tells": whole({"a": np.zeros(3)}) + b"\0",
+}
+
+
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN.keys())
+def test_another_file_is_no_arrays(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"Error while deserializing|NumPy has no type"):
+        parse(data)

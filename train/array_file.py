@@ -1,0 +1,79 @@
+"""Arrays by name in one file of the safetensors format: plain bytes behind a JSON header, no code.
+
+The format is told at https://github.com/huggingface/safetensors. Its library reads here, and checks every offset.
+Writing is our own, piece by piece: the library makes the whole file in memory, a second copy of a model, and holds the
+interpreter's lock meanwhile, so a step of the trainer would wait for its checkpoint.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from etl.errors import UsageError
+from etl.filesystems import WRITE_BUFFER_BYTES
+
+Arrays = dict[str, np.ndarray]
+
+# what fills a stream's buffer goes around it, and is 40 times slower with hdfs-native
+PIECE_BYTES = WRITE_BUFFER_BYTES // 2
+
+_CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_ALIGNMENT = 8
+_METADATA = "__metadata__"  # the format's own
+
+
+def pieces(arrays: Mapping[str, np.ndarray | np.generic]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file of ``arrays``, at most `PIECE_BYTES` at a time after the header; of the same arrays the same.
+
+    Raises UsageError for an array of another dtype than floats of 2 to 8 bytes, integers and bool.
+    """
+    plain = {name: _plain(name, np.asarray(array)) for name, array in arrays.items()}
+    order = sorted(plain, key=lambda name: (-plain[name].itemsize, name))  # so each begins at a multiple of its size
+    header, end = {}, 0
+    for name in order:
+        begin, end = end, end + plain[name].nbytes
+        array = plain[name]
+        header[name] = {"dtype": _CODES[array.dtype.name], "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    yield struct.pack("<Q", len(text)) + text
+    for name in order:
+        data = plain[name].reshape(-1).view(np.uint8).data
+        for begin in range(0, len(data), PIECE_BYTES):
+            yield data[begin : begin + PIECE_BYTES]
+
+
+def parse(data: bytes) -> Arrays:
+    """The arrays of a file's bytes, in memory of their own. Raises ValueError where it is no such file."""
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    except KeyError as error:
+        raise ValueError(f"NumPy has no type {error}") from None
+
+
+def _plain(name: str, array: np.ndarray) -> np.ndarray:
+    """The same values, little-endian and in C order, as they lie in the file."""
+    if array.dtype.name not in _CODES or name == _METADATA:
+        raise UsageError(
+            f"a checkpoint cannot hold the array {name!r} of {array.dtype.name}; it takes {', '.join(_CODES)}"
+        )
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")

@@ -1,0 +1,62 @@
+"""How far a run has come: what all its ranks agree on, and a checkpoint tells. Pure; small JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from etl.errors import DataError
+from train.state import ReaderState
+
+Metrics = dict[str, Any]
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """After ``step`` steps of the optimizer, in the epoch of ``reader``.
+
+    ``totals`` are the sums of losses, hits and examples of the epoch so far, over all ranks, as of the last commit;
+    ``history`` the metrics of each epoch that is over; ``rolled_back`` counts steps that were taken and lost with a
+    rank.
+    """
+
+    step: int
+    reader: ReaderState
+    totals: tuple[float, ...] = (0.0, 0.0, 0.0)
+    history: tuple[Metrics, ...] = ()
+    rolled_back: int = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.reader.epoch
+
+    def epochs_done(self, total: int) -> float:
+        """Epochs that are over, with the fraction of this one, of ``total`` examples."""
+        return self.epoch - FIRST_EPOCH + 1 - self.reader.examples_left / total
+
+    def after_step(self, batch: int) -> Self:
+        """After one more step, of ``batch`` examples on each rank."""
+        return replace(self, step=self.step + 1, reader=self.reader.after(batch))
+
+    def counting(self, sums: tuple[float, ...]) -> Self:
+        """With these sums, over all ranks, added to the totals."""
+        return replace(self, totals=tuple(one + other for one, other in zip(self.totals, sums, strict=True)))
+
+    def next_epoch(self, reader: ReaderState, metrics: Metrics) -> Self:
+        """At the begin of the next epoch, that of ``reader``."""
+        history = (*self.history, {"epoch": self.epoch, **metrics})
+        return replace(self, reader=reader, totals=(0.0, 0.0, 0.0), history=history)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "reader": self.reader.to_json()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], slices: str, total: int) -> Self:
+        """The position that `to_json` told; raises as `ReaderState.from_json` does."""
+        try:
+            reader = ReaderState.from_json(told["reader"], slices, total)
+            totals = tuple(float(each) for each in told["totals"])
+            history = tuple(dict(each) for each in told["history"])
+            return cls(int(told["step"]), reader, totals, history, int(told["rolled_back"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"the position of a run is damaged ({error!r})") from None

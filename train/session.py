@@ -1,0 +1,189 @@
+"""What a run works with: its slices, shared out, its model and optimizer, its folder."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from etl.errors import UsageError
+from etl.manifest import Manifest
+from etl.stages import WORK_FOLDER
+from etl.storage import Place, open_place
+from train.agreement import require_agreement
+from train.augment import NOTHING, Augmentation
+from train.decoding import Decoder
+from train.inputs import PixelFeed
+from train.intervals import run_of
+from train.models import build
+from train.position import FIRST_EPOCH, Position
+from train.reader import SplitReader
+from train.runs import Dataset, choose_run, find_dataset
+from train.schedule import Schedule
+from train.settings import Settings
+from train.state import ReaderState
+from train.strategies import Strategy, root_first
+from train.variables import Groups
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The slices that a run reads, and the URI of its folder."""
+
+    dataset: Dataset
+    run: str
+
+
+@dataclass
+class Session:
+    """What a run works with, equal on every rank but for the rank itself."""
+
+    settings: Settings
+    strategy: Strategy
+    choice: Choice
+    manifest: Manifest
+    readers: dict[str, SplitReader]
+    augmented: PixelFeed
+    plain: PixelFeed
+    run: Place
+    attempts: Place  # where what is about to be published is written
+    identity: dict[str, Any]
+    schedule: Schedule
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+
+    @property
+    def is_root(self) -> bool:
+        return self.strategy.rank == 0
+
+    @property
+    def variables(self) -> list[Any]:
+        """All that a checkpoint holds."""
+        return [each for group in self.groups.values() for each in group]
+
+    @property
+    def groups(self) -> Groups:
+        """The same, by what they belong to: each is a file of a checkpoint."""
+        return {"model": self.model.variables, "optimizer": self.optimizer.variables}
+
+    @property
+    def judge(self) -> str:
+        """The split that each epoch is judged by."""
+        return "validation" if "validation" in self.readers else "test"
+
+    @property
+    def examples(self) -> int:
+        """Examples of the training split."""
+        return self.readers["train"].total
+
+    def epoch_begin(self, epoch: int) -> ReaderState:
+        """The state of the reader at the begin of an epoch, shared out among the ranks that there are."""
+        reader = self.readers["train"]
+        return self.shared(reader.begin(self.identity["slices"], reader.order(self.settings.seed, epoch)))
+
+    def shared(self, state: ReaderState) -> ReaderState:
+        """This state for the ranks that there are to go on from."""
+        return state.shared(self.strategy.size, self.readers["train"].lanes(self.strategy.size))
+
+    def begin(self) -> Position:
+        """The position of a run before its first step."""
+        return Position(0, self.epoch_begin(FIRST_EPOCH))
+
+
+def prepare(settings: Settings, strategy: Strategy, chosen: Choice | None = None) -> Session:
+    """Find the slices, share them out, and build the model. Rank 0 chooses, and tells the others.
+
+    ``chosen`` is what a ring before this one has chosen, as far as this rank was in it.
+    """
+    choice = strategy.from_root(lambda: chosen or choose(settings))
+    require_agreement(strategy, settings, choice.dataset, begun=chosen is not None)
+    session = open_session(settings, strategy, choice)
+    strategy.from_root(lambda: None if chosen else require_shares(session))  # one that joins ends nothing
+    return session
+
+
+def choose(settings: Settings) -> Choice:
+    """What to train on, and the run to make or to go on with."""
+    dataset = find_dataset(settings.data, settings.name)
+    return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri)
+
+
+def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Session:
+    """The session of a run, with every split's reader and the model at its first weights."""
+    dataset = choice.dataset
+    if settings.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    manifest = root_first(strategy, lambda: choose_slices(dataset, settings.group))
+    readers = open_readers(dataset, manifest, settings)
+    strategy.from_root(lambda: require_readers(readers))
+    schedule = Schedule(settings.lr, settings.warmup_epochs, settings.epochs, settings.decay)
+    keras.utils.clear_session()  # so that layers are called the same on a rank that has been in another ring before
+    keras.utils.set_random_seed(settings.seed)
+    shape = (*settings.picture_size(manifest), manifest.channels)
+    model = build(settings.model, shape, len(manifest.classes), manifest.mean, manifest.std)
+    optimizer = keras.optimizers.SGD(settings.lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
+    optimizer.build(model.trainable_variables)
+    identity = {"classes": list(manifest.classes), "slices": dataset.fingerprint, "settings": settings.of_training()}
+    place = open_place(choice.run)
+    feeds = pixel_feed(settings, manifest, Augmentation.of(settings.augmentations)), pixel_feed(settings, manifest)
+    return Session(
+        settings,
+        strategy,
+        choice,
+        manifest,
+        readers,
+        *feeds,
+        place,
+        place / WORK_FOLDER,
+        identity,
+        schedule,
+        model,
+        optimizer,
+    )
+
+
+def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
+    """What to read: all slices, or of the training split those of one group of workers only.
+
+    Raises UsageError where there is nothing to train on.
+    """
+    manifest = Manifest.from_json(dataset.manifest)
+    manifest = manifest if group is None else manifest.of_group(group)
+    if not sum(each.records for each in manifest.splits.get("train", [])):
+        have = ", ".join(f"{split} {sum(each.records for each in own):,}" for split, own in manifest.splits.items())
+        raise UsageError(
+            f"{dataset.folder} has no training examples ({have}); give ringslice shard a --split with train="
+        )
+    return manifest
+
+
+def open_readers(dataset: Dataset, manifest: Manifest, settings: Settings) -> dict[str, SplitReader]:
+    """A reader for each split that has examples, by name."""
+    readers = {split: SplitReader(dataset.folder, manifest, split, settings.reading) for split in manifest.splits}
+    return {split: reader for split, reader in readers.items() if reader.total}
+
+
+def pixel_feed(settings: Settings, manifest: Manifest, augmentation: Augmentation = NOTHING) -> PixelFeed:
+    """What decodes batches ahead, on all cores that this rank may use."""
+    decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
+    return PixelFeed(decoder, settings.batch, len(os.sched_getaffinity(0)))
+
+
+def require_readers(readers: dict[str, SplitReader]) -> None:
+    """Raise what is wrong with the files of any split, as far as a look tells."""
+    for reader in readers.values():
+        reader.require()
+
+
+def require_shares(session: Session) -> None:
+    """Raise UsageError where there is not one example for every rank, or a batch is more than a rank's share."""
+    total, size, batch = session.examples, session.strategy.size, session.settings.batch
+    if total < size:
+        raise UsageError(f"{size} ranks for {total} training examples; start fewer ranks")
+    start, stop = run_of(total, 0, size)
+    if batch > stop - start:
+        raise UsageError(
+            f"--batch {batch} is more than a rank's share of {stop - start} of the {total} training examples; give a"
+            " smaller --batch, or start fewer ranks"
+        )
