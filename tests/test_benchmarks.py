@@ -20,3 +20,12 @@ def test_a_way_to_normalise_tells_the_time_of_each_pass(way: str, tmp_path: Path
     script = REPOSITORY / "benchmarks" / "normalize_ways.py"
     told = succeeded(run("bash", "-c", 'printf "\\n\\n" | python "$@"', "bash", script, way, root, source))
     assert [float(line) > 0 for line in told.stdout.splitlines()] == [True, True]
+
+
+def test_the_ways_to_keep_weights_leave_nothing(tmp_path: Path) -> None:
+    script = REPOSITORY / "benchmarks" / "checkpoint.py"
+    told = succeeded(run("python", script, "--root", tmp_path, "--size", "8MB", "--repeats", 1))
+    for way in ("ringslice", "safetensors", "synced", "copy"):
+        assert way in told.stdout
+    assert f"{tmp_path}: 8 MB" in told.stdout.replace("\n", "")
+    assert list(tmp_path.iterdir()) == []
