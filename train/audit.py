@@ -38,9 +38,10 @@ class Audit:
 
     def roll_back(self, step: int) -> None:
         """Put the files of steps after ``step`` apart. One rank does, when no other writes."""
-        for info in self._folder.children():
-            found = _NAME.fullmatch(info.base_name)
-            if found is not None and int(found[2]) > step:
-                apart = (self._folder / ROLLED_BACK).make_folder()
-                number = len(apart.children())
-                self._folder.filesystem.replace(info.path, (apart / f"{number:06d}-{info.base_name}").path)
+        found = [(info, _NAME.fullmatch(info.base_name)) for info in self._folder.children()]
+        lost = [info for info, name in found if name is not None and int(name[2]) > step]
+        if not lost:
+            return
+        apart = (self._folder / ROLLED_BACK).make_folder()
+        for number, info in enumerate(lost, len(apart.children())):
+            self._folder.filesystem.replace(info.path, (apart / f"{number:06d}-{info.base_name}").path)

@@ -137,7 +137,10 @@ class Keeper:
             self._memory.position, self._memory.arrays = position, snapshot(self._session.groups)
 
     def checkpoint(self, position: Position, score: float | None = None) -> None:
-        """Rank 0 has this position written down in the background; ``score`` tells how good it is, if that is known."""
+        """Rank 0 has this position, which was committed just now, written down in the background.
+
+        ``score`` tells how good it is, if that is known.
+        """
         if self._saver is None:
             return
         session = self._session
@@ -149,7 +152,7 @@ class Keeper:
         }
         if self._saver.busy:
             PULSE.does("waiting for the last checkpoint to be written")
-        self._saver.submit(position.step, snapshot(session.groups), facts)
+        self._saver.submit(position.step, self._memory.arrays or snapshot(session.groups), facts)
 
     def end_epoch(self, position: Position, score: float | None) -> None:
         """The begin of the next epoch is a commit, and always a checkpoint."""

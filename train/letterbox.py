@@ -39,11 +39,16 @@ class Letterbox:
             return None
         return note if isinstance(note, dict) else None
 
+    @staticmethod
+    def path_of(scope: str, key: str) -> str:
+        """Where a note is in the store."""
+        return f"/{scope}/{key}"
+
     def _ask(self, method: str, scope: str, key: str, body: bytes | None = None) -> bytes | None:
         # not urllib: it would go through the proxy of $http_proxy; no second request on a connection: HTTP/1.0
         connection = HTTPConnection(self.host, self.port, timeout=REQUEST_S)
         try:
-            connection.request(method, f"/{scope}/{key}", body)
+            connection.request(method, self.path_of(scope, key), body)
             answer = connection.getresponse()
             if answer.status == NOT_FOUND:
                 return None

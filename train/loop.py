@@ -46,7 +46,7 @@ def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, member
     ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
     clock = Run(ranks=ranks)
     session = prepare(settings, strategy, memory.choice)
-    strategy.from_root(lambda: require_resumable(session))  # before anything is written
+    strategy.from_root(lambda: None if memory.position else require_resumable(session))  # before anything is written
     with holding(session.run, strategy) as session.attempts, keeping(session, memory, membership) as keeper:
         open_log(session.run)
         is_new = memory.position is None

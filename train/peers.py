@@ -42,6 +42,10 @@ class Note:
         farewell = None if self.farewell is None else asdict(self.farewell)
         return {"beat": self.beat.as_json(), "log": self.log, "farewell": farewell}
 
+    def put_into(self, letterbox: Letterbox) -> None:
+        """Put it where the other ranks look for it. Raises OSError."""
+        letterbox.put(scope(self.beat.generation), key(self.beat.rank), self.as_json())
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -81,10 +85,6 @@ class Peers:
         self._seen: dict[int, tuple[int, float]] = {}  # the last beat's number, and when it was new
         self._changed: set[int] = set()
         self.notes: dict[int, Note] = {}
-
-    def say(self, note: Note) -> None:
-        """Put this rank's note. Raises OSError."""
-        self._letterbox.put(self._scope, key(note.beat.rank), note.as_json())
 
     def look(self, goes_on: Callable[[], bool], ranks: Iterable[int] | None = None) -> None:
         """Read the notes of ``ranks`` (of all others), as long as ``goes_on`` says so. Raises OSError."""

@@ -23,7 +23,7 @@ from etl.storage import Place
 from train.guard import start_guard
 from train.last_words import PREFIX, PeerLost, speaker
 from train.letterbox import Letterbox
-from train.peers import Farewell, Note, key, scope
+from train.peers import Farewell, Note
 from train.pulse import PULSE
 from train.run_log import RunLog
 from train.watch import SIGNALS, Watch
@@ -178,8 +178,7 @@ def _leave_note() -> None:
     line = "interrupted" if beat.rank == 0 else ""  # which rank 0 has told
     try:
         if letterbox is not None:
-            note = Note(beat, "", Farewell(INTERRUPTED, line))
-            letterbox.put(scope(beat.generation), key(beat.rank), note.as_json())
+            Note(beat, "", Farewell(INTERRUPTED, line)).put_into(letterbox)
     except OSError:
         pass
 

@@ -182,8 +182,7 @@ class Watch:
             if self._letterbox is None:
                 return
             try:
-                note = Note(beat, self._log.uri, self._farewell)
-                self._letterbox.put(scope(beat.generation), key(beat.rank), note.as_json())
+                Note(beat, self._log.uri, self._farewell).put_into(self._letterbox)
             except OSError:  # the next beat may go through
                 pass
 
@@ -226,7 +225,7 @@ class Watch:
             self._guard.fed(line, None, silence_s)
             return
         note = Note(beat, self._log.uri, Farewell(EnvironmentFailure.status, line))
-        path = f"/{scope(beat.generation)}/{key(beat.rank)}"
+        path = self._letterbox.path_of(scope(beat.generation), key(beat.rank))
         address = {"host": self._letterbox.host, "port": self._letterbox.port}
         self._guard.fed(line, {**address, "path": path, "body": note.as_json()}, silence_s)
 

@@ -38,16 +38,6 @@ from train.checkpoints import (
 Groups = dict[str, Arrays]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return open_place(str(tmp_path / "run"))
-
-
-@pytest.fixture
-def attempts(tmp_path: Path) -> Place:
-    return open_place(str(tmp_path / "attempts")).make_folder()
-
-
 def groups_of(seed: int) -> Groups:
     """Small arrays; another seed, other values in each file."""
     generator = np.random.default_rng(seed)

@@ -74,14 +74,13 @@ def test_there_is_none_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox) -> None:
     peers = Peers(letterbox, 0, 4, 0)
-    everyone = {rank: Peers(letterbox, rank, 4, 0) for rank in (1, 2, 3)}
     for rank in (1, 2):
-        everyone[rank].say(Note(beat(rank, number=1), f"log-{rank}"))
+        Note(beat(rank, number=1), f"log-{rank}").put_into(letterbox)
     peers.look(always)
     assert sorted(peers.beats) == [1, 2]
     assert peers.silent == [1, 2, 3]
-    everyone[1].say(Note(beat(1, number=2)))
-    everyone[3].say(Note(beat(3, number=9), "", Farewell(0)))
+    Note(beat(1, number=2)).put_into(letterbox)
+    Note(beat(3, number=9), "", Farewell(0)).put_into(letterbox)
     time.sleep(0.05)
     peers.look(always)
     assert (peers.silent, peers.moving, peers.without_farewell) == ([2], [1], [1, 2])
@@ -103,12 +102,12 @@ def test_a_verdict_is_for_all(letterbox: Letterbox) -> None:
 
 def test_a_store_that_was_emptied_fills_again(letterbox: Letterbox, server: RendezvousServer) -> None:
     peers = Peers(letterbox, 0, 4, 0)
-    Peers(letterbox, 1, 4, 0).say(Note(beat(1)))
+    Note(beat(1)).put_into(letterbox)
     peers.look(always)
     server.init([])
     peers.look(always)
     assert letterbox.get(scope(0), key(1)) is None
-    Peers(letterbox, 1, 4, 0).say(Note(beat(1, number=51)))
+    Note(beat(1, number=51)).put_into(letterbox)
     peers.look(always)
     assert peers.moving == [1]
 

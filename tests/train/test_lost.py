@@ -13,7 +13,7 @@ from horovod.runner.http.http_server import RendezvousServer
 from tests.conftest import run
 from tests.train.beats import beat
 from train.letterbox import Letterbox
-from train.peers import Farewell, Note, Peers
+from train.peers import Farewell, Note
 from train.pulse import Pulse
 from train.run_log import RunLog
 from train.watch import Watch
@@ -52,7 +52,7 @@ def beating(letterbox: Letterbox, *ranks: int) -> Iterator[None]:
 
 
 def say(letterbox: Letterbox, rank: int, farewell: Farewell | None = None, **fields: object) -> None:
-    Peers(letterbox, rank, SIZE, 0).say(Note(beat(rank, **fields), "", farewell))
+    Note(beat(rank, **fields), "", farewell).put_into(letterbox)
 
 
 @pytest.fixture

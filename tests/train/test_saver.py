@@ -2,29 +2,18 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from etl.errors import EnvironmentFailure
-from etl.storage import Place, open_place
+from etl.storage import Place
 from tests.conftest import REPOSITORY, run, succeeded
 from train.checkpoints import restore, steps
 from train.saver import Saver
 
 GROUPS = {"model": {"a": np.arange(5)}}
 PATIENCE_S = 60  # for a thread that is about to end
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return open_place(str(tmp_path / "run"))
-
-
-@pytest.fixture
-def attempts(tmp_path: Path) -> Place:
-    return open_place(str(tmp_path / "attempts")).make_folder()
 
 
 class Gate:
