@@ -30,7 +30,6 @@ CLAIMS_FOLDER = "claims"
 HEARTBEAT_S = 5.0
 PATIENCE_S = 20.0
 
-
 _held: set[str] = set()  # the tokens of the claims that this process holds
 
 
@@ -104,18 +103,19 @@ class Claim:
         """
         claim = cls(work, _next_number(work, what, tick), secrets.token_hex(4))
         owner = {**asdict(Owner.this_process()), "token": claim.token}
+        _held.add(claim.token)  # before another thread can read it
         try:
             claim.attempts.make_folder()
             publish_bytes(claim._place, claim.attempts, json_bytes(owner))
             if _highest(work) != claim.number:
                 raise TakenError("a higher number was faster")
         except BaseException as error:
+            _held.discard(claim.token)
             with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
                 claim.attempts.delete()
             if isinstance(error, TakenError):
                 raise _busy(what, "a run that began at this moment") from None
             raise
-        _held.add(claim.token)
         claim._heart.start()
         claim._delete_predecessors()
         return claim
