@@ -2,8 +2,8 @@
 
 import re
 
-# the cluster by name, or by a parameter that is a client of it; and a file most of whose tests start it
-_HADOOP = re.compile(r"hadoop|hdfs|\[.*native|airflow_dags/test_image_training")
+# the cluster by name, or by a parameter that is a client of it
+_HADOOP = re.compile(r"hadoop|hdfs|\[.*native")
 
 
 def needs_hadoop(nodeid: str) -> bool:

@@ -225,6 +225,7 @@ SPECULATE = (
 )
 
 
+@pytest.mark.chaos
 def test_a_slow_attempt_and_its_speculative_twin(ingested: Place, hadoop_alone: Cluster, tmp_path: Path) -> None:
     """Both are at work at once; one publishes, the other removes its own, and the slices are those of one."""
     variables = hadoop_alone.environment()

@@ -82,9 +82,9 @@ def hdfs_command(cluster: Cluster, *words: object) -> Finished:
     "way",
     [
         ("file", "local", "native"),
-        ("hdfs", "inline", "native"),
-        ("hdfs", "local", "libhdfs"),
         ("hdfs", "hadoop", "native"),
+        pytest.param(("hdfs", "inline", "native"), marks=pytest.mark.chaos),
+        pytest.param(("hdfs", "local", "libhdfs"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "hadoop", "libhdfs"), marks=pytest.mark.chaos),
         pytest.param(("file", "hadoop", "native"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "inline", "libhdfs"), marks=pytest.mark.chaos),

@@ -98,6 +98,7 @@ def test_the_whole_job(
     assert evaluation["accuracy"] == pytest.approx(done.xcoms["evaluate"]["accuracy"], abs=1e-4)
 
 
+@pytest.mark.chaos
 def test_wrong_use_is_not_tried_again(airflow: Airflow, tmp_path: Path) -> None:
     done = airflow.dags_test({"source": "no such folder; touch pwned", "root": str(tmp_path / "root")})
     assert done.finished.returncode != 0

@@ -211,7 +211,7 @@ def test_a_child_that_hangs_is_stopped_with_its_own() -> None:
     assert time.monotonic() - began < 3
 
 
-def test_a_cluster_is_healthy(hadoop_undisturbed: Cluster) -> None:  # noqa: F811
+def test_a_hadoop_cluster_is_healthy(hadoop_undisturbed: Cluster) -> None:  # noqa: F811
     cluster = hadoop_undisturbed
     before = _listing(cluster)
     words = [cluster.uri + "/doctor/x", "--queue", "default"]
@@ -223,13 +223,13 @@ def test_a_cluster_is_healthy(hadoop_undisturbed: Cluster) -> None:  # noqa: F81
     assert _listing(cluster) == before
 
 
-def test_a_queue_that_does_not_exist(hadoop_undisturbed: Cluster) -> None:  # noqa: F811
+def test_a_queue_that_hadoop_does_not_have(hadoop_undisturbed: Cluster) -> None:  # noqa: F811
     found = diagnosed(3, "--only", "yarn", "--queue", "missing", **hadoop_undisturbed.environment())
     assert "there is no queue 'missing'" in failures(found)["queues"]
 
 
 @pytest.mark.parametrize("stopped", ["doctor", "probe"])
-def test_nothing_is_left_when_stopped(hadoop_undisturbed: Cluster, stopped: str, tmp_path: Path) -> None:  # noqa: F811
+def test_nothing_is_left_on_hdfs_when_stopped(hadoop_undisturbed: Cluster, stopped: str, tmp_path: Path) -> None:  # noqa: F811
     cluster = hadoop_undisturbed
     folder = f"/doctor-{stopped}-{os.getpid()}"
     client = hdfs_native.Client(cluster.uri)

@@ -295,24 +295,24 @@ def test_many_files_keep_their_order(here: Place) -> None:
 @each_form
 def test_packs_hold_the_files_and_a_new_line_leaves_them(root: Place, name: str) -> None:
     place, data = root / "source", root / "data"
-    for number in range(25):
+    for number in range(10):
         write_file(place / "i" / f"{number}.jpg", some_bytes(number))
-    rows = rows_of(24, split="train", patient="p")
+    rows = rows_of(9, split="train", patient="p")
     file = write_list(place, name, rows)
-    ingest_here(file, data, pack_size="2000")
+    ingest_here(file, data, pack_size="800")
     before = (data / "raw" / "packs").children()
     assert len(before) > 4
-    write_list(place, name, [{"path": "i/24.jpg", "label": "e", "split": "test", "patient": "q"}, *rows])
-    ingest_here(file, data, pack_size="2000")
+    write_list(place, name, [{"path": "i/9.jpg", "label": "e", "split": "test", "patient": "q"}, *rows])
+    ingest_here(file, data, pack_size="800")
     after = {info.path: (info.mtime_ns, info.size) for info in (data / "raw" / "packs").children()}
     assert {info.path: (info.mtime_ns, info.size) for info in before}.items() < after.items()
     found = packed_images(data)
     assert {key: each.data for key, each in found.items()} == {
-        f"i/{number}.jpg": some_bytes(number) for number in range(25)
+        f"i/{number}.jpg": some_bytes(number) for number in range(10)
     }
-    assert {each.name for key, each in found.items() if key != "i/24.jpg"} == {"c", "d"}
+    assert {each.name for key, each in found.items() if key != "i/9.jpg"} == {"c", "d"}
     assert found["i/7.jpg"].name == "d"
-    new = found["i/24.jpg"]
+    new = found["i/9.jpg"]
     assert (new.name, new.split, new.columns) == ("e", "test", {"patient": "q"})
     assert (found["i/7.jpg"].split, found["i/7.jpg"].columns) == ("train", {"patient": "p"})
 

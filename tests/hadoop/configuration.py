@@ -116,6 +116,9 @@ def _hdfs(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
         "dfs.heartbeat.interval": 1,
         "dfs.namenode.heartbeat.recheck-interval": (LOST_AFTER_MS - 10_000) // 2,
         "dfs.namenode.stale.datanode.interval": LOST_AFTER_MS // 2,
+        # twelve seconds in all, as by default, but in small steps: a block is reported a moment after it was written
+        "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 25,
+        "dfs.client.block.write.locateFollowingBlock.retries": 9,
         "dfs.client.block.write.replace-datanode-on-failure.enable": False,  # there is no other
         "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
     }

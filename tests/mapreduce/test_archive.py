@@ -56,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "moved").exists():
-            path = cached_archive(folder)
+            path = shutil.copy(cached_archive(), folder)  # where jobs on Hadoop have theirs
             subprocess.run(["tar", "-x", "-z", "-f", path, "--one-top-level=unpacked"], cwd=folder, check=True)
             (folder / "unpacked").rename(folder / "moved")
     yield folder
