@@ -3,8 +3,9 @@
 
 Horovod's last release (0.28.1, 2023) is a source distribution that does not compile against today's TensorFlow.
 This script takes that sdist by name from the package index, checks its SHA-256, makes some small source changes,
-builds a wheel (Gloo for the ring, no MPI) and keeps it in a cache outside the tree, keyed by everything that decides
-its bytes: sdist, changes, build settings, Python and TensorFlow. Once it is cached, a run takes seconds.
+builds a wheel (Gloo for the ring, NCCL where CUDA and NCCL are found, no MPI) and keeps it in a cache outside the tree,
+keyed by everything that decides its bytes: sdist, changes, build settings, Python and TensorFlow. Once it is cached, a
+run takes seconds.
 
     python train/build_horovod.py            # build or take from the cache, then install
     python train/build_horovod.py --jobs 8   # more compilers at once
@@ -25,6 +26,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 VERSION = "0.28.1"
@@ -92,6 +94,9 @@ SETTINGS = {
     "HOROVOD_CPU_OPERATIONS": "GLOO",
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
+
+CUDA_HOMES = ("/usr/local/cuda", "/usr/lib/cuda", "/usr")
+NCCL_HOMES = ("/usr/local/nccl", "/usr/local/cuda", "/usr")
 
 
 def main() -> int:
@@ -165,8 +170,35 @@ def is_installed(wheel: Path) -> bool:
     return {line for line in lines if ".so," in line} <= set(installed.splitlines())
 
 
+def build_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What Horovod's build is told: rings of GPUs go by NCCL where CUDA's compiler and NCCL's header are found.
+
+    They are looked for where ``HOROVOD_CUDA_HOME``, ``CUDA_HOME``, ``HOROVOD_NCCL_HOME`` and ``NCCL_HOME`` say, then in
+    the usual places. ``HOROVOD_GPU_OPERATIONS`` decides without a look; empty it is for none.
+    """
+    wanted = environment.get("HOROVOD_GPU_OPERATIONS")
+    if wanted is not None:
+        return SETTINGS | ({"HOROVOD_GPU_OPERATIONS": wanted} if wanted else {})
+    cuda = find_home("bin/nvcc", "CUDA_HOME", CUDA_HOMES, environment)
+    nccl = find_home("include/nccl.h", "NCCL_HOME", NCCL_HOMES, environment)
+    if cuda is None or nccl is None:
+        return SETTINGS
+    return SETTINGS | {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_CUDA_HOME": str(cuda),
+        "HOROVOD_NCCL_HOME": str(nccl),
+    }
+
+
+def find_home(file: str, variable: str, usual: Sequence[str], environment: Mapping[str, str]) -> Path | None:
+    """The first folder that holds ``file``: that of ``HOROVOD_variable``, of ``variable``, or a usual one."""
+    told = [environment[name] for name in (f"HOROVOD_{variable}", variable) if environment.get(name)]
+    return next((Path(home) for home in (*told, *usual) if (Path(home) / file).exists()), None)
+
+
 def cache_folder(cache: Path, tensorflow: str) -> Path:
-    key = key_of([SDIST_SHA256, SOURCE_CHANGES, SETTINGS, sys.version_info[:2], tensorflow, os.uname().machine])
+    settings = build_settings(os.environ)
+    key = key_of([SDIST_SHA256, SOURCE_CHANGES, settings, sys.version_info[:2], tensorflow, os.uname().machine])
     return cache / "wheels" / f"horovod-{VERSION}-tf{tensorflow}-py{sys.version_info[0]}{sys.version_info[1]}-{key}"
 
 
@@ -203,7 +235,7 @@ def build_wheel(folder: Path, tensorflow: str, jobs: int) -> Path:
         for change in SOURCE_CHANGES:
             replace_once(source, *change[:3])
         log = work / "build.log"
-        environment = os.environ | SETTINGS
+        environment = os.environ | build_settings(os.environ)
         environment["HOROVOD_LOCAL_VERSION"] = "tf" + re.sub(r"\D", "", tensorflow)
         environment["CMAKE_BUILD_PARALLEL_LEVEL"] = environment["MAX_JOBS"] = str(jobs)
         environment["MAKEFLAGS"] = f"-j{jobs}"
