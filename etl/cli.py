@@ -159,19 +159,26 @@ def prune(root: str, **values: Any) -> None:
     run_prune(open_place(root), parsed["keep"], parsed["dry_run"]).show(values["json"])
 
 
-@cli.command(epilog="Example: ringslice report data/flowers -o flowers.html")
-@root_argument
+@cli.command(
+    epilog="Example: ringslice report data/flowers -o flowers.html, or ringslice report data/flowers/runs/best"
+)
+@click.argument("place", required=False, default=default_data_place)
 @config_option
-@click.option("--name", default="default", show_default=True, help="Name of the slices.")
+@click.option("--name", help="Name of the slices. Default: default")
 @click.option("-o", "--output", metavar="FILE", help="Where the page goes, hdfs:// too. Default: ./NAME-report.html")
 @click_options((JSON, *ENVIRONMENT_OPTIONS))
-def report(root: str, name: str, output: str | None, **values: Any) -> None:
-    """Tell all about slices on one HTML page: balance, sizes, rejects, examples, duplicates, costs."""
+def report(place: str, name: str | None, output: str | None, **values: Any) -> None:
+    """Tell all about slices, or about a training run, on one HTML page.
+
+    PLACE is a dataset's root: balance, sizes, rejects, examples, duplicates and costs of its slices. Or it is a run's
+    folder, ROOT/runs/NAME, finished or not: curves, the confusion matrix, accuracy by class, waits of each rank.
+    """
     try:
-        from etl.report.page import write_report  # only here: the other commands do without what it draws with
+        from etl.report.page import report_on  # only here: the other commands do without what it draws with
     except ModuleNotFoundError as error:
-        raise EnvironmentFailure(f"report needs {error.name}; run: pip install 'ringslice[report]'") from None
-    write_report(open_place(root), name, open_place(output or f"{name}-report.html")).show(values["json"])
+        package = (error.name or "").partition(".")[0]
+        raise EnvironmentFailure(f"report needs {package}; run: pip install 'ringslice[report]'") from None
+    report_on(open_place(place), name, output).show(values["json"])
 
 
 @cli.command(epilog="Example: ringslice inspect data/flowers/slices/default/train/train-00000-of-00008 --index 3")

@@ -16,7 +16,12 @@ ALLOWED = {
     "train": {"etl", "click", "crc32c", "horovod", "keras", "numpy", "pyarrow", "safetensors", "tensorflow"},
 }
 # asked for by the extra "report", and imported when a report is made only
-DRAWN_WITH = {"charts.py": {"matplotlib"}, "page.py": {"jinja2"}}
+DRAWN_WITH = {
+    "charts.py": {"matplotlib"},
+    "drawing.py": {"matplotlib"},
+    "rendering.py": {"jinja2"},
+    "run_charts.py": {"matplotlib"},
+}
 # the core of the reader: a PyTorch reader can stand on it
 WITHOUT_TENSORFLOW = {
     "array_file.py",
@@ -30,8 +35,11 @@ WITHOUT_TENSORFLOW = {
     "damage.py",
     "drawing.py",
     "evaluate.py",
+    "export.py",
+    "export_files.py",
     "guard.py",
     "holding.py",
+    "image_files.py",
     "intervals.py",
     "lanes.py",
     "last_words.py",
@@ -42,6 +50,7 @@ WITHOUT_TENSORFLOW = {
     "order.py",
     "patience.py",
     "peers.py",
+    "predict.py",
     "pulse.py",
     "ranks.py",
     "read_bench.py",

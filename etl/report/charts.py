@@ -1,122 +1,49 @@
-"""The drawings of a page: matplotlib's SVG as data URIs, the same numbers, the same bytes."""
+"""The drawings of a page of slices."""
 
-import io
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
+from etl.report.drawing import (
+    BLUES,
+    FAINT,
+    HALF,
+    HEIGHT,
+    INK,
+    NARROW,
+    SPLIT_COLORS,
+    WHOLE,
+    Chart,
+    drawing,
+    in_thousands,
+    shortened,
+)
 from etl.report.sources import BINS_PER_OCTAVE
-from etl.report.thumbnails import data_uri
 from etl.report.wording import pixels
 
 Counts = npt.NDArray[np.int64]
 
-INCH = 96  # CSS pixels
-NARROW = 3.9  # inches: a third of the page at 1,280 pixels, the whole of it on a phone
-HALF, WHOLE = 7.8, 11.9  # two thirds of the page, and all of it
-HEIGHT = 2.5
 MOST_BARS = 12
 MOST_NUMBERED = 12  # slices of a map whose numbers can be read
-SPLIT_COLORS = {"train": "#3266c4", "validation": "#d9932b", "test": "#2a9d8f"}
-INK, FAINT = "#39424e", "#d5dae1"
-
-_STYLE: Any = {
-    "font.size": 8,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "axes.edgecolor": "#9aa4b1",
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.7,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.axisbelow": True,
-    "grid.color": "#e7eaee",
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "ringslice",
-    "legend.frameon": False,
-}
-_FONT = ("'DejaVu Sans'", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans'")
 _AROUND = LinearSegmentedColormap.from_list("around", ["#2a7f8f", "#b9dde0", "#f4f5f7", "#f3cfa6", "#c4602b"])
-_BLUES = LinearSegmentedColormap.from_list("ringslice", ["#eef3fb", "#3266c4", "#12264d"])
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A drawing: ``width`` and ``height`` in CSS pixels; ``alt`` says in words what it shows."""
-
-    uri: str
-    width: int
-    height: int
-    title: str
-    caption: str
-    alt: str
-
-    @property
-    def is_wide(self) -> bool:
-        return self.width > NARROW * INCH + 1
-
-    @property
-    def is_half(self) -> bool:
-        """Wide, but with room for another one beside it."""
-        return self.is_wide and self.width < WHOLE * INCH
-
-
-@dataclass
-class _Drawing:
-    """A figure with one pair of axes, and then the chart of it."""
-
-    figure: Figure
-    axes: Axes
-    chart: Chart | None = None
-
-    def finish(self, title: str, caption: str, alt: str) -> Chart:
-        buffer = io.StringIO()
-        self.figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-        text = buffer.getvalue().replace(*_FONT)
-        width, height = self.figure.get_size_inches() * INCH
-        return Chart(data_uri(text.encode(), "svg+xml"), round(width), round(height), title, caption, alt)
-
-
-@contextmanager
-def _drawing(width: float = NARROW, height: float = HEIGHT) -> Iterator[_Drawing]:
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the browser has it
-        figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
-        axes = figure.add_subplot(facecolor="none")
-        yield _Drawing(figure, axes)
-
-
-def _in_thousands(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def class_curve(totals: Sequence[int]) -> Chart:
     """Examples of every class, from the largest to the smallest."""
     ordered = np.sort(np.asarray(totals))[::-1]
-    with _drawing() as drawing:
-        axes = drawing.axes
+    with drawing() as drawn:
+        axes = drawn.axes
         axes.fill_between(np.arange(1, len(ordered) + 1), ordered, step="mid", color=SPLIT_COLORS["train"], alpha=0.85)
         axes.set(xlabel="classes, largest first", ylabel="examples", ylim=(0, None), xlim=(0.5, len(ordered) + 0.5))
         axes.grid(axis="y")
-        _in_thousands(axes.yaxis)
+        in_thousands(axes.yaxis)
         alt = f"{len(ordered)} classes, from {ordered[0]:,} to {ordered[-1]:,} examples"
-        return drawing.finish("All classes by size", "Examples of each class, from the largest to the smallest.", alt)
+        return drawn.finish("All classes by size", "Examples of each class, from the largest to the smallest.", alt)
 
 
 def class_map(matrix: Counts, classes: Sequence[str], slices: Sequence[tuple[str, str]]) -> Chart:
@@ -130,11 +57,11 @@ def class_map(matrix: Counts, classes: Sequence[str], slices: Sequence[tuple[str
     above = np.concatenate([matrix[:, a:b] - matrix[:, a:b].mean(axis=1, keepdims=True) for a, b in spans], axis=1)
     limit = max(2.0, float(np.abs(above).max(initial=0)))
     width = NARROW if len(slices) <= MOST_NUMBERED else HALF if len(slices) <= 2 * MOST_NUMBERED else WHOLE
-    with _drawing(width, max(HEIGHT, 0.9 + 0.17 * len(classes))) as drawing:
-        axes = drawing.axes
+    with drawing(width, max(HEIGHT, 0.9 + 0.17 * len(classes))) as drawn:
+        axes = drawn.axes
         mesh = axes.pcolormesh(above, cmap=_AROUND, vmin=-limit, vmax=limit, edgecolors="white", linewidth=0.6)
         axes.invert_yaxis()
-        axes.set_yticks(np.arange(len(classes)) + 0.5, [_shortened(name) for name in classes])
+        axes.set_yticks(np.arange(len(classes)) + 0.5, [shortened(name) for name in classes])
         axes.set_xticks([(start + end) / 2 for start, end in spans], [slices[start][0] for start in starts])
         for tick, (start, end) in zip(axes.get_xticklabels(), spans, strict=True):
             tick.set_rotation(0 if end - start > 3 else 90)
@@ -146,18 +73,18 @@ def class_map(matrix: Counts, classes: Sequence[str], slices: Sequence[tuple[str
                 axes.text(column + 0.5, row + 0.52, str(count), ha="center", va="center", fontsize=size)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        bar = drawing.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=30)
+        bar = drawn.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=30)
         bar.outline.set_visible(False)
         bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         caption = "Each class (rows) on each slice (columns): examples above or below the class's mean in the split."
-        return drawing.finish("Classes on slices", caption, f"{len(classes)} classes on {len(slices)} slices")
+        return drawn.finish("Classes on slices", caption, f"{len(classes)} classes on {len(slices)} slices")
 
 
 def slice_bars(values: Sequence[int], splits: Sequence[str], what: str) -> Chart:
     """``values`` of each slice as bars, coloured by split; one tick a split."""
     unit, name = _unit(values) if what == "bytes" else (1, "examples")
-    with _drawing() as drawing:
-        axes = drawing.axes
+    with drawing() as drawn:
+        axes = drawn.axes
         for split in dict.fromkeys(splits):
             own = [number for number, each in enumerate(splits) if each == split]
             heights = [values[number] / unit for number in own]
@@ -166,18 +93,18 @@ def slice_bars(values: Sequence[int], splits: Sequence[str], what: str) -> Chart
         axes.set_xticks([])
         axes.grid(axis="y")
         if max(values, default=0) >= 10 * unit:
-            _in_thousands(axes.yaxis)
-        drawing.figure.legend(loc="outside upper left", ncols=3, handlelength=0.9, columnspacing=1.2)
+            in_thousands(axes.yaxis)
+        drawn.figure.legend(loc="outside upper left", ncols=3, handlelength=0.9, columnspacing=1.2)
         alt = f"{what} per slice, from {min(values):,} to {max(values):,}"
-        return drawing.finish(f"{what.capitalize()} per slice", f"{what.capitalize()} of each slice, in order.", alt)
+        return drawn.finish(f"{what.capitalize()} per slice", f"{what.capitalize()} of each slice, in order.", alt)
 
 
 def slice_histogram(values: Sequence[int], split: str, what: str) -> Chart:
     """How many slices of a split have how many examples or bytes."""
     unit, name = _unit(values) if what == "bytes" else (1, "examples")
     numbers = np.asarray(values) / unit
-    with _drawing() as drawing:
-        axes = drawing.axes
+    with drawing() as drawn:
+        axes = drawn.axes
         distinct = np.unique(values)
         if unit == 1 and len(distinct) <= MOST_BARS:
             counts = [int((numbers == value).sum()) for value in distinct]
@@ -188,10 +115,10 @@ def slice_histogram(values: Sequence[int], split: str, what: str) -> Chart:
         axes.set(xlabel=f"{name} per slice", ylabel="slices")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid(axis="y")
-        _in_thousands(axes.yaxis)
+        in_thousands(axes.yaxis)
         alt = f"{len(values):,} slices of {split}, from {min(values):,} to {max(values):,} {what}"
         caption = f"How many of the {len(values):,} slices have so many {what}."
-        return drawing.finish(f"{split}: {what} per slice", caption, alt)
+        return drawn.finish(f"{split}: {what} per slice", caption, alt)
 
 
 def _bar_each(axes: Axes, values: Counts, counts: Any, split: str) -> None:
@@ -202,8 +129,8 @@ def _bar_each(axes: Axes, values: Counts, counts: Any, split: str) -> None:
 
 def difference_histogram(differences: Counts, split: str) -> Chart:
     """How many classes differ by how many examples between two slices of a split: int64 of shape (classes,)."""
-    with _drawing() as drawing:
-        axes = drawing.axes
+    with drawing() as drawn:
+        axes = drawn.axes
         distinct, counts = np.unique(differences, return_counts=True)
         if len(distinct) <= MOST_BARS:
             _bar_each(axes, distinct, counts, split)
@@ -214,7 +141,7 @@ def difference_histogram(differences: Counts, split: str) -> Chart:
         axes.grid(axis="y")
         alt = f"largest difference of a class between two slices: {int(differences.max(initial=0)):,} examples"
         caption = "How many classes differ by so many examples between two slices."
-        return drawing.finish(f"{split}: spread of classes", caption, alt)
+        return drawn.finish(f"{split}: spread of classes", caption, alt)
 
 
 def size_map(grid: Counts, target: tuple[int, int]) -> Chart:
@@ -223,11 +150,11 @@ def size_map(grid: Counts, target: tuple[int, int]) -> Chart:
     first, last = there.min(axis=0).min() - 1, there.max(axis=0).max() + 2
     edges = 2.0 ** (np.arange(max(0, first), last + 1) / BINS_PER_OCTAVE)
     shown = grid[max(0, first) : last, max(0, first) : last].T
-    with _drawing(height=3.3) as drawing:
-        axes = drawing.axes
+    with drawing(height=3.3) as drawn:
+        axes = drawn.axes
         top = max(2, int(shown.max()))
         masked = np.ma.masked_equal(shown, 0)
-        mesh = axes.pcolormesh(edges, edges, masked, cmap=_BLUES, norm=LogNorm(1, top), linewidth=0)
+        mesh = axes.pcolormesh(edges, edges, masked, cmap=BLUES, norm=LogNorm(1, top), linewidth=0)
         height, width = target
         axes.plot([width], [height], marker="+", color="#c8402f", markersize=9, markeredgewidth=1.6, linestyle="none")
         axes.plot(edges[[0, -1]], edges[[0, -1]], color=FAINT, linewidth=0.8, zorder=0)
@@ -237,23 +164,21 @@ def size_map(grid: Counts, target: tuple[int, int]) -> Chart:
         axes.set(xlim=(min(edges[0], width / 1.2), max(edges[-1], width * 1.2)))
         axes.set(ylim=(min(edges[0], height / 1.2), max(edges[-1], height * 1.2)))
         for axis in (axes.xaxis, axes.yaxis):
-            _in_thousands(axis)
-        bar = drawing.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=30)
+            in_thousands(axis)
+        bar = drawn.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=30)
         bar.outline.set_visible(False)
-        _in_thousands(bar.ax.yaxis)
+        in_thousands(bar.ax.yaxis)
         bar.set_label("images")
         caption = (
             f"Width and height of the source images; the cross is what they were brought to ({pixels(width, height)})."
         )
-        return drawing.finish(
-            "Source sizes", caption, "source images by width and height; the numbers are in the table"
-        )
+        return drawn.finish("Source sizes", caption, "source images by width and height; the numbers are in the table")
 
 
 def side_histogram(widths: Counts, heights: Counts) -> Chart:
     """Source images by width, and by height: counts by pixels."""
-    with _drawing(height=3.3) as drawing:
-        axes = drawing.axes
+    with drawing(height=3.3) as drawn:
+        axes = drawn.axes
         sides = [np.flatnonzero(widths), np.flatnonzero(heights)]
         low, high = min(each[0] for each in sides), max(each[-1] for each in sides)
         bins = np.geomspace(max(1, low) / 1.05, (high + 1) * 1.05, 36).tolist()
@@ -265,17 +190,17 @@ def side_histogram(widths: Counts, heights: Counts) -> Chart:
         axes.set(xlabel="pixels", ylabel="images")
         axes.grid(axis="y")
         for axis in (axes.xaxis, axes.yaxis):
-            _in_thousands(axis)
-        drawing.figure.legend(loc="outside upper left", ncols=2, handlelength=1.2)
-        return drawing.finish(
+            in_thousands(axis)
+        drawn.figure.legend(loc="outside upper left", ncols=2, handlelength=1.2)
+        return drawn.finish(
             "Width and height", "How many source images are so wide, and so high.", "widths and heights"
         )
 
 
 def format_bars(formats: Sequence[tuple[str, int]]) -> Chart:
     """Source images by file format, the most common first."""
-    with _drawing(height=3.3) as drawing:
-        axes = drawing.axes
+    with drawing(height=3.3) as drawn:
+        axes = drawn.axes
         names, counts = [name for name, _ in formats], [images for _, images in formats]
         bars = axes.barh(names, counts, color=SPLIT_COLORS["train"], height=0.6)
         axes.bar_label(bars, [f"{images:,}" for images in counts], padding=3, fontsize=7.5)
@@ -285,9 +210,9 @@ def format_bars(formats: Sequence[tuple[str, int]]) -> Chart:
         axes.set_ylim(max(len(names), 4) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.grid(axis="x")
-        _in_thousands(axes.xaxis)
+        in_thousands(axes.xaxis)
         alt = ", ".join(f"{name} {images:,}" for name, images in formats)
-        return drawing.finish("Source formats", "Source images by file format.", alt)
+        return drawn.finish("Source formats", "Source images by file format.", alt)
 
 
 def _unit(sizes: Sequence[int]) -> tuple[int, str]:
@@ -296,8 +221,3 @@ def _unit(sizes: Sequence[int]) -> tuple[int, str]:
         if largest >= unit:
             return unit, name
     return 1, "bytes"
-
-
-def _shortened(name: str, length: int = 24) -> str:
-    text = name if len(name) <= length else f"{name[: length - 1]}…"
-    return text.replace("$", r"\$")  # matplotlib's own markup

@@ -1,9 +1,8 @@
 """What each stage cost, as its ``run.json`` tells."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from etl.report.wording import plain
 from etl.stages import Stage
 
 
@@ -32,8 +31,8 @@ def read_cost(stage: Stage, images: int | None) -> Cost:
         return Cost(stage.name, known=False)
     told = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
     details = [("command", " ".join(run.get("command", [])))] if run.get("command") else []
-    details += [(name, _text(value)) for name, value in run.items() if name not in told and value is not None]
-    details += [(f"counted {name}", _text(value)) for name, value in sorted(run.get("counters", {}).items())]
+    details += [(name, plain(value)) for name, value in run.items() if name not in told and value is not None]
+    details += [(f"counted {name}", plain(value)) for name, value in sorted(run.get("counters", {}).items())]
     versions = {"python": run.get("python"), **run.get("versions", {})}
     details.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)))
     worked = run.get("packed", run.get("decoded", images)) or 0  # of a renewal, what was new
@@ -47,11 +46,3 @@ def read_cost(stage: Stage, images: int | None) -> Cost:
         run.get("host", ""),
         tuple(details),
     )
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(count)}" for name, count in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    return f"{value:,}" if isinstance(value, int | float) else str(value)

@@ -6,6 +6,7 @@ from typing import Any
 from etl.errors import DataError
 from etl.live import Removed
 from etl.report import charts
+from etl.report.drawing import Chart
 from etl.report.samples import sample_rejects
 from etl.report.sources import SourceSurvey, survey_sources
 from etl.report.wording import count, percent, pixels
@@ -87,7 +88,7 @@ def _sides(survey: SourceSurvey, of: Any) -> str:
     return f"{count(least)} to {count(most)} pixels, median {count(median)}"
 
 
-def draw(survey: SourceSurvey) -> list[charts.Chart]:
+def draw(survey: SourceSurvey) -> list[Chart]:
     """Charts of sizes and formats, where there is more than one of them."""
     drawn = []
     if survey.images and (survey.sizes is None or len(survey.sizes) > 1):

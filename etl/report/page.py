@@ -1,20 +1,36 @@
-"""The page of a set of slices: what was gathered, put into the template, and written as one HTML file."""
-
-from collections.abc import Mapping
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+"""The page of a set of slices, and which page a place asks for."""
 
 from etl.errors import UsageError
 from etl.manifest import read_manifest
 from etl.publishing import replace_bytes
 from etl.report.gather import gather
-from etl.report.wording import FILTERS
+from etl.report.rendering import STAGE_FOLDERS, check_target, render
+from etl.report.run_files import is_run
+from etl.report.run_page import write_run_report
 from etl.stages import slices_stage
-from etl.storage import Place
+from etl.storage import Place, open_place
 from etl.summary import Summary
 
-STAGE_FOLDERS = ("raw", "normalized", "slices", "verified", "runs")
+DEFAULT_SLICES = "default"
+
+
+def report_on(place: Place, name: str | None, output: str | None) -> Summary:
+    """Write the page of what ``place`` holds: of the slices called ``name`` below a root, or of the run there.
+
+    It goes to ``output``, else to ``NAME-report.html`` in the current folder. Raises UsageError where ``place`` is
+    neither, else as `write_report` and `write_run_report` do.
+    """
+    if is_run(place):
+        if name is not None:
+            raise UsageError(f"--name {name!r} is of slices, and {place} is a run: leave it out")
+        return write_run_report(place, open_place(output or f"{place.name}-report.html"))
+    if not any((place / folder).exists() for folder in STAGE_FOLDERS):
+        raise UsageError(
+            f"{place} is neither a dataset's root (no {STAGE_FOLDERS[0]}, no slices) nor the folder of a run (no"
+            " metrics, no result.json); give ROOT, or ROOT/runs/NAME"
+        )
+    chosen = DEFAULT_SLICES if name is None else name
+    return write_report(place, chosen, open_place(output or f"{chosen}-report.html"))
 
 
 def write_report(root: Place, name: str, file: Place) -> Summary:
@@ -25,9 +41,9 @@ def write_report(root: Place, name: str, file: Place) -> Summary:
     """
     stage = slices_stage(root, name)
     manifest = read_manifest(stage)
-    _check_target(root, file)
+    check_target(file, [root / folder for folder in STAGE_FOLDERS])
     facts = gather(root, stage, manifest)
-    page = render(facts).encode()
+    page = render("report.html", facts).encode()
     replace_bytes(file, file.parent, page)
     told = {
         "slices": stage.folder.uri,
@@ -37,23 +53,3 @@ def write_report(root: Place, name: str, file: Place) -> Summary:
         "verified": facts["verified"].state,
     }
     return Summary("report", file.uri, False, told)
-
-
-def render(facts: Mapping[str, Any]) -> str:
-    """The page as HTML: the same facts, the same text."""
-    loader = PackageLoader("etl")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= FILTERS
-    return environment.get_template("report.html").render(facts)
-
-
-def _check_target(root: Place, file: Place) -> None:
-    if not file.parent.exists():
-        raise UsageError(f"{file.parent}: no such folder; make it, or give another place with -o")
-    if file.info().type.name == "Directory":
-        raise UsageError(f"{file} is a folder; give the page a name of its own with -o")
-    for stage in STAGE_FOLDERS:
-        if f"{file.real_path}/".startswith(f"{(root / stage).real_path}/"):
-            raise UsageError(f"{file} lies among the files of a stage; give a place outside of {root / stage} with -o")

@@ -1,6 +1,11 @@
 """Numbers, sizes and times as a page writes them."""
 
+import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
+
+UNKNOWN = "\N{EN DASH}"
 
 
 def count(value: int) -> str:
@@ -39,4 +44,45 @@ def when(text: str | None) -> str:
     return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if text else "not known"
 
 
-FILTERS = {each.__name__: each for each in (count, size, percent, short, when)}
+def loss(value: float | None) -> str:
+    return UNKNOWN if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def accuracy(value: float | None) -> str:
+    return UNKNOWN if value is None or math.isnan(value) else f"{100 * value:.2f} %"
+
+
+def speed(value: float | None) -> str:
+    """Images or steps a second."""
+    return UNKNOWN if value is None or math.isnan(value) else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def plain(value: Any) -> str:
+    """Any value of a JSON or TOML file."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {plain(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(plain, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+FILTERS = {
+    each.__name__: each
+    for each in (count, size, percent, short, when, loss, accuracy, speed, milliseconds, duration, plain)
+}

@@ -1,0 +1,32 @@
+"""How a page comes to be: a template filled with what was gathered, and one HTML file outside of what it tells of."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from etl.errors import UsageError
+from etl.report.wording import FILTERS
+from etl.storage import Place
+
+STAGE_FOLDERS = ("raw", "normalized", "slices", "verified", "runs")
+
+
+def render(template: str, facts: Mapping[str, Any]) -> str:
+    """The page as HTML: the same facts, the same text."""
+    environment = Environment(
+        loader=PackageLoader("etl"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= FILTERS
+    return environment.get_template(template).render(facts)
+
+
+def check_target(file: Place, folders: Iterable[Place]) -> None:
+    """Raise UsageError where a page cannot be written to ``file``, or it lies below one of the ``folders``."""
+    if not file.parent.exists():
+        raise UsageError(f"{file.parent}: no such folder; make it, or give another place with -o")
+    if file.info().type.name == "Directory":
+        raise UsageError(f"{file} is a folder; give the page a name of its own with -o")
+    for folder in folders:
+        if f"{file.real_path}/".startswith(f"{folder.real_path}/"):
+            raise UsageError(f"{file} lies among the files of a stage; give a place outside of {folder} with -o")

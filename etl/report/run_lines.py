@@ -1,0 +1,157 @@
+"""The metrics of a run, from ``RUN/metrics``: a JSON line for each step and each epoch, in files by ascending steps."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from etl.errors import DataError
+from etl.storage import Place
+
+METRICS_FOLDER = "metrics"
+PREFIX, SUFFIX = "steps-", ".jsonl"
+PARTS = ("input", "compute", "all-reduce", "other")  # of a step's time, on each rank
+_PART_KEYS = ("input_s", "compute_s", "reduce_s")
+
+Seconds = npt.NDArray[np.float64]
+Epoch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of all ranks. ``parts_s`` is of shape (`PARTS`, ranks); ``time`` is when the step was over on rank 0.
+
+    A loss, an accuracy or a rate that is not told, or no finite number, is NaN.
+    """
+
+    number: int
+    epoch: int
+    time: datetime
+    examples: int
+    loss: float
+    accuracy: float
+    rate: float
+    parts_s: Seconds
+
+
+@dataclass
+class Metrics:
+    """Steps and epochs in their order. ``epochs`` hold the numbers of a line by name, "epoch" and "step" among them."""
+
+    steps: list[Step] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
+    lines: int = 0
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Take in one line; of a kind that is not known, nothing.
+
+        A run that went back to a checkpoint tells of some steps twice: the last telling counts. Raises KeyError,
+        TypeError or ValueError where the line is damaged.
+        """
+        self.lines += 1
+        if line["kind"] == "step":
+            step = _step(line)
+            while self.steps and self.steps[-1].number >= step.number:
+                self.steps.pop()
+            while self.epochs and self.epochs[-1]["step"] >= step.number:
+                self.epochs.pop()
+            self.steps.append(step)
+        elif line["kind"] == "epoch":
+            epoch = _epoch(line)
+            while self.epochs and self.epochs[-1]["epoch"] >= epoch["epoch"]:
+                self.epochs.pop()
+            self.epochs.append(epoch)
+
+    @property
+    def lost_steps(self) -> int:
+        """Steps between the first and the last that no line tells of."""
+        return self.steps[-1].number - self.steps[0].number + 1 - len(self.steps) if self.steps else 0
+
+
+def read_metrics(run: Place) -> Metrics:
+    """All lines of the run in this folder; memory goes by steps and ranks, 32 bytes for each.
+
+    Raises DataError naming file and line where one is damaged.
+    """
+    metrics = Metrics()
+    for place in metric_files(run):
+        for number, line in enumerate(place.read_bytes().splitlines(), 1):
+            try:
+                metrics.add(json.loads(line))
+            except KeyError as error:
+                _refuse(place, number, f"it has no {error.args[0]}")
+            except (TypeError, ValueError, OverflowError) as error:
+                _refuse(place, number, str(error))
+    return metrics
+
+
+def metric_files(run: Place) -> Iterator[Place]:
+    """The files of lines in the order of their steps."""
+    folder = run / METRICS_FOLDER
+    names = [info.base_name for info in folder.children() if info.is_file]
+    for name in sorted(names):
+        if name.startswith(PREFIX) and name.endswith(SUFFIX):
+            yield folder / name
+
+
+def _refuse(place: Place, number: int, what: str) -> None:
+    raise DataError(
+        f"{place}, line {number} is damaged ({what}); put back a sound copy, or move the file away to see the rest"
+    ) from None
+
+
+def _step(line: Mapping[str, Any]) -> Step:
+    told = np.array([line["step_s"], *(line[key] for key in _PART_KEYS)], np.float64)
+    if told.ndim != 2 or not told.shape[1]:
+        raise ValueError("step_s, input_s, compute_s and reduce_s must be lists with a number for each rank")
+    if not (np.isfinite(told).all() and (told >= 0).all()):
+        raise ValueError("seconds must be finite and not negative")
+    other = np.maximum(told[0] - told[1:].sum(axis=0), 0)
+    return Step(
+        _whole(line, "step"),
+        _whole(line, "epoch"),
+        _time(line["time"]),
+        _whole(line, "examples"),
+        _number(line.get("loss")),
+        _number(line.get("accuracy")),
+        _number(line.get("rate")),
+        np.concatenate([told[1:], other[np.newaxis]]),
+    )
+
+
+def _epoch(line: Mapping[str, Any]) -> Epoch:
+    """Also of an entry of the history in ``result.json``, which has no "step": then it is 0."""
+    numbers = {name: _number(value) for name, value in line.items() if isinstance(value, int | float)}
+    return numbers | {"epoch": _whole(line, "epoch"), "step": _whole(line, "step") if "step" in line else 0}
+
+
+def epochs_of(history: list[Mapping[str, Any]]) -> list[Epoch]:
+    """The epochs that ``result.json`` tells of. Raises as `Metrics.add` does."""
+    return [_epoch(entry) for entry in history]
+
+
+def _whole(line: Mapping[str, Any], key: str) -> int:
+    value = line[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{key} is {value!r}, no whole number")
+    return value
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError(f"the time {text!r} has no zone")
+    return time
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    return float(value) if math.isfinite(value) else math.nan

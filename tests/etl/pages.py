@@ -1,0 +1,82 @@
+"""HTML pages as tests look at them."""
+
+import re
+from base64 import b64decode
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+from etl.report.page import report_on
+from etl.storage import open_place
+
+EMPTY_ELEMENTS = {"meta", "img", "br"}
+
+
+class Page(HTMLParser):
+    """What tests look at on a page: every element is closed, what is referred to, tables as lists of rows of cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[list[list[str]]] = []
+        self.named_tables: dict[str, list[list[str]]] = {}
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in EMPTY_ELEMENTS:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+            self.named_tables[dict(attrs).get("id") or ""] = self.tables[-1]
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(" ".join(data.split()))
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] += data.strip()
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def told(self) -> str:
+        return " ".join(filter(None, self.words))
+
+    def check_self_contained(self) -> str:
+        """Nothing is loaded from elsewhere, by the page or its drawings; returns it without what lies in it as data."""
+        written = re.sub(r"data:image/[a-z+]+;base64,[A-Za-z0-9+/=]+", "", self.text)
+        assert not re.search(r"https?:|//|@import|url\(|<script|<link", written)
+        for tag, attributes in self.elements:
+            for name in ("src", "href", "srcset", "data", "action"):
+                value = attributes.get(name) or "#"
+                assert value.startswith(("data:image/", "#")), (tag, name, value[:80])
+        for drawing in self.drawings():
+            values = [value for element in drawing.iter() for value in element.attrib.values()]
+            outside = [value for value in values if "//" in value and not value.startswith("data:image/png;base64,")]
+            assert not outside
+        return written
+
+    def drawings(self) -> list[ElementTree.Element]:
+        """The SVG drawings, in their order."""
+        start = "data:image/svg+xml;base64,"
+        sources = [str(each["src"]) for each in self.of("img")]
+        return [ElementTree.fromstring(b64decode(each[len(start) :])) for each in sources if each.startswith(start)]
+
+
+def run_page(folder: Path, target: Path) -> Page:
+    """The page of the run in this folder, written to ``target``."""
+    report_on(open_place(str(folder)), None, str(target))
+    return Page(target.read_text())
