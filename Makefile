@@ -30,8 +30,8 @@ help:
 demo: $(INSTALLED)
 	$(BIN)/python -m tests.digits data/sources/digits
 	$(BIN)/ringslice pipeline data/sources/digits $(DEMO) --size 28 --color gray --format png --pack-size 32KB --workers 8
-	PATH="$(CURDIR)/$(BIN):$$PATH" horovodrun -np 2 train/main.py --data $(DEMO) --run demo --resume --epochs 15 --batch 32
-	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py"
+	PATH="$(CURDIR)/$(BIN):$$PATH" horovodrun -np 2 train/main.py --data $(DEMO) --run demo --resume --recipe digits
+	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py, or ringslice report $(DEMO)/runs/demo"
 
 test: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(BIN)/python -m pytest -m "not chaos" -n 2 --dist loadscope --no-loadscope-reorder --durations 60 $(TESTS)

@@ -18,7 +18,10 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
     packages=["etl", "etl.report", "etl.sources", "mapreduce", "train"],
-    package_data={"etl": ["py.typed", "schemas/*.json", "templates/*.html"], "train": ["native/*.cc"]},
+    package_data={
+        "etl": ["py.typed", "schemas/*.json", "templates/*.html"],
+        "train": ["native/*.cc", "recipes/*.toml"],
+    },
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
     install_requires=[
         "click>=8.1",

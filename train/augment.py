@@ -43,9 +43,9 @@ class Augmentation:
                 raise UsageError(f"{name} {getattr(self, name):g} is out of range; give a number from 0 to 1")
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> Self:
-        """The usual amounts of what is named: crop, flip, colour."""
-        return cls(crop="crop" in names, flip="flip" in names, colour="colour" in names)
+    def of(cls, names: Sequence[str], least_area: float = 0.08) -> Self:
+        """The usual amounts of what is named: crop (of at least this part of the picture), flip, colour."""
+        return cls("crop" in names, "flip" in names, "colour" in names, area=(least_area, 1.0))
 
 
 NOTHING = Augmentation()

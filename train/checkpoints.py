@@ -27,7 +27,7 @@ from etl.publishing import json_bytes, publish_bytes, replacing, withdraw
 from etl.storage import Place
 from train.array_file import PIECE_BYTES, Arrays, parse, pieces
 
-FORMAT = "ringslice.checkpoint/2"  # of every format the checksum is that of `with_checksum`
+FORMAT = "ringslice.checkpoint/3"  # of every format the checksum is that of `with_checksum`
 FOLDER = "checkpoints"
 MARKER = "checkpoint.json"
 OWN_FACTS = {"format", "step", "files", "checksum"}

@@ -106,10 +106,14 @@ class Drawing:
 
     def _fill(self, batch: RecordBatch) -> RecordBatch:
         """Put a marked repeat wherever ``batch`` has no example."""
-        spare = Spare.of(batch, int(batch.weights.argmax())) if batch.weights.any() else self._standby()
+        real, fill = np.flatnonzero(batch.weights), np.flatnonzero(batch.weights == 0)
+        if len(real):  # in turn, so that batch norm sees what the batch is like
+            for column in (batch.addresses, batch.sizes, batch.numbers):
+                column[fill] = np.resize(column[real], len(fill))
+            return batch
+        spare = self._standby()
         if spare is None:
             return batch
-        fill = batch.weights == 0
         batch.addresses[fill], batch.sizes[fill], batch.numbers[fill] = (
             spare.data.ctypes.data,
             spare.data.size,

@@ -16,6 +16,7 @@ from train.loop import compile_steps, evaluate
 from train.pulse import PULSE
 from train.ranks import open_log
 from train.reading import Reading
+from train.recipe import Recipe
 from train.runs import Dataset, choose_run, find_dataset
 from train.session import Choice, Session, open_session
 from train.settings import AUTO, BEST, Settings
@@ -74,12 +75,15 @@ def find_checkpoint(run: Place, dataset: Dataset, wanted: Evaluation) -> Checkpo
     slices.
     """
     checkpoint = checkpoints.best(run) if wanted.checkpoint == BEST else checkpoints.newest(run)
+    if checkpoint is None and checkpoints.newest(run) is not None:
+        raise UsageError(f"{run} has no checkpoint of the end of an epoch to be the best; give --checkpoint newest")
     if checkpoint is None:
         raise UsageError(f"{run} holds no finished checkpoint; give --run NAME of a run that was trained")
     if checkpoint.marker["slices"] != dataset.fingerprint:
         raise UsageError(f"{run} was trained on other slices than {dataset.folder}; give --name of its slices")
-    if wanted.split not in dataset.manifest["splits"]:
-        raise UsageError(f"--split {wanted.split!r}: {dataset.folder} has {', '.join(dataset.manifest['splits'])}")
+    have = [name for name, split in dataset.manifest["splits"].items() if split["records"]]
+    if wanted.split not in have:
+        raise UsageError(f"--split {wanted.split!r}: {dataset.folder} has {', '.join(have)}")
     return checkpoint
 
 
@@ -97,14 +101,15 @@ def load(session: Session, marker: dict[str, Any]) -> None:
 
 def settings_of(wanted: Evaluation, marker: dict[str, Any]) -> Settings:
     """The settings that the checkpoint was trained with."""
+    recipe = dict(marker["settings"])
+    group = recipe.pop("group")
     return Settings(
-        **marker["settings"],
         data=wanted.data,
+        recipe=Recipe(**recipe),
         name=wanted.name,
-        epochs=marker["position"]["reader"]["epoch"],
+        group=group,
         run=wanted.run,
         resume=AUTO,
-        audit=False,
         json=wanted.json,
         reading=wanted.reading,
     )
@@ -117,7 +122,7 @@ def finish(session: Session, wanted: Evaluation, result: dict[str, Any], clock: 
     replace_bytes(place, work, json_bytes({"format": FORMAT, **result}))
     work.delete()
     shown = {"loss": round(result["loss"], 4), "accuracy": round(result["accuracy"], 4)}
-    facts = {"model": session.settings.model, "ranks": session.strategy.size, **result, **shown}
+    facts = {"model": session.settings.recipe.model, "ranks": session.strategy.size, **result, **shown}
     facts["seconds"] = round(clock.seconds, 1)
     Summary("evaluate", str(session.run), False, facts).show(wanted.json)
     if wanted.min_accuracy is not None and result["accuracy"] < wanted.min_accuracy:

@@ -176,7 +176,7 @@ class PixelFeed:
 
         self._feed = Feed(batch, prepare)
 
-    def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> Iterator[PixelBatch]:
+    def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> Generator[PixelBatch, None, None]:
         """A decoded batch for each one of ``batches``, augmented by ``seed``. Raises what ``batches`` raises."""
         return (PixelBatch(*tensors) for tensors in self._feed.epoch(batches, seed))
 

@@ -5,47 +5,58 @@ the last one when a rank is lost; a checkpoint is one that was written down. Bat
 rank in between, and are averaged for it.
 """
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from train import checkpoints
 from train.array_file import Arrays
 from train.audit import Audit
 from train.checkpoints import Checkpoint
 from train.elastic import HostsChanged, Membership
+from train.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
 from train.position import Position
 from train.pulse import PULSE
 from train.ranks import say
+from train.recipe import FLOAT16, option_of
 from train.saver import Saver
 from train.session import Choice, Session
-from train.settings import option_of
 from train.strategies import average_state, weights_digest
+from train.summaries import Summaries
 from train.variables import assign, snapshot
 
 
 @dataclass
 class Memory:
-    """What a process takes along from one ring to the next: its last commit, and how many steps it took beyond."""
+    """What a process takes along from one ring to the next: its last commit, how many steps it took beyond, the metrics
+    since the last checkpoint, and when it began."""
 
     position: Position | None = None
     arrays: dict[str, Arrays] = field(default_factory=dict)
     steps_since: int = 0
+    lines: list[Line] = field(default_factory=list)
     choice: Choice | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    def run_uri(self) -> str:
+        """The folder of the run, once it is chosen."""
+        return self.choice.run if self.choice else ""
 
 
 @dataclass
 class Tally:
-    """Sums of losses, hits and examples of this rank, and the keys of its examples, since the last commit."""
+    """What this rank measured at each step, and the keys of its examples, since the last commit."""
 
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    steps: list[StepOfRank] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
 
-    def add(self, results: list[Any], keys: Any = None) -> None:
-        """Count the results of a step; ``keys`` are a tensor of strings."""
-        self.sums = [total + float(value) for total, value in zip(self.sums, results, strict=True)]
+    def add(self, step: StepOfRank, keys: Any = None) -> None:
+        """Count a step; ``keys`` are a tensor of strings."""
+        self.steps.append(step)
         if keys is not None:
             self.keys += keys.numpy().tolist()
 
@@ -62,6 +73,8 @@ class Keeper:
         if session.is_root:
             self._saver = Saver(session.run, session.attempts, session.settings.keep, PULSE.ticks)
         self._audit = Audit(session.run, session.attempts, session.strategy.rank, session.strategy.size)
+        self._metrics = MetricsFiles(session.run, session.attempts)
+        self._summaries = Summaries(session.run, session.attempts)
         self.tally = Tally()
 
     def recall(self) -> Position:
@@ -72,11 +85,12 @@ class Keeper:
         memory = self._memory.position
         told: list[tuple[dict[str, Any], int]]
         told = strategy.gather((memory.to_json() if memory else {}, self._memory.steps_since))
-        steps = [position.get("step", -1) for position, _ in told]
-        newest = max(steps)
-        source = steps.index(newest)
+        furthest = [(at["step"], at["reader"]["epoch"]) if at else (-1, 0) for at, _ in told]
+        source = furthest.index(max(furthest))
+        newest, _ = furthest[source]
         if newest >= 0:
             found, lost = told[source]
+            self._memory.lines = strategy.gather(self._memory.lines if source == strategy.rank else [])[source]
             if source == strategy.rank:
                 assign(session.groups, self._memory.arrays, "the last commit")
             position = self._position(found)
@@ -86,11 +100,16 @@ class Keeper:
         else:
             position = self._position(strategy.from_root(lambda: restore(session)))
         strategy.broadcast(session.variables, source)
-        strategy.from_root(lambda: self._audit.roll_back(position.step))
+        strategy.from_root(lambda: self._roll_back(position.step))
         self._audit.begin(position.step)
         position = replace(position, reader=session.shared(position.reader))
         self._remember(position)
         return position
+
+    def _roll_back(self, step: int) -> None:
+        self._audit.roll_back(step)
+        self._metrics.roll_back(step)
+        self._summaries.roll_back(step)
 
     def _position(self, told: dict[str, Any]) -> Position:
         return Position.from_json(told, self._session.identity["slices"], self._session.examples)
@@ -121,10 +140,27 @@ class Keeper:
         if session.settings.audit:
             self._audit.publish(position, self.tally.keys)
         average_state(session.strategy, session.model.non_trainable_variables)
-        position = position.counting(tuple(session.strategy.sum(self.tally.sums)))
+        ranks = session.strategy.gather(self.tally.steps)
+        lines = [step_line(position.epoch, step) for step in zip(*ranks, strict=True)]
+        self._memory.lines += lines
+        sums = sums_over(ranks)
+        self._require_finite(position, sums[0])
+        position = position.counting(sums)
         self.tally = Tally()
         self._remember(position)
         return position
+
+    def _require_finite(self, position: Position, loss: float) -> None:
+        """Raise DataError, which rank 0 tells, where the training has diverged."""
+        session = self._session
+        if not math.isfinite(loss) and session.settings.recipe.precision != FLOAT16:  # which takes no step then
+            error = DataError(
+                f"{session.run} has diverged: the loss is {loss} by step {position.step}, at a learning rate of"
+                f" {float(session.optimizer.learning_rate.numpy()):.4g}; give a smaller --lr, a longer --warmup-epochs,"
+                " or --clip-norm 1, and another --run"
+            )
+            error.told = not session.is_root
+            raise error
 
     def check_members(self) -> None:
         """Raise HostsChanged where ranks are to come or to go; right after a commit that costs nothing."""
@@ -141,9 +177,14 @@ class Keeper:
 
         ``score`` tells how good it is, if that is known.
         """
+        lines, self._memory.lines = self._memory.lines, []
         if self._saver is None:
             return
         session = self._session
+        PULSE.does("writing the metrics")
+        if lines:
+            self._metrics.publish(lines)
+            self._summaries.publish(lines)
         facts = {
             **session.identity,
             "position": position.to_json(),
@@ -158,6 +199,7 @@ class Keeper:
         """The begin of the next epoch is a commit, and always a checkpoint."""
         require_equal_weights(self._session)
         self._remember(position)
+        self._memory.lines.append(epoch_line(position))
         self.checkpoint(position, score)
 
     def finish(self) -> None:
@@ -167,6 +209,7 @@ class Keeper:
             self._saver.finish()
 
     def abandon(self) -> None:
+        """End, whatever is unfinished."""
         if self._saver is not None:
             self._saver.abandon()
 

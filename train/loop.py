@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import tensorflow as tf
@@ -11,20 +12,25 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure
 from etl.progress import Progress
 from etl.stages import Run
+from train.confusion import Confusion
 from train.decoding import epoch_seed
 from train.devices import take_device
 from train.elastic import Membership, in_rings
+from train.gradients import gradients_of, moment_after, sums_of
 from train.holding import holding
 from train.keeping import Keeper, Memory, keeping, require_resumable
+from train.metrics import StepOfRank
 from train.position import Metrics, Position
 from train.pulse import PULSE, READING
 from train.ranks import is_elastic, open_log
 from train.reading import STOP
-from train.results import announce, name_slices, show, tell_epoch, write_result
+from train.recipe import FP16
+from train.results import announce, describe, show, tell_epoch, tell_progress, write_result
 from train.session import Session, prepare
 from train.settings import Settings
 from train.steps import Steps
 from train.strategies import Horovod, Strategy, telling_lost_peers
+from train.timeline import timeline
 
 EVALUATION_EPOCH = 0  # its order is that of every evaluation
 
@@ -33,12 +39,13 @@ def train(settings: Settings, strategy: Strategy | None = None) -> None:
     """Train as ``settings`` say, on all ranks that horovodrun started (or of ``strategy``), or will have started."""
     take_device(settings.device)
     memory = Memory()
-    if strategy is None and is_elastic():
-        settings = settings.of_elastic()
-        in_rings(lambda ring, membership: train_in_ring(settings, ring, memory, membership))
-    else:
-        with telling_lost_peers():
-            train_in_ring(settings, strategy or Horovod(), memory)
+    with timeline(settings.timeline, memory.run_uri):
+        if strategy is None and is_elastic():
+            settings = settings.of_elastic()
+            in_rings(lambda ring, membership: train_in_ring(settings, ring, memory, membership))
+        else:
+            with telling_lost_peers():
+                train_in_ring(settings, strategy or Horovod(), memory)
 
 
 def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, membership: Membership | None = None) -> None:
@@ -46,114 +53,162 @@ def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, member
     ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
     clock = Run(ranks=ranks)
     session = prepare(settings, strategy, memory.choice)
+    session.started = memory.started
     strategy.from_root(lambda: None if memory.position else require_resumable(session))  # before anything is written
     with holding(session.run, strategy) as session.attempts, keeping(session, memory, membership) as keeper:
         open_log(session.run)
         is_new = memory.position is None
         position = keeper.recall()
-        strategy.from_root(lambda: name_slices(session))
-        already_done = is_new and position.epoch > settings.epochs
+        over = why_over(session, position, seconds=0)  # a start that is given little time takes a step at least
+        strategy.from_root(lambda: describe(session, over))
+        already_done = is_new and over != ""
         train_step, evaluate_step = compile_steps(session)
-        announce(session, position)
+        announce(session, position, over)
 
-        while position.epoch <= settings.epochs:
-            position, metrics = train_epoch(session, position, keeper, train_step)
-            metrics |= evaluate(session, session.judge, evaluate_step)
-            tell_epoch(session, position, metrics)
-            position = position.next_epoch(session.epoch_begin(position.epoch + 1), metrics)
-            keeper.end_epoch(position, metrics.get(f"{session.judge}_accuracy"))
+        while not over:
+            position, metrics, is_whole = train_epoch(session, position, keeper, train_step)
+            if is_whole:
+                metrics |= evaluate(session, session.judge, evaluate_step)
+                position = position.next_epoch(session.epoch_begin(position.epoch + 1), metrics)
+                keeper.end_epoch(position, metrics.get(f"{session.judge}_accuracy"))
+                tell_epoch(session, position)
+            over = why_over(session, position, session.seconds)
 
-        result = evaluate(session, "test", evaluate_step)
+        confusion = Confusion("test", session.manifest.classes)
+        result = evaluate(session, "test", evaluate_step, confusion)
         strategy.from_root(keeper.finish)
-        strategy.from_root(lambda: write_result(session, position, result, clock))
+        strategy.from_root(lambda: write_result(session, position, over, (result, confusion), clock))
     if session.is_root:
         show(session, position, result, clock, already_done)
     strategy.leave()
 
 
+def why_over(session: Session, position: Position, seconds: float) -> str:
+    """Why no more steps follow, on which all ranks agree; empty where they do."""
+    return session.strategy.from_root(lambda: session.settings.stopping.why(position, session.judge, seconds))
+
+
 def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The training step and the evaluation step, as graphs. Both return this rank's sums of loss, hits and examples.
+    """The training step and the evaluation step, as graphs.
 
     A step's loss is the sum over the examples of all ranks, divided by their number, which is reduced along with the
     gradients: examples that only fill a batch up have weight 0, so a step of n ranks is the step of one rank fed the
     concatenation of their batches, whatever was skipped.
     Without autograph: nothing here needs it, and it leaves files in $TMPDIR.
     """
-    model, optimizer, strategy = session.model, session.optimizer, session.strategy
-
-    def sums(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        hits = tf.cast(tf.equal(tf.argmax(logits, axis=-1), labels), tf.float32)
-        return [tf.reduce_sum(losses * weights), tf.reduce_sum(hits * weights), tf.reduce_sum(weights)]
+    model, optimizer, strategy, recipe = session.model, session.optimizer, session.strategy, session.settings.recipe
+    compute, deterministic = gradients_of(model, recipe, optimizer.scale_loss), session.settings.deterministic
 
     @tf.function(autograph=False)
-    def train_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            results = sums(model(pixels, training=True), labels, weights)
-        gradients = tape.gradient(results[0], [variable.value for variable in model.trainable_variables])
-        *gradients, examples = strategy.average([*gradients, results[2]])
-        optimizer.apply([tf.math.divide_no_nan(gradient, examples) for gradient in gradients])
-        return results
+    def train_step(
+        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, ends: tf.Tensor
+    ) -> tuple[list[tf.Tensor], ...]:
+        """This rank's `Sums`; moments before and after computing, and after reducing; above 0 where any rank ends."""
+        begun = moment_after([weights], deterministic)
+        with tf.control_dependencies([begun]):
+            gradients, sums = compute(pixels, labels, weights)
+        computed = moment_after(gradients, deterministic)
+        *gradients, full, ends = strategy.average(
+            [*gradients, sums[2] / recipe.examples_per_step, ends], half=recipe.compression == FP16
+        )
+        reduced = moment_after(gradients, deterministic)
+        optimizer.apply([tf.math.divide_no_nan(gradient, full) for gradient in gradients])
+        return sums, [begun, computed, reduced], [ends]
 
     @tf.function(autograph=False)
-    def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
-        return sums(model(pixels, training=False), labels, weights)
+    def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """This rank's `Sums`, and the class that it takes each example for."""
+        logits = model(pixels, training=False)
+        return sums_of(logits, labels, weights), tf.argmax(logits, axis=-1)
 
     return train_step, evaluate_step
 
 
 def train_epoch(
     session: Session, position: Position, keeper: Keeper, train_step: Callable[..., Any]
-) -> tuple[Position, Metrics]:
-    """The rest of a pass over the training split; returns where it ends, and metrics over all ranks."""
-    settings, strategy, reader = session.settings, session.strategy, session.readers["train"]
+) -> tuple[Position, Metrics, bool]:
+    """The rest of a pass over the training split, or as much of it as the run is to take.
+
+    Returns where it ends, metrics over all ranks, and whether the pass is over.
+    """
+    recipe, strategy, reader = session.settings.recipe, session.strategy, session.readers["train"]
     started, before = time.monotonic(), position.totals[-1]
     order = reader.order(position.reader.seed, position.epoch, position.reader.window_blocks)
-    steps = reader.steps(position.reader, settings.batch, settings.drop_last)
-    first = position.reader.taken // settings.batch
+    steps = reader.steps(position.reader, recipe.examples_per_step, recipe.drop_last)
+    first = step = position.reader.taken // recipe.examples_per_step
     batches = reader.batches(order, steps, strategy.rank, position.reader.left, first)
-    pictures = session.augmented.epoch(batches, epoch_seed(settings.seed, position.epoch))
+    pictures = session.augmented.epoch(batches, epoch_seed(recipe.seed, position.epoch))
     title = f"train epoch {position.epoch}"
-    with Progress(title, steps.number, "steps", quiet=not session.is_root, ends=False) as progress:
+    with (
+        closing(pictures),
+        Progress(title, steps.number, "steps", quiet=not session.is_root, ends=False) as progress,
+    ):
         progress.skip(first)
         PULSE.enters(READING, position.epoch, position.step + 1)
+        over = asked = time.perf_counter()
         for step, batch in enumerate(pictures, first + 1):
+            there = time.perf_counter()
             PULSE.enters("stepping")
-            session.optimizer.learning_rate = session.schedule.rate(position.epochs_done(reader.total), strategy.size)
-            results = train_step(batch.pixels, batch.labels, batch.weights)
-            keeper.tally.add(results, batch.keys[batch.weights > 0] if settings.audit else None)
-            position = keeper.after_step(position.after_step(settings.batch), last=step == steps.number)
-            progress.update(step)
+            rate = session.schedule.rate(position.epochs_done(reader.total), session.global_batch)
+            session.optimizer.learning_rate = rate
+            ends = tf.constant(session.ends_after(position.step + 1))
+            results = train_step(batch.pixels, batch.labels, batch.weights, ends)
+            sums, moments, ends = ([float(value) for value in each] for each in results)
+            position = position.after_step(recipe.examples_per_step)
+            before_it, over = over, time.perf_counter()
+            begun, computed, reduced = moments
+            seconds = there - asked, computed - begun, reduced - computed, over - before_it
+            measured = StepOfRank.of(position.step, rate, sums, seconds)
+            keeper.tally.add(measured, batch.keys[batch.weights > 0] if session.settings.audit else None)
+            position = keeper.after_step(position, last=step == steps.number or any(ends))
+            tell_progress(progress, step, keeper.tally, session.global_batch)
             PULSE.enters(READING, step=position.step + 1)
+            if any(ends):
+                break
+            asked = time.perf_counter()
+    is_whole = step == steps.number
     position = keeper.commit(position)
+    if not is_whole:
+        keeper.checkpoint(position)
     keeper.check_members()
     loss, hits, examples = position.totals
-    metrics = {"train_loss": loss / examples, "train_accuracy": hits / examples}
+    found = max(1.0, examples)
+    metrics = {"train_loss": loss / found, "train_accuracy": hits / found}
     metrics["images_per_s"] = round((examples - before) / (time.monotonic() - started))
-    return position, metrics | skipped("train", reader.total - position.reader.examples_left - examples)
+    left_out = reader.total - position.reader.examples_left - examples
+    return position, metrics | skipped("train", left_out), is_whole
 
 
-def evaluate(session: Session, split: str, evaluate_step: Callable[..., Any]) -> Metrics:
+def evaluate(
+    session: Session, split: str, evaluate_step: Callable[..., Any], confusion: Confusion | None = None
+) -> Metrics:
     """Loss and accuracy over every example of a split, each counted exactly once, over all ranks; empty without it.
+
+    Into ``confusion`` go the counts of what was taken for what, over all ranks too.
 
     Raises EnvironmentFailure where the ranks together saw another number of examples than the manifest tells of, and
     none may be skipped.
     """
     if split not in session.readers:
         return {}
-    reader, strategy = session.readers[split], session.strategy
-    order = reader.order(session.settings.seed, EVALUATION_EPOCH)
-    steps = Steps(reader.total, strategy.size, session.settings.batch)
+    reader, strategy, recipe = session.readers[split], session.strategy, session.settings.recipe
+    order = reader.order(recipe.seed, EVALUATION_EPOCH)
+    steps = Steps(reader.total, strategy.size, recipe.batch)
     totals = [0.0, 0.0, 0.0]
     PULSE.enters(f"{READING} {split}")
     for batch in session.plain.epoch(reader.batches(order, steps, strategy.rank)):
-        results = evaluate_step(batch.pixels, batch.labels, batch.weights)
-        totals = [total + float(value) for total, value in zip(totals, results, strict=True)]
+        sums, predicted = evaluate_step(batch.pixels, batch.labels, batch.weights)
+        totals = [total + float(value) for total, value in zip(totals, sums, strict=True)]
+        if confusion is not None:
+            confusion.add(batch.labels.numpy(), predicted.numpy(), batch.weights.numpy())
         PULSE.ticks()
     loss, hits, examples = strategy.sum(totals)
+    if confusion is not None:
+        confusion.sum_over_ranks(strategy.sum)
     if examples != reader.total and reader.reading.on_damage == STOP:
         raise EnvironmentFailure(f"{examples:.0f} examples of {split} were evaluated, it has {reader.total}")
-    metrics = {f"{split}_loss": loss / examples, f"{split}_accuracy": hits / examples}
+    found = max(1.0, examples)
+    metrics = {f"{split}_loss": loss / found, f"{split}_accuracy": hits / found}
     return metrics | skipped(split, reader.total - examples)
 
 

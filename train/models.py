@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from etl.errors import UsageError
+from train.resnet import resnet50
 
 ImageShape = tuple[int, int, int]
 Builder = Callable[[ImageShape, int], keras.Model]
@@ -36,7 +37,7 @@ def cnn(shape: ImageShape, classes: int) -> keras.Model:
     return keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(classes)])
 
 
-BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn}
+BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "resnet50": resnet50}
 
 
 def find_builder(name: str) -> Builder:
@@ -64,11 +65,22 @@ def find_builder(name: str) -> Builder:
 def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std: Sequence[float]) -> keras.Model:
     """The model called ``name`` behind its first step, which brings the training split to zero mean and unit variance.
 
-    ``mean`` and ``std`` are by channel, on the scale 0 to 255. Raises UsageError where it does not fit.
+    ``mean`` and ``std`` are by channel, on the scale 0 to 255. Raises UsageError where the model does not fit the
+    pictures or the classes.
     """
-    model = find_builder(name)(shape, classes)
+    builder = find_builder(name)
+    try:
+        model = builder(shape, classes)
+    except ValueError as error:  # what Keras raises where shapes do not fit
+        size = "x".join(map(str, shape))
+        raise UsageError(
+            f"--model {name!r} cannot be built for pictures of {size} (height x width x channels):"
+            f" {' '.join(str(error).split()).rstrip('.')}; give another --model, or larger pictures:"
+            " a larger --crop, or ringslice normalize with a larger --size"
+        ) from error
     if not isinstance(model, keras.Model) or model.output_shape != (None, classes):
         got = getattr(model, "output_shape", type(model).__name__)
         raise UsageError(f"--model {name!r} gives {got}, not logits of shape (batch, {classes})")
-    normalization = keras.layers.Normalization(mean=list(mean), variance=[value * value for value in std])
+    variance = [value * value for value in std]
+    normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
     return keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, model])

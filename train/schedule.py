@@ -1,37 +1,41 @@
 """The learning rate, by how far a run has come. Pure."""
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
-from etl.errors import UsageError
+from train.recipe import COSINE, STEP
+
+BASE_BATCH = 256
+TENTH = 0.1
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """``base`` is the rate for one rank. It is scaled by the world size, reached over ``warmup_epochs``, then decays
-    until ``epochs`` are over.
+    """``base`` is the rate for a global batch of `BASE_BATCH`. It is scaled with the global batch, reached over
+    ``warmup_epochs``, and then falls: by a half cosine to zero at the end of ``epochs``, or to a tenth after each of
+    the epochs ``decays``, or not at all.
 
-    Linear scaling and gradual warm-up from the unscaled rate: Goyal et al., "Accurate, Large Minibatch SGD", 2017
-    (arXiv:1706.02677); cosine decay to zero: Loshchilov and Hutter, "SGDR", 2017 (arXiv:1608.03983).
+    Linear scaling, gradual warm-up from ``base`` and tenths: Goyal et al., "Accurate, Large Minibatch SGD", 2017
+    (arXiv:1706.02677). Where the full rate is no larger than ``base``, the warm-up is from a tenth of it. Cosine:
+    Loshchilov and Hutter, "SGDR", 2017 (arXiv:1608.03983).
     """
 
     base: float
     warmup_epochs: float
     epochs: int
-    decay: str = "cosine"
+    decay: str = COSINE
+    decays: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        if not self.base > 0:
-            raise UsageError(f"--lr {self.base:g} is no learning rate; give a number above 0")
-        if self.decay not in ("cosine", "none"):
-            raise UsageError(f"--decay {self.decay!r}: give cosine or none")
-
-    def rate(self, done: float, world_size: int) -> float:
-        """The rate of a step of ``world_size`` ranks before which ``done`` epochs (with a fraction) are over."""
-        peak = self.base * world_size
+    def rate(self, done: float, global_batch: int) -> float:
+        """The rate of a step on ``global_batch`` examples before which ``done`` epochs (with a fraction) are over."""
+        peak = self.base * global_batch / BASE_BATCH
         if done < self.warmup_epochs:
-            return self.base + (peak - self.base) * done / self.warmup_epochs
-        if self.decay == "none":
-            return peak
-        left = (done - self.warmup_epochs) / max(1e-9, self.epochs - self.warmup_epochs)
-        return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, left)))
+            start = self.base if peak > self.base else TENTH * peak
+            return start + (peak - start) * done / self.warmup_epochs
+        if self.decay == STEP:
+            return float(peak * TENTH ** bisect_right(self.decays, done))
+        if self.decay == COSINE:
+            over = (done - self.warmup_epochs) / max(1e-9, self.epochs - self.warmup_epochs)
+            return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, over)))
+        return peak

@@ -1,7 +1,8 @@
 """What a run works with: its slices, shared out, its model and optimizer, its folder."""
 
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -13,18 +14,23 @@ from etl.stages import WORK_FOLDER
 from etl.storage import Place, open_place
 from train.agreement import require_agreement
 from train.augment import NOTHING, Augmentation
+from train.batch_norm import synchronised
 from train.decoding import Decoder
 from train.inputs import PixelFeed
 from train.intervals import run_of
 from train.models import build
+from train.optimizers import make_optimizer
 from train.position import FIRST_EPOCH, Position
 from train.reader import SplitReader
+from train.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.runs import Dataset, choose_run, find_dataset
 from train.schedule import Schedule
 from train.settings import Settings
 from train.state import ReaderState
 from train.strategies import Strategy, root_first
 from train.variables import Groups
+
+POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,12 @@ class Session:
     schedule: Schedule
     model: keras.Model
     optimizer: keras.optimizers.Optimizer
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Since this process began to train."""
+        return time.monotonic() - self.started
 
     @property
     def is_root(self) -> bool:
@@ -67,6 +79,15 @@ class Session:
         """The same, by what they belong to: each is a file of a checkpoint."""
         return {"model": self.model.variables, "optimizer": self.optimizer.variables}
 
+    def ends_after(self, steps: int) -> float:
+        """What rank 0 tells the others at a step: 1 where it is to be the last one, in mid-epoch too; else 0."""
+        return float(self.is_root and self.settings.stopping.ends_epoch(steps, self.seconds))
+
+    @property
+    def global_batch(self) -> int:
+        """Examples of a step of all ranks."""
+        return self.settings.recipe.examples_per_step * self.strategy.size
+
     @property
     def judge(self) -> str:
         """The split that each epoch is judged by."""
@@ -80,7 +101,7 @@ class Session:
     def epoch_begin(self, epoch: int) -> ReaderState:
         """The state of the reader at the begin of an epoch, shared out among the ranks that there are."""
         reader = self.readers["train"]
-        return self.shared(reader.begin(self.identity["slices"], reader.order(self.settings.seed, epoch)))
+        return self.shared(reader.begin(self.identity["slices"], reader.order(self.settings.recipe.seed, epoch)))
 
     def shared(self, state: ReaderState) -> ReaderState:
         """This state for the ranks that there are to go on from."""
@@ -117,16 +138,23 @@ def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Sess
     manifest = root_first(strategy, lambda: choose_slices(dataset, settings.group))
     readers = open_readers(dataset, manifest, settings)
     strategy.from_root(lambda: require_readers(readers))
-    schedule = Schedule(settings.lr, settings.warmup_epochs, settings.epochs, settings.decay)
+    recipe = settings.recipe
+    schedule = Schedule(recipe.lr, recipe.warmup_epochs, settings.stopping.epochs, recipe.decay, recipe.decays)
     keras.utils.clear_session()  # so that layers are called the same on a rank that has been in another ring before
-    keras.utils.set_random_seed(settings.seed)
+    keras.utils.set_random_seed(recipe.seed)
     shape = (*settings.picture_size(manifest), manifest.channels)
-    model = build(settings.model, shape, len(manifest.classes), manifest.mean, manifest.std)
-    optimizer = keras.optimizers.SGD(settings.lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
-    optimizer.build(model.trainable_variables)
+    keras.config.set_dtype_policy(POLICIES[recipe.precision])
+    model = build(recipe.model, shape, len(manifest.classes), manifest.mean, manifest.std)
+    if recipe.batch_norm == SYNCHRONISED:
+        model = synchronised(model, strategy.sum_in_graph)
+    optimizer = make_optimizer(recipe, model.trainable_variables)
     identity = {"classes": list(manifest.classes), "slices": dataset.fingerprint, "settings": settings.of_training()}
     place = open_place(choice.run)
-    feeds = pixel_feed(settings, manifest, Augmentation.of(settings.augmentations)), pixel_feed(settings, manifest)
+    augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
+    feeds = (
+        pixel_feed(settings, manifest, recipe.examples_per_step, augmentation),
+        pixel_feed(settings, manifest, recipe.batch),
+    )
     return Session(
         settings,
         strategy,
@@ -164,10 +192,10 @@ def open_readers(dataset: Dataset, manifest: Manifest, settings: Settings) -> di
     return {split: reader for split, reader in readers.items() if reader.total}
 
 
-def pixel_feed(settings: Settings, manifest: Manifest, augmentation: Augmentation = NOTHING) -> PixelFeed:
+def pixel_feed(settings: Settings, manifest: Manifest, batch: int, augmentation: Augmentation = NOTHING) -> PixelFeed:
     """What decodes batches ahead, on all cores that this rank may use."""
     decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
-    return PixelFeed(decoder, settings.batch, len(os.sched_getaffinity(0)))
+    return PixelFeed(decoder, batch, len(os.sched_getaffinity(0)))
 
 
 def require_readers(readers: dict[str, SplitReader]) -> None:
@@ -177,13 +205,21 @@ def require_readers(readers: dict[str, SplitReader]) -> None:
 
 
 def require_shares(session: Session) -> None:
-    """Raise UsageError where there is not one example for every rank, or a batch is more than a rank's share."""
-    total, size, batch = session.examples, session.strategy.size, session.settings.batch
+    """Raise UsageError where there is not one example for every rank, a batch is more than a rank's share, or a split
+    that ends the run is missing.
+    """
+    stopping = session.settings.stopping
+    if session.judge not in session.readers and (stopping.until_accuracy or stopping.patience):
+        raise UsageError(
+            "--until-accuracy and --patience go by the validation or the test split, and"
+            f" {session.choice.dataset.folder} has neither; leave them out"
+        )
+    total, size, batch = session.examples, session.strategy.size, session.settings.recipe.examples_per_step
     if total < size:
         raise UsageError(f"{size} ranks for {total} training examples; start fewer ranks")
     start, stop = run_of(total, 0, size)
     if batch > stop - start:
         raise UsageError(
-            f"--batch {batch} is more than a rank's share of {stop - start} of the {total} training examples; give a"
-            " smaller --batch, or start fewer ranks"
+            f"{session.settings.recipe.wording} is more than a rank's share of {stop - start} of the {total} training"
+            " examples; give a smaller --batch, or start fewer ranks"
         )

@@ -1,24 +1,27 @@
 """The settings of a run, and its command line. Imports no TensorFlow: --help and a wrong option answer at once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import click
 
 from etl.errors import UsageError
 from etl.manifest import Manifest
-from etl.option_kinds import click_options
+from etl.option_kinds import click_options, duration
 from etl.options import ENVIRONMENT_OPTIONS
 from etl.places import DATA_PLACE, default_data_place
 from train.ranks import STALL_TIMEOUT_S
 from train.reading import Reading
 from train.reading_options import reading_options
+from train.recipe import Recipe, option_of
+from train.recipe_options import RECIPE_OPTIONS, to_toml
+from train.stopping import Stopping
 
-AUGMENTATIONS = ("crop", "flip", "colour")
-NO_AUGMENTATION = "none"
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
+EPOCHS = 10
+UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -26,23 +29,15 @@ class Settings:
     """Every setting of a run; the options of `command` say what each means."""
 
     data: str
-    name: str | None
-    group: int | None
-    model: str
-    epochs: int
-    batch: int
-    lr: float
-    momentum: float
-    warmup_epochs: float
-    decay: str
-    drop_last: bool
-    seed: int
-    run: str | None
-    resume: str | None
-    audit: bool
-    json: bool
-    augment: str = NO_AUGMENTATION
-    crop: int | None = None
+    recipe: Recipe = field(default_factory=Recipe)
+    stopping: Stopping = field(default_factory=lambda: Stopping(EPOCHS))
+    name: str | None = None
+    group: int | None = None
+    run: str | None = None
+    resume: str | None = None
+    audit: bool = False
+    json: bool = False
+    timeline: bool = False
     checkpoint_steps: int = 0
     commit_steps: int = 10
     keep: int = 3
@@ -53,10 +48,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         for flag, value, least in (
-            ("--epochs", self.epochs, 1),
-            ("--batch", self.batch, 1),
-            ("--warmup-epochs", self.warmup_epochs, 0),
-            ("--crop", 1 if self.crop is None else self.crop, 1),
             ("--checkpoint-steps", self.checkpoint_steps, 0),
             ("--commit-steps", self.commit_steps, 1),
             ("--keep", self.keep, 1),
@@ -64,27 +55,15 @@ class Settings:
         ):
             if value < least:
                 raise UsageError(f"{flag} {value} is out of range; give at least {least}")
-        if not 0 <= self.momentum < 1:
-            raise UsageError(f"--momentum {self.momentum:g} is out of range; give a number from 0 to below 1")
-        for name in self.augmentations:
-            if name not in AUGMENTATIONS:
-                known = f"{NO_AUGMENTATION}, or some of {', '.join(AUGMENTATIONS)}"
-                raise UsageError(f"--augment {self.augment!r}: there is no {name!r}; give {known}")
-
-    @property
-    def augmentations(self) -> list[str]:
-        """What is done at random to the training pictures: of `AUGMENTATIONS`."""
-        return [] if self.augment == NO_AUGMENTATION else self.augment.split(",")
 
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
         """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
-        own = manifest.size
-        return own if self.crop is None else (self.crop, self.crop)
+        crop = self.recipe.crop
+        return manifest.size if crop is None else (crop, crop)
 
     def of_training(self) -> dict[str, Any]:
         """Those that decide what is learned: a run is resumed with the same ones."""
-        names = ("group", "model", "batch", "lr", "momentum", "warmup_epochs", "decay", "drop_last", "seed")
-        return {name: getattr(self, name) for name in (*names, "augment", "crop")}
+        return {"group": self.group, **self.recipe.to_json()}
 
     def of_elastic(self) -> Self:
         """Those of an elastic run: whoever joins goes on with it, even where nobody is left who has been there.
@@ -97,17 +76,32 @@ class Settings:
 
     def compared(self) -> dict[str, Any]:
         """Those that all ranks must have been started with alike, by their options."""
-        run = ("epochs", "run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic")
+        run = ("run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic")
+        of_run = {name: getattr(self, name) for name in run}
         of_order = {"--slices-at-once": self.reading.lanes, "--reader-memory": self.reading.budget_bytes}
-        return {option_of(name): getattr(self, name) for name in (*self.of_training(), *run)} | of_order
+        alike = {**self.of_training(), **asdict(self.stopping), **of_run}
+        return {option_of(name): value for name, value in alike.items()} | of_order
 
-
-def option_of(name: str) -> str:
-    """The option of a setting."""
-    return f"--{name.replace('_', '-')}"
+    def as_recipe(self) -> str:
+        """What ``--recipe`` takes to train likewise, as TOML."""
+        return to_toml({**self.recipe.to_json(), **asdict(self.stopping)})
 
 
 ENVIRONMENT_PREFIX = "RINGSLICE"  # RINGSLICE_EPOCHS=3 is --epochs 3
+
+
+class Time(click.ParamType[float]):
+    """A time as seconds, or with s, m or h behind it."""
+
+    name = "time"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        text = str(value).strip()
+        try:
+            return duration(text.rstrip("smh")) * UNITS_S.get(text[-1:], 1)
+        except ValueError:
+            self.fail(f"{value!r} is no time; give seconds, or something like 90m or 1.5h", parameter, context)
+
 
 DATA = click.option(
     "--data",
@@ -136,64 +130,28 @@ _OPTIONS = (
         metavar="N",
         help="Train on the slices of one group of workers only, from 0 (ringslice shard --groups). Default: all.",
     ),
+    *RECIPE_OPTIONS,
+    click.option("--epochs", type=int, default=EPOCHS, show_default=True, help="Passes over the training split."),
+    click.option("--max-steps", type=int, metavar="N", help="Stop after this many steps, in mid-epoch too."),
     click.option(
-        "--model",
-        default="cnn",
-        show_default=True,
-        help="mlp, cnn, or module:function, a function of (image shape, classes) that gives a Keras model of logits.",
-    ),
-    click.option("--epochs", type=int, default=10, show_default=True, help="Passes over the training split."),
-    click.option(
-        "--batch",
-        type=int,
-        default=64,
-        show_default=True,
-        help="Examples per step on each rank; the global batch is this times the ranks.",
-    ),
-    click.option(
-        "--lr",
+        "--until-accuracy",
         type=float,
-        default=0.05,
-        show_default=True,
-        help="Learning rate for one rank; it is multiplied by the number of ranks.",
-    ),
-    click.option("--momentum", type=float, default=0.9, show_default=True, help="Nesterov momentum of SGD."),
-    click.option(
-        "--warmup-epochs",
-        type=float,
-        default=1.0,
-        show_default=True,
-        help="Epochs over which the rate grows to its full size.",
+        metavar="FRACTION",
+        help="Stop after the epoch with this accuracy on the validation split (the test split where there is none).",
     ),
     click.option(
-        "--decay",
-        type=click.Choice(["cosine", "none"]),
-        default="cosine",
-        show_default=True,
-        help="How the rate falls after that.",
-    ),
-    click.option(
-        "--drop-last",
-        is_flag=True,
-        help="Leave out what does not fill a batch on every rank, instead of filling up with repeats of no weight.",
-    ),
-    click.option(
-        "--seed", type=int, default=0, show_default=True, help="Seed of the first weights and of the order of examples."
-    ),
-    click.option(
-        "--augment",
-        default=NO_AUGMENTATION,
-        show_default=True,
-        metavar="LIST",
-        help="What to do at random to training pictures: some of crop (a part of the picture, resized), flip (left for"
-        " right) and colour (brightness, contrast, saturation), as in crop,flip.",
-    ),
-    click.option(
-        "--crop",
+        "--patience",
         type=int,
-        metavar="SIZE",
-        help="Side of the pictures that the model sees, in pixels; cut from the middle without --augment crop, and for"
-        " evaluation. Default: the slices' size.",
+        metavar="EPOCHS",
+        help="Stop when so many epochs in a row were no better than one before.",
+    ),
+    click.option(
+        "--max-time",
+        "max_time_s",
+        type=Time(),
+        metavar="TIME",
+        help="Stop after so long a time, in mid-epoch too: seconds, or as in 90m or 1.5h. --resume goes on as"
+        " long again.",
     ),
     click.option("--run", help="Name of the run, under ROOT/runs. Default: the next number."),
     click.option(
@@ -240,6 +198,14 @@ _OPTIONS = (
         "--deterministic", is_flag=True, help="The same weights bit for bit each time, with the same number of ranks."
     ),
     click.option(
+        "--timeline",
+        "--record-timeline",
+        "timeline",
+        is_flag=True,
+        help="Rank 0 records Horovod's timeline, in the folder of the run: for chrome://tracing or Perfetto. Behind"
+        " horovodrun, which has options that begin alike, it is --record-timeline.",
+    ),
+    click.option(
         "--audit", is_flag=True, help="Every rank writes down the keys of the examples it consumed, under the run."
     ),
     JSON,
@@ -250,7 +216,8 @@ def command(start: Callable[[Settings], None]) -> click.Command:
     """The command line; ``start`` is called with the settings."""
 
     def run(reading: Reading, **values: Any) -> None:
-        start(Settings(**values, reading=reading))
+        recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
+        start(Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values))
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
@@ -263,5 +230,5 @@ def command(start: Callable[[Settings], None]) -> click.Command:
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}
-    epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --model cnn --epochs 20"
+    epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --recipe fashion --epochs 20"
     return click.command("train/main.py", context_settings=settings, epilog=epilog)(decorated)

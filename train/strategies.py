@@ -47,8 +47,12 @@ class Strategy(Protocol):
     rank: int
     size: int
 
-    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean over all ranks of each tensor, in one grouped all-reduce."""
+    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        """The mean over all ranks of each tensor; with ``half`` all but scalars go round as float16."""
+        ...
+
+    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The sum over all ranks, as a part of what is differentiated: its gradient is that of all ranks' results."""
         ...
 
     def sum(self, values: Sequence[float]) -> list[float]:
@@ -101,8 +105,15 @@ class Horovod:
             raise
         PULSE.joins(self.rank, self.size, self.generation)
 
-    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
+    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        if not half:
+            return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
+        scalars = iter(self.average([each for each in tensors if not each.shape.rank]))
+        others = iter(self.average([tf.cast(each, tf.float16) for each in tensors if each.shape.rank]))
+        return [tf.cast(next(others), each.dtype) if each.shape.rank else next(scalars) for each in tensors]
+
+    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(tensor, op=hvd.Sum)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         PULSE.enters("summing over all ranks")

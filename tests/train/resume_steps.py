@@ -8,10 +8,14 @@ import os
 import sys
 
 from etl.errors import end_process
-from train.loop import train
-from train.main import claim_cores
+from train.main import OPTIONAL, claim_cores, without
+from train.recipe import Recipe
 from train.settings import Settings
-from train.strategies import Horovod
+from train.stopping import Stopping
+
+with without(OPTIONAL):
+    from train.loop import train
+    from train.strategies import Horovod
 
 BATCH = 72  # 10 steps of 2 ranks
 
@@ -28,22 +32,12 @@ def main(root: str, *runs: str) -> None:
     for run in runs:
         settings = Settings(
             data=root,
-            name=None,
-            group=None,
-            model="tests.train.tiny:tiny",
-            epochs=2,
-            batch=BATCH,
-            lr=0.02,
-            momentum=0.9,
-            warmup_epochs=1,
-            decay="cosine",
-            drop_last=False,
-            seed=0,
+            recipe=Recipe(model="tests.train.tiny:tiny", batch=BATCH, lr=0.04, augment="crop,flip"),
+            stopping=Stopping(epochs=2),
             run=run,
             resume="auto",
             audit=True,
             json=True,
-            augment="crop,flip",
             checkpoint_steps=1,
             keep=1000,
             deterministic=True,

@@ -14,6 +14,11 @@ from tests.conftest import REPOSITORY, environment
 from tests.hadoop.processes import Process, find_all
 from train import checkpoints
 
+# what is in the folder of a run that is done
+FINISHED = [
+    *("checkpoints", "confusion-test.json", "logs", "metrics", "recipe.toml", "result.json", "run.json", "tensorboard")
+]
+
 
 def is_rank(words: list[bytes], environment: list[bytes]) -> bool:
     return b"train/main.py" in words and any(each.startswith(b"HOROVOD_RANK=") for each in environment)

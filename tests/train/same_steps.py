@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""One epoch of the mlp on the digits, 52 steps; every rank leaves its weights in OUT/NAME-SIZE-RANK.npz.
+"""One epoch on the digits, 52 steps; every rank leaves its weights in OUT/CASE-NAME-SIZE-RANK.npz.
 
-horovodrun -np 2 tests/train/same_steps.py ROOT OUT NAME …
+horovodrun -np 2 tests/train/same_steps.py ROOT OUT CASE-NAME …
 
 ring          2 ranks, a batch of 14 each
 one-of-2      1 rank fed the concatenation of 2 ranks' batches
 stopped       25 steps and a checkpoint
 resumed       the rest, from there
 identity      the twin that must fail: nothing is reduced
+
+The case says what is trained: see CASES.
 """
 
 import os
@@ -17,35 +19,61 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from etl.errors import end_process
 from etl.storage import open_place
 from train.drawing import RecordBatch
 from train.holding import holding
 from train.intervals import Interval
-from train.keeping import Keeper, Memory
-from train.loop import compile_steps, train_epoch
-from train.main import claim_cores
+from train.main import OPTIONAL, claim_cores, without
 from train.order import EpochOrder
 from train.position import Position
 from train.reader import SplitReader
-from train.session import prepare
+from train.recipe import Recipe
 from train.settings import Settings
 from train.state import ReaderState
 from train.steps import Steps
-from train.strategies import Horovod
+from train.stopping import Stopping
+
+with without(OPTIONAL):
+    import tensorflow as tf
+
+    from train.keeping import Keeper, Memory
+    from train.loop import compile_steps, train_epoch
+    from train.session import prepare
+    from train.strategies import Horovod
 
 BATCH = {1: 28, 2: 14, 4: 7}
-RATE = 0.02
+RATE = 0.36
 STOP_AFTER = 25
 
 
-class Identity(Horovod):
-    """Horovod with its all-reduce replaced by the identity."""
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "synchronised": {"model": "tests.train.tiny:normed", "batch_norm": "synchronised", "lr": 0.02},
+    "accumulated": {"accumulate": 7, "clip_norm": 1.0, "weight_decay": 0.01, "label_smoothing": 0.1},
+    "lars": {"model": "tests.train.tiny:dense", "optimizer": "lars", "lars_coefficient": 0.05},
+    "compressed": {"compression": "fp16"},
+    "float16": {"model": "tests.train.tiny:dense", "precision": "float16"},
+    "bfloat16": {"model": "tests.train.tiny:dense", "precision": "bfloat16"},
+}
 
-    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+
+class Identity(Horovod):
+    """Horovod with what synchronises ranks replaced by the identity: the all-reduce, and that of batch norm."""
+
+    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
         return list(tensors)
+
+    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tensor
+
+
+class LocalStatistics(Horovod):
+    """Horovod with the reduction of batch norm's statistics, and that alone, replaced by the identity."""
+
+    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tensor
 
 
 class Stopped(Exception):
@@ -90,26 +118,27 @@ class Concatenation:
             )
 
 
-def main(root: str, out: str, name: str) -> None:
-    strategy = Identity() if name == "identity" else Horovod()
+STRATEGIES = {"identity": Identity, "local": LocalStatistics}
+
+
+def recipe_of(case: str, batch: int, accumulates: bool) -> Recipe:
+    settings = {"model": "mlp", "accumulate": 1, "lr": RATE, **CASES[case]}
+    if not accumulates:
+        settings["accumulate"] = 1
+    settings["batch"] = batch // settings["accumulate"]
+    return Recipe(**settings, warmup_epochs=0, decay="none")
+
+
+def main(root: str, out: str, task: str) -> None:
+    case, _, name = task.partition("-")
+    strategy = STRATEGIES.get(name, Horovod)()
     ranks = int(name.rpartition("-")[2]) if name.startswith("one-of-") else 1
     settings = Settings(
         data=root,
-        name=None,
-        group=None,
-        model="mlp",
-        epochs=1,
-        batch=BATCH[strategy.size],
-        lr=RATE * ranks,
-        momentum=0.9,
-        warmup_epochs=0,
-        decay="none",
-        drop_last=False,
-        seed=0,
-        run="stopped" if name == "resumed" else name,
+        recipe=recipe_of(case, BATCH[strategy.size], accumulates=ranks == 1),
+        stopping=Stopping(epochs=1),
+        run=f"{case}-stopped" if name == "resumed" else task,
         resume="auto" if name == "resumed" else None,
-        audit=False,
-        json=False,
     )
     session = prepare(settings, strategy)
     if ranks > 1:
@@ -122,18 +151,18 @@ def main(root: str, out: str, name: str) -> None:
         position = keeper.recall()
         assert position.step == (STOP_AFTER if name == "resumed" else 0)
         try:
-            position, _ = train_epoch(session, position, keeper, compile_steps(session)[0])
+            position, _, _ = train_epoch(session, position, keeper, compile_steps(session)[0])
             assert position.step == 52, position.step
         except Stopped:
             pass
         keeper.finish()
     place = open_place(out).make_folder()
-    np.savez(f"{place.path}/{name}-{strategy.size}-{strategy.rank}.npz", *[v.numpy() for v in session.model.variables])
+    np.savez(f"{place.path}/{task}-{strategy.size}-{strategy.rank}.npz", *[v.numpy() for v in session.model.variables])
 
 
 if __name__ == "__main__":
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
-    root, out, *names = sys.argv[1:]
-    for name in names:
-        main(root, out, name)
+    root, out, *tasks = sys.argv[1:]
+    for task in tasks:
+        main(root, out, task)
     end_process(0)

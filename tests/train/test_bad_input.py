@@ -182,3 +182,24 @@ def test_slices_without_a_training_split(unchanged: Path) -> None:
     line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
     failed(train(unchanged, "--name", "few", "--run", "new"), 2, line)
     assert contents(unchanged / "root") == before
+
+
+def test_a_recipe_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("bach = 8\n")
+    told = run("python", TRAIN, "--data", tmp_path, "--recipe", tmp_path / "mine.toml")
+    failed(told, 2, f"--recipe {tmp_path / 'mine.toml'} has no setting 'bach'; known: accumulate, augment, batch")
+
+
+def test_a_run_folder_that_cannot_be_made(digits_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_root / "slices", tmp_path / "slices")
+    (tmp_path / "runs").write_text("in the way")
+    failed(run("python", TRAIN, "--data", tmp_path, "--model", "mlp"), 3, f"{tmp_path / 'runs'}")
+
+
+def test_a_training_that_diverges(digits_root: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "slices").symlink_to(digits_root / "slices")
+    told = run("python", TRAIN, "--data", root, "--model", "mlp", "--lr", "1e30", "--warmup-epochs", 0, "--epochs", 1)
+    failed(told, 1, "has diverged: the loss is nan by step 23, at a learning rate of")
+    assert not list((root / "runs/run-0001").glob("checkpoints/*/checkpoint.json"))

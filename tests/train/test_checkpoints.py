@@ -192,10 +192,10 @@ def test_the_marker_of_another_checkpoint_is_damage(place: Place, attempts: Plac
 
 def test_another_format_is_told_and_left_alone(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
-    sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/3"))
+    sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/4"))
     for call in (checkpoints.newest, lambda run: restore(run, attempts), lambda run: prune(run, attempts, 1)):
         with pytest.raises(
-            UsageError, match=r"format 'ringslice.checkpoint/3', this version reads 'ringslice.checkpoint/2'"
+            UsageError, match=r"format 'ringslice.checkpoint/4', this version reads 'ringslice.checkpoint/3'"
         ):
             call(place)
     assert steps(place) == [1, 2]

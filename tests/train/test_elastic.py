@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import flip_bit
+from tests.conftest import HOROVODRUN, flip_bit
 from tests.hadoop.processes import Process, find_all
 from tests.train.audits import committed_keys, keys_of_split, require_each_key_once
 from tests.train.running import started, wait_until
@@ -33,7 +33,7 @@ class ElasticRun:
         self._discovery.chmod(0o755)
         self.offer(hosts)
         self.words = (
-            *("horovodrun", "-np", hosts, "--min-np", 2, "--max-np", len(HOSTS), "--network-interface", "lo"),
+            *(*HOROVODRUN, "-np", hosts, "--min-np", 2, "--max-np", len(HOSTS), "--network-interface", "lo"),
             *("--host-discovery-script", self._discovery, "--blacklist-cooldown-range", 2, 3),
             *("train/main.py", "--data", root, "--run", "elastic", "--model", "tests.train.tiny:tiny", "--batch", 8),
             *("--lr", 0.005, "--epochs", epochs, "--audit", "--commit-steps", COMMIT_STEPS),
@@ -98,6 +98,11 @@ def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path
         assert process.wait(120) == 0, elastic.log.read_text()
     result = elastic.require_exact()
     assert 0 <= int(str(result["rolled_back_steps"])) <= COMMIT_STEPS
+    files = sorted((elastic.run / "metrics").glob("*.jsonl"))
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == list(range(1, int(str(result["steps"])) + 1))
+    assert {len(line["step_s"]) for line in steps} >= {2, 3, 4}  # of each ring, by rank
     assert len(re.findall(r"was killed or died without a word in epoch \d+, step \d+", elastic.log.read_text())) == 1
     by_stretch: dict[tuple[int, int], list[int]] = {}
     for path in (elastic.run / "audit").glob("*-of-0004.txt"):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from etl.storage import Place, open_place
-from tests.conftest import contents, horovodrun, run, succeeded
+from tests.conftest import HOROVODRUN, contents, horovodrun, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.train.audits import require_each_key_once
 from tests.train.come_to_grief import CHECKPOINT, FIRST, MIDDLE, STEPS, WHOLE_FILE
@@ -32,7 +32,7 @@ SHORT_TIMEOUT_S, DEFAULT_TIMEOUT_S = 9.0, 45.0
 
 # as in resume_steps.py
 OPTIONS = (
-    *("--model", "tests.train.tiny:tiny", "--epochs", EPOCHS, "--batch", BATCH, "--lr", 0.02, "--augment", "crop,flip"),
+    *("--model", "tests.train.tiny:tiny", "--epochs", EPOCHS, "--batch", BATCH, "--lr", 0.04, "--augment", "crop,flip"),
     *("--checkpoint-steps", 1, "--keep", 1000, "--deterministic", "--audit"),
 )
 
@@ -121,7 +121,7 @@ def bring(
     name, mark = str(grief), f"{folder}/{grief}"
     hit, log = folder / f"{name}.hit", folder / f"{name}.log"
     variables |= grief.variables | {"GRIEF_HIT": str(hit), "MARK": mark}
-    words = ("horovodrun", "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name, "--stall-timeout", timeout_s)
+    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name, "--stall-timeout", timeout_s)
     with started(*within, *words, log=log, **variables) as running:
         wait_until(hit.exists, running)
         deadline = time.monotonic() + ENDS_WITHIN_S

@@ -15,10 +15,10 @@ import pytest
 
 from etl.hdfs_settings import LIBHDFS, NATIVE
 from etl.storage import Place, open_place
-from tests.conftest import failed, horovodrun, run, succeeded
+from tests.conftest import HOROVODRUN, failed, horovodrun, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import find_all
-from tests.train.running import checkpoints_of, is_rank, started, wait_until
+from tests.train.running import FINISHED, checkpoints_of, is_rank, started, wait_until
 from train.checkpoints import name_of
 
 TRAIN = ("train/main.py", "--model", "mlp", "--json")
@@ -72,7 +72,7 @@ def names(folder: Place) -> list[str]:
     return [info.base_name for info in folder.children()]
 
 
-@pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
+@pytest.mark.parametrize("driver", [NATIVE, pytest.param(LIBHDFS, marks=pytest.mark.chaos)])
 def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Path) -> None:
     other = {NATIVE: LIBHDFS, LIBHDFS: NATIVE}[driver]  # the option wins over the environment
     words = (*TRAIN, "--data", root.uri, "--run", "mine", "--epochs", 1, "--hdfs-driver", driver)
@@ -83,17 +83,17 @@ def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Pa
     (step,) = checkpoints_of(run)
     arrays = f"checkpoints/{name_of(step)}/model.safetensors"
     assert (run / arrays).read_bytes() == (local / "runs/mine" / arrays).read_bytes()
-    assert names(run) == ["checkpoints", "logs", "result.json", "run.json"]
+    assert names(run) == FINISHED
     if driver == NATIVE:
         succeeded(horovodrun(2, "train/evaluate.py", "--data", root.uri, "--run", "mine", "--hdfs-driver", driver))
         found = (run / "evaluation-test.json").read_json()
         assert (found["loss"], found["accuracy"]) == tuple(result(run)["result"].values())
 
 
-@pytest.mark.parametrize("driver", [NATIVE, pytest.param(LIBHDFS, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("driver", [pytest.param(NATIVE, marks=pytest.mark.chaos), LIBHDFS])
 def test_a_slice_that_is_lost_ends_all_ranks(driver: str, root: Place, hadoop: Cluster, tmp_path: Path) -> None:
     """In mid-run; the rank that reads it says so, and nobody hangs, JVM or not."""
-    words = ("horovodrun", "-np", 2, *TRAIN, *LONG, "--data", root.uri, "--run", "mine", "--hdfs-driver", driver)
+    words = (*HOROVODRUN, "-np", 2, *TRAIN, *LONG, "--data", root.uri, "--run", "mine", "--hdfs-driver", driver)
     lost = f"{root}/slices/default/train/train-00005-of-00008.tfrecord"
     with started(*words, log=tmp_path / "log") as running:
         wait_until(lambda: checkpoints_of(root / "runs" / "mine"), running)
@@ -113,7 +113,7 @@ def test_a_slice_that_is_lost_ends_all_ranks(driver: str, root: Place, hadoop: C
 @pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all_ranks(driver: str, number: signal.Signals, root: Place, tmp_path: Path) -> None:
-    words = ("horovodrun", "-np", 2, *TRAIN, *LONG, "--data", root.uri, "--run", "mine", "--hdfs-driver", driver)
+    words = (*HOROVODRUN, "-np", 2, *TRAIN, *LONG, "--data", root.uri, "--run", "mine", "--hdfs-driver", driver)
     with started(*words, log=tmp_path / "log") as running:
         wait_until(lambda: checkpoints_of(root / "runs" / "mine"), running)
         running.send_signal(number)
@@ -134,7 +134,7 @@ def test_a_lost_daemon_ends_all_ranks(
     driver: str, daemon: str, uploaded: str, hadoop_alone: Cluster, tmp_path: Path
 ) -> None:
     name = f"{daemon}-{driver}"
-    words = ("horovodrun", "-np", 2, *TRAIN, *LONG, "--data", uploaded, "--run", name, "--hdfs-driver", driver)
+    words = (*HOROVODRUN, "-np", 2, *TRAIN, *LONG, "--data", uploaded, "--run", name, "--hdfs-driver", driver)
     log = tmp_path / "log"
     with started(*words, log=log, **hadoop_alone.environment()) as running:
         wait_until(lambda: "epoch 1:" in log.read_text(), running)
@@ -153,7 +153,7 @@ def test_a_lost_daemon_ends_all_ranks(
 def test_a_killed_rank_is_resumed_to_the_same_weights(root: Place, tmp_path: Path) -> None:
     words = (*TRAIN, "--data", root.uri, "--epochs", 4, "--batch", 16)
     succeeded(horovodrun(2, *words, "--run", "whole"))
-    with started("horovodrun", "-np", 2, *words, "--run", "killed", log=tmp_path / "log") as running:
+    with started(*HOROVODRUN, "-np", 2, *words, "--run", "killed", log=tmp_path / "log") as running:
         wait_until(lambda: checkpoints_of(root / "runs" / "killed"), running)
         for rank in find_all(lambda found, its: is_rank(found, its) and b"HOROVOD_RANK=1" in its):
             if root.uri.encode() in Path(f"/proc/{rank.pid}/cmdline").read_bytes():
@@ -166,7 +166,7 @@ def test_a_killed_rank_is_resumed_to_the_same_weights(root: Place, tmp_path: Pat
     for epoch in range(1, 5):
         name = f"checkpoints/{name_of(45 * epoch)}/model.safetensors"
         assert (whole / name).sha256() == (killed / name).sha256()
-    assert names(killed) == ["checkpoints", "logs", "result.json", "run.json"]
+    assert names(killed) == FINISHED
 
 
 @pytest.mark.chaos
@@ -179,7 +179,7 @@ def test_eight_ranks(driver: str, root: Place) -> None:
     assert len(consumed) == 8
     keys = [key for own in consumed for key in own]
     assert len(keys) == len(set(keys)) == 1437
-    assert names(run) == ["audit", "checkpoints", "logs", "result.json", "run.json"]
+    assert names(run) == ["audit", *FINISHED]
 
 
 def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) -> None:
@@ -200,6 +200,6 @@ def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) 
     with started(*both[0], log=tmp_path / "one") as one, started(*both[1], log=tmp_path / "two") as two:
         statuses = sorted((one.wait(60), two.wait(60)))
     assert statuses in ([0, 3], [0, 0]), (tmp_path / "one").read_text() + (tmp_path / "two").read_text()
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "logs", "result.json", "run.json"]
+    assert sorted(path.name for path in folder.iterdir()) == FINISHED
     assert checkpoints_of(open_place(str(folder)))[-1] == 90 * epochs
     assert not list(folder.rglob("*attempt*"))

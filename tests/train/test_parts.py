@@ -12,6 +12,7 @@ from etl.errors import UsageError
 from etl.manifest import with_checksum
 from etl.stages import SLICES_FORMAT
 from etl.storage import open_place
+from tests.conftest import run, succeeded
 from train.main import cores_of
 from train.models import build, cnn, mlp
 from train.runs import choose_run, find_dataset
@@ -21,17 +22,26 @@ from train.settings import AUTO
 
 def test_the_rate_warms_up_to_the_scaled_one_and_decays() -> None:
     schedule = Schedule(0.1, warmup_epochs=1, epochs=11)
-    rates = [schedule.rate(step / 10, world_size=8) for step in range(110)]
+    rates = [schedule.rate(step / 10, global_batch=8 * 256) for step in range(110)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[5] == pytest.approx(0.45)
     assert rates[10] == pytest.approx(0.8)
     assert rates[60] == pytest.approx(0.4)
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates[10:]))
     assert 0 < rates[-1] < 0.001
-    assert schedule.rate(6, world_size=4) == pytest.approx(rates[60] / 2)  # it follows the world size
-    assert Schedule(0.1, 0, 1, "none").rate(0.9, world_size=2) == 0.2
-    with pytest.raises(UsageError, match="--lr 0 is no learning rate"):
-        Schedule(0, 1, 1)
+    assert schedule.rate(6, global_batch=4 * 256) == pytest.approx(rates[60] / 2)  # it follows the world size
+    assert Schedule(0.1, 0, 1, "none").rate(0.9, global_batch=512) == 0.2
+
+
+def test_the_rate_of_a_small_batch_warms_up_from_a_tenth() -> None:
+    schedule = Schedule(0.1, warmup_epochs=1, epochs=11)
+    assert [schedule.rate(done, global_batch=128) for done in (0, 0.5, 1)] == pytest.approx([0.005, 0.0275, 0.05])
+
+
+def test_the_rate_falls_by_steps() -> None:
+    schedule = Schedule(0.1, 5, 90, "step", (30, 60, 80))
+    rates = [schedule.rate(done, global_batch=8192) for done in (5, 29.9, 30, 59.9, 60, 80, 89)]
+    assert rates == pytest.approx([3.2, 3.2, 0.32, 0.32, 0.032, 0.0032, 0.0032])
 
 
 @pytest.mark.parametrize(("cores", "ranks"), [(2, 1), (2, 2), (2, 8), (16, 3), (16, 8), (1, 4)])
@@ -41,6 +51,23 @@ def test_ranks_share_cores_evenly(cores: int, ranks: int) -> None:
     assert all(own)
     assert max(uses) - min(uses) <= 1
     assert min(uses) >= 1
+
+
+LOADED = """
+import sys
+from train.main import OPTIONAL, loading, without
+with loading():
+    import train.loop
+assert not set(OPTIONAL) & set(sys.modules), "Keras has loaded them"
+import matplotlib, sklearn.base
+with without(OPTIONAL):
+    import sklearn.tree
+assert sys.modules["sklearn"] is sklearn
+"""
+
+
+def test_keras_is_loaded_without_what_it_has_for_others_and_a_users_model_may_load_that() -> None:
+    succeeded(run("python", "-c", LOADED))
 
 
 def test_the_mlp_is_784_1024_10() -> None:
@@ -61,7 +88,7 @@ def test_a_model_begins_with_normalisation() -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("resnet", "give mlp, cnn, or module:function"),
+        ("resnet", "give mlp, cnn, resnet50, or module:function"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("json:nothing", "has no attribute 'nothing'"),
         ("json:__name__", "is no function"),

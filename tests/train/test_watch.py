@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
-from tests.conftest import REPOSITORY, environment, failed, run
+from tests.conftest import HOROVODRUN, REPOSITORY, environment, failed, run
 from tests.hadoop.processes import find_all
 from tests.train.watched_ring import FATAL_STEP, SLICE
 
-LAUNCH, SCRIPT = "tests/train/launch.py", "tests/train/watched_ring.py"
+SCRIPT = "tests/train/watched_ring.py"
 RANKS, UNLUCKY, TIMEOUT_S = 3, 1, 6.0
 READING = rf"reading {SLICE} at offset [\d,]+"
 STEP = rf"epoch 1, step \d+, {READING}"
@@ -50,7 +50,8 @@ def marked(folder: Path) -> dict[str, str]:
 
 
 def launch_words(folder: Path, kind: str) -> list[str]:
-    return [sys.executable, LAUNCH, str(RANKS), SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), kind]
+    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, UNLUCKY, kind)
+    return [str(word) for word in words]
 
 
 def launch(folder: Path, kind: str, *more: str) -> str:

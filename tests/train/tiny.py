@@ -15,3 +15,27 @@ def tiny(shape: tuple[int, int, int], classes: int) -> keras.Model:
             keras.layers.Dense(classes),
         ]
     )
+
+
+def normed(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Two batch norms, and nothing at random."""
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            keras.layers.Conv2D(4, 3, strides=2, use_bias=False),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.ReLU(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(32, use_bias=False),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.ReLU(),
+            keras.layers.Dense(classes),
+        ]
+    )
+
+
+def dense(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Small enough for the float16 of a CPU, which takes seconds for a thousand units."""
+    return keras.Sequential(
+        [keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(classes)]
+    )

@@ -1,0 +1,167 @@
+"""Recipes: checked, read from TOML, overridden by flags, and told again as TOML."""
+
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.errors import UsageError
+from train.position import Position
+from train.recipe import Recipe
+from train.recipe_options import known_recipes, read_recipe, to_toml
+from train.settings import Settings, command
+from train.state import ReaderState
+from train.stopping import Stopping, epochs_without_progress
+
+
+def settings_of(*words: object, **variables: str) -> Settings:
+    """What the command line gives."""
+    started: list[Settings] = []
+    told = CliRunner().invoke(command(started.append), ["--data", "d", *map(str, words)], env=variables)
+    if told.exception is not None and not isinstance(told.exception, SystemExit):
+        raise told.exception
+    assert told.exit_code == 0, told.output
+    return started[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"batch": 0}, "--batch 0 is out of range; give at least 1"),
+        ({"accumulate": 0}, "--accumulate 0 is out of range; give at least 1"),
+        ({"lr": 0.0}, "--lr 0 is out of range; give a number above 0"),
+        ({"momentum": 1.0}, "--momentum 1 is out of range; give a number from 0 to below 1"),
+        ({"label_smoothing": -0.1}, "--label-smoothing -0.1 is out of range"),
+        ({"crop_area": 0.0}, "--crop-area 0 is out of range"),
+        ({"weight_decay": -1.0}, "--weight-decay -1 is out of range"),
+        ({"clip_norm": -1.0}, "--clip-norm -1 is out of range"),
+        ({"optimizer": "adam"}, "--optimizer 'adam': give sgd or lars"),
+        ({"precision": "half"}, "--precision 'half': give float32 or float16 or bfloat16"),
+        ({"augment": "crop,spin"}, "--augment 'crop,spin': there is no 'spin'"),
+        ({"decay": "step", "decay_epochs": "60,30"}, "--decay-epochs '60,30' are no ascending epochs"),
+        ({"decay": "step", "decay_epochs": "soon"}, "--decay-epochs 'soon' are no ascending epochs"),
+        ({"xla": True, "batch_norm": "synchronised"}, "--xla and --batch-norm synchronised do not go together"),
+    ],
+)
+def test_what_is_out_of_range_is_told(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        Recipe(**settings)
+
+
+def test_flags_override_variables_and_these_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('model = "mlp"\nbatch = 8\nlr = 1\nseed = 5\nepochs = 7\nxla = true\n')
+    settings = settings_of("--recipe", tmp_path / "mine.toml", "--batch", 16, RINGSLICE_SEED="6")
+    assert settings.recipe == Recipe(model="mlp", batch=16, lr=1.0, seed=6, xla=True)
+    assert settings.stopping == Stopping(epochs=7)
+
+
+@pytest.mark.parametrize("name", known_recipes())
+def test_recipes_that_come_along_are_sound(name: str) -> None:
+    told = read_recipe(name)
+    settings = settings_of("--recipe", name)
+    for key, value in told.items():
+        assert {**settings.recipe.to_json(), **asdict(settings.stopping)}[key] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("bach = 8", "has no setting 'bach'; known: accumulate, augment, batch"),
+        ('batch = "8"', 'batch = "8" is not a whole number'),
+        ("batch = 8.5", "batch = 8.5 is not a whole number"),
+        ("batch = true", "batch = true is not a whole number"),
+        ("lr = true", "lr = true is not a number"),
+        ("xla = 1", "xla = 1 is not true or false"),
+        ("model = 3", "model = 3 is not a text in quotes"),
+        ("decay_epochs = [30, 60]", r"decay_epochs = \[30, 60\] is not a text in quotes"),
+        ("[train]\nbatch = 8", "has no setting 'train'"),
+        ("batch = ", "is not TOML"),
+    ],
+)
+def test_a_recipe_that_is_wrong_is_told_in_one_line(text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UsageError, match=f"mine.toml.*{line}") as raised:
+        read_recipe(str(tmp_path / "mine.toml"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_recipe_that_is_not_there_is_told() -> None:
+    with pytest.raises(
+        UsageError, match=r"--recipe 'resnet51': No such file or directory; give a TOML file, or one of"
+    ):
+        read_recipe("resnet51")
+
+
+def test_what_is_stored_is_a_recipe_again(tmp_path: Path) -> None:
+    settings = settings_of("--model", 'a:"b"\\é', "--lr", 1e-9, "--crop", 7, "--patience", 3, "--max-time", "90m")
+    (tmp_path / "again.toml").write_text(settings.as_recipe())
+    assert settings_of("--recipe", tmp_path / "again.toml") == settings
+
+
+@given(
+    st.dictionaries(
+        st.from_regex("[a-z]+", fullmatch=True), st.text() | st.booleans() | st.integers(-(2**63), 2**63 - 1)
+    )
+)
+def test_toml_is_toml(settings: dict[str, Any]) -> None:
+    assert tomllib.loads(to_toml(settings)) == settings
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200)])
+def test_a_time_has_a_unit(text: str, seconds: float) -> None:
+    assert settings_of("--max-time", text).stopping.max_time_s == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1m", "5d", "m", ""])
+def test_what_is_no_time_is_told(text: str) -> None:
+    told = CliRunner().invoke(command(lambda _: None), ["--data", "d", "--max-time", text])
+    assert told.exit_code == 2
+    assert f"{text!r} is no time; give seconds" in told.output
+
+
+# --- when a run is over ---
+
+
+def position(step: int, *scores: float) -> Position:
+    history = tuple({"epoch": number, "test_accuracy": score} for number, score in enumerate(scores, 1))
+    state = ReaderState("s", "train", 0, len(scores) + 1, 8, ((0, 100),))
+    return Position(step, state, history=history)
+
+
+@pytest.mark.parametrize(
+    ("stopping", "at", "seconds", "why"),
+    [
+        (Stopping(2), position(9, 0.1), 0, ""),
+        (Stopping(2), position(9, 0.1, 0.2), 0, "epochs"),
+        (Stopping(9, max_steps=10), position(9), 0, ""),
+        (Stopping(9, max_steps=9), position(9), 0, "steps"),
+        (Stopping(9, until_accuracy=0.9), position(9, 0.95, 0.89), 0, ""),
+        (Stopping(9, until_accuracy=0.9), position(9, 0.1, 0.9), 0, "accuracy"),
+        (Stopping(9, patience=2), position(9, 0.3, 0.2), 0, ""),
+        (Stopping(9, patience=2), position(9, 0.3, 0.2, 0.3), 0, "no progress"),
+        (Stopping(9, patience=2), position(9, 0.3, 0.2, 0.31), 0, ""),
+        (Stopping(9, max_time_s=5), position(9), 4.9, ""),
+        (Stopping(9, max_time_s=5), position(9), 5, "time"),
+    ],
+)
+def test_a_run_is_over(stopping: Stopping, at: Position, seconds: float, why: str) -> None:
+    assert stopping.why(at, "test", seconds) == why
+
+
+@given(st.lists(st.floats(0, 1)))
+def test_progress_is_a_new_best(scores: list[float]) -> None:
+    stale = epochs_without_progress(scores)
+    until = len(scores) - stale
+    assert all(score <= max(scores[:until]) for score in scores[until:])
+    assert not scores or scores[until - 1] == max(scores)
+
+
+@pytest.mark.parametrize("values", [{"epochs": 0}, {"epochs": 1, "max_steps": 0}, {"epochs": 1, "until_accuracy": 1.5}])
+def test_a_condition_that_is_out_of_range_is_told(values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is out of range; give"):
+        Stopping(**values)

@@ -1,0 +1,99 @@
+"""From a batch to gradients: the loss, label smoothing, accumulation over parts of a step, XLA."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from train.recipe import SYNCHRONISED, Recipe
+
+Sums = list[tf.Tensor]  # of losses, of hits and of examples; float32 scalars
+Gradients = list[tf.Tensor]
+GradientsOf = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[Gradients, Sums]]
+
+
+def sums_of(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0) -> Sums:
+    """Sums over a batch of the losses, the hits and the examples, each example by its weight.
+
+    ``logits`` are of shape (batch, classes), ``labels`` int64 and ``weights`` float32 of shape (batch,). ``smoothing``
+    is what all classes share of an example's probability: Szegedy et al., "Rethinking the Inception Architecture",
+    2015 (arXiv:1512.00567), section 7.
+    """
+    logits = tf.cast(logits, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if smoothing:
+        losses = (1 - smoothing) * losses - smoothing * tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+    hits = tf.cast(tf.equal(tf.argmax(logits, axis=-1), labels), tf.float32)
+    return [tf.reduce_sum(losses * weights), tf.reduce_sum(hits * weights), tf.reduce_sum(weights)]
+
+
+def gradients_of(model: keras.Model, recipe: Recipe, scale: Callable[[tf.Tensor], tf.Tensor]) -> GradientsOf:
+    """A function of the pixels, labels and weights of a step on one rank, to be called in a graph.
+
+    It gives the gradient, by trainable variable, of the ``scale``d sum of the losses divided by the number of examples
+    that a full step has; and the `Sums`. The step is taken in ``recipe.accumulate`` parts, one after the other.
+    """
+    variables = [variable.value for variable in model.trainable_variables]
+
+    def of_part(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[Gradients, Sums]:
+        with tf.GradientTape() as tape:
+            sums = sums_of(model(pixels, training=True), labels, weights, recipe.label_smoothing)
+            penalty = sum(model.losses) * sums[2]  # of the user's model: its own regularizers
+            loss = scale((sums[0] + penalty) / recipe.examples_per_step)
+        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return [tf.convert_to_tensor(each) for each in gradients], sums
+
+    if recipe.xla:
+        of_part = tf.function(of_part, jit_compile=True, autograph=False)
+    return of_part if recipe.accumulate == 1 else _in_parts(of_part, recipe, variables)
+
+
+def _in_parts(of_part: GradientsOf, recipe: Recipe, variables: Sequence[Any]) -> GradientsOf:
+    """Likewise, in parts of a batch each, one after the other: the memory of one, the gradients of all.
+
+    A part of repeats alone is passed over, or batch norm would see them; not where its statistics go round the ring,
+    for the other ranks would wait.
+    """
+
+    def take_part(*part: tf.Tensor) -> tuple[Gradients, Sums]:
+        if recipe.batch_norm == SYNCHRONISED:
+            return of_part(*part)
+        return tf.cond(tf.reduce_any(part[2] > 0), lambda: of_part(*part), no_part)
+
+    def no_part() -> tuple[Gradients, Sums]:
+        return [tf.zeros(each.shape, each.dtype) for each in variables], [tf.zeros(()) for _ in range(3)]
+
+    def of_step(*columns: tf.Tensor) -> tuple[Gradients, Sums]:
+        def add_part(number: tf.Tensor, gradients: Gradients, sums: Sums) -> tuple[tf.Tensor, Gradients, Sums]:
+            part = (column[number * recipe.batch : (number + 1) * recipe.batch] for column in columns)
+            own_gradients, own_sums = take_part(
+                *(tf.ensure_shape(each, (recipe.batch, *each.shape[1:])) for each in part)
+            )
+            return number + 1, _added(gradients, own_gradients), _added(sums, own_sums)
+
+        _, gradients, sums = tf.while_loop(
+            lambda number, *_: number < recipe.accumulate, add_part, (0, *no_part()), parallel_iterations=1
+        )
+        return gradients, sums
+
+    return of_step
+
+
+def _added(some: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [one + other for one, other in zip(some, others, strict=True)]
+
+
+def moment_after(tensors: Sequence[tf.Tensor], deterministic: bool) -> tf.Tensor:
+    """The time, in seconds, at which these are computed; for a GPU's a copy is waited for of a number that follows.
+
+    TensorFlow refuses its own op for the time where it is to be ``deterministic``.
+    """
+    with tf.control_dependencies(tensors):
+        follower = tf.reshape(tensors[-1], [-1])[0]
+    with tf.device("/CPU:0"):
+        if deterministic:
+            return tf.numpy_function(lambda _: time.time(), [follower], tf.float64)
+        with tf.control_dependencies([tf.identity(follower)]):
+            return tf.timestamp()

@@ -1,0 +1,59 @@
+"""What applies the mean gradient of all ranks: SGD with momentum, weight decay, clipping, LARS and loss scaling."""
+
+from typing import Any
+
+import keras
+
+from train.recipe import FLOAT16, LARS, Recipe
+
+
+class Descent(keras.optimizers.SGD):
+    """SGD with Nesterov momentum; weight decay is part of the gradient, and not of biases' and batch norm's.
+
+    The rate is not a part of the momentum, so what was gathered at another rate, of another world size say, is taken at
+    this one: Goyal et al. 2017 (arXiv:1706.02677), remark 2. Gradients are clipped by their global norm, before weight
+    decay is added. With LARS the step of each kernel is brought into proportion to its norm: You, Gitman and Ginsburg,
+    "Large Batch Training of Convolutional Networks", 2017 (arXiv:1708.03888), equation 6; biases and batch norm take
+    plain steps.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        clipping = {"global_clipnorm": recipe.clip_norm} if recipe.clip_norm else {}
+        super().__init__(recipe.lr, momentum=float(recipe.momentum), nesterov=recipe.momentum > 0, **clipping)
+        self._recipe = recipe
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Apply the ``gradient`` of one ``variable``."""
+        recipe = self._recipe
+        step = keras.ops.cast(gradient, variable.dtype)
+        if len(variable.shape) > 1:  # a kernel: biases, and batch norm's scales and shifts, have one axis
+            step = step + recipe.weight_decay * variable
+            if recipe.optimizer == LARS:
+                step = step * trust(variable, gradient, recipe.weight_decay, recipe.lars_coefficient)
+        if recipe.momentum:
+            momentum = self.momentums[self._get_variable_index(variable)]
+            gathered = recipe.momentum * momentum + step
+            self.assign(momentum, gathered)
+            step = step + recipe.momentum * gathered
+        self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * step)
+
+
+def trust(weights: Any, gradient: Any, weight_decay: float, coefficient: float) -> Any:
+    """LARS's local rate of one kernel: ``coefficient`` |w| / (|g| + weight_decay |w|); 1 where it would be 0 / 0."""
+    of_weights, of_gradient = keras.ops.norm(weights), keras.ops.norm(gradient)
+    below = of_gradient + weight_decay * of_weights
+    usable = keras.ops.logical_and(of_weights > 0, below > 0)
+    return keras.ops.where(usable, coefficient * of_weights / keras.ops.where(usable, below, 1.0), 1.0)
+
+
+def make_optimizer(recipe: Recipe, variables: list[Any]) -> keras.optimizers.Optimizer:
+    """The optimizer of a recipe, with its state made for these variables.
+
+    With float16 it scales the loss, and takes no step where a gradient is not finite; as all ranks have the same
+    gradients by then, all of them do the same.
+    """
+    optimizer: keras.optimizers.Optimizer = Descent(recipe)
+    if recipe.precision == FLOAT16:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer.build(variables)
+    return optimizer

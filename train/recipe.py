@@ -1,0 +1,128 @@
+"""The recipe: every setting, but the length, that decides what is learned. A run is gone on with by the same. Pure."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from etl.errors import UsageError
+
+AUGMENTATIONS = ("crop", "flip", "colour")
+NONE = "none"
+COSINE, STEP = "cosine", "step"
+SGD, LARS = "sgd", "lars"
+FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
+FP16 = "fp16"
+LOCAL, SYNCHRONISED = "local", "synchronised"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The options of `train.recipe_options` say what each means.
+
+    Raises UsageError, naming the option and its value, for what is out of range or cannot go together.
+    """
+
+    model: str = "cnn"
+    batch: int = 64
+    accumulate: int = 1
+    optimizer: str = SGD
+    lr: float = 0.2
+    momentum: float = 0.9
+    warmup_epochs: float = 1.0
+    decay: str = COSINE
+    decay_epochs: str = "30,60,80"
+    weight_decay: float = 0.0
+    lars_coefficient: float = 0.001
+    label_smoothing: float = 0.0
+    clip_norm: float = 0.0
+    precision: str = FLOAT32
+    compression: str = NONE
+    batch_norm: str = LOCAL
+    xla: bool = False
+    augment: str = NONE
+    crop: int | None = None
+    crop_area: float = 0.08
+    drop_last: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("batch", 1),
+            ("accumulate", 1),
+            ("warmup_epochs", 0),
+            ("weight_decay", 0),
+            ("clip_norm", 0),
+        ):
+            self._require(name, least <= getattr(self, name) < math.inf, f"at least {least}")
+        self._require("crop", self.crop is None or self.crop >= 1, "at least 1")
+        self._require("lr", 0 < self.lr < math.inf, "a number above 0")
+        self._require("lars_coefficient", 0 < self.lars_coefficient < math.inf, "a number above 0")
+        self._require("crop_area", 0 < self.crop_area <= 1, "a number from above 0 to 1")
+        for name in ("momentum", "label_smoothing"):
+            self._require(name, 0 <= getattr(self, name) < 1, "a number from 0 to below 1")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UsageError(f"{option_of(name)} {getattr(self, name)!r}: give {' or '.join(known)}")
+        for name in self.augmentations:
+            if name not in AUGMENTATIONS:
+                remedy = f"give {NONE}, or some of {', '.join(AUGMENTATIONS)}"
+                raise UsageError(f"--augment {self.augment!r}: there is no {name!r}; {remedy}")
+        _ = self.decays
+        if self.xla and self.batch_norm == SYNCHRONISED:
+            raise UsageError(
+                "--xla and --batch-norm synchronised do not go together: XLA cannot compile what goes round the ring;"
+                " give one of them"
+            )
+
+    def _require(self, name: str, holds: bool, remedy: str) -> None:
+        if not holds:
+            raise UsageError(f"{option_of(name)} {getattr(self, name):g} is out of range; give {remedy}")
+
+    @property
+    def examples_per_step(self) -> int:
+        """Examples of one step on each rank."""
+        return self.batch * self.accumulate
+
+    @property
+    def wording(self) -> str:
+        """The options that decide on `examples_per_step`."""
+        return f"--batch {self.batch}" + (f" --accumulate {self.accumulate}" if self.accumulate > 1 else "")
+
+    @property
+    def augmentations(self) -> list[str]:
+        """What is done at random to the training pictures: of `AUGMENTATIONS`."""
+        return [] if self.augment == NONE else self.augment.split(",")
+
+    @property
+    def decays(self) -> tuple[float, ...]:
+        """The epochs after which the rate falls to a tenth, if it falls by steps. Raises UsageError."""
+        if self.decay != STEP:
+            return ()
+        try:
+            epochs = tuple(float(each) for each in self.decay_epochs.split(","))
+        except ValueError:
+            epochs = (math.nan,)
+        if not all(0 < each < math.inf for each in epochs) or list(epochs) != sorted(set(epochs)):
+            raise UsageError(
+                f"--decay-epochs {self.decay_epochs!r} are no ascending epochs; give numbers with commas between them,"
+                " like 30,60,80"
+            )
+        return epochs
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings by name; as keyword arguments they make the same recipe."""
+        return asdict(self)
+
+
+CHOICES = {
+    "optimizer": (SGD, LARS),
+    "decay": (COSINE, STEP, NONE),
+    "precision": (FLOAT32, FLOAT16, BFLOAT16),
+    "compression": (NONE, FP16),
+    "batch_norm": (LOCAL, SYNCHRONISED),
+}
+
+
+def option_of(name: str) -> str:
+    """The option of a setting, whose name may end with its unit."""
+    return f"--{name.removesuffix('_s').replace('_', '-')}"

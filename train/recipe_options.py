@@ -1,0 +1,156 @@
+"""The command line of a recipe, and recipes in TOML files: those of `RECIPES`, or the user's own; flags override."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import click
+
+from etl.errors import UsageError
+from train.recipe import (
+    BFLOAT16,
+    COSINE,
+    FLOAT16,
+    FLOAT32,
+    FP16,
+    LARS,
+    LOCAL,
+    NONE,
+    SGD,
+    STEP,
+    SYNCHRONISED,
+    Recipe,
+    option_of,
+)
+from train.stopping import Stopping
+
+RECIPES = Path(__file__).parent / "recipes"
+KINDS = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+NAMES = {"int": "a whole number", "float": "a number", "str": "a text in quotes", "bool": "true or false"}
+
+
+def known_recipes() -> list[str]:
+    """The names of the recipes that come along."""
+    return sorted(each.stem for each in RECIPES.glob("*.toml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a recipe by name: one of `known_recipes`, or a TOML file.
+
+    Raises UsageError, naming the file, for what is no TOML, for an unknown key and a value of another type.
+    """
+    path = RECIPES / f"{name}.toml" if name in known_recipes() else Path(name)
+    try:
+        told = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(
+            f"--recipe {name!r}: {why}; give a TOML file, or one of {', '.join(known_recipes())}"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--recipe {path} is not TOML: {error}") from None
+    kinds = {key: kind for of in (Recipe, Stopping) for key, kind in get_type_hints(of).items()}
+    for key, value in told.items():
+        if key not in kinds:
+            raise UsageError(f"--recipe {path} has no setting {key!r}; known: {', '.join(sorted(kinds))}")
+        kind = str(getattr(kinds[key], "__args__", [kinds[key]])[0].__name__)
+        if not isinstance(value, KINDS[kind]) or (isinstance(value, bool) and kind != "bool"):
+            raise UsageError(f"--recipe {path}: {key} = {json.dumps(value, default=str)} is not {NAMES[kind]}")
+    return told
+
+
+def to_toml(settings: dict[str, Any]) -> str:
+    """The settings as a recipe's file; those that are None stay out of it.
+
+    Numbers and texts are as in JSON, but for the character DEL, which TOML has escaped.
+    """
+    told = {name: json.dumps(value, ensure_ascii=False) for name, value in settings.items() if value is not None}
+    return "".join(f"{name} = {value}\n" for name, value in told.items()).replace("\x7f", "\\u007f")
+
+
+def _take_defaults(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Options that are not given have the recipe's values."""
+    del parameter
+    if name is not None:
+        context.default_map = {**(context.default_map or {}), **read_recipe(name)}
+
+
+def _option(name: str, help_text: str, **more: Any) -> Any:
+    """The option of a recipe's setting, with its default."""
+    default = getattr(Recipe, name)
+    kind = {"type": type(default)} if default is not None and "type" not in more and not more.get("is_flag") else {}
+    flag = option_of(name)
+    names = (f"{flag}/--no-{flag[2:]}",) if more.get("is_flag") else (flag,)
+    return click.option(*names, help=help_text, default=default, show_default=True, **{**kind, **more})
+
+
+RECIPE_OPTIONS = (
+    click.option(
+        "--recipe",
+        callback=_take_defaults,
+        is_eager=True,
+        expose_value=False,
+        metavar="NAME|FILE",
+        help=f"Settings from a TOML file, or one that comes along: {', '.join(known_recipes())}. Flags override it.",
+    ),
+    _option(
+        "model",
+        "mlp, cnn, resnet50, or module:function, a function of (image shape, classes) that gives a Keras model of"
+        " logits.",
+    ),
+    _option("batch", "Examples at a time on each rank; the global batch is this times --accumulate times the ranks."),
+    _option(
+        "accumulate", "Batches of each rank in a step: their gradients are added up before they go round.", metavar="N"
+    ),
+    _option(
+        "optimizer",
+        "LARS brings the step of each layer into proportion to its weights; for large batches.",
+        type=click.Choice([SGD, LARS]),
+    ),
+    _option("lr", "Learning rate for a global batch of 256; it is scaled with the global batch."),
+    _option("momentum", "Nesterov momentum."),
+    _option("warmup_epochs", "Epochs over which the rate grows, step by step, to its full size."),
+    _option("decay", "How the rate falls after that.", type=click.Choice([COSINE, STEP, NONE])),
+    _option("decay_epochs", "With --decay step: the epochs after which the rate falls to a tenth.", metavar="LIST"),
+    _option("weight_decay", "Part of each weight that is added to its gradient; not for biases and batch norm."),
+    _option("lars_coefficient", "With --optimizer lars: the trust coefficient."),
+    _option("label_smoothing", "What all classes share of the probability of an example's label."),
+    _option("clip_norm", "Largest norm of all gradients together; 0: any."),
+    _option(
+        "precision",
+        "What layers compute in; weights stay float32, and float16 has its loss scaled.",
+        type=click.Choice([FLOAT32, FLOAT16, BFLOAT16]),
+    ),
+    _option(
+        "compression",
+        "What gradients are sent as: fp16 halves the bytes that go round.",
+        type=click.Choice([NONE, FP16]),
+    ),
+    _option(
+        "batch_norm",
+        "Statistics of each rank's own batch, or of all ranks' together.",
+        type=click.Choice([LOCAL, SYNCHRONISED]),
+    ),
+    _option("xla", "Compile the forward and backward pass with XLA.", is_flag=True),
+    _option(
+        "augment",
+        "What to do at random to training pictures: some of crop (a part of the picture, resized), flip (left for"
+        " right) and colour (brightness, contrast, saturation), as in crop,flip.",
+        metavar="LIST",
+    ),
+    _option(
+        "crop",
+        "Side of the pictures that the model sees, in pixels; cut from the middle without --augment crop, and for"
+        " evaluation. Default: the slices' size.",
+        type=int,
+        metavar="SIZE",
+    ),
+    _option("crop_area", "With --augment crop: the least part of a picture that is cut out.", metavar="FRACTION"),
+    _option(
+        "drop_last",
+        "Leave out what does not fill a step on every rank, instead of filling up with repeats of no weight.",
+        is_flag=True,
+    ),
+    _option("seed", "Seed of the first weights and of the order of examples."),
+)

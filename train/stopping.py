@@ -1,0 +1,58 @@
+"""When a run is over. Pure, but for a clock that is handed in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etl.errors import UsageError
+from train.position import Metrics, Position
+
+EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """A run is over after ``epochs``, or ``max_steps``; once the accuracy on the split that each epoch is judged by is
+    ``until_accuracy`` (from 0 to 1); when ``patience`` epochs in a row were no better than one before; or
+    ``max_time_s`` after this start of it. None: never for that reason.
+    """
+
+    epochs: int
+    max_steps: int | None = None
+    until_accuracy: float | None = None
+    patience: int | None = None
+    max_time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--epochs", self.epochs), ("--max-steps", self.max_steps), ("--patience", self.patience)):
+            if value is not None and value < 1:
+                raise UsageError(f"{flag} {value} is out of range; give at least 1")
+        if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
+            raise UsageError(f"--until-accuracy {self.until_accuracy:g} is out of range; give a number from 0 to 1")
+
+    def why(self, position: Position, judge: str, seconds: float) -> str:
+        """Why a run at ``position``, ``seconds`` after it was started, is over; empty where it is not."""
+        scores = scores_of(position.history, judge)
+        if position.epoch > self.epochs:
+            return EPOCHS
+        if self.until_accuracy is not None and scores and scores[-1] >= self.until_accuracy:
+            return ACCURACY
+        if self.patience is not None and epochs_without_progress(scores) >= self.patience:
+            return NO_PROGRESS
+        if self.ends_epoch(position.step, seconds):
+            return STEPS if self.max_steps is not None and position.step >= self.max_steps else TIME
+        return ""
+
+    def ends_epoch(self, steps: int, seconds: float) -> bool:
+        """Whether no step is to follow after so many, also in mid-epoch."""
+        over = self.max_steps is not None and steps >= self.max_steps
+        return over or (self.max_time_s is not None and seconds >= self.max_time_s)
+
+
+def scores_of(history: Sequence[Metrics], judge: str) -> list[float]:
+    """The accuracy after each epoch, on the split ``judge``."""
+    return [each[f"{judge}_accuracy"] for each in history if f"{judge}_accuracy" in each]
+
+
+def epochs_without_progress(scores: Sequence[float]) -> int:
+    """How many of the last epochs were no better than the best before them."""
+    return len(scores) - 1 - scores.index(max(scores)) if scores else 0

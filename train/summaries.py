@@ -1,0 +1,92 @@
+"""TensorBoard's view of a run: ``tensorboard/`` in its folder, a file of events beside each file of metrics.
+
+The format is that of TensorFlow's own files of events: records of TFRecord framing, each an ``Event`` of
+tensorflow/core/util/event.proto. They are made in memory, for that needs no local folder that a kill would leave.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from statistics import fmean
+
+import tensorflow as tf
+
+from etl.publishing import replace_bytes
+from etl.records import frame
+from etl.storage import Place
+from train.metrics import SECONDS, Line
+
+FOLDER = "tensorboard"
+VERSION = "brain.Event:2"
+WINDOWS = 100  # of the steps between two checkpoints: what a curve can show, in a fraction of the bytes
+PHASES = {"input_s": "input", "reduce_s": "all-reduce", "compute_s": "compute"}
+_NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(\d+)")
+
+
+class Summaries:
+    """Of a run; rank 0 writes them."""
+
+    def __init__(self, run: Place, attempts: Place) -> None:
+        self._folder = run / FOLDER
+        self._attempts = attempts
+
+    def publish(self, lines: Sequence[Line]) -> None:
+        """Write down these lines of metrics."""
+        last = lines[-1]
+        seconds = int(_seconds(last))  # TensorBoard reads files by their names, which begin with a time
+        name = f"events.out.tfevents.{seconds:010d}.{last['step']:09d}"
+        replace_bytes(self._folder / name, self._attempts, events_of(lines))
+
+    def roll_back(self, step: int) -> None:
+        """Delete the files of steps after ``step``, which are to be taken again."""
+        for info in self._folder.children():
+            name = _NAME.fullmatch(info.base_name)
+            if name is not None and int(name[2]) > step:
+                (self._folder / info.base_name).delete()
+
+
+def events_of(lines: Sequence[Line]) -> bytes:
+    """A file of events with the curves of these lines. Pure."""
+    events = [tf.compat.v1.Event(wall_time=_seconds(lines[0]), file_version=VERSION)]
+    for window in windows([line for line in lines if line["kind"] == "step"], WINDOWS):
+        events.append(_event(window[-1], window[-1]["step"], scalars(window)))
+    for line in lines:
+        if line["kind"] == "epoch":
+            told = {name: value for name, value in line.items() if name not in ("kind", "epoch", "step", "time")}
+            events.append(_event(line, line["epoch"], {f"epoch/{name}": _number(each) for name, each in told.items()}))
+    return b"".join(frame(event.SerializeToString())[0] for event in events)
+
+
+def _event(line: Line, step: int, values: dict[str, float]) -> tf.compat.v1.Event:
+    summary = tf.compat.v1.Summary()
+    for name, value in values.items():
+        summary.value.add(tag=name, simple_value=value)
+    return tf.compat.v1.Event(wall_time=_seconds(line), step=step, summary=summary)
+
+
+def _seconds(line: Line) -> float:
+    return datetime.fromisoformat(line["time"]).timestamp()
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def windows(lines: Sequence[Line], number: int) -> list[Sequence[Line]]:
+    """The lines in at most ``number`` stretches of equal length. Pure."""
+    length = max(1, -(-len(lines) // number))
+    return [lines[start : start + length] for start in range(0, len(lines), length)]
+
+
+def scalars(window: Sequence[Line]) -> dict[str, float]:
+    """What a curve shows of some steps: means over them, and over the ranks. Pure."""
+    seconds = {name: fmean(fmean(line[name]) for line in window) for name in SECONDS}
+    whole = seconds["step_s"] or 1.0
+    return {
+        "step/loss": fmean(_number(line["loss"]) for line in window),
+        "step/accuracy": fmean(line["accuracy"] for line in window),
+        "step/learning_rate": window[-1]["rate"],
+        "step/images_per_s": fmean(line["examples"] for line in window) / whole,
+        **{f"share/{phase}": seconds[name] / whole for name, phase in PHASES.items()},
+    }
