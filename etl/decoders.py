@@ -24,7 +24,7 @@ Pixels = npt.NDArray[np.uint8]
 GRAY, RGB = "gray", "rgb"
 _MODES = {GRAY: "L", RGB: "RGB"}
 _SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
-_TURNED = 5  # from this orientation on, rows are stored as columns
+TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
 _HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
 _SILENTLY_TAKEN = {WEBP: 16, AVIF: 12, JPEG_2000: 20}  # bytes for each pixel, as measured
@@ -56,7 +56,7 @@ class Decoded:
 def upright_size(header: Header) -> Size:
     """The size that the picture has when it is looked at."""
     stored = Size(header.height, header.width)
-    return Size(*stored[::-1]) if header.orientation >= _TURNED else stored
+    return Size(*stored[::-1]) if header.orientation >= TURNED else stored
 
 
 def mirrored(orientation: int) -> tuple[bool, bool]:
@@ -122,7 +122,7 @@ def _least_decoded(header: Header, want: Want) -> Size:
 
     It scales by eighths. To ask in vain takes a tenth of the time of decoding.
     """
-    least = Size(*want.least[::-1]) if header.orientation >= _TURNED else want.least
+    least = Size(*want.least[::-1]) if header.orientation >= TURNED else want.least
     less = 8 * least.height <= 7 * header.height and 8 * least.width <= 7 * header.width
     return least if less else Size(0, 0)
 
@@ -161,7 +161,7 @@ def _finish(image: Image.Image, profile: bytes, want: Want) -> Pixels:
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:
     """The pixels, turned and mirrored as EXIF's orientation 1 to 8 asks (CIPA DC-008, 4.6.5.1.6)."""
-    if orientation >= _TURNED:
+    if orientation >= TURNED:
         pixels = pixels.transpose(1, 0, 2)
     rows, columns = mirrored(orientation)
     if rows:

@@ -33,7 +33,7 @@ _SIGNATURES = (
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
 _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
-_ORIENTATION = 0x0112
+ORIENTATION = 0x0112
 # in what decoders say
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
@@ -190,7 +190,7 @@ def _orientation(read: Callable[[], Image.Exif]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            value = read().get(_ORIENTATION)
+            value = read().get(ORIENTATION)
     except MemoryError:
         raise
     except Exception:  # whatever Pillow makes of it

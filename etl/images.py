@@ -45,7 +45,7 @@ def normalize_known(data: bytes, header: Header, config: NormalizeConfig) -> Nor
     found = Size(*decoded.pixels.shape[:2])
     if found != plan.source:
         plan = plan.of_reduced(found, mirrored(header.orientation))
-    pixels = apply_plan(decoded.pixels, plan, _in_channels(config.background, config.color))
+    pixels = apply_plan(decoded.pixels, plan, in_channels(config.background, config.color))
     sums, squares = channel_sums(pixels)
     encoded = data if _passes(data, header, plan, config) else encode(pixels, config)
     return Normalized(encoded, *plan.canvas, sums, squares, header.format, header.width, header.height)
@@ -73,7 +73,7 @@ def _check_canvas(canvas: Size, config: NormalizeConfig) -> Reject | None:
     return None
 
 
-def _in_channels(background: tuple[int, int, int], color: str) -> tuple[int, ...]:
+def in_channels(background: tuple[int, int, int], color: str) -> tuple[int, ...]:
     """The background as pixels have it; gray by ITU-R BT.601, as everywhere."""
     if color != GRAY:
         return background

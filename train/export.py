@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Export a run's newest checkpoint, or its best, as a SavedModel: image files in, class names and probabilities out.
+
+    train/export.py --data data/flowers --run nightly --checkpoint best
+
+It is one process, and takes no GPU. The work itself is in train/exporting.py.
+"""
+
+from typing import Any, NoReturn
+
+import click
+
+from etl.entry import invoke
+from etl.errors import end_process, run_reporting
+from etl.option_kinds import click_options
+from etl.options import ENVIRONMENT_OPTIONS
+from train.main import loading
+from train.settings import BEST, DATA, ENVIRONMENT_PREFIX, JSON, NAME, NEWEST
+
+
+@click.command(
+    "train/export.py",
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Example: train/export.py --data data/flowers --run nightly --checkpoint best -o hdfs://namenode/models/flowers",
+)
+@DATA
+@NAME
+@click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
+@click.option(
+    "--checkpoint",
+    type=click.Choice([NEWEST, BEST]),
+    default=NEWEST,
+    show_default=True,
+    help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="PLACE",
+    help="Where the export goes, hdfs:// too; one that is there is replaced. Default: ROOT/runs/NAME/export.",
+)
+@JSON
+@click_options(ENVIRONMENT_OPTIONS)
+def command(**values: Any) -> None:
+    """Export a checkpoint of a run as a SavedModel that takes image files and needs nothing of ours.
+
+    All that was done to the training images is in it: decoding, turning by EXIF, cutting or padding to the slices' size
+    and colour. TensorFlow alone loads it, and TensorFlow Serving; train/predict.py uses it on files and folders.
+    """
+    with loading():
+        from train.exporting import Export, export_run
+    export_run(Export(**values))
+
+
+def main() -> NoReturn:
+    """Entry point; exits 0, 1, 2, 3 or 130."""
+    end_process(run_reporting(lambda: invoke(command, "train/export.py")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Exports of trained models, on any root: a SavedModel, and a JSON marker that names its files. Imports no TensorFlow.
+
+PLACE/saved_model.pb      written last: what is without it is no SavedModel for anyone
+      variables/…         fingerprint.pb
+      export.json         format, where it comes from, classes, size, files with SHA-256, checksum
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from etl.claims import Claim
+from etl.errors import DataError, UsageError
+from etl.manifest import with_checksum
+from etl.publishing import json_bytes, publish_bytes, publishing, withdraw
+from etl.storage import READ_BUFFER_BYTES, Place, open_place
+
+FORMAT = "ringslice.export/1"
+MARKER = "export.json"
+MODEL = "saved_model.pb"
+WORK_FOLDER = "_exporting"  # no stage's: nothing of theirs is ever taken for an export that was not finished
+
+_OWN = {MARKER, MODEL, WORK_FOLDER, "assets", "fingerprint.pb", "variables"}
+_AGAIN = "export the run again with train/export.py"
+
+
+def require_free(place: Place) -> set[str]:
+    """The names in ``place``, which is free, or holds an export that may be replaced. Raises UsageError if not."""
+    is_file = place.info().is_file
+    there = set() if is_file else {info.base_name for info in place.children()}
+    if is_file or there - _OWN or (there and not there & {MARKER, WORK_FOLDER}):
+        raise UsageError(f"{place} is there already and is no export; give another place with -o")
+    return there
+
+
+def write(made: Path, place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the SavedModel in the folder ``made`` and a marker of these ``facts`` into ``place``; returns the marker.
+
+    An export that is there is taken away once all of the new one is on the same storage, its `MODEL` before the rest;
+    who reads it at that moment finds that files are missing, or not those of the marker.
+
+    Raises UsageError where ``place`` holds something else, BusyError where another export to it is going on.
+    """
+    require_free(place)
+    names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
+    files = {name: {"sha256": open_place(str(made / name)).sha256()} for name in names}
+    marker = with_checksum(json.loads(json_bytes({"format": FORMAT, **facts, "files": files})))
+    claim = Claim.take(place / WORK_FOLDER, f"train/export.py to {place}")
+    try:
+        new = claim.attempts / "new"
+        for name in names:
+            _copy(made / name, new / name, claim.attempts)
+        publish_bytes(new / MARKER, claim.attempts, json_bytes(marker))
+        _exchange(place, new, [name for name in (*names, MARKER) if name != MODEL] + [MODEL], claim)
+    except BaseException:
+        claim.release()
+        raise
+    claim.stop_beating()
+    (place / WORK_FOLDER).delete()
+    return marker
+
+
+def _exchange(place: Place, new: Place, names: Sequence[str], claim: Claim) -> None:
+    """Take away what is in ``place``, and put the files ``names`` of ``new`` there, in this order."""
+    there = require_free(place)
+    for name in (MODEL, MARKER):
+        withdraw(place / name, claim.attempts)
+    for name in there - {WORK_FOLDER}:
+        claim.check()
+        (place / name).delete()
+    for name in names:
+        (place / name).parent.make_folder()
+        place.filesystem.replace((new / name).path, (place / name).path)
+
+
+@contextmanager
+def fetched(place: Place) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The export at ``place`` as a local copy, every byte checked, for as long as the block runs; and its marker.
+
+    Raises UsageError where there is none, DataError where it is damaged.
+    """
+    marker = read_marker(place)
+    with TemporaryDirectory(prefix="ringslice-export-") as folder:
+        for name, told in marker["files"].items():
+            copy = Path(folder) / name
+            try:
+                _fetch(place / name, copy)
+            except FileNotFoundError:
+                raise DataError(f"{place / name} is missing; {_AGAIN}") from None
+            if open_place(str(copy)).sha256() != told["sha256"]:
+                raise DataError(f"{place / name} is damaged: its SHA-256 is not that of {MARKER}; {_AGAIN}")
+        yield Path(folder), marker
+
+
+def read_marker(place: Place) -> dict[str, Any]:
+    """What the export at ``place`` says of itself.
+
+    Raises UsageError where there is none, DataError where it is damaged.
+    """
+    remedy = "make one with: train/export.py --data ROOT --run NAME"
+    if not (place / MARKER).exists():
+        raise UsageError(f"{place} holds no export (no {MARKER}); {remedy}")
+    marker = (place / MARKER).read_json()
+    if marker.get("format") != FORMAT:
+        raise UsageError(
+            f"{place / MARKER} has format {marker.get('format')!r}, this version reads {FORMAT!r}; {remedy}"
+        )
+    content = {name: value for name, value in marker.items() if name != "checksum"}
+    if with_checksum(content) != marker or not all(map(_is_below, marker["files"])):
+        raise DataError(f"{place / MARKER} is damaged: its checksum is not that of its content; {_AGAIN}")
+    return marker
+
+
+def _is_below(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _fetch(place: Place, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with place.filesystem.explaining(place.path), place.open_stream() as stream, target.open("wb") as output:
+        while chunk := stream.read(READ_BUFFER_BYTES):
+            output.write(chunk)
+
+
+def _copy(made: Path, place: Place, attempts: Place) -> None:
+    with made.open("rb") as stream, publishing(place, attempts) as output:
+        while chunk := stream.read(READ_BUFFER_BYTES):
+            output.write(chunk)

@@ -1,0 +1,98 @@
+"""The export of a run that has a checkpoint: from its weights and its slices' configuration to a SavedModel."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import tensorflow as tf
+
+from etl.config import NormalizeConfig
+from etl.errors import UsageError
+from etl.stages import Run, normalized_stage
+from etl.storage import open_place
+from etl.summary import Summary
+from train import checkpoints, export_files
+from train.devices import take_device
+from train.evaluation import Evaluation, find_checkpoint, load, settings_of
+from train.main import hushed
+from train.reading import Reading
+from train.runs import Dataset, choose_run, find_dataset
+from train.serving import SIGNATURE, Preprocessing, Serving
+from train.session import Choice, open_session
+from train.settings import AUTO, CPU
+from train.strategies import Horovod
+
+FOLDER = "export"
+
+
+@dataclass(frozen=True)
+class Export:
+    """What to export, and where to; the options of train/export.py say what each means."""
+
+    data: str
+    name: str | None
+    run: str | None
+    checkpoint: str
+    output: str | None
+    json: bool
+
+
+def export_run(wanted: Export) -> None:
+    """Export as ``wanted`` says.
+
+    Raises UsageError where there is no such run or checkpoint, where it is not known any more how its images were
+    normalised, or where the export would take the place of something else; DataError for a damaged checkpoint.
+    """
+    clock = Run()
+    take_device(CPU)
+    strategy = Horovod()
+    if strategy.size > 1:
+        raise UsageError("train/export.py is one process: start it without horovodrun")
+    dataset = find_dataset(wanted.data, wanted.name)
+    run = choose_run(open_place(dataset.root), wanted.run, AUTO)
+    evaluation = Evaluation(
+        wanted.data, wanted.name, wanted.run, "train", wanted.checkpoint, None, wanted.json, Reading()
+    )
+    marker = find_checkpoint(run, dataset, evaluation).marker
+    config = find_config(dataset)
+    place = open_place(wanted.output) if wanted.output else run / FOLDER
+    export_files.require_free(place)  # before the long work
+    session = open_session(settings_of(evaluation, marker), strategy, Choice(dataset, run.uri))
+    load(session, marker)
+    size = session.settings.picture_size(session.manifest)
+    serving = Serving(session.model, Preprocessing(session.manifest, config, size), session.manifest.classes)
+    facts = {
+        "run": run.name,
+        "checkpoint": checkpoints.name_of(marker["step"]),
+        "checkpoint_sha256": marker["files"]["model.safetensors"]["sha256"],
+        "slices": dataset.fingerprint,
+        "model": session.settings.recipe.model,
+        "size": list(size),
+    }
+    with TemporaryDirectory(prefix="ringslice-export-") as made:
+        save(serving, made)
+        told = export_files.write(
+            Path(made), place, facts | {"normalize": config.to_json(), "classes": dataset.manifest["classes"]}
+        )
+    size_bytes = sum((place / name).info().size for name in told["files"])
+    facts |= {"classes": len(told["classes"]), "bytes": size_bytes, "seconds": round(clock.seconds, 1)}
+    Summary("export", str(place), False, facts).show(wanted.json)
+    strategy.leave()
+
+
+def find_config(dataset: Dataset) -> NormalizeConfig:
+    """How the images of these slices were normalised. Raises UsageError where nobody knows any more."""
+    stage = normalized_stage(open_place(dataset.root))
+    marker = stage.find_generation(dataset.manifest["input"])
+    if marker is None:
+        raise UsageError(
+            f"{stage.folder} does not say how the images of {dataset.folder} were normalised, for it is not what these"
+            f" slices were made from; put back its {stage.marker_name} and generations, from where the slices were made"
+        )
+    return NormalizeConfig.from_json(marker["config"])
+
+
+def save(serving: Serving, folder: str) -> None:
+    """Write a SavedModel, without what TensorFlow tells of it."""
+    with hushed():
+        tf.saved_model.save(serving, folder, signatures={SIGNATURE: serving.serve})

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Tell what is on images by an exported model.
+
+    train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3
+
+The work itself is in train/prediction.py.
+"""
+
+import os
+from typing import NoReturn
+
+import click
+
+from etl.entry import invoke
+from etl.errors import end_process, run_reporting
+from etl.option_kinds import click_options
+from etl.options import ENVIRONMENT_OPTIONS
+from etl.storage import open_place
+from train import export_files
+from train.image_files import find_images
+from train.main import loading
+from train.settings import ENVIRONMENT_PREFIX
+
+
+@click.command(
+    "train/predict.py",
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Example: train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3",
+)
+@click.argument("export", metavar="EXPORT")
+@click.argument("places", metavar="FILE|FOLDER...", nargs=-1, required=True)
+@click.option(
+    "--top", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Tell the K likeliest classes."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each image.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="Images that are looked at at once.",
+)
+@click_options(ENVIRONMENT_OPTIONS)
+def command(export: str, places: tuple[str, ...], top: int, as_json: bool, batch: int) -> None:
+    """Tell what is on images: a line for each with its path, class and probability, by tabs.
+
+    EXPORT is what train/export.py made. Of a folder every file below it is looked at, hidden ones apart. A file that
+    cannot be used is told on standard error, and the others go on; the exit status is 1 then.
+    """
+    images = find_images(places)
+    with export_files.fetched(open_place(export)) as (folder, marker):
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a damaged image is in our one line
+        with loading():
+            from train.prediction import Predictor, Wish, predict
+        predict(Predictor(folder, marker), images, Wish(top, batch, as_json))
+
+
+def main() -> NoReturn:
+    """Entry point; exits 0, 1, 2, 3 or 130."""
+    end_process(run_reporting(lambda: invoke(command, "train/predict.py")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What an exported model says of image files."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from etl.config import NormalizeConfig
+from etl.errors import DataError, explain, printable
+from etl.images import normalize_image
+from etl.progress import Progress, tell
+from etl.rejects import Reason, Reject
+from train.devices import take_device
+from train.image_files import ImageFile, reason_against
+from train.main import hushed
+from train.serving import SIGNATURE
+from train.settings import AUTO
+
+Probabilities = npt.NDArray[np.float32]  # of shape (classes,)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to tell of each image: the ``top`` likeliest classes, as JSON or not; ``batch`` images are one call."""
+
+    top: int
+    batch: int
+    json: bool
+
+
+class Predictor:
+    """An export in the local ``folder``, of which ``marker`` tells."""
+
+    def __init__(self, folder: Path, marker: Mapping[str, Any]) -> None:
+        take_device(AUTO)
+        self.classes: list[str] = marker["classes"]
+        self._config = NormalizeConfig.from_json(marker["normalize"])
+        self._loaded = tf.saved_model.load(str(folder))  # the function alone does not keep its variables
+        self._serve = self._loaded.signatures[SIGNATURE]
+
+    def look_at(self, files: Sequence[bytes]) -> list[Probabilities | Reject]:
+        """The probabilities of all classes for each of these files, or why there are none."""
+        found: list[Probabilities | Reject | None] = [reason_against(data, self._config) for data in files]
+        good = iter(self._ask([data for data, reject in zip(files, found, strict=True) if reject is None]))
+        return [next(good) if each is None else each for each in found]
+
+    def _ask(self, files: Sequence[bytes]) -> list[Probabilities | Reject]:
+        if not files:
+            return []
+        with nullcontext() if sys.stderr.isatty() else hushed():  # libjpeg has lines of its own; or there is a bar
+            try:
+                return list(self._serve(images=tf.constant(files, tf.string))["probabilities"].numpy())
+            except tf.errors.InvalidArgumentError:  # what decoding fails with
+                pass
+            except tf.errors.ResourceExhaustedError:
+                if len(files) == 1:
+                    return [Reject(Reason.OUT_OF_MEMORY, "its pixels are too many for the memory that is left")]
+        if len(files) > 1:  # one bad file fails the batch
+            return [self._ask([data])[0] for data in files]
+        reject = normalize_image(files[0], self._config)  # it knows why
+        other = Reject(Reason.UNSUPPORTED, "of a kind that TensorFlow cannot decode; make it a JPEG or PNG")
+        return [reject if isinstance(reject, Reject) else other]
+
+
+def predict(predictor: Predictor, images: Sequence[ImageFile], wish: Wish) -> None:
+    """Print what is on ``images``, a line for each, in their order.
+
+    What cannot be used is told on standard error; raises DataError at the end where there was any.
+    """
+    unusable = 0
+    with Progress("predict", len(images), "images", quiet=len(images) <= wish.batch, ends=False) as progress:
+        for first in range(0, len(images), wish.batch):
+            batch = images[first : first + wish.batch]
+            read = [(image, _read(image)) for image in batch]
+            looked = iter(predictor.look_at([data for _, data in read if isinstance(data, bytes)]))
+            for image, data in read:
+                found = next(looked) if isinstance(data, bytes) else data
+                if isinstance(found, np.ndarray):
+                    print(_line(image.name, _likeliest(predictor.classes, found, wish.top), wish.json), flush=True)
+                else:
+                    why = found if isinstance(found, str) else f"{found.reason}, {found.detail}"
+                    tell("predict", printable(f"{image.name} cannot be used: {why}"))
+                    unusable += 1
+            progress.update(first + len(batch))
+    if unusable:
+        raise DataError(
+            f"{unusable:,} of {len(images):,} files could not be used; each is named above, with its reason"
+        )
+
+
+def _read(image: ImageFile) -> bytes | str:
+    """The bytes of a file, or why they are not to be had."""
+    try:
+        return image.place.read_bytes()
+    except (FileNotFoundError, PermissionError) as error:
+        _, line = explain(error) or (0, "")
+        return line
+
+
+def _likeliest(classes: Sequence[str], probabilities: Probabilities, top: int) -> list[tuple[str, float]]:
+    order = np.argsort(-probabilities, kind="stable")[:top]
+    return [(classes[number], round(float(probabilities[number]), 4)) for number in order]
+
+
+def _line(name: str, likeliest: Sequence[tuple[str, float]], as_json: bool) -> str:
+    if not as_json:
+        return "\t".join([printable(name), *(f"{printable(label)}\t{share:.4f}" for label, share in likeliest)])
+    told = [{"class": label, "probability": share} for label, share in likeliest]
+    return json.dumps({"path": name, **told[0], "top": told}, ensure_ascii=False)
