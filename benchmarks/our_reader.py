@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from reader_pass import Job
@@ -13,7 +13,7 @@ from etl.storage import open_place
 from train.augment import NOTHING, Augmentation
 from train.decoding import Decoder
 from train.drawing import RecordBatch
-from train.inputs import Feed, PixelFeed
+from train.inputs import Feed, PixelBatch, PixelFeed
 from train.reader import SplitReader
 from train.reading import Reading
 from train.steps import Steps
@@ -22,15 +22,20 @@ SPLIT = "train"
 
 
 class OurReader:
-    """Reads epochs of the training slices of a folder: all of them, or the first ``most``."""
+    """Reads epochs of the training slices of a folder: all of them, or the first ``most``.
 
-    def __init__(self, folder: str, batch: int, reading: Reading, most: int | None = None) -> None:
-        place = open_place(folder)
+    Without ``drop_last`` the last batch of an epoch is filled up with repeats of no weight.
+    """
+
+    def __init__(
+        self, folder: str, batch: int, reading: Reading, most: int | None = None, drop_last: bool = True
+    ) -> None:
+        self.place = place = open_place(folder)
         manifest = Manifest.from_json(read_manifest(slices_stage_in(place)))
         self.manifest = replace(manifest, splits={SPLIT: manifest.splits[SPLIT][:most]})
         self.batch = batch
         self._reader = SplitReader(place, self.manifest, SPLIT, reading)
-        self._steps = Steps(self._reader.total, 1, batch, drop_last=True)
+        self._steps = Steps(self._reader.total, 1, batch, drop_last=drop_last)
         self._feed = Feed(batch)
 
     def serialized(self, epochs: Sequence[int]) -> int:
@@ -39,10 +44,13 @@ class OurReader:
 
     def decoded(self, epochs: Sequence[int], decoder: Decoder) -> int:
         """The same into batches of pixels."""
-        pictures = PixelFeed(decoder, self.batch, len(os.sched_getaffinity(0)))
-        return sum(int(batch.pixels.shape[0]) for batch in pictures.epoch(self._epochs(epochs)))
+        return sum(int(batch.pixels.shape[0]) for batch in self.pictures(epochs, decoder))
 
-    def _epochs(self, epochs: Sequence[int]) -> Iterator[RecordBatch]:
+    def pictures(self, epochs: Iterable[int], decoder: Decoder) -> Iterator[PixelBatch]:
+        """Batches of pixels, of these epochs in a row."""
+        return PixelFeed(decoder, self.batch, len(os.sched_getaffinity(0))).epoch(self._epochs(epochs))
+
+    def _epochs(self, epochs: Iterable[int]) -> Iterator[RecordBatch]:
         for epoch in epochs:
             yield from self._reader.batches(self._reader.order(0, epoch), self._steps, 0)
 

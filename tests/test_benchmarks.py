@@ -1,5 +1,6 @@
 """The ways that the benchmarks compare still work; their speed is nobody's concern here."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -29,3 +30,14 @@ def test_the_ways_to_keep_weights_leave_nothing(tmp_path: Path) -> None:
         assert way in told.stdout
     assert f"{tmp_path}: 8 MB" in told.stdout.replace("\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_peers_of_the_trainer_tell_images_per_second(digits_root: Path) -> None:
+    script, slices = REPOSITORY / "benchmarks" / "trainer_ways.py", f"{digits_root}/slices/default"
+    fit = {"way": "fit", "slices": slices, "model": "mlp", "batch": 100, "epochs": 2, "lr": 0.02}
+    rates = json.loads(succeeded(run("python", script, json.dumps(fit))).stdout)
+    assert [rate > 0 for rate in rates] == [True, True]
+    consumer = {"way": "input", "slices": slices, "seconds": 0.2}
+    rates = json.loads(succeeded(run("python", script, json.dumps(consumer))).stdout)
+    assert rates.keys() == {"real", "synthetic", "read-bench"}
+    assert 0 < rates["synthetic"] < rates["read-bench"]

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""The ways of `benchmarks/trainer.py` that are not the trainer itself, each in a process of its own.
+
+    trainer_ways.py '{"way": "fit", …}'
+
+Prints one line of JSON: a list of images per second for ``fit``, by name for ``input``.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count, islice, repeat
+from typing import Any
+
+from etl.errors import end_process
+from train.main import loading
+
+SPLIT = "train"
+SEED = 0
+LOAD = 0.8  # of the rate at which pictures can be had, what the consumer takes
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process does. ``slices`` is the URI of the manifest's folder.
+
+    For ``fit``: ``epochs`` of ``model`` in batches of ``batch``, at the learning rate ``lr``, with Keras' ``jit``. For
+    ``input``: so many ``seconds`` of each measurement.
+    """
+
+    way: str
+    slices: str
+    model: str = ""
+    batch: int = 0
+    epochs: int = 0
+    lr: float = 0.0
+    jit: bool | str = False
+    seconds: float = 0.0
+
+
+def fit(job: Job) -> list[float]:
+    """Keras' own `fit` on all training pictures in memory; images per second of each epoch."""
+    import keras
+    import numpy as np
+    from our_reader import OurReader
+
+    from train.decoding import Decoder
+    from train.models import build
+    from train.reading import Reading
+
+    reader = OurReader(job.slices, job.batch, Reading(), drop_last=False)
+    manifest = reader.manifest
+    shape = (*manifest.size, manifest.channels)
+    batches = list(reader.pictures([0], Decoder(manifest, manifest.size)))
+    own = [batch.weights.numpy() > 0 for batch in batches]  # the others fill the last batch up
+    pixels = np.concatenate([batch.pixels.numpy()[each] for batch, each in zip(batches, own, strict=True)])
+    labels = np.concatenate([batch.labels.numpy()[each] for batch, each in zip(batches, own, strict=True)])
+    del batches
+
+    class Clock(keras.callbacks.Callback):  # type: ignore[misc]
+        """Images per second of each epoch, from its first step to its last."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rates: list[float] = []
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self._began = time.monotonic()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.rates.append(len(pixels) / (time.monotonic() - self._began))
+
+    keras.utils.set_random_seed(SEED)
+    model = build(job.model, shape, len(manifest.classes), manifest.mean, manifest.std)
+    model.compile(
+        keras.optimizers.SGD(job.lr, momentum=0.9, nesterov=True),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        run_eagerly=False,
+        jit_compile=job.jit,
+    )
+    clock = Clock()
+    model.fit(pixels, labels, job.batch, job.epochs, verbose=0, callbacks=[clock])
+    return clock.rates
+
+
+def feed(job: Job) -> dict[str, float]:
+    """What `ringslice read-bench` measures of pictures; and images per second of a consumer that takes most of that.
+
+    The consumer waits for a fixed time at each batch, as for an accelerator that is busy with it: ``real`` on what
+    comes from the slices, ``synthetic`` on one batch that is there already, again and again.
+    """
+    from our_reader import OurReader
+
+    from train.decoding import Decoder
+    from train.reading import Reading
+    from train.throughput import BATCH, DECODED, Throughput
+
+    reading = Reading()
+    reader = OurReader(job.slices, BATCH, reading)
+    manifest = reader.manifest
+    measured = Throughput(reader.place, manifest, SPLIT, job.seconds).measure(DECODED, reading.lanes)
+    rate = measured.records_per_s
+    assert rate
+    step_s = BATCH / (LOAD * rate)
+    steps = max(2, round(job.seconds / step_s))
+    pictures = reader.pictures(count(), Decoder(manifest, manifest.size))
+    synthetic = consume(repeat(next(pictures)), steps, step_s)
+    real = consume(pictures, steps, step_s)
+    return {"real": BATCH / real, "synthetic": BATCH / synthetic, "read-bench": rate}
+
+
+def consume(batches: Iterable[Any], steps: int, step_s: float) -> float:
+    """Take so many batches, each for ``step_s``; the seconds that one takes on average, with the wait for it."""
+    began = time.perf_counter()
+    for _ in islice(batches, steps):
+        time.sleep(step_s)
+    return (time.perf_counter() - began) / steps
+
+
+WAYS: dict[str, Callable[[Job], Any]] = {"fit": fit, "input": feed}
+
+
+def main() -> None:
+    """Run the job that is given as JSON, on the cores and threads that a rank alone would have."""
+    job = Job(**json.loads(sys.argv[1]))
+    with loading():
+        import tensorflow  # noqa: F401
+    print(json.dumps(WAYS[job.way](job)), flush=True)
+    end_process(0)  # without waiting for what reads ahead
+
+
+if __name__ == "__main__":
+    main()
