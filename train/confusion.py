@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FORMAT = "ringslice.confusion/1"
+from etl.run_names import CONFUSION_FORMAT
+
 MOST_CLASSES = 5_000  # whose table is counted: it has their square
 
 
@@ -21,11 +22,6 @@ class Confusion:
         side = len(classes) if len(classes) <= MOST_CLASSES else 0
         self.counts = np.zeros((side, side), np.int64)
 
-    @property
-    def file_name(self) -> str:
-        """Of the table, in the folder of a run."""
-        return f"confusion-{self.split}.json"
-
     def add(self, labels: npt.NDArray[Any], predicted: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
         """Count a batch: numbers of classes, and weights of 0 or 1, each of shape (batch,)."""
         if self.counts.size:
@@ -38,4 +34,9 @@ class Confusion:
             self.counts = np.array(counts).astype(np.int64).reshape(self.counts.shape)
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "split": self.split, "classes": list(self.classes), "counts": self.counts.tolist()}
+        return {
+            "format": CONFUSION_FORMAT,
+            "split": self.split,
+            "classes": list(self.classes),
+            "counts": self.counts.tolist(),
+        }

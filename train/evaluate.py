@@ -17,7 +17,7 @@ from etl.options import ENVIRONMENT_OPTIONS
 from train.main import loading
 from train.ranks import begin_watch, run_rank
 from train.reading_options import reading_options
-from train.settings import BEST, DATA, ENVIRONMENT_PREFIX, JSON, NAME, NEWEST, STALL_TIMEOUT
+from train.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
 
 
 @click.command(
@@ -27,15 +27,9 @@ from train.settings import BEST, DATA, ENVIRONMENT_PREFIX, JSON, NAME, NEWEST, S
 )
 @DATA
 @NAME
-@click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
+@TRAINED_RUN
 @click.option("--split", default="test", show_default=True, help="The split to evaluate.")
-@click.option(
-    "--checkpoint",
-    type=click.Choice([NEWEST, BEST]),
-    default=NEWEST,
-    show_default=True,
-    help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
-)
+@CHECKPOINT
 @click.option(
     "--min-accuracy",
     type=float,

@@ -48,9 +48,11 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
         strategy = strategy or Horovod()
         dataset = strategy.from_root(lambda: find_dataset(wanted.data, wanted.name))
         run = strategy.from_root(lambda: choose_run(open_place(dataset.root), wanted.run, AUTO).uri)
-        marker = strategy.from_root(lambda: find_checkpoint(open_place(run), dataset, wanted).marker)
+        marker = strategy.from_root(lambda: find_checkpoint(open_place(run), dataset, wanted.checkpoint).marker)
+        strategy.from_root(lambda: require_split(dataset, wanted.split))
         open_log(open_place(run))
-        settings = settings_of(wanted, marker)
+        given = {name: getattr(wanted, name) for name in ("data", "name", "run", "json", "reading")}
+        settings = settings_of(marker, **given)
         require_agreement(strategy, settings, dataset)
         session = open_session(settings, strategy, Choice(dataset, run))
         strategy.from_root(lambda: load(session, marker))
@@ -62,29 +64,40 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
             "loss": metrics[f"{wanted.split}_loss"],
             "accuracy": metrics[f"{wanted.split}_accuracy"],
             "skipped": metrics.get(f"{wanted.split}_skipped", 0),
-            "checkpoint": checkpoints.name_of(marker["step"]),
-            "checkpoint_sha256": marker["files"]["model.safetensors"]["sha256"],
-            "slices": dataset.fingerprint,
+            **weights_of(marker),
         }
         strategy.from_root(lambda: finish(session, wanted, result, clock))
         strategy.leave()
 
 
-def find_checkpoint(run: Place, dataset: Dataset, wanted: Evaluation) -> Checkpoint:
+def find_checkpoint(run: Place, dataset: Dataset, which: str) -> Checkpoint:
     """The newest checkpoint of ``run``, or its best. Raises UsageError where it has none, or was not made from these
     slices.
     """
-    checkpoint = checkpoints.best(run) if wanted.checkpoint == BEST else checkpoints.newest(run)
+    checkpoint = checkpoints.best(run) if which == BEST else checkpoints.newest(run)
     if checkpoint is None and checkpoints.newest(run) is not None:
         raise UsageError(f"{run} has no checkpoint of the end of an epoch to be the best; give --checkpoint newest")
     if checkpoint is None:
         raise UsageError(f"{run} holds no finished checkpoint; give --run NAME of a run that was trained")
     if checkpoint.marker["slices"] != dataset.fingerprint:
         raise UsageError(f"{run} was trained on other slices than {dataset.folder}; give --name of its slices")
-    have = [name for name, split in dataset.manifest["splits"].items() if split["records"]]
-    if wanted.split not in have:
-        raise UsageError(f"--split {wanted.split!r}: {dataset.folder} has {', '.join(have)}")
     return checkpoint
+
+
+def require_split(dataset: Dataset, split: str) -> None:
+    """Raise UsageError where the slices have no examples of this split."""
+    have = [name for name, its in dataset.manifest["splits"].items() if its["records"]]
+    if split not in have:
+        raise UsageError(f"--split {split!r}: {dataset.folder} has {', '.join(have)}")
+
+
+def weights_of(marker: dict[str, Any]) -> dict[str, str]:
+    """Which weights the checkpoint with this marker has, and of which slices: for what is made from them to tell."""
+    return {
+        "checkpoint": checkpoints.name_of(marker["step"]),
+        "checkpoint_sha256": marker["files"]["model.safetensors"]["sha256"],
+        "slices": marker["slices"],
+    }
 
 
 def load(session: Session, marker: dict[str, Any]) -> None:
@@ -99,20 +112,11 @@ def load(session: Session, marker: dict[str, Any]) -> None:
     assign({"model": session.model.variables}, {"model": arrays}, str(checkpoint.folder))
 
 
-def settings_of(wanted: Evaluation, marker: dict[str, Any]) -> Settings:
-    """The settings that the checkpoint was trained with."""
+def settings_of(marker: dict[str, Any], **given: Any) -> Settings:
+    """The settings that the checkpoint with this marker was trained with, and those that are ``given``."""
     recipe = dict(marker["settings"])
     group = recipe.pop("group")
-    return Settings(
-        data=wanted.data,
-        recipe=Recipe(**recipe),
-        name=wanted.name,
-        group=group,
-        run=wanted.run,
-        resume=AUTO,
-        json=wanted.json,
-        reading=wanted.reading,
-    )
+    return Settings(recipe=Recipe(**recipe), group=group, resume=AUTO, **given)
 
 
 def finish(session: Session, wanted: Evaluation, result: dict[str, Any], clock: Run) -> None:

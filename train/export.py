@@ -15,7 +15,7 @@ from etl.errors import end_process, run_reporting
 from etl.option_kinds import click_options
 from etl.options import ENVIRONMENT_OPTIONS
 from train.main import loading
-from train.settings import BEST, DATA, ENVIRONMENT_PREFIX, JSON, NAME, NEWEST
+from train.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
 
 
 @click.command(
@@ -25,14 +25,8 @@ from train.settings import BEST, DATA, ENVIRONMENT_PREFIX, JSON, NAME, NEWEST
 )
 @DATA
 @NAME
-@click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
-@click.option(
-    "--checkpoint",
-    type=click.Choice([NEWEST, BEST]),
-    default=NEWEST,
-    show_default=True,
-    help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
-)
+@TRAINED_RUN
+@CHECKPOINT
 @click.option(
     "-o",
     "--output",
@@ -44,8 +38,9 @@ from train.settings import BEST, DATA, ENVIRONMENT_PREFIX, JSON, NAME, NEWEST
 def command(**values: Any) -> None:
     """Export a checkpoint of a run as a SavedModel that takes image files and needs nothing of ours.
 
-    All that was done to the training images is in it: decoding, turning by EXIF, cutting or padding to the slices' size
-    and colour. TensorFlow alone loads it, and TensorFlow Serving; train/predict.py uses it on files and folders.
+    What was done to the training images is in it: decoding, turning a JPEG by EXIF, cutting or padding to the slices'
+    size, colour. Colour profiles are not applied, and TIFF, AVIF and JPEG 2000 are unknown to TensorFlow, which alone
+    loads it. train/predict.py uses it on files and folders.
     """
     with loading():
         from train.exporting import Export, export_run

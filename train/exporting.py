@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,11 +12,10 @@ from etl.errors import UsageError
 from etl.stages import Run, normalized_stage
 from etl.storage import open_place
 from etl.summary import Summary
-from train import checkpoints, export_files
+from train import export_files
 from train.devices import take_device
-from train.evaluation import Evaluation, find_checkpoint, load, settings_of
+from train.evaluation import find_checkpoint, load, settings_of, weights_of
 from train.main import hushed
-from train.reading import Reading
 from train.runs import Dataset, choose_run, find_dataset
 from train.serving import SIGNATURE, Preprocessing, Serving
 from train.session import Choice, open_session
@@ -50,22 +50,17 @@ def export_run(wanted: Export) -> None:
         raise UsageError("train/export.py is one process: start it without horovodrun")
     dataset = find_dataset(wanted.data, wanted.name)
     run = choose_run(open_place(dataset.root), wanted.run, AUTO)
-    evaluation = Evaluation(
-        wanted.data, wanted.name, wanted.run, "train", wanted.checkpoint, None, wanted.json, Reading()
-    )
-    marker = find_checkpoint(run, dataset, evaluation).marker
+    marker = find_checkpoint(run, dataset, wanted.checkpoint).marker
     config = find_config(dataset)
     place = open_place(wanted.output) if wanted.output else run / FOLDER
     export_files.require_free(place)  # before the long work
-    session = open_session(settings_of(evaluation, marker), strategy, Choice(dataset, run.uri))
+    session = open_session(settings_of(marker, data=wanted.data), strategy, Choice(dataset, run.uri))
     load(session, marker)
     size = session.settings.picture_size(session.manifest)
     serving = Serving(session.model, Preprocessing(session.manifest, config, size), session.manifest.classes)
-    facts = {
+    facts: dict[str, Any] = {
         "run": run.name,
-        "checkpoint": checkpoints.name_of(marker["step"]),
-        "checkpoint_sha256": marker["files"]["model.safetensors"]["sha256"],
-        "slices": dataset.fingerprint,
+        **weights_of(marker),
         "model": session.settings.recipe.model,
         "size": list(size),
     }

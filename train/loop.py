@@ -161,7 +161,8 @@ def train_epoch(
             measured = StepOfRank.of(position.step, rate, sums, seconds)
             keeper.tally.add(measured, batch.keys[batch.weights > 0] if session.settings.audit else None)
             position = keeper.after_step(position, last=step == steps.number or any(ends))
-            tell_progress(progress, step, keeper.tally, session.global_batch)
+            if session.is_root:
+                tell_progress(progress, step, keeper.tally, session.global_batch)
             PULSE.enters(READING, step=position.step + 1)
             if any(ends):
                 break

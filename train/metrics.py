@@ -18,13 +18,18 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from etl.publishing import replace_bytes
+from etl.run_names import METRICS_FOLDER
 from etl.storage import Place
 from train.position import Position
 
-FOLDER = "metrics"
 _NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")
 
 Line = dict[str, Any]
+
+
+def _now() -> str:
+    """UTC, in milliseconds, as ISO 8601 has it."""
+    return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class StepOfRank:
     compute_s: float
     reduce_s: float
     step_s: float
-    time: str = field(default_factory=lambda: f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z")
+    time: str = field(default_factory=_now)
 
     @classmethod
     def of(cls, step: int, rate: float, sums: Sequence[float], seconds: Sequence[float]) -> Self:
@@ -54,6 +59,7 @@ class StepOfRank:
         return self.loss, self.hits, self.examples
 
 
+PARTS = {"input": "input_s", "all-reduce": "reduce_s", "compute": "compute_s"}  # of a step, as people are told of them
 SECONDS = ("step_s", "input_s", "compute_s", "reduce_s")
 
 
@@ -89,15 +95,14 @@ def shares(steps: Iterable[StepOfRank]) -> dict[str, float]:
     """What part of the seconds of these steps went to input, to the all-reduce and to computing. Pure."""
     told = list(steps)
     total = sum(each.step_s for each in told) or 1.0
-    named = (("input", "input_s"), ("all-reduce", "reduce_s"), ("compute", "compute_s"))
-    return {name: sum(getattr(each, seconds) for each in told) / total for name, seconds in named}
+    return {name: sum(getattr(each, seconds) for each in told) / total for name, seconds in PARTS.items()}
 
 
 class MetricsFiles:
     """Of a run; rank 0 writes them."""
 
     def __init__(self, run: Place, attempts: Place) -> None:
-        self._folder = run / FOLDER
+        self._folder = run / METRICS_FOLDER
         self._attempts = attempts
 
     def publish(self, lines: Sequence[Line]) -> None:
@@ -109,14 +114,18 @@ class MetricsFiles:
 
     def roll_back(self, step: int) -> None:
         """Delete the files of steps after ``step``, which are to be taken again."""
-        for info in self._folder.children():
-            name = _NAME.fullmatch(info.base_name)
-            if name is not None and int(name[2]) > step:
-                (self._folder / info.base_name).delete()
+        delete_after(step, self._folder, _NAME)
+
+
+def delete_after(step: int, folder: Place, pattern: re.Pattern[str]) -> None:
+    """Delete the files whose names, by the second group of ``pattern``, end with a later step."""
+    for info in folder.children():
+        name = pattern.fullmatch(info.base_name)
+        if name is not None and int(name[2]) > step:
+            (folder / info.base_name).delete()
 
 
 def epoch_line(position: Position) -> Line:
     """The line of the epoch before ``position``, at whose end it is."""
-    now = f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
     told = {name: _finite(value) for name, value in position.history[-1].items()}
-    return {"kind": "epoch", "step": position.step, "time": now, **told}
+    return {"kind": "epoch", "step": position.step, "time": _now(), **told}

@@ -6,6 +6,7 @@ from itertools import islice
 from etl.progress import Progress
 from etl.prune import RUN_SLICES_FILE
 from etl.publishing import json_bytes, replace_bytes, withdraw
+from etl.run_names import RECIPE_FILE, RESULT_FILE, confusion_file
 from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.summary import Summary
 from train.confusion import Confusion
@@ -18,8 +19,6 @@ from train.runs import RESULT_FORMAT
 from train.session import Session
 
 RANKS_TOLD = 16
-RECIPE_FILE = "recipe.toml"
-RESULT_FILE = "result.json"
 LAST_STEPS = 20  # that a progress bar tells of
 
 
@@ -27,7 +26,7 @@ def describe(session: Session, over: str) -> None:
     """Rank 0 writes down how the run is trained, and which slices it reads, before it has a checkpoint that tells: so
     they are not pruned. The result of a run that goes on, of before, is taken away.
     """
-    for name in () if over else (RESULT_FILE, Confusion("test", []).file_name, RUN_FILE):
+    for name in () if over else (RESULT_FILE, confusion_file("test"), RUN_FILE):
         withdraw(session.run / name, session.attempts)
     replace_bytes(session.run / RECIPE_FILE, session.attempts, session.settings.as_recipe().encode())
     record = json_bytes({"slices": session.identity["slices"]})
@@ -85,7 +84,7 @@ def write_result(
     metrics, confusion = result
     replace_bytes(session.run / RUN_FILE, session.attempts, json_bytes(clock.finished()))
     if confusion.counts.any():
-        replace_bytes(session.run / confusion.file_name, session.attempts, json_bytes(confusion.to_json()))
+        replace_bytes(session.run / confusion_file(confusion.split), session.attempts, json_bytes(confusion.to_json()))
     marker = {
         "format": RESULT_FORMAT,
         **session.identity,

@@ -81,7 +81,7 @@ class Session:
 
     def ends_after(self, steps: int) -> float:
         """What rank 0 tells the others at a step: 1 where it is to be the last one, in mid-epoch too; else 0."""
-        return float(self.is_root and self.settings.stopping.ends_epoch(steps, self.seconds))
+        return float(self.is_root and self.settings.stopping.why_in_epoch(steps, self.seconds) != "")
 
     @property
     def global_batch(self) -> int:

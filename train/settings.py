@@ -119,6 +119,14 @@ STALL_TIMEOUT = click.option(
     metavar="SECONDS",
     help="End all ranks, and name the one that is late, when it has made no progress for so long; 0: wait for ever.",
 )
+TRAINED_RUN = click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
+CHECKPOINT = click.option(
+    "--checkpoint",
+    type=click.Choice([NEWEST, BEST]),
+    default=NEWEST,
+    show_default=True,
+    help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
+)
 JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
 
 _OPTIONS = (

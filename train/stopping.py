@@ -38,14 +38,15 @@ class Stopping:
             return ACCURACY
         if self.patience is not None and epochs_without_progress(scores) >= self.patience:
             return NO_PROGRESS
-        if self.ends_epoch(position.step, seconds):
-            return STEPS if self.max_steps is not None and position.step >= self.max_steps else TIME
-        return ""
+        return self.why_in_epoch(position.step, seconds)
 
-    def ends_epoch(self, steps: int, seconds: float) -> bool:
-        """Whether no step is to follow after so many, also in mid-epoch."""
-        over = self.max_steps is not None and steps >= self.max_steps
-        return over or (self.max_time_s is not None and seconds >= self.max_time_s)
+    def why_in_epoch(self, steps: int, seconds: float) -> str:
+        """Likewise after so many steps, of what ends a run in mid-epoch too."""
+        if self.max_steps is not None and steps >= self.max_steps:
+            return STEPS
+        if self.max_time_s is not None and seconds >= self.max_time_s:
+            return TIME
+        return ""
 
 
 def scores_of(history: Sequence[Metrics], judge: str) -> list[float]:

@@ -15,12 +15,11 @@ import tensorflow as tf
 from etl.publishing import replace_bytes
 from etl.records import frame
 from etl.storage import Place
-from train.metrics import SECONDS, Line
+from train.metrics import PARTS, SECONDS, Line, delete_after
 
 FOLDER = "tensorboard"
 VERSION = "brain.Event:2"
 WINDOWS = 100  # of the steps between two checkpoints: what a curve can show, in a fraction of the bytes
-PHASES = {"input_s": "input", "reduce_s": "all-reduce", "compute_s": "compute"}
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(\d+)")
 
 
@@ -40,10 +39,7 @@ class Summaries:
 
     def roll_back(self, step: int) -> None:
         """Delete the files of steps after ``step``, which are to be taken again."""
-        for info in self._folder.children():
-            name = _NAME.fullmatch(info.base_name)
-            if name is not None and int(name[2]) > step:
-                (self._folder / info.base_name).delete()
+        delete_after(step, self._folder, _NAME)
 
 
 def events_of(lines: Sequence[Line]) -> bytes:
@@ -88,5 +84,5 @@ def scalars(window: Sequence[Line]) -> dict[str, float]:
         "step/accuracy": fmean(line["accuracy"] for line in window),
         "step/learning_rate": window[-1]["rate"],
         "step/images_per_s": fmean(line["examples"] for line in window) / whole,
-        **{f"share/{phase}": seconds[name] / whole for name, phase in PHASES.items()},
+        **{f"share/{part}": seconds[name] / whole for part, name in PARTS.items()},
     }

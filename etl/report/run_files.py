@@ -9,14 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError
-from etl.report.run_lines import METRICS_FOLDER, Epoch, Metrics, epochs_of, read_metrics
+from etl.report.run_lines import Epoch, Metrics, epochs_of, read_metrics
+from etl.run_names import CONFUSION_FORMAT, METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, confusion_file
 from etl.stages import RUN_FILE
 from etl.storage import Place
 
-RECIPE_FILE = "recipe.toml"
-RESULT_FILE = "result.json"
-CONFUSION_FILE = "confusion-test.json"
-CONFUSION_FORMAT = "ringslice.confusion/1"
+CONFUSION_FILE = confusion_file("test")
 
 Counts = npt.NDArray[np.int64]
 

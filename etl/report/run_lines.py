@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError
+from etl.run_names import METRICS_FOLDER
 from etl.storage import Place
 
-METRICS_FOLDER = "metrics"
 PREFIX, SUFFIX = "steps-", ".jsonl"
 PARTS = ("input", "compute", "all-reduce", "other")  # of a step's time, on each rank
 _PART_KEYS = ("input_s", "compute_s", "reduce_s")

@@ -1,5 +1,6 @@
 """Runs that go on while a test does something to them, and that end with it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,12 @@ from train import checkpoints
 FINISHED = [
     *("checkpoints", "confusion-test.json", "logs", "metrics", "recipe.toml", "result.json", "run.json", "tensorboard")
 ]
+
+
+def metric_lines(run: Path) -> list[dict[str, Any]]:
+    """What the run in this folder tells of its steps and epochs, in their order."""
+    files = sorted((run / "metrics").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def is_rank(words: list[bytes], environment: list[bytes]) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import HOROVODRUN, flip_bit
 from tests.hadoop.processes import Process, find_all
 from tests.train.audits import committed_keys, keys_of_split, require_each_key_once
-from tests.train.running import started, wait_until
+from tests.train.running import metric_lines, started, wait_until
 
 HOSTS = ("localhost", "127.0.0.1", "127.1", "127.0.1")  # names of this machine, each taken for a host of one slot
 COMMIT_STEPS = 5
@@ -98,9 +98,7 @@ def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path
         assert process.wait(120) == 0, elastic.log.read_text()
     result = elastic.require_exact()
     assert 0 <= int(str(result["rolled_back_steps"])) <= COMMIT_STEPS
-    files = sorted((elastic.run / "metrics").glob("*.jsonl"))
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    steps = [line for line in lines if line["kind"] == "step"]
+    steps = [line for line in metric_lines(elastic.run) if line["kind"] == "step"]
     assert [line["step"] for line in steps] == list(range(1, int(str(result["steps"])) + 1))
     assert {len(line["step_s"]) for line in steps} >= {2, 3, 4}  # of each ring, by rank
     assert len(re.findall(r"was killed or died without a word in epoch \d+, step \d+", elastic.log.read_text())) == 1

@@ -26,14 +26,14 @@ from etl.storage import open_place
 from tests.conftest import contents, failed, run, succeeded
 from tests.train.conftest import Exported
 from train import export_files
-from train.evaluation import Evaluation, find_checkpoint, load, settings_of
+from train.evaluation import find_checkpoint, load, settings_of
 from train.exporting import find_config
 from train.loop import EVALUATION_EPOCH
 from train.orientation import read_orientation
 from train.raw_pixels import RawPixels
-from train.reading import Reading
 from train.runs import find_dataset
 from train.session import Choice, Session, open_session
+from train.settings import NEWEST
 from train.steps import Steps
 from train.strategies import Horovod
 
@@ -66,10 +66,10 @@ def predictions_of_the_pipeline(exported: Exported) -> dict[str, int]:
 
 def opened(exported: Exported) -> Session:
     """The run with the weights of its newest checkpoint."""
-    wanted = Evaluation(str(exported.root), None, "mine", "test", "newest", None, False, Reading())
-    dataset, place = find_dataset(wanted.data, None), open_place(str(exported.root / "runs/mine"))
-    marker = find_checkpoint(place, dataset, wanted).marker
-    session = open_session(settings_of(wanted, marker), Horovod(), Choice(dataset, place.uri))
+    data = str(exported.root)
+    dataset, place = find_dataset(data, None), open_place(str(exported.root / "runs/mine"))
+    marker = find_checkpoint(place, dataset, NEWEST).marker
+    session = open_session(settings_of(marker, data=data), Horovod(), Choice(dataset, place.uri))
     load(session, marker)
     return session
 

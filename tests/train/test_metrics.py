@@ -12,6 +12,7 @@ from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from etl.storage import Place, open_place
 from tests.conftest import ringslice, run, succeeded
+from tests.train.running import metric_lines
 from train.metrics import MetricsFiles, StepOfRank, shares, step_line, sums_over
 from train.summaries import scalars, windows
 
@@ -85,13 +86,8 @@ def test_files_after_a_step_are_taken_back(tmp_path: Path) -> None:
     assert steps_of(place) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def lines_of(folder: Place) -> list[Line]:
-    files = sorted(Path(folder.path).glob("metrics/*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
 def steps_of(folder: Place) -> list[int]:
-    return [line["step"] for line in lines_of(folder) if line["kind"] == "step"]
+    return [line["step"] for line in metric_lines(Path(folder.path)) if line["kind"] == "step"]
 
 
 def test_a_run_that_is_stopped_and_gone_on_with_tells_each_step_once(digits_root: Path, tmp_path: Path) -> None:
@@ -109,7 +105,7 @@ def test_a_run_that_is_stopped_and_gone_on_with_tells_each_step_once(digits_root
     succeeded(run(*words, *more))
     result = json.loads((root / "runs/mine/result.json").read_text())
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 87, 3)
-    lines = lines_of(place)
+    lines = metric_lines(Path(place.path))
     assert steps_of(place) == list(range(1, result["steps"] + 1))
     require_result(lines, result)
     assert "ALLREDUCE" in (root / "runs/mine/timeline.json").read_text()
