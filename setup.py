@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "etl" / "__init__.py").read_text()).group(1)
@@ -17,7 +17,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
-    packages=["etl", "etl.report", "etl.sources", "mapreduce", "train"],
+    packages=find_packages(include=["etl*", "mapreduce*", "train*"]),
     package_data={
         "etl": ["py.typed", "schemas/*.json", "templates/*.html"],
         "train": ["native/*.cc", "recipes/*.toml"],

@@ -39,8 +39,8 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load, save
 
-from etl.config import parse_bytes
 from etl.storage import Place, open_place
+from etl.values import parse_bytes
 from train.array_file import PIECE_BYTES, Arrays, pieces
 from train.checkpoints import open_checkpoint, write
 

@@ -34,12 +34,12 @@ import reader_data
 from reader_pass import Job
 from reader_table import HEADER, Claim, Sample, tell_medians, variant_name
 
-from etl.config import parse_bytes
 from etl.hadoop_site import class_path, java_home, libhdfs_folder
 from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.manifest import Manifest, read_manifest
 from etl.stages import slices_stage
 from etl.storage import open_place
+from etl.values import parse_bytes
 from train.build_records_op import installed_library
 
 HERE = Path(__file__).resolve().parent

@@ -21,9 +21,8 @@ from pathlib import Path
 import click
 import reader_data
 
-from etl.config import parse_bytes
-from etl.option_kinds import positives
 from etl.storage import open_place
+from etl.values import parse_bytes, positives
 
 SLICES = 40
 BATCH = 256

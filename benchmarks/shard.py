@@ -39,10 +39,10 @@ import click
 import numpy as np
 from usage import Usage, find_daemons, measure
 
-from etl.config import parse_bytes
 from etl.parts import records_place
 from etl.records import frame, index_bytes, read_records
 from etl.storage import open_place
+from etl.values import parse_bytes
 
 SIDE = 116
 PIXEL_BYTES = SIDE * SIDE * 3

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import click
 
 from etl import __version__
-from etl.children import run_module
 from etl.doctor import GROUPS, diagnose
 from etl.entry import invoke
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
@@ -33,6 +32,7 @@ from etl.options import (
     VERIFY_OPTIONS,
 )
 from etl.places import default_data_place
+from etl.processes import run_module
 from etl.prune import PRUNE_OPTIONS
 from etl.prune import prune as run_prune
 from etl.storage import open_place

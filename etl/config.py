@@ -1,7 +1,5 @@
 """What decides the bytes of each stage: frozen, checked, and written into its marker."""
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,7 +14,6 @@ DEFAULT_SPLIT = "train=0.8,validation=0.1,test=0.1"
 SOURCE_SPLIT = "source"
 REST = "rest"
 DEFAULT_SIDE = 224
-LARGEST_SIDE = 16_384
 JPEG, PNG, RAW = "jpeg", "png", "raw"
 FLOATS = {"float16": "f2", "float32": "f4"}
 FORMATS = (JPEG, PNG, RAW, *FLOATS)
@@ -28,52 +25,6 @@ WHITE = (255, 255, 255)
 Fractions = dict[str, Fraction]
 # What is asked of each split: a fraction of the examples, a number of them, or (None) what the others leave.
 SplitRequest = dict[str, Fraction | int | None]
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-
-
-def parse_bytes(text: str) -> int:
-    """``'64MB'`` as a number of bytes. Raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is no size in bytes; give something like 64MB or 1GiB")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
-    if size < 1:
-        raise ValueError(f"{text!r} is less than one byte")
-    return size
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """``'224'`` or ``'224x320'`` as (height, width) in pixels. Raises ValueError."""
-    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is no image size; give N or HEIGHTxWIDTH in pixels")
-    height, width = int(match[1]), int(match[2] or match[1])
-    if not (1 <= height <= LARGEST_SIDE and 1 <= width <= LARGEST_SIDE):
-        raise ValueError(f"{text!r} is out of range; sides are from 1 to {LARGEST_SIDE} pixels")
-    return height, width
-
-
-def parse_color(text: str) -> tuple[int, int, int]:
-    """``'#ff8000'`` or ``'255,128,0'`` as (red, green, blue), each from 0 to 255. Raises ValueError."""
-    if re.fullmatch(r"#[0-9a-fA-F]{6}", text.strip()):
-        red, green, blue = bytes.fromhex(text.strip()[1:])
-        return red, green, blue
-    levels = [int(word) for word in text.split(",") if re.fullmatch(r"\s*\d{1,3}\s*", word)]
-    if len(levels) != 3 or text.count(",") != 2 or max(levels) > 255:
-        raise ValueError(f"{text!r} is no colour; give #RRGGBB, or red,green,blue from 0 to 255")
-    return levels[0], levels[1], levels[2]
-
-
-def parse_numbers(text: str) -> tuple[float, ...]:
-    """``'127.5'`` or ``'123.7,116.3,103.5'``: finite numbers, with commas between them. Raises ValueError."""
-    try:
-        numbers = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        numbers = (math.nan,)
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{text!r} is no number, nor several with commas between them")
-    return numbers
 
 
 def parse_split(text: str) -> SplitRequest | str:

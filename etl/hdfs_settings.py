@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from etl.config import parse_bytes
 from etl.errors import UsageError
+from etl.values import parse_bytes
 
 NATIVE, LIBHDFS = DRIVERS = ("native", "libhdfs")
 

@@ -35,7 +35,7 @@ from typing import IO, Self
 from etl.config import NormalizeConfig
 from etl.errors import EnvironmentFailure
 from etl.normalized import Normalized
-from etl.orphans import end_with_parent
+from etl.processes import end_with_parent
 from etl.rejects import Reason, Reject
 
 START_TIMEOUT_S = 120.0

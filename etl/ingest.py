@@ -16,7 +16,6 @@ from pyarrow import fs
 from etl.claims import BusyError
 from etl.columns import join_columns, read_columns
 from etl.comparison import Comparison, compare
-from etl.config import parse_bytes
 from etl.errors import UsageError
 from etl.generations import Generation, Renewal, fingerprint_of
 from etl.live import publish_removed
@@ -29,6 +28,7 @@ from etl.sources.file_names import is_visible
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, ingest_summary
+from etl.values import parse_bytes
 from etl.versions import VERSIONS_FILE, Versions, are_known, versions_bytes
 
 Row = dict[str, Any]

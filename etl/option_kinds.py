@@ -1,59 +1,12 @@
 """What an option is, and how it comes to click, to argparse and to a child's command line, its values as text."""
 
 import argparse
-import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1. Raises ValueError."""
-    if not re.fullmatch(r"\d+", text) or int(text) < 1:
-        raise ValueError(f"{text!r} is no whole number of at least 1")
-    return int(text)
-
-
-def positives(text: str) -> tuple[int, ...]:
-    """Whole numbers of at least 1, with commas between them. Raises ValueError."""
-    return tuple(positive(each.strip()) for each in text.split(","))
-
-
-def duration(text: str) -> float:
-    """Seconds, more than 0. Raises ValueError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise ValueError(f"{text!r} is no number of seconds above 0")
-    return value
-
-
-def fraction(text: str) -> float:
-    """A number from 0 to 1. Raises ValueError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise ValueError(f"{text!r} is no fraction from 0 to 1")
-    return value
-
-
-def ratio(text: str) -> float:
-    """A number of at least 1. Raises ValueError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value < math.inf:
-        raise ValueError(f"{text!r} is no number of at least 1")
-    return value
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,7 @@
 The same word is the same option everywhere.
 """
 
-from etl.config import (
-    COLORS,
-    FORMATS,
-    SUBSAMPLINGS,
-    parse_bytes,
-    parse_color,
-    parse_numbers,
-    parse_size,
-    parse_split,
-)
+from etl.config import COLORS, FORMATS, SUBSAMPLINGS, parse_split
 from etl.errors import DEBUG_VARIABLE
 from etl.geometry import FITS
 from etl.hdfs_settings import (
@@ -24,7 +15,18 @@ from etl.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
-from etl.option_kinds import Option, duration, fraction, positive, positives, ratio
+from etl.option_kinds import Option
+from etl.values import (
+    duration,
+    fraction,
+    parse_bytes,
+    parse_color,
+    parse_numbers,
+    parse_size,
+    positive,
+    positives,
+    ratio,
+)
 
 HADOOP = "hadoop"
 RUNNERS = ("inline", "local", HADOOP)

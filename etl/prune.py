@@ -12,7 +12,7 @@ from typing import Any
 from etl.claims import BusyError
 from etl.earlier import finished_at, finished_slices
 from etl.generations import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
-from etl.option_kinds import Option, positive
+from etl.option_kinds import Option
 from etl.packs import PACK_FOLDERS, pack_files
 from etl.parts import PART_FOLDERS, part_files
 from etl.progress import tell
@@ -27,6 +27,7 @@ from etl.stages import (
 )
 from etl.storage import Place
 from etl.summary import Summary
+from etl.values import positive
 
 PRUNE_OPTIONS = (
     Option("--keep", "So many of the newest slices stay, and all that a run names.", positive, metavar="N"),

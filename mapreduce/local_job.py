@@ -15,7 +15,7 @@ from mrjob.local import LocalMRJobRunner
 from mrjob.step import StepFailedException
 
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
-from etl.orphans import end_with_parent
+from etl.processes import end_with_parent
 
 DRIVER_PID = "RINGSLICE_DRIVER_PID"
 # What a task's Python is told: no threads for linear algebra, of which there is none; free memory is kept for the next

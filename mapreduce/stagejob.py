@@ -19,12 +19,13 @@ from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
 
 from etl.errors import UsageError, end_process, run_reporting
-from etl.option_kinds import Option, add_arguments, parse_values, positive, set_variables
+from etl.option_kinds import Option, add_arguments, parse_values, set_variables
 from etl.options import DEFAULT_RUNNER, ENVIRONMENT_OPTIONS, HADOOP, HADOOP_OPTIONS, JSON, OVERWRITE, RUNNERS
 from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage
 from etl.storage import Place, open_place
 from etl.summary import Summary
+from etl.values import positive
 from mapreduce.local_job import DRIVER_PID, LocalRunner, end_with_driver, run_here
 from mapreduce.work import JOB_FILE, Work, showing_progress
 

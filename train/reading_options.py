@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from etl.config import parse_bytes
 from etl.option_kinds import Parsed
+from etl.values import parse_bytes
 from train.cache import SliceCache
 from train.reading import SKIP, STOP, Reading
 

@@ -4,17 +4,10 @@ from typing import Any
 
 import pytest
 
-from etl.config import (
-    NormalizeConfig,
-    parse_bytes,
-    parse_color,
-    parse_numbers,
-    parse_size,
-    parse_split,
-    resolve_slices,
-)
+from etl.config import NormalizeConfig, parse_split, resolve_slices
 from etl.errors import UsageError
 from etl.limits import Limits
+from etl.values import parse_bytes, parse_color, parse_numbers, parse_size
 
 
 def test_sizes() -> None:

@@ -1,12 +1,20 @@
 """How this package starts the others: as child processes, stopped with us, whose exit status is ours."""
 
+import ctypes
 import functools
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from etl.orphans import end_with_parent
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBC = ctypes.CDLL(None)  # loaded now: between a fork and its exec only a system call is safe
+
+
+def end_with_parent(number: int) -> None:
+    """Have this process get the signal ``number`` when its parent ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
 
 STOP_TIMEOUT_S = 20.0
 
