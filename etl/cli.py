@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import click
 
 from etl import __version__
-from etl.doctor import GROUPS, diagnose
+from etl.doctor.context import Surroundings
+from etl.doctor.run import GROUPS, diagnose
 from etl.entry import invoke
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.ingest import ingest as run_ingest
@@ -37,7 +38,6 @@ from etl.prune import PRUNE_OPTIONS
 from etl.prune import prune as run_prune
 from etl.storage import open_place
 from etl.summary import Summary
-from etl.surroundings import Surroundings
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import hdfs_native
 import pytest
 
+from etl.doctor.child import call_within, run_within
 from etl.errors import EnvironmentFailure
-from etl.probes import call_within, run_within
 from mapreduce.archive import check
 from tests.conftest import REPOSITORY, Finished, environment, failed, ringslice, succeeded
 from tests.hadoop.cluster import Cluster

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from etl.doctor.check import NOTE, WARNING, Check, Notice
+from etl.doctor.child import Ended, run_python, run_within
+from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure
-from etl.findings import NOTE, WARNING, Check, Notice
 from etl.hadoop_site import SITE_FILES, class_path, configuration_folder, hadoop_command, java_home, libhdfs_folder
 from etl.hdfs_settings import LIBHDFS
-from etl.probes import Ended, run_python, run_within
-from etl.surroundings import Surroundings
 
 GROUP = "Hadoop"
 JAVA_TIMEOUT_S = 20.0
@@ -122,7 +122,7 @@ def _libhdfs(around: Surroundings, needs: list[Check]) -> str:
     if not all(check.passed for check in needs):
         raise Notice(f"{folder}/libhdfs.so was not tried, for Java or its class path comes first")
     around.require_site_configuration()
-    ended = run_python(JVM_TIMEOUT_S, ["-m", "etl.libhdfs_probe"])
+    ended = run_python(JVM_TIMEOUT_S, ["-m", "etl.doctor.libhdfs_probe"])
     if ended.status or ended.timeout_s:
         raise EnvironmentFailure(f"{_complaint(ended, folder)} (or take --hdfs-driver native)")
     loaded = ended.output.strip()

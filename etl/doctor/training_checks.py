@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from importlib import metadata
 
+from etl.doctor.check import WARNING, Check, Notice
+from etl.doctor.child import run_python, run_within
 from etl.errors import EnvironmentFailure
-from etl.findings import WARNING, Check, Notice
-from etl.probes import run_python, run_within
 
 GROUP = "training"
 IMPORT_TIMEOUT_S = 90.0  # TensorFlow from a cold disk

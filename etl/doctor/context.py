@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass, field
 
+from etl.doctor.check import Check, Notice
 from etl.errors import EnvironmentFailure
-from etl.findings import Check, Notice
 from etl.hadoop_site import site_configuration
 from etl.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage import Place, open_place

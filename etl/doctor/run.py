@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 
-from etl import doctor_hadoop, doctor_storage, doctor_training, doctor_yarn
+from etl.doctor import hadoop_checks, storage_checks, training_checks, yarn_checks
+from etl.doctor.check import Check, run_checks
+from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure
-from etl.findings import Check, run_checks
-from etl.surroundings import Surroundings
 
 PYTHON = "Python"
 PACKAGES = ("ringslice", "pyarrow", "mrjob", "hdfs-native", "numpy", "pillow")
@@ -15,11 +15,11 @@ OLDEST, FIRST_TOO_NEW = (3, 11), (3, 13)
 
 _GROUPS: dict[str, Callable[[Surroundings], Iterator[Check]]] = {
     "python": lambda around: _python_checks(),
-    "hadoop": doctor_hadoop.checks,
-    "storage": doctor_storage.checks,
-    "yarn": doctor_yarn.checks,
-    "tasks": doctor_yarn.python_checks,
-    "training": lambda around: doctor_training.checks(),
+    "hadoop": hadoop_checks.checks,
+    "storage": storage_checks.checks,
+    "yarn": yarn_checks.checks,
+    "tasks": yarn_checks.python_checks,
+    "training": lambda around: training_checks.checks(),
 }
 GROUPS = tuple(_GROUPS)
 

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from etl.doctor.check import WARNING, Check, Notice
+from etl.doctor.child import call_within, run_python, run_within
+from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure
-from etl.findings import WARNING, Check, Notice
 from etl.hadoop_site import streaming_jar
-from etl.probes import call_within, run_python, run_within
-from etl.surroundings import Surroundings
 from etl.yarn import ResourceManager
 
 YARN, TASKS = "YARN", "tasks' Python"

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from etl.doctor.check import WARNING, Check, Notice
+from etl.doctor.child import Ended, call_within, run_python
+from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure, explain
-from etl.findings import WARNING, Check, Notice
 from etl.hadoop_site import class_path, libhdfs_folder
 from etl.hdfs_settings import DRIVER_VARIABLE, DRIVERS, LIBHDFS, NATIVE
-from etl.probes import Ended, call_within, run_python
-from etl.surroundings import Surroundings
 
 GROUP = "storage"
 CONNECT_TIMEOUT_S = 5.0
@@ -136,7 +136,7 @@ def _try_out(around: Surroundings, driver: str) -> str:
         _require_libhdfs(around)
     place = around.uri if around.place is None else around.place.uri
     name = f".ringslice-doctor-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    words = ["-m", "etl.storage_probe", place, name]
+    words = ["-m", "etl.doctor.storage_probe", place, name]
     may_have_left = True
     try:
         ended = run_python(PROBE_TIMEOUT_S[driver], words, **{DRIVER_VARIABLE: driver})

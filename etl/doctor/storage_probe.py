@@ -1,4 +1,4 @@
-"""Tries out a place, in a process of its own: ``python -m etl.storage_probe URI NAME``.
+"""Tries out a place, in a process of its own: ``python -m etl.doctor.storage_probe URI NAME``.
 
 Below URI, or its nearest parent that is there, it makes the folder NAME, does in it what publishing stands on, and
 removes it. It prints a line of JSON per step. With ``--remove`` it only removes the folder, for one that was killed.
@@ -22,7 +22,7 @@ CONTENT = bytes(range(256)) * 256
 
 def main() -> int:
     """Returns the exit status: 3, with one line, where a step fails."""
-    parser = argparse.ArgumentParser(prog="python -m etl.storage_probe", description="Try out a place.")
+    parser = argparse.ArgumentParser(prog="python -m etl.doctor.storage_probe", description="Try out a place.")
     parser.add_argument("uri")
     parser.add_argument("name")
     parser.add_argument("--remove", action="store_true", help="only remove what a killed one left")

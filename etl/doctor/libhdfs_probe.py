@@ -1,4 +1,5 @@
-"""Loads libhdfs and starts its JVM, in a process of its own: ``python -m etl.libhdfs_probe``. Connects to nothing.
+"""Loads libhdfs and starts its JVM, in a process of its own: ``python -m etl.doctor.libhdfs_probe``. Connects to
+nothing.
 
 It prints the libhdfs.so that pyarrow has loaded. What Java says goes to standard error.
 """
