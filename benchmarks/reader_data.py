@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from etl import tables
 from etl.config import NormalizeConfig
-from etl.example import ImageExample, serialize
+from etl.formats import schemas
+from etl.formats.example import ImageExample, serialize
 from etl.manifest import build_manifest
 from etl.pixel_sums import PixelSums
 from etl.slices import DealtExample, slice_names, write_slice
@@ -43,7 +43,7 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
         for number, each in enumerate(planned):
             write_slice(stage.folder, tasks, each, _examples(pictures, number * per_slice, per_slice))
         normalized = {"classes": CLASSES, "config": NormalizeConfig(SIDE, SIDE, "crop", "rgb", "jpeg", 95).to_json()}
-        departed = tables.DEPARTED.empty_table()
+        departed = schemas.DEPARTED.empty_table()
         manifest = build_manifest(
             stage, identity, normalized, planned, statistics=_sums(pictures), left_out={}, departed=departed
         )

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from pyarrow import fs
 from reader_pass import Job
 
-from etl.records import FOOTER_BYTES, HEADER_BYTES, mask
+from etl.formats.records import FOOTER_BYTES, HEADER_BYTES, mask
 from etl.storage import open_place
 
 CHUNK_BYTES = 8 << 20

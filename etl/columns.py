@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, fs
 
-from etl import tables
 from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables
 from etl.sources import SourceImage
 from etl.sources.base import Columns
 from etl.sources.fields import told_columns
@@ -48,7 +48,7 @@ def read_columns(place: Place) -> pa.Table:
 
 def _read(place: Place) -> pa.Table:
     if PARQUET_NAMES.search(place.name):
-        table = tables.read_table(place)
+        table = parquet_tables.read_table(place)
         for number, field in enumerate(table.schema):
             try:
                 table = table.set_column(number, field.name, table[field.name].cast(pa.string()))

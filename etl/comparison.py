@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import tables
 from etl.errors import UsageError
+from etl.formats import parquet_tables
 from etl.live import Removed
 from etl.packs import content_sha256, list_place
 from etl.progress import Progress, tell
@@ -86,7 +86,7 @@ class _Comparer:
         done = 0
         for pack in self._marker["packs"]:
             listed = list_place(self._raw, pack["name"])
-            rows = tables.read_table(listed, _COLUMNS)
+            rows = parquet_tables.read_table(listed, _COLUMNS)
             require(rows.num_rows == pack["images"], f"{listed} has {rows.num_rows} rows, not {pack['images']}")
             live = self._removed.live(pack["name"], rows["key"])
             held = np.full(rows.num_rows, NO_IMAGE, dtype=np.int64)

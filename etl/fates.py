@@ -60,7 +60,7 @@ class Decided:
             yield counted.reshape(len(SPLIT_NAMES) + 1, self.classes)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The fates as tables of `etl.tables.FATES`, one for each part."""
+        """The fates as tables of `etl.formats.schemas.FATES`, one for each part."""
         return (pa.table({"fate": pa.array(each, pa.int8())}) for each in self.fates)
 
 

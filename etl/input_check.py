@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl import tables
+from etl.formats import schemas
 from etl.parts import pack_of
 from etl.verification import INPUT, MANIFEST, Finding
 
@@ -56,7 +56,7 @@ def _first_double(several: Iterable[pa.Table]) -> str | None:
 
 def no_rejects() -> pa.Table:
     """What `input_faults` takes where a part has none."""
-    return tables.REJECTS.empty_table().select(COLUMNS)
+    return schemas.REJECTS.empty_table().select(COLUMNS)
 
 
 def dataset_faults(dataset: Mapping[str, Any], counted: Mapping[str, int]) -> Iterator[Finding]:

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from etl import tables
 from etl.errors import DataError, UsageError
-from etl.example import parse, read_features
+from etl.formats import parquet_tables
+from etl.formats.example import parse, read_features
+from etl.formats.preview import picture_of
+from etl.formats.records import Record
 from etl.manifest import BLOCKS
-from etl.pictures import picture_of
 from etl.provenance import trace
 from etl.publishing import publish_bytes, replace_bytes
-from etl.records import Record
 from etl.slice_files import RecordFile, open_record_file
 from etl.storage import Place, open_place
 
@@ -121,7 +121,7 @@ def _position(file: RecordFile, number: int, record: Record) -> Told:
     if file.kind == "part":
         return told
     table = file.stage.folder / file.marker["tables"][BLOCKS]["file"]
-    blocks = tables.read_range(table, file.first_block, file.first_block + file.told["blocks"])
+    blocks = parquet_tables.read_range(table, file.first_block, file.first_block + file.told["blocks"])
     block = pc.sum(pc.less_equal(blocks["first"], number)).as_py() - 1
     row = blocks.slice(block, 1).to_pylist()[0]
     told["block"] = {

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl import tables
 from etl.config import SPLIT_NAMES
+from etl.formats import parquet_tables
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.permute import Integers
 from etl.storage import Place
@@ -65,7 +65,7 @@ def split_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int8]:
 
 def removed_keys(folder: Place) -> list[str]:
     """Keys that the slices in ``folder`` remember as removed for good."""
-    table = tables.read_table(folder / DEPARTED_FILE)
+    table = parquet_tables.read_table(folder / DEPARTED_FILE)
     return list(table.filter(table["removed"])["key"].to_pylist())
 
 
@@ -81,5 +81,5 @@ def departed_rows(
 
 
 def _known_rows(folder: Place, manifest: Mapping[str, Any]) -> Iterator[pa.Table]:
-    yield from tables.iterate_groups(folder / EXAMPLES_FILE, ["key", "split"])
-    yield tables.read_table(folder / DEPARTED_FILE, ["key", "split"])
+    yield from parquet_tables.iterate_groups(folder / EXAMPLES_FILE, ["key", "split"])
+    yield parquet_tables.read_table(folder / DEPARTED_FILE, ["key", "split"])

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl import tables
 from etl.errors import DataError
+from etl.formats import parquet_tables, schemas
 from etl.generations import fingerprint_of
 from etl.parts import count_by_split_and_label, pack_of, read_rows, rejects_places
 from etl.publishing import publish_bytes
@@ -48,9 +48,9 @@ class Removed:
         """
         told = marker["removed"]
         if told is None:
-            return cls(tables.REMOVED.empty_table())
+            return cls(schemas.REMOVED.empty_table())
         place = root / "raw" / told["file"]
-        table = tables.read_table(place, ["pack", "key"])
+        table = parquet_tables.read_table(place, ["pack", "key"])
         if table.num_rows != told["rows"]:
             raise DataError(f"{place} has {table.num_rows} rows, {told['rows']} were written; ingest with --overwrite")
         return cls(table)
@@ -71,12 +71,12 @@ class Removed:
 
 def publish_removed(raw: Place, attempts: Place, rows: Iterator[tuple[str, str]]) -> Row | None:
     """Publish a table of removed rows (pack, key), named by its content; returns what markers say of it."""
-    builder = tables.TableBuilder(tables.REMOVED)
+    builder = parquet_tables.TableBuilder(schemas.REMOVED)
     for pack, key in rows:
         builder.add({"pack": pack, "key": key})
     if not builder.rows:
         return None
-    data = tables.table_bytes(builder.table())
+    data = parquet_tables.table_bytes(builder.table())
     sha256 = fingerprint_of(data)
     file = f"{REMOVED_FOLDER}/{sha256[:16]}.parquet"
     publish_bytes(raw / file, attempts, data)
@@ -112,7 +112,7 @@ def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, cla
     examples = zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True)
     reasons: Counter[str] = Counter()
     if part["rejects"]["count"]:
-        rejects = tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
+        rejects = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
         reasons.update(rejects["reason"].filter(pa.array(removed.live(pack_of(part), rejects["key"]))).to_pylist())
     return {
         "records": rows.num_rows,

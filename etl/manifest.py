@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from etl import tables
 from etl.config import FLOATS, NormalizeConfig
 from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables, schemas
 from etl.pixel_sums import PixelSums
 from etl.shares import worker_of
 from etl.slices import blocks_place, facts_place
@@ -45,8 +45,8 @@ def build_manifest(
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
     config, image = identity["config"], NormalizeConfig.from_json(normalized["config"])
-    examples = (tables.read_table(facts_place(folder, name)) for name in names)
-    blocks = (tables.read_table(blocks_place(folder, name)) for name in names)
+    examples = (parquet_tables.read_table(facts_place(folder, name)) for name in names)
+    blocks = (parquet_tables.read_table(blocks_place(folder, name)) for name in names)
     return with_checksum(
         {
             "format": SLICES_FORMAT,
@@ -66,10 +66,10 @@ def build_manifest(
             "statistics": statistics.to_json(),
             "left_out": dict(left_out),
             "tables": {
-                EXAMPLES: _write(stage, EXAMPLES_FILE, tables.EXAMPLES, examples),
-                BLOCKS: _write(stage, BLOCKS_FILE, tables.BLOCKS, blocks),
-                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, tables.CLASS_COUNTS, [_class_counts(facts)]),
-                DEPARTED: _write(stage, DEPARTED_FILE, tables.DEPARTED, [departed]),
+                EXAMPLES: _write(stage, EXAMPLES_FILE, schemas.EXAMPLES, examples),
+                BLOCKS: _write(stage, BLOCKS_FILE, schemas.BLOCKS, blocks),
+                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [_class_counts(facts)]),
+                DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [departed]),
             },
         }
     )
@@ -129,7 +129,7 @@ def located_slices(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str,
 def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[str, Any]:
     place = facts_place(folder, name)
     require(place.exists(), f"slice {name} is missing though the job ended; run again")
-    facts = tables.read_facts(place)
+    facts = parquet_tables.read_facts(place)
     require(facts["records"] == records, f"slice {name} holds {facts['records']} examples, {records} were planned")
     info = (folder / f"{name}.tfrecord").info()
     require(
@@ -183,11 +183,11 @@ def _class_counts(facts: list[dict[str, Any]]) -> pa.Table:
         for each in facts
         for label, count in each["by_label"].items()
     ]
-    return tables.table_of(tables.CLASS_COUNTS, rows)
+    return parquet_tables.table_of(schemas.CLASS_COUNTS, rows)
 
 
 def _write(stage: Stage, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
-    output, rows = tables.write_tables(stage.folder / name, stage.attempts, schema, parts)
+    output, rows = parquet_tables.write_tables(stage.folder / name, stage.attempts, schema, parts)
     return {"file": name, "rows": rows, "sha256": output.sha256}
 
 

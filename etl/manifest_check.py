@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl import tables
 from etl.errors import DataError
+from etl.formats import parquet_tables
 from etl.manifest import CLASS_COUNTS_FILE, slices_of
 from etl.stages import RUN_FILE, WORK_FOLDER, Stage
 from etl.verification import MANIFEST, STRAY, TABLE, Finding
@@ -62,9 +62,9 @@ def class_count_faults(stage: Stage, counted: Iterator[pa.Table]) -> Iterator[Fi
     """Whether the table of class counts has the rows ``counted``, which come in its order, and no more."""
     first, place = 0, stage.folder / CLASS_COUNTS_FILE
     try:
-        total = sum(table.num_rows for table in tables.iterate_groups(place, ["records"]))
+        total = sum(table.num_rows for table in parquet_tables.iterate_groups(place, ["records"]))
         for table in counted:
-            if not tables.read_range(place, first, first + table.num_rows).equals(table):
+            if not parquet_tables.read_range(place, first, first + table.num_rows).equals(table):
                 raise DataError(f"{place} does not tell what the slices hold")
             first += table.num_rows
         if first != total:

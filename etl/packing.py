@@ -5,8 +5,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from etl import tables
 from etl.errors import UsageError
+from etl.formats import parquet_tables, schemas
 from etl.pack_plans import PackPlan, plan_files, plan_packs
 from etl.packs import TarWriter, content_sha256, list_place, pack_place
 from etl.progress import Progress
@@ -106,8 +106,10 @@ class _Packer:
     def _publish(self, plan: PackPlan, contents: Iterator[bytes], progress: Progress) -> Generator[None]:
         rows, made = yield from self._make(plan, _counted(contents, progress))
         facts = {"name": plan.name, "images": len(rows), **made}
-        table = tables.table_of(tables.IMAGES, rows)
-        listed = tables.write_table(list_place(self._stage.folder, plan.name), self._stage.attempts, table, facts)
+        table = parquet_tables.table_of(schemas.IMAGES, rows)
+        listed = parquet_tables.write_table(
+            list_place(self._stage.folder, plan.name), self._stage.attempts, table, facts
+        )
         self._made[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
 
     def _facts(self, plan: PackPlan) -> Row:
@@ -115,7 +117,7 @@ class _Packer:
         if plan.name in self._made:
             return self._made[plan.name]
         listed = list_place(self._stage.folder, plan.name)
-        return tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
+        return parquet_tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
 
 
 def _counted(contents: Iterator[bytes], progress: Progress) -> Iterator[bytes]:

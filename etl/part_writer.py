@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl import tables
 from etl.config import NormalizeConfig
-from etl.example import ImageExample, serialize
+from etl.formats import parquet_tables, schemas
+from etl.formats.example import ImageExample, serialize
+from etl.formats.records import Record, frame
 from etl.image_helper import ImageHelper
 from etl.normalized import Normalized
 from etl.packs import TarWriter, list_place, pack_place
@@ -24,7 +25,6 @@ from etl.parts import (
     rows_place,
 )
 from etl.publishing import OutputFile, publishing
-from etl.records import Record, frame
 from etl.rejects import Reject
 from etl.storage import Place
 
@@ -116,7 +116,7 @@ def writing_part(
             part.rejected.finish()
     rejects: Row = {"count": len(part.rejects), "by_reason": {}}
     if opened:
-        listed = tables.write_table(list_file, attempts, tables.table_of(tables.REJECTS, part.rejects))
+        listed = parquet_tables.write_table(list_file, attempts, parquet_tables.table_of(schemas.REJECTS, part.rejects))
         by_reason = Counter(row["reason"] for row in part.rejects)
         rejects["by_reason"] = dict(sorted(by_reason.items()))
         rejects |= {"sha256": opened[0].sha256, "list_sha256": listed.sha256}
@@ -130,8 +130,8 @@ def writing_part(
         "rejects": rejects,
         "examples": count_by_split_and_label(examples, len(classes)),
     }
-    rows = tables.table_of(tables.ROWS, part.rows)
-    tables.write_table(rows_place(normalized, origin.part), attempts, rows, part.facts)
+    rows = parquet_tables.table_of(schemas.ROWS, part.rows)
+    parquet_tables.write_table(rows_place(normalized, origin.part), attempts, rows, part.facts)
 
 
 def normalize_pack(
@@ -154,9 +154,9 @@ def normalize_pack(
     """
     rows_file = rows_place(normalized, origin.part)
     if rows_file.exists():
-        return tables.read_facts(rows_file)
+        return parquet_tables.read_facts(rows_file)
     listed, file = list_place(raw, origin.pack), pack_place(raw, origin.pack, origin.file)
-    table, facts = tables.read_with_facts(listed)
+    table, facts = parquet_tables.read_with_facts(listed)
     images = table.to_pylist()
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with writing_part(normalized, attempts, origin, helper.config, classes) as part:

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from etl import tables
 from etl.errors import DataError
+from etl.formats import parquet_tables
+from etl.formats.records import Record, read_records
 from etl.packs import content_sha256
-from etl.records import Record, read_records
 from etl.storage import READ_BUFFER_BYTES, Place
 
 PART_FOLDERS = ("parts", "rejects")
@@ -135,7 +135,7 @@ def count_by_split_and_label(examples: Iterable[tuple[str | None, int]], classes
 
 def read_rows(normalized: Place, part: str, columns: list[str]) -> pa.Table:
     """The rows of a part, in its order."""
-    return tables.read_table(rows_place(normalized, part), columns)
+    return parquet_tables.read_table(rows_place(normalized, part), columns)
 
 
 def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl import fates, tables
+from etl import fates
 from etl.config import (
     DEFAULT_SPLIT,
     Fractions,
@@ -25,6 +25,7 @@ from etl.config import (
 )
 from etl.dealing import Dealing, PartCounts, count_part, split_sizes
 from etl.earlier import Earlier, read_keys
+from etl.formats import parquet_tables, schemas
 from etl.known import departed_rows, removed_keys, split_numbers
 from etl.live import Removed
 from etl.parts import pack_of, read_rows
@@ -109,7 +110,7 @@ def deal_rows(
     """
     labels = rows["label"].to_numpy().astype(np.int64)
     if decided is not None:
-        column = tables.read_range(decided, task["row"], task["row"] + len(rows))["fate"]
+        column = parquet_tables.read_range(decided, task["row"], task["row"] + len(rows))["fate"]
         own = column.to_numpy().astype(np.int64)
     else:
         own = split_numbers(rows["split"]).astype(np.int64)
@@ -149,7 +150,7 @@ def _live_parts(root: Place, normalized: Mapping[str, Any]) -> Iterator[tuple[pa
 
 
 def _departed(earlier: Earlier | None, removed: frozenset[str], decided: fates.Decided | None) -> pa.Table:
-    gone = tables.DEPARTED.empty_table().select(["key", "split"])
+    gone = schemas.DEPARTED.empty_table().select(["key", "split"])
     unknown = sorted(removed)
     if earlier:
         assert decided is not None
@@ -157,4 +158,4 @@ def _departed(earlier: Earlier | None, removed: frozenset[str], decided: fates.D
         numbers = earlier.known.find(unknown)
         unknown = [key for key, number in zip(unknown, numbers.tolist(), strict=True) if number < 0]
     rows = gone.to_pylist() + [{"key": key, "split": None} for key in unknown]
-    return tables.table_of(tables.DEPARTED, [row | {"removed": row["key"] in removed} for row in rows])
+    return parquet_tables.table_of(schemas.DEPARTED, [row | {"removed": row["key"] in removed} for row in rows])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from etl import tables
 from etl.errors import DataError
+from etl.formats import parquet_tables
 from etl.packs import list_place, pack_place
 from etl.parts import pack_of, records_place, rows_place
 from etl.storage import Place
@@ -28,7 +28,7 @@ def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, A
         found["part"] = {"file": place.uri, "record": number, "offset": row["offset"], "size": row["size"]}
         source = {name: row[f"source_{name}"] for name in ("format", "width", "height")}
         found["image"] = {"sha256": row["sha256"].hex(), **source, "split": row["split"], "columns": _columns(row)}
-        facts = tables.read_facts(rows)
+        facts = parquet_tables.read_facts(rows)
         found["pack"] = _in_pack(root / "raw", pack_of(facts), facts.get("file"), key, row["sha256"])
     except DataError as error:
         found["unknown"] = str(error)
@@ -42,7 +42,7 @@ def _in_pack(raw: Place, pack: str, file: str | None, key: str, sha256: bytes) -
     told = {"file": pack_place(raw, pack, file).uri}
     if file is None:
         return told | {"member": number, "offset": image["offset"], "size": image["size"]}
-    if column := tables.read_facts(listed).get("column"):
+    if column := parquet_tables.read_facts(listed).get("column"):
         return told | {"column": column, "row": image["offset"], "size": image["size"]}
     return told | {"offset": image["offset"], "size": image["size"]}
 
@@ -55,7 +55,7 @@ def _columns(row: Row) -> dict[str, Any]:
 def _row_of(place: Place, key: str, sha256: bytes | None) -> tuple[int, Row]:
     """Number and content of the row of ``key``. Raises DataError where there is none."""
     try:
-        rows = tables.read_table(place)
+        rows = parquet_tables.read_table(place)
     except FileNotFoundError:
         raise DataError(f"{place} is not there any more") from None
     number = pc.index(rows["key"], key).as_py()

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import tables
 from etl.errors import DataError
-from etl.example import parse
+from etl.formats import parquet_tables, schemas
+from etl.formats.example import parse
+from etl.formats.records import index_bytes, read_records
 from etl.live import Removed, live_rows
 from etl.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, slices_of
 from etl.parts import read_rows, records_place
-from etl.records import index_bytes, read_records
 from etl.replanning import plan_again
 from etl.slices import BlockCounter, DealtExample
 from etl.storage import Place
@@ -54,7 +54,9 @@ class Located:
         for _, told in slices_of(target.manifest):
             if told["name"] in names:
                 place, last = target.slices.folder / EXAMPLES_FILE, first + told["records"]
-                slices.append((told["name"], tables.read_range(place, first, last, ["key", "source", "sha256"])))
+                slices.append(
+                    (told["name"], parquet_tables.read_range(place, first, last, ["key", "source", "sha256"]))
+                )
             first += told["records"]
         return cls(normalized, slices)
 
@@ -84,7 +86,7 @@ class Located:
                 for position, value in zip(here.to_pylist(), own[name].to_pylist(), strict=True):
                     values[position] = value
         for name, values in found.items():
-            wanted = wanted.append_column(name, pa.array(values, tables.ROWS.field(name).type))
+            wanted = wanted.append_column(name, pa.array(values, schemas.ROWS.field(name).type))
         first = 0
         for name, rows in slices:
             yield name, wanted.slice(first, rows.num_rows)
@@ -132,10 +134,10 @@ def table_again(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table
     slices = [(split, each["name"]) for split, each in slices_of(target.manifest)]
     folder = target.slices.folder
     return {
-        EXAMPLES_FILE: (tables.EXAMPLES, _examples(target, slices)),
-        BLOCKS_FILE: (tables.BLOCKS, (_blocks(folder, name) for _, name in slices)),
-        CLASS_COUNTS_FILE: (tables.CLASS_COUNTS, (_class_counts(folder, *each) for each in slices)),
-        DEPARTED_FILE: (tables.DEPARTED, iter([tables.DEPARTED.empty_table()])),
+        EXAMPLES_FILE: (schemas.EXAMPLES, _examples(target, slices)),
+        BLOCKS_FILE: (schemas.BLOCKS, (_blocks(folder, name) for _, name in slices)),
+        CLASS_COUNTS_FILE: (schemas.CLASS_COUNTS, (_class_counts(folder, *each) for each in slices)),
+        DEPARTED_FILE: (schemas.DEPARTED, iter([schemas.DEPARTED.empty_table()])),
     }[file]
 
 
@@ -144,18 +146,18 @@ def _blocks(folder: Place, name: str) -> pa.Table:
     with place.open_stream() as stream:
         for position, record in enumerate(read_records(stream, str(place))):
             blocks.add(record.framed, position, record.offset)
-    return tables.table_of(tables.BLOCKS, blocks.rows)
+    return parquet_tables.table_of(schemas.BLOCKS, blocks.rows)
 
 
 def _class_counts(folder: Place, split: str, name: str) -> pa.Table:
     counted = _rows(folder, split, name).group_by("label").aggregate([([], "count_all")]).sort_by("label").to_pylist()
     rows = [{"slice": name, "split": split, "label": each["label"], "records": each["count_all"]} for each in counted]
-    return tables.table_of(tables.CLASS_COUNTS, rows)
+    return parquet_tables.table_of(schemas.CLASS_COUNTS, rows)
 
 
 def _rows(folder: Place, split: str, name: str) -> pa.Table:
     """A slice's rows of the table of examples, but for what the parts alone know: source and sha256 are null."""
-    place, builder = folder / f"{name}.tfrecord", tables.TableBuilder(tables.EXAMPLES)
+    place, builder = folder / f"{name}.tfrecord", parquet_tables.TableBuilder(schemas.EXAMPLES)
     with place.open_stream() as stream:
         for record in read_records(stream, str(place)):
             example = parse(record.data)
@@ -189,6 +191,6 @@ def _with_sources(target: Target, rows: pa.Table) -> pa.Table:
             if (position := positions.get(key)) is not None:
                 found["source"][position], found["sha256"][position] = part["part"], sha256
     for name, values in found.items():
-        field = tables.EXAMPLES.field(name)
-        rows = rows.set_column(tables.EXAMPLES.get_field_index(name), field, pa.array(values, field.type))
+        field = schemas.EXAMPLES.field(name)
+        rows = rows.set_column(schemas.EXAMPLES.get_field_index(name), field, pa.array(values, field.type))
     return rows

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl import tables
 from etl.config import NormalizeConfig
 from etl.errors import DataError, EnvironmentFailure
+from etl.formats import parquet_tables
 from etl.image_helper import ImageHelper
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.part_writer import normalize_pack
@@ -210,7 +210,7 @@ class Repair:
                 self._leave(thing, "the normalised images that tell where examples come from are not here")
             else:
                 schema, parts = table_again(file, self.target)
-                made, _ = tables.write_tables(attempts / "made" / file, attempts, schema, parts)
+                made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, schema, parts)
                 if made.sha256 == told["sha256"]:
                     replace_file(made.place, self.target.slices.folder / file)
                     self._done(thing)

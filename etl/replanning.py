@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from etl import tables
 from etl.config import SOURCE_SPLIT, ShardConfig
 from etl.earlier import Earlier, finished_slices
 from etl.errors import DataError
+from etl.formats import parquet_tables, schemas
 from etl.known import removed_keys
 from etl.manifest import read_manifest
 from etl.parts import read_rows
@@ -29,7 +29,7 @@ def plan_again(target: Target, names: Sequence[str], attempts: Place) -> Iterato
     fates = attempts / "fates.parquet"
     fates.delete()
     if plan.decided:
-        tables.write_tables(fates, attempts, tables.FATES, plan.decided.tables())
+        parquet_tables.write_tables(fates, attempts, schemas.FATES, plan.decided.tables())
     wanted = {number: name for number, name in enumerate(target.slice_names) if name in names}
     found: dict[int, list[pa.Table]] = {number: [] for number in wanted}
     for task in plan:

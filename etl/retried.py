@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from etl import tables
 from etl.config import NormalizeConfig
 from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables
 from etl.image_helper import ImageHelper
 from etl.limits import FLAGS
 from etl.live import Removed, count_live, live_facts
@@ -102,7 +102,7 @@ class RejectsAgain:
         Raises DataError where the files of the part are not those that the marker tells of.
         """
         if self.is_made:
-            return tables.read_facts(rows_place(self.normalized, self.next.part))
+            return parquet_tables.read_facts(rows_place(self.normalized, self.next.part))
         outcomes, same = self._outcomes(helper, report), list[Reject]()
         for row, data, result in outcomes:
             if not isinstance(result, Reject) or result.reason.value != row["reason"]:
@@ -126,7 +126,7 @@ class RejectsAgain:
         keys = [row["key"] for row in _read_checked(list_place(self.raw, origin.pack), origin.list_sha256, ["key"])]
         rows_file = rows_place(self.normalized, part)
         rows = _read_checked(rows_file, self.part["rows_sha256"])
-        records = read_part(self.normalized, part, tables.read_table(rows_file, ["key", "size", "crc32c"]))
+        records = read_part(self.normalized, part, parquet_tables.read_table(rows_file, ["key", "size", "crc32c"]))
         goods = zip(rows, records, strict=True)
         with writing_part(self.normalized, attempts, origin, helper.config, classes) as writer:
             good, outcome = next(goods, None), next(outcomes, None)
@@ -154,7 +154,7 @@ class RejectsAgain:
             if not self.stays:
                 raise DataError(f"{place} is missing though the job ended; run again")
             return kept_entry(self.part, marker, config)
-        facts = tables.read_facts(place)
+        facts = parquet_tables.read_facts(place)
         if Origin.of_part(facts) != self.next or not self._is_no_less(facts):
             raise DataError(f"{place} does not hold the images of {self.part['part']}; remove it, and run again")
         facts |= {"rows_sha256": place.sha256(), "removed": self.part["removed"]}
@@ -181,5 +181,5 @@ def _read_checked(place: Place, sha256: str, columns: list[str] | None = None) -
     """The rows of a table. Raises DataError where it is not the one of this SHA-256."""
     if place.sha256() != sha256:
         raise DataError(f"{place} has another SHA-256 than the one recorded; {REMEDY}")
-    rows: list[Row] = tables.read_table(place, columns).to_pylist()
+    rows: list[Row] = parquet_tables.read_table(place, columns).to_pylist()
     return rows

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl import tables
 from etl.errors import DataError
-from etl.example import parse
+from etl.formats import parquet_tables, schemas
+from etl.formats.example import parse
+from etl.formats.records import ByteReader, Record, index_bytes, read_records
 from etl.manifest import BLOCKS_FILE, EXAMPLES_FILE
-from etl.records import ByteReader, Record, index_bytes, read_records
 from etl.slices import BlockCounter
 from etl.storage import Place
 from etl.verification import INDEX, MANIFEST, SLICE, TABLE, Finding
@@ -177,7 +177,7 @@ def _findings_of_others(
         findings.append(
             Finding(TABLE, EXAMPLES_FILE, reading.difference or f"{EXAMPLES_FILE} has no rows for {reading.where}")
         )
-    if blocks is not None and not blocks.equals(tables.table_of(tables.BLOCKS, reading.blocks.rows)):
+    if blocks is not None and not blocks.equals(parquet_tables.table_of(schemas.BLOCKS, reading.blocks.rows)):
         findings.append(
             Finding(TABLE, BLOCKS_FILE, f"{reading.where}: its blocks are not those of the table of blocks")
         )
@@ -199,7 +199,9 @@ def _index_fault(index: Place, expected: bytes, slice_place: Place) -> str | Non
 
 def read_dealt(place: Place) -> pa.Table:
     """Columns key, label and crc32c of the examples in a slice, from the slice itself."""
-    builder = tables.TableBuilder(pa.schema([("key", pa.string()), ("label", pa.int32()), ("crc32c", pa.uint32())]))
+    builder = parquet_tables.TableBuilder(
+        pa.schema([("key", pa.string()), ("label", pa.int32()), ("crc32c", pa.uint32())])
+    )
     with place.open_stream() as stream:
         for record in read_records(stream, str(place)):
             example = parse(record.data)

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import tables
 from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables
+from etl.formats.records import Record, index_bytes, parse_index, read_records
 from etl.generations import kept_generations
 from etl.manifest import located_slices, read_manifest
 from etl.parts import records_place, rows_place
-from etl.records import Record, index_bytes, parse_index, read_records
 from etl.stages import Stage, normalized_stage, slices_stage_in
 from etl.storage import Place, open_place
 
@@ -71,7 +71,7 @@ class RecordFile:
     def rows(self, columns: list[str] | None = None, start: int = 0, stop: int | None = None) -> pa.Table:
         """The rows of records ``start`` to before ``stop``: of the table of examples, or the part's own."""
         end = self.records if stop is None else stop
-        return tables.read_range(self.rows_file, self.first_row + start, self.first_row + end, columns)
+        return parquet_tables.read_range(self.rows_file, self.first_row + start, self.first_row + end, columns)
 
     def find(self, key: str) -> int:
         """The number of the record with this key. Raises UsageError where there is none."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from etl import tables
 from etl.errors import DataError
-from etl.example import parse_facts
+from etl.formats import parquet_tables, schemas
+from etl.formats.example import parse_facts
+from etl.formats.records import frame, index_bytes
 from etl.publishing import OutputFile, publish_bytes, publishing
-from etl.records import frame, index_bytes
 from etl.shares import worker_of
 from etl.stages import WORK_FOLDER
 from etl.storage import Place
@@ -87,7 +87,7 @@ class _SliceWriter:
     def __init__(self, split: str, name: str, output: OutputFile) -> None:
         self._told = {"split": split, "slice": name}
         self._output = output
-        self.rows = tables.TableBuilder(tables.EXAMPLES)
+        self.rows = parquet_tables.TableBuilder(schemas.EXAMPLES)
         self.labels: Counter[int] = Counter()
         self.blocks = BlockCounter(name)
 
@@ -134,7 +134,9 @@ def write_slice(
     rows = writer.rows.table()
     index = index_bytes(rows["offset"].to_pylist(), rows["size"].to_pylist())
     publish_bytes(folder / f"{name}.idx", attempts, index)
-    tables.write_table(blocks_place(folder, name), attempts, tables.table_of(tables.BLOCKS, writer.blocks.rows))
+    parquet_tables.write_table(
+        blocks_place(folder, name), attempts, parquet_tables.table_of(schemas.BLOCKS, writer.blocks.rows)
+    )
     facts = {
         "split": split,
         "name": name,
@@ -144,5 +146,5 @@ def write_slice(
         "sha256": output.sha256,
         "by_label": {str(label): count for label, count in sorted(writer.labels.items())},
     }
-    tables.write_table(facts_place(folder, name), attempts, rows, facts)
+    parquet_tables.write_table(facts_place(folder, name), attempts, rows, facts)
     return facts

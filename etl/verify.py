@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl import tables
 from etl.config import SOURCE_SPLIT
 from etl.errors import DataError, EnvironmentFailure
 from etl.exactly_once import Pixels
+from etl.formats import parquet_tables
 from etl.input_check import dataset_faults, pack_faults
 from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest, slices_of
 from etl.manifest_check import (
@@ -202,7 +202,7 @@ class Collected:
         """All rows of `DUPLICATES`, in their order."""
         names = pa.array(self.target.slice_names)
         for number in sorted(self.buckets):
-            for found in tables.iterate_groups(found_place(self.results, number)):
+            for found in parquet_tables.iterate_groups(found_place(self.results, number)):
                 columns = [found["sha256"], found["key"], found["label"], found["split"], names.take(found["number"])]
                 yield pa.Table.from_arrays(columns, schema=DUPLICATES)
 
@@ -234,9 +234,9 @@ class Collected:
                 by_class.setdefault(split, Counter()).update({int(label): count for label, count in counts.items()})
         yield from class_faults(self.target.manifest, by_class)
         places = [class_counts_place(self.results, line["line"]) for line in self.lines if line["kind"] == SLICES]
-        yield from balance_faults(self.target.manifest, map(tables.read_table, places))
+        yield from balance_faults(self.target.manifest, map(parquet_tables.read_table, places))
         known = {(each.what, each.name) for each in files}
-        for finding in class_count_faults(self.target.slices, map(tables.read_table, places)):
+        for finding in class_count_faults(self.target.slices, map(parquet_tables.read_table, places)):
             if (finding.what, finding.name) not in known:
                 yield finding
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl import tables
 from etl.errors import DataError
 from etl.exactly_once import Line, dealt_lines, gone_lines, good_lines
+from etl.formats import parquet_tables, schemas
 from etl.input_check import COLUMNS, input_faults, no_rejects
 from etl.known import removed_keys
 from etl.live import Removed, live_rows
@@ -62,8 +62,8 @@ class TaskCheck:
     def _slices(self, work: Mapping[str, Any]) -> Iterator[Line]:
         row, block = work["row"], work["block"]
         for number, told in enumerate(work["slices"], start=work["number"]):
-            rows = self._range(EXAMPLES_FILE, tables.EXAMPLES, row, told["records"])
-            blocks = self._range(BLOCKS_FILE, tables.BLOCKS, block, told["blocks"])
+            rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, told["records"])
+            blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, told["blocks"])
             row, block = row + told["records"], block + told["blocks"]
             check = check_slice(self._folder, told, rows, blocks)
             self.result.findings += check.findings
@@ -78,7 +78,7 @@ class TaskCheck:
     def _range(self, name: str, schema: pa.Schema, first: int, rows: int) -> pa.Table | None:
         """Rows of a table beside the manifest; None, and a finding, where they cannot be read."""
         try:
-            table = tables.read_range(self._folder / name, first, first + rows, schema.names)
+            table = parquet_tables.read_range(self._folder / name, first, first + rows, schema.names)
             return table.cast(schema)
         except (DataError, FileNotFoundError, pa.ArrowException) as error:
             missing = isinstance(error, FileNotFoundError)
@@ -136,7 +136,7 @@ class TaskCheck:
             self.result.findings.append(Finding(what, name, line))
             return None
         self.result.counts["other_bytes"] += place.info().size
-        return tables.read_table(place, COLUMNS)
+        return parquet_tables.read_table(place, COLUMNS)
 
     def _files(self, work: Mapping[str, Any]) -> Iterator[Line]:
         for each in work["files"]:
@@ -151,7 +151,7 @@ class TaskCheck:
     def _departed(self, work: Mapping[str, Any]) -> Iterator[Line]:
         del work
         try:
-            for table in tables.iterate_groups(self._folder / DEPARTED_FILE, ["key", "removed"]):
+            for table in parquet_tables.iterate_groups(self._folder / DEPARTED_FILE, ["key", "removed"]):
                 yield from gone_lines(table)
         except (DataError, FileNotFoundError):  # its SHA-256 is told of as a file's
             self.result.untold["departed"] += 1

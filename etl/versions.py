@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import tables
 from etl.errors import DataError
+from etl.formats import parquet_tables
 from etl.sources import SourceImage
 from etl.stages import Stage
 
@@ -36,7 +36,7 @@ class Versions:
         """What is known of these images."""
         place = stage.folder / VERSIONS_FILE
         try:
-            facts, table = tables.read_facts(place), tables.read_table(place, ["key", "version"])
+            facts, table = parquet_tables.read_facts(place), parquet_tables.read_table(place, ["key", "version"])
         except (DataError, FileNotFoundError):
             return cls(frozenset(), np.zeros(len(images), dtype=np.bool_))
         marker = stage.find_generation(facts["generation"])
@@ -50,7 +50,7 @@ class Versions:
 def are_known(stage: Stage, listing: str, generation: str) -> bool:
     """Whether nothing was written again in a source of this listing since it was held against this generation."""
     try:
-        facts = tables.read_facts(stage.folder / VERSIONS_FILE)
+        facts = parquet_tables.read_facts(stage.folder / VERSIONS_FILE)
     except (DataError, FileNotFoundError):
         return False
     return facts == {"listing": listing, "generation": generation}
@@ -62,4 +62,4 @@ def versions_bytes(images: Sequence[SourceImage], listing: str, generation: str)
         "key": pa.array([image.key for image in images], pa.string()),
         "version": pa.array([image.version for image in images], pa.int64()),
     }
-    return tables.table_bytes(pa.table(columns), {"listing": listing, "generation": generation})
+    return parquet_tables.table_bytes(pa.table(columns), {"listing": listing, "generation": generation})

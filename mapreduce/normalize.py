@@ -14,6 +14,7 @@ from typing import Any
 
 from etl.config import NormalizeConfig
 from etl.errors import DataError, UsageError
+from etl.formats.parquet_tables import read_facts
 from etl.generations import Generation, Renewal
 from etl.image_helper import ImageHelper
 from etl.live import Removed, count_live, live_examples, live_facts
@@ -25,7 +26,6 @@ from etl.retried import RejectsAgain
 from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require
 from etl.storage import Place, open_place
 from etl.summary import Summary, normalize_summary
-from etl.tables import read_facts
 from mapreduce.retry import Retry
 from mapreduce.stagejob import StageJob, main
 from mapreduce.work import Work, worthwhile_tasks

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from etl import tables
 from etl.config import ShardConfig
 from etl.dealing import Dealing, Strata
 from etl.earlier import find_earlier
+from etl.formats import parquet_tables, schemas
 from etl.manifest import build_manifest
 from etl.options import SHARD_OPTIONS
 from etl.parts import read_rows
@@ -101,7 +101,9 @@ class Shard(ShuffleJob):
         folder = self.stage.folder
         todo = [number for number, (_, name, _) in enumerate(self._slices) if not facts_place(folder, name).exists()]
         if plan.decided:
-            tables.write_tables(self.stage.work / FATES_FILE, self.stage.attempts, tables.FATES, plan.decided.tables())
+            parquet_tables.write_tables(
+                self.stage.work / FATES_FILE, self.stage.attempts, schemas.FATES, plan.decided.tables()
+            )
         job = self._describe_job(root, plan, todo, pick(root, runner))
         return Work(job, plan if todo else [], job["mappers"], sum(records), self._watch)
 

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError
+from etl.formats.parquet_tables import Table
+from etl.formats.records import open_record
 from etl.options import HADOOP
 from etl.parts import read_part, records_place
 from etl.ranges import LocalFiles, looking_ahead
-from etl.records import open_record
 from etl.slices import DealtExample
 from etl.storage import Place
-from etl.tables import Table
 from mapreduce.partition import partition_prefix
 from mapreduce.work import TaskSize
 

@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from etl import tables
 from etl.errors import DataError
 from etl.exactly_once import FOUND, Judge, Line, bucket_of
+from etl.formats import parquet_tables, schemas
 from etl.manifest import read_manifest, slices_of
 from etl.options import HADOOP, VERIFY_OPTIONS
 from etl.publishing import json_bytes, publish_bytes, replace_file
@@ -74,8 +74,8 @@ class Verify(StageJob):
             yield keys[bucket], line
         results = self.attempts / RESULTS_FOLDER
         if task["kind"] == SLICES:
-            counts = tables.table_of(tables.CLASS_COUNTS, check.result.class_counts)
-            tables.write_table(class_counts_place(results, task["line"]), self.attempts, counts)
+            counts = parquet_tables.table_of(schemas.CLASS_COUNTS, check.result.class_counts)
+            parquet_tables.write_table(class_counts_place(results, task["line"]), self.attempts, counts)
         told = check.result.to_json() | {"sent": sent}
         publish_bytes(task_place(results, task["line"]), self.attempts, json_bytes(told))
         self.count_task(check.result.counts["bytes"] + check.result.counts["other_bytes"], 0)
@@ -85,8 +85,8 @@ class Verify(StageJob):
         bucket, results = bucket_number(key), self.attempts / RESULTS_FOLDER
         rules = {name: self.job[name] for name in ("dropped", "any_of_equals", "by_source")}
         judge = Judge(self._slice_name, **rules)
-        found = tables.tables_of(FOUND, judge.judge(lines))
-        tables.write_tables(found_place(results, bucket), self.attempts, FOUND, found)
+        found = parquet_tables.tables_of(FOUND, judge.judge(lines))
+        parquet_tables.write_tables(found_place(results, bucket), self.attempts, FOUND, found)
         publish_bytes(bucket_place(results, bucket), self.attempts, json_bytes(judge.to_json()))
         yield f"bucket {bucket}", judge.lines
 
@@ -150,7 +150,7 @@ class Verify(StageJob):
 
     def _commit(self, collected: Collected) -> None:
         made = self.stage.attempts / DUPLICATES_FILE
-        output, rows = tables.write_tables(made, self.stage.attempts, DUPLICATES, collected.duplicates())
+        output, rows = parquet_tables.write_tables(made, self.stage.attempts, DUPLICATES, collected.duplicates())
         self.stage.marker.delete()  # for a moment there is none; one that tells of another table would be worse
         replace_file(made, self.stage.folder / DUPLICATES_FILE)
         told = {"duplicates": {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256}}

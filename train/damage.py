@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl import tables
 from etl.errors import DataError, EnvironmentFailure
+from etl.formats import parquet_tables
+from etl.formats.records import open_record
 from etl.manifest import EXAMPLES_FILE, Slice
 from etl.permute import Integers
-from etl.records import open_record
 from etl.storage import Place
 
 COLUMNS = ["key", "crc32c"]
@@ -64,7 +64,7 @@ def _told_of(folder: Place, each: Slice, records: range) -> Sequence[tuple[str |
     """Key and CRC32C of these records, as the table of examples has them; Nones where it cannot be read."""
     first = each.first_example + records.start
     try:
-        table = tables.read_range(folder / EXAMPLES_FILE, first, first + len(records), COLUMNS)
+        table = parquet_tables.read_range(folder / EXAMPLES_FILE, first, first + len(records), COLUMNS)
     except (DataError, EnvironmentFailure, OSError):
         return [(None, None)] * len(records)
     return list(zip(table["key"].to_pylist(), table["crc32c"].to_pylist(), strict=True))

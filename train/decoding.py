@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from etl.example import ENCODED, KEY, LABEL
+from etl.formats.example import ENCODED, KEY, LABEL
 from etl.manifest import Manifest
 from train.augment import NOTHING, Augmentation, flip_at_random, random_window, recolour_at_random
 

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl import tables
 from etl.errors import DataError
+from etl.formats import parquet_tables, schemas
+from etl.formats.records import parse_index
 from etl.manifest import BLOCKS_FILE, Slice
 from etl.permute import Integers
-from etl.records import parse_index
 from etl.storage import Place
 from train.patience import Patience
 
@@ -52,8 +52,8 @@ class Layouts:
             return known
         each, place = self._slices[number], self._folder / BLOCKS_FILE
         rows = (each.first_block, each.first_block + each.blocks)
-        table = self._patience.call(place, lambda: tables.read_range(place, *rows))
-        if not table.schema.equals(tables.BLOCKS) or any(column.null_count for column in table.columns):
+        table = self._patience.call(place, lambda: parquet_tables.read_range(place, *rows))
+        if not table.schema.equals(schemas.BLOCKS) or any(column.null_count for column in table.columns):
             raise DataError(f"{place} is no table of blocks; see: ringslice verify")
         blocks = _of_table(table)
         ends = [int(column[-1] + size[-1]) for column, size in _ends(blocks)] if each.blocks else [0, 0]

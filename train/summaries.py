@@ -12,8 +12,8 @@ from statistics import fmean
 
 import tensorflow as tf
 
+from etl.formats.records import frame
 from etl.publishing import replace_bytes
-from etl.records import frame
 from etl.storage import Place
 from train.metrics import PARTS, SECONDS, Line, delete_after
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from etl import __version__, tables
+from etl import __version__
+from etl.formats import parquet_tables
 from etl.manifest import slices_of
 from etl.report import charts
 from etl.report.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, split_balances
@@ -28,7 +29,7 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
     Raises DataError where a table beside the manifest is damaged.
     """
     counts = stage.folder / manifest["tables"]["class_counts"]["file"]
-    spread = ClassSpread(manifest).add(tables.iterate_groups(counts, CLASS_COUNT_COLUMNS))
+    spread = ClassSpread(manifest).add(parquet_tables.iterate_groups(counts, CLASS_COUNT_COLUMNS))
     fingerprint = stage.fingerprint()
     verified = read_verified(verification_stage(root, stage.folder.name), fingerprint, manifest["classes"])
     facts = {

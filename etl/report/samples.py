@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl import tables
 from etl.errors import DataError
-from etl.example import parse
+from etl.formats import parquet_tables
+from etl.formats.example import parse
+from etl.formats.preview import picture_of
+from etl.formats.records import read_records
 from etl.live import Removed, live_facts
 from etl.parts import pack_of, rejects_places
-from etl.pictures import picture_of
-from etl.records import read_records
 from etl.report.sources import choose
 from etl.report.thumbnails import Picture, thumbnail
 from etl.storage import Place
@@ -80,10 +80,10 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
     number = PICTURES_OF_FEW_CLASSES if len(labels) <= FEW_CLASSES else PICTURES_OF_A_CLASS
     sampler = ClassSampler(labels, number, manifest["config"]["seed"])
     table = folder / manifest["tables"]["examples"]["file"]
-    for batch in tables.iterate_groups(table, ["label"]):
+    for batch in parquet_tables.iterate_groups(table, ["label"]):
         sampler.add(batch["label"].to_numpy())
     columns = ["key", "label", "split", "slice", "offset", "size"]
-    rows = tables.take_rows(table, sampler.positions.tolist(), columns).to_pylist()
+    rows = parquet_tables.take_rows(table, sampler.positions.tolist(), columns).to_pylist()
     by_slice = defaultdict(list)
     for row in rows:
         by_slice[row["slice"]].append(row)
@@ -128,7 +128,7 @@ def sample_rejects(
     parts = [part for part in marker["parts"] if live_facts(part)["rejects"]["count"]]
     for part in choose(parts, MOST_REJECT_LISTS, seed):
         tar, listed = rejects_places(normalized, part["part"])
-        rows = tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
+        rows = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
         live = rows.filter(pa.array(removed.live(pack_of(part), rows["key"])))
         chosen = _choose_rejects(live, {reason: len(own) for reason, own in pictures.items()})
         for row, data in _read_ranges(tar, chosen):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl import tables
+from etl.formats import parquet_tables
 from etl.stages import Stage
 from etl.storage import Place
 
@@ -69,7 +69,7 @@ def _contents(place: Place, classes: list[str]) -> tuple[Duplicate, ...]:
     across: list[Duplicate] = []
     others: list[Duplicate] = []
     group = _Group(classes)
-    for batch in tables.iterate_groups(place, ["sha256", "key", "label", "split"]):
+    for batch in parquet_tables.iterate_groups(place, ["sha256", "key", "label", "split"]):
         for row in batch.to_pylist():
             if row["sha256"] != group.sha256:
                 _keep(group, across, others)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl import fates, tables
+from etl import fates
 from etl.config import SPLIT_NAMES, ShardConfig
 from etl.errors import DataError, UsageError
 from etl.fates import LEFT_OUT, Rules, decide, split_of_group
+from etl.formats import schemas
 from etl.known import KnownKeys
 
 SHARES: dict[str, Fraction | int | None] = {
@@ -23,7 +24,7 @@ SHARES: dict[str, Fraction | int | None] = {
     "test": Fraction(1, 4),
 }
 COLUMNS = pa.field("columns", pa.map_(pa.string(), pa.string()))
-SCHEMA = pa.schema([COLUMNS if name == "columns" else tables.ROWS.field(name) for name in fates.COLUMNS])
+SCHEMA = pa.schema([COLUMNS if name == "columns" else schemas.ROWS.field(name) for name in fates.COLUMNS])
 
 
 def config(**more: Any) -> ShardConfig:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import DataError
-from etl.example import ImageExample, parse, parse_facts, serialize
-from etl.records import frame, index_bytes, parse_index, read_records
+from etl.formats.example import ImageExample, parse, parse_facts, serialize
+from etl.formats.records import frame, index_bytes, parse_index, read_records
 
 EXAMPLE = ImageExample("a/ü.png", 3, "ü", "PNG", 2, 1, 3, b"\x89PNG\0\xff")
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageFile
 
-from etl import tables
 from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables, schemas
 from etl.manifest import read_manifest, with_checksum
 from etl.publishing import json_bytes
 from etl.report.balance import ClassSpread, split_balances
@@ -168,8 +168,10 @@ def made_up(root: Path, classes: int, slices: int, seed: int = 0) -> npt.NDArray
             for _ in range(held):
                 own = {"key": f"k{len(examples)}", "label": label, "split": split, "slice": name}
                 examples.append(own | {"offset": 0, "size": 100})
-    pq.write_table(tables.table_of(tables.CLASS_COUNTS, rows), folder / "class_counts.parquet", row_group_size=97)
-    pq.write_table(tables.table_of(tables.EXAMPLES, examples), folder / "examples.parquet", row_group_size=101)
+    pq.write_table(
+        parquet_tables.table_of(schemas.CLASS_COUNTS, rows), folder / "class_counts.parquet", row_group_size=97
+    )
+    pq.write_table(parquet_tables.table_of(schemas.EXAMPLES, examples), folder / "examples.parquet", row_group_size=101)
     config = {"partition": "uniform", "split": "source", "workers": 1, "groups": 1, "seed": seed}
     unused = ("group_by", "splits_from", "removed_keys", "drop_duplicates")
     manifest = {
@@ -214,7 +216,7 @@ def test_balance_is_that_of_the_counts(tmp_path: Path) -> None:
     manifest = manifest_of(tmp_path)
     spread = ClassSpread(manifest)
     place = open_place(str(tmp_path)) / "slices" / "default" / "class_counts.parquet"
-    spread.add(tables.iterate_groups(place))
+    spread.add(parquet_tables.iterate_groups(place))
     assert np.array_equal(spread.matrix if spread.matrix is not None else [], counts)
     train, test = split_balances(manifest, spread)
     for found, own in ((train, counts[:, :30]), (test, counts[:, 30:])):
@@ -259,8 +261,8 @@ def test_every_row_may_be_sampled() -> None:
 def test_rows_are_taken_from_their_groups(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": range(100), "b": range(100)}), tmp_path / "table", row_group_size=7)
     place = open_place(str(tmp_path / "table"))
-    assert tables.take_rows(place, [0, 6, 7, 55, 99], ["b"]).to_pydict() == {"b": [0, 6, 7, 55, 99]}
-    assert tables.take_rows(place, [], ["a"]).num_rows == 0
+    assert parquet_tables.take_rows(place, [0, 6, 7, 55, 99], ["b"]).to_pydict() == {"b": [0, 6, 7, 55, 99]}
+    assert parquet_tables.take_rows(place, [], ["a"]).num_rows == 0
 
 
 def test_the_survey_counts_all_sizes() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl import tables
-from etl.example import ImageExample, serialize
-from etl.records import index_bytes, read_records
+from etl.formats import parquet_tables
+from etl.formats.example import ImageExample, serialize
+from etl.formats.records import index_bytes, read_records
 from etl.slice_check import check_slice
 from etl.slices import blocks_place, facts_place, write_slice
 from etl.storage import Place, open_place
@@ -50,8 +50,8 @@ def write(folder: Place, name: str) -> Written:
     attempts = (folder / "attempts").make_folder()
     told = write_slice(folder, attempts, ("train", f"train/{name}", 3), dealt)
     path = Path(folder.path) / "train" / name
-    rows = tables.read_table(facts_place(folder, told["name"]))
-    blocks = tables.read_table(blocks_place(folder, told["name"]))
+    rows = parquet_tables.read_table(facts_place(folder, told["name"]))
+    blocks = parquet_tables.read_table(blocks_place(folder, told["name"]))
     return Written(path.with_suffix(".tfrecord"), path.with_suffix(".idx"), told, rows, blocks)
 
 

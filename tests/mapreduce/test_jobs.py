@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from etl.errors import UsageError
-from etl.example import parse
+from etl.formats.example import parse
+from etl.formats.preview import picture_of
+from etl.formats.records import read_records
 from etl.manifest import Manifest
-from etl.pictures import picture_of
-from etl.records import read_records
 from etl.slices import order_key
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard

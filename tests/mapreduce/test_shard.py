@@ -13,9 +13,9 @@ import jsonschema
 import pyarrow.parquet as pq
 import pytest
 
-from etl.example import parse
+from etl.formats.example import parse
+from etl.formats.records import read_records
 from etl.manifest import Manifest, read_manifest
-from etl.records import read_records
 from etl.stages import slices_stage
 from etl.storage import open_place
 from mapreduce.shard import Shard

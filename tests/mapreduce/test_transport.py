@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from etl import ranges
 from etl.errors import DataError
+from etl.formats.records import read_records
 from etl.parts import read_rows, records_place
 from etl.ranges import LocalFiles, looking_ahead
-from etl.records import read_records
 from etl.slices import DealtExample
 from etl.storage import Place, open_place
 from mapreduce.shuffle import LineProtocol, read_pairs, write_pair

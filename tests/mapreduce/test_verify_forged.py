@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from etl import tables
-from etl.example import parse, serialize
+from etl.formats import parquet_tables, schemas
+from etl.formats.example import parse, serialize
+from etl.formats.records import read_records
 from etl.manifest import build_manifest, read_manifest
 from etl.pixel_sums import PixelSums
-from etl.records import read_records
 from etl.slices import DealtExample, write_slice
 from etl.stages import Run, normalized_stage, slices_stage
 from etl.storage import open_place
@@ -27,7 +27,7 @@ def forge(root: Path, change: Callable[[Contents], object]) -> None:
     """Write the slices anew, as `shard` would, but for ``change``."""
     stage, normalized = slices_stage(open_place(str(root)), "default"), normalized_stage(open_place(str(root)))
     manifest = read_manifest(stage)
-    rows = tables.read_table(stage.folder / "examples.parquet")
+    rows = parquet_tables.read_table(stage.folder / "examples.parquet")
     contents: Contents = {}
     splits = {each["name"]: split for split, told in manifest["splits"].items() for each in told["slices"]}
     for name in splits:
@@ -52,7 +52,7 @@ def forge(root: Path, change: Callable[[Contents], object]) -> None:
             planned,
             statistics=sums,
             left_out=manifest["left_out"],
-            departed=tables.DEPARTED.empty_table(),
+            departed=schemas.DEPARTED.empty_table(),
         )
         stage.commit(marker, Run())
     finally:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from etl import tables
+from etl.formats import parquet_tables, schemas
 from etl.input_check import input_faults
 from etl.publishing import json_bytes
 from etl.storage import open_place
@@ -51,7 +51,7 @@ def forge(root: Path, change: Change, agree: bool) -> None:
     held = {folder: pq.read_table(path) for folder, path in paths.items()}
     change(held)
     held["parts"] = with_offsets(normalized / f"parts/{facts['part']}.tfrecord", held["parts"])
-    listed = tables.table_bytes(held["rejects"])
+    listed = parquet_tables.table_bytes(held["rejects"])
     paths["rejects"].write_bytes(listed)
     facts["records"] = held["parts"].num_rows
     records = open_place(str(normalized / f"parts/{facts['part']}.tfrecord"))
@@ -63,7 +63,7 @@ def forge(root: Path, change: Change, agree: bool) -> None:
     if agree:
         facts["input"] = facts["records"] + number
     told = {name: value for name, value in facts.items() if name not in ("rows_sha256", "removed")}
-    paths["parts"].write_bytes(tables.table_bytes(held["parts"], told))
+    paths["parts"].write_bytes(parquet_tables.table_bytes(held["parts"], told))
     facts["rows_sha256"] = sha256_of(paths["parts"])
     if agree:
         marker["counts"] = count_images(marker["parts"], 3)
@@ -84,7 +84,7 @@ def with_offsets(records: Path, rows: pa.Table) -> pa.Table:
         offsets.append(len(kept))
         kept += data[row["offset"] : row["offset"] + row["size"]]
     records.write_bytes(kept)
-    return rows.set_column(rows.schema.get_field_index("offset"), tables.ROWS.field("offset"), pa.array(offsets))
+    return rows.set_column(rows.schema.get_field_index("offset"), schemas.ROWS.field("offset"), pa.array(offsets))
 
 
 def drop_row(held: Tables) -> None:
@@ -98,15 +98,15 @@ def drop_reject(held: Tables) -> None:
 def double_row(held: Tables) -> None:
     """A good image is told of as a reject besides."""
     row = held["rejects"].to_pylist()[0] | {"key": held["parts"]["key"][0].as_py()}
-    held["rejects"] = pa.concat_tables([held["rejects"], tables.table_of(tables.REJECTS, [row])])
+    held["rejects"] = pa.concat_tables([held["rejects"], parquet_tables.table_of(schemas.REJECTS, [row])])
 
 
 def replace_reject(held: Tables) -> None:
-    held["rejects"] = tables.table_of(tables.REJECTS, [held["rejects"].to_pylist()[0] | {"key": "nobody.png"}])
+    held["rejects"] = parquet_tables.table_of(schemas.REJECTS, [held["rejects"].to_pylist()[0] | {"key": "nobody.png"}])
 
 
 def exchange_content(held: Tables) -> None:
-    held["rejects"] = tables.table_of(tables.REJECTS, [held["rejects"].to_pylist()[0] | {"sha256": bytes(32)}])
+    held["rejects"] = parquet_tables.table_of(schemas.REJECTS, [held["rejects"].to_pylist()[0] | {"sha256": bytes(32)}])
 
 
 CHANGES = {

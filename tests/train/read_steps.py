@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from etl.errors import end_process
-from etl.example import parse
+from etl.formats.example import parse
 from etl.manifest import Manifest
 from etl.storage import open_place
 from train.reader import SplitReader

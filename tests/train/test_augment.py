@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from etl.errors import UsageError
-from etl.example import ImageExample, serialize
+from etl.formats.example import ImageExample, serialize
 from etl.manifest import Manifest
 from tests.conftest import failed, run, succeeded
 from tests.train.test_inputs import batch_of

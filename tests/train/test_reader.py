@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from etl.errors import DataError
-from etl.example import parse
+from etl.formats.example import parse
 from etl.manifest import Manifest
 from etl.storage import open_place
 from train.decoding import Decoder

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etl import tables
 from etl.errors import DataError, EnvironmentFailure
-from etl.example import parse
+from etl.formats import parquet_tables
+from etl.formats.example import parse
 from etl.manifest import EXAMPLES_FILE, Manifest
 from etl.storage import open_place
 from tests.conftest import copy_some
@@ -57,7 +57,7 @@ class Written:
 
 def read_examples(folder: Path) -> dict[int, bytes]:
     """The serialized examples of the training split, by their numbers; without the reader's help."""
-    found, keys = dict[int, bytes](), tables.read_table(open_place(str(folder / EXAMPLES_FILE)), ["key"])["key"]
+    found, keys = dict[int, bytes](), parquet_tables.read_table(open_place(str(folder / EXAMPLES_FILE)), ["key"])["key"]
     for each in read_manifest(folder).splits["train"]:
         data = (folder / f"{each.name}.tfrecord").read_bytes()
         for number, (offset, size) in enumerate(index(folder / f"{each.name}.idx"), each.first_example):

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from etl.config import FLOATS
-from etl.example import ImageExample
+from etl.formats.example import ImageExample
 
 
 def picture_of(example: ImageExample) -> tuple[bytes, str]:

@@ -1,0 +1,104 @@
+"""Arrow schemas of the Parquet tables that stages write."""
+
+import pyarrow as pa
+
+# Further columns of an image, from a table that the user gave, by name; null where it has none.
+_COLUMNS = ("columns", pa.map_(pa.string(), pa.string()))
+
+# One row per image of a pack, in the pack's order: offset and size are those of the image's bytes in the tar file.
+IMAGES = pa.schema(
+    [
+        ("key", pa.string()),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        _COLUMNS,
+        ("pack", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("sha256", pa.binary(32)),
+    ]
+)
+
+# One row per image of a pack that is in the source no more (or not like that): by pack in the marker's order, then in
+# the pack's order.
+REMOVED = pa.schema([("pack", pa.string()), ("key", pa.string())])
+
+# One row per good image of a part, in the part's order: offset and size are those of its record in the part's TFRecord
+# file, framing included; crc32c that of the record's data; sha256 that of the source image. Sums are over the pixels
+# of each channel before they are encoded, exact.
+ROWS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("sha256", pa.binary(32)),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        _COLUMNS,
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("crc32c", pa.uint32()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("source_format", pa.string()),
+        ("source_width", pa.int32()),
+        ("source_height", pa.int32()),
+        ("sums", pa.list_(pa.int64())),
+        ("squares", pa.list_(pa.int64())),
+    ]
+)
+
+# One row per reject of a part: offset and size are those of its bytes in the tar file of rejects.
+REJECTS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("sha256", pa.binary(32)),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        _COLUMNS,
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+    ]
+)
+
+# One row per example of the slices, in the order of the slices: offset and size as in ROWS, in the slice's file; source
+# is the part that it came from, sha256 that of the source image.
+EXAMPLES = pa.schema(
+    [
+        ("key", pa.string()),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        ("slice", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("crc32c", pa.uint32()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("source", pa.string()),
+        ("sha256", pa.binary(32)),
+    ]
+)
+
+# One row per key that earlier slices had and these have not. A key that comes back goes to the split that it had, one
+# that was removed by a list does not come back.
+DEPARTED = pa.schema([("key", pa.string()), ("split", pa.string()), ("removed", pa.bool_())])
+
+# What becomes of each image of the parts, in their order: the number of its split in SPLIT_NAMES, or -2: left out.
+FATES = pa.schema([("fate", pa.int8())])
+
+# One row per block, a run of neighbouring records of a slice: crc32c is that of all its bytes, framing included.
+BLOCKS = pa.schema(
+    [
+        ("slice", pa.string()),
+        ("first", pa.int64()),
+        ("records", pa.int64()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("crc32c", pa.uint32()),
+    ]
+)
+
+# One row per slice and class that it holds.
+CLASS_COUNTS = pa.schema(
+    [("slice", pa.string()), ("split", pa.string()), ("label", pa.int32()), ("records", pa.int64())]
+)
