@@ -34,7 +34,7 @@ import reader_data
 from reader_pass import Job
 from reader_table import HEADER, Claim, Sample, tell_medians, variant_name
 
-from etl.hadoop_site import class_path, java_home, libhdfs_folder
+from etl.hadoop.site_config import class_path, java_home, libhdfs_folder
 from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.manifest import Manifest, read_manifest
 from etl.stages import slices_stage

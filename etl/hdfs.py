@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.filesystems import Filesystem
-from etl.hadoop_site import site_configuration
+from etl.hadoop.site_config import site_configuration
 from etl.hdfs_errors import HdfsFailure, explaining
 from etl.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings
 from etl.retries import retrying

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from etl.errors import DEBUG_VARIABLE
 from etl.filesystems import WRITE_BUFFER_BYTES
-from etl.hadoop_site import class_path, java_home, libhdfs_folder, site_configuration
+from etl.hadoop.site_config import class_path, java_home, libhdfs_folder, site_configuration
 from etl.hdfs import HdfsFilesystem, HdfsHandler, unless_said, writable
 
 IN_CONTAINER = "CONTAINER_ID"  # set by YARN

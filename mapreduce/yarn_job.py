@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 from mrjob.step import StepFailedException
 
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure, RingsliceError, UsageError
-from etl.hadoop_site import hadoop_command, java_home, streaming_jar
+from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
+from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.progress import tell
 from etl.publishing import publishing
 from etl.stages import Stage
 from etl.storage import READ_BUFFER_BYTES, Place, open_place
-from etl.yarn import Application, FailedAttempt, ResourceManager
 from mapreduce.archive import cached_archive
 from mapreduce.local_job import TASK_VARIABLES
 from mapreduce.work import JOB_FILE, POLL_INTERVAL_S, Work

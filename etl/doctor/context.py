@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from etl.doctor.check import Check, Notice
 from etl.errors import EnvironmentFailure
-from etl.hadoop_site import site_configuration
+from etl.hadoop.site_config import site_configuration
 from etl.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage import Place, open_place
 

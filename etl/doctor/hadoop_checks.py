@@ -9,7 +9,14 @@ from etl.doctor.check import NOTE, WARNING, Check, Notice
 from etl.doctor.child import Ended, run_python, run_within
 from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure
-from etl.hadoop_site import SITE_FILES, class_path, configuration_folder, hadoop_command, java_home, libhdfs_folder
+from etl.hadoop.site_config import (
+    SITE_FILES,
+    class_path,
+    configuration_folder,
+    hadoop_command,
+    java_home,
+    libhdfs_folder,
+)
 from etl.hdfs_settings import LIBHDFS
 
 GROUP = "Hadoop"

@@ -14,7 +14,7 @@ from etl.doctor.check import WARNING, Check, Notice
 from etl.doctor.child import Ended, call_within, run_python
 from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure, explain
-from etl.hadoop_site import class_path, libhdfs_folder
+from etl.hadoop.site_config import class_path, libhdfs_folder
 from etl.hdfs_settings import DRIVER_VARIABLE, DRIVERS, LIBHDFS, NATIVE
 
 GROUP = "storage"

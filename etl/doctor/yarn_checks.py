@@ -10,8 +10,8 @@ from etl.doctor.check import WARNING, Check, Notice
 from etl.doctor.child import call_within, run_python, run_within
 from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure
-from etl.hadoop_site import streaming_jar
-from etl.yarn import ResourceManager
+from etl.hadoop.site_config import streaming_jar
+from etl.hadoop.yarn_api import ResourceManager
 
 YARN, TASKS = "YARN", "tasks' Python"
 ASK_TIMEOUT_S = 20.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import EnvironmentFailure
-from etl.hadoop_site import site_configuration
+from etl.hadoop.site_config import site_configuration
 
 REQUEST_TIMEOUT_S = 10.0
 DEFAULT_PORT = 8088
