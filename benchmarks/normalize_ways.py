@@ -24,8 +24,8 @@ Convert = Callable[[bytes], bytes]
 
 def ringslice(root: Path, _: Path) -> Pass:
     """A whole part: read the pack, hash, check, decode, sums, example, CRC, write, and the table of rows."""
-    from etl.config import NormalizeConfig
-    from etl.image_helper import ImageHelper
+    from etl.images.config import NormalizeConfig
+    from etl.images.sandbox import ImageHelper
     from etl.part_writer import normalize_pack
     from etl.parts import Origin
     from etl.storage import open_place
@@ -47,8 +47,8 @@ def ringslice(root: Path, _: Path) -> Pass:
 
 def floor(_: Path, source: Path) -> Pass:
     """libjpeg-turbo's decoder and encoder, and the fastest antialiased resizer found, with nothing around them."""
-    from etl.geometry import Size
-    from etl.resizing import resize
+    from etl.images.geometry import Size
+    from etl.images.resize import resize
 
     return _turbo(source, lambda pixels, size: resize(pixels, Size(*size)))
 

@@ -22,7 +22,7 @@ from typing import Any
 import click
 import numpy as np
 
-from etl.config import parse_split
+from etl.images.config import parse_split
 from etl.manifest import Manifest, read_manifest, with_checksum
 from etl.option_kinds import parse_values
 from etl.options import SHARD_OPTIONS

@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from etl.config import NormalizeConfig
 from etl.formats import schemas
 from etl.formats.example import ImageExample, serialize
+from etl.images.config import NormalizeConfig
 from etl.manifest import build_manifest
 from etl.pixel_sums import PixelSums
 from etl.slices import DealtExample, slice_names, write_slice

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.errors import DataError
+from etl.images.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.permute import Integers
 from etl.shares import SharePlan, split_counts
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.dealing import PartCounts
 from etl.errors import DataError, UsageError
+from etl.images.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.known import KnownKeys, split_numbers
 from etl.permute import Integers, permute
 from etl.shares import top_up

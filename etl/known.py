@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.config import SPLIT_NAMES
 from etl.formats import parquet_tables
+from etl.images.config import SPLIT_NAMES
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.permute import Integers
 from etl.storage import Place

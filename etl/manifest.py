@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from etl.config import FLOATS, NormalizeConfig
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
+from etl.images.config import FLOATS, NormalizeConfig
 from etl.pixel_sums import PixelSums
 from etl.shares import worker_of
 from etl.slices import blocks_place, facts_place

@@ -3,9 +3,7 @@
 The same word is the same option everywhere.
 """
 
-from etl.config import COLORS, FORMATS, SUBSAMPLINGS, parse_split
 from etl.errors import DEBUG_VARIABLE
-from etl.geometry import FITS
 from etl.hdfs_settings import (
     BLOCK_SIZE_VARIABLE,
     DEFAULT_HEAP,
@@ -15,6 +13,8 @@ from etl.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
+from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS, parse_split
+from etl.images.geometry import FITS
 from etl.option_kinds import Option
 from etl.values import (
     duration,

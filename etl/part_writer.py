@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.config import NormalizeConfig
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import ImageExample, serialize
 from etl.formats.records import Record, frame
-from etl.image_helper import ImageHelper
-from etl.normalized import Normalized
+from etl.images.config import NormalizeConfig
+from etl.images.result import Normalized, Reject
+from etl.images.sandbox import ImageHelper
 from etl.packs import TarWriter, list_place, pack_place
 from etl.parts import (
     Origin,
@@ -25,7 +25,6 @@ from etl.parts import (
     rows_place,
 )
 from etl.publishing import OutputFile, publishing
-from etl.rejects import Reject
 from etl.storage import Place
 
 Row = dict[str, Any]

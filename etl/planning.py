@@ -14,7 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl import fates
-from etl.config import (
+from etl.dealing import Dealing, PartCounts, count_part, split_sizes
+from etl.earlier import Earlier, read_keys
+from etl.formats import parquet_tables, schemas
+from etl.images.config import (
     DEFAULT_SPLIT,
     Fractions,
     ShardConfig,
@@ -23,9 +26,6 @@ from etl.config import (
     resolve_fractions,
     resolve_slices,
 )
-from etl.dealing import Dealing, PartCounts, count_part, split_sizes
-from etl.earlier import Earlier, read_keys
-from etl.formats import parquet_tables, schemas
 from etl.known import departed_rows, removed_keys, split_numbers
 from etl.live import Removed
 from etl.parts import pack_of, read_rows

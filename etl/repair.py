@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.config import NormalizeConfig
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
-from etl.image_helper import ImageHelper
+from etl.images.config import NormalizeConfig
+from etl.images.sandbox import ImageHelper
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.part_writer import normalize_pack
 from etl.parts import Origin, records_place, rejects_places, rows_place

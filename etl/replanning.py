@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from etl.config import SOURCE_SPLIT, ShardConfig
 from etl.earlier import Earlier, finished_slices
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
+from etl.images.config import SOURCE_SPLIT, ShardConfig
 from etl.known import removed_keys
 from etl.manifest import read_manifest
 from etl.parts import read_rows

@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from etl.config import NormalizeConfig
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
-from etl.image_helper import ImageHelper
-from etl.limits import FLAGS
+from etl.images.config import NormalizeConfig
+from etl.images.limits import FLAGS
+from etl.images.result import Normalized, Reject
+from etl.images.sandbox import ImageHelper
 from etl.live import Removed, count_live, live_facts
-from etl.normalized import Normalized
 from etl.packs import list_place
 from etl.part_writer import writing_part
 from etl.parts import Origin, Row, read_images, read_part, rejects_places, rows_place
 from etl.publishing import json_bytes, publish_bytes
-from etl.rejects import Reject
 from etl.stages import WORK_FOLDER
 from etl.storage import Place
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.config import SOURCE_SPLIT
 from etl.errors import DataError, EnvironmentFailure
 from etl.exactly_once import Pixels
 from etl.formats import parquet_tables
+from etl.images.config import SOURCE_SPLIT
 from etl.input_check import dataset_faults, pack_faults
 from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest, slices_of
 from etl.manifest_check import (

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etl.config import NormalizeConfig
 from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.generations import Generation, Renewal
-from etl.image_helper import ImageHelper
+from etl.images.config import NormalizeConfig
+from etl.images.sandbox import ImageHelper
 from etl.live import Removed, count_live, live_examples, live_facts
 from etl.options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.part_writer import normalize_pack

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from etl.config import NormalizeConfig
 from etl.errors import UsageError
 from etl.generations import Generation, Renewal
+from etl.images.config import NormalizeConfig
 from etl.live import Removed, live_facts
 from etl.parts import PART_FOLDERS, part_files
 from etl.progress import tell

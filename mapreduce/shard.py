@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from etl.config import ShardConfig
 from etl.dealing import Dealing, Strata
 from etl.earlier import find_earlier
 from etl.formats import parquet_tables, schemas
+from etl.images.config import ShardConfig
 from etl.manifest import build_manifest
 from etl.options import SHARD_OPTIONS
 from etl.parts import read_rows

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from etl.config import NormalizeConfig
 from etl.errors import UsageError
+from etl.images.config import NormalizeConfig
 from etl.stages import Run, normalized_stage
 from etl.storage import open_place
 from etl.summary import Summary

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from etl.config import NormalizeConfig
 from etl.errors import UsageError
-from etl.headers import AVIF, JPEG, JPEG_2000, PNM, TIFF
-from etl.images import look
-from etl.rejects import Reason, Reject
+from etl.images.config import NormalizeConfig
+from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, TIFF
+from etl.images.normalize import look
+from etl.images.result import Reason, Reject
 from etl.sources.file_names import is_visible
 from etl.sources.folder import walk
 from etl.storage import Place, open_place

@@ -5,8 +5,8 @@ Segments are those of ITU-T T.81, B.1.1; EXIF is CIPA DC-008: 4.5.4 (APP1), 4.6.
 
 import tensorflow as tf
 
-from etl.decoders import TURNED, mirrored
-from etl.headers import ORIENTATION
+from etl.images.decode import TURNED, mirrored
+from etl.images.header import ORIENTATION
 
 _EXIF = tuple(b"Exif\0\0")
 _MARKER, _APP1, _SOI, _SOS = 0xFF, 0xE1, 0xD8, 0xDA

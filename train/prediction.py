@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from etl.config import NormalizeConfig
 from etl.errors import DataError, explain, printable
-from etl.images import normalize_image
+from etl.images.config import NormalizeConfig
+from etl.images.normalize import normalize_image
+from etl.images.result import Reason, Reject
 from etl.progress import Progress, tell
-from etl.rejects import Reason, Reject
 from train.devices import take_device
 from train.image_files import ImageFile, reason_against
 from train.main import hushed

@@ -1,9 +1,10 @@
-"""From an image file's bytes to the pixels that `etl.images` makes of them, by TensorFlow's own ops alone.
+"""From an image file's bytes to the pixels that `etl.images.normalize` makes of them, by TensorFlow's own ops alone.
 
-It is the same picture by the same rules: `etl.decoders` for what is decoded, `etl.geometry` for the part and its size,
-`etl.resizing` for how it comes there. What differs: a JPEG is decoded at 1, 1/2, 1/4 or 1/8 of its size, for these are
-what TensorFlow offers of libjpeg's eight; colour profiles are not applied; of PNG alone transparency shows the
-background, and of JPEG alone EXIF says which way is up. A BMP with a palette, and WebP with alpha, are refused.
+It is the same picture by the same rules: `etl.images.decode` for what is decoded, `etl.images.geometry` for the part
+and its size, `etl.images.resize` for how it comes there. What differs: a JPEG is decoded at 1, 1/2, 1/4 or 1/8 of its
+size, for these are what TensorFlow offers of libjpeg's eight; colour profiles are not applied; of PNG alone
+transparency shows the background, and of JPEG alone EXIF says which way is up. A BMP with a palette, and WebP with
+alpha, are refused.
 """
 
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from etl import jpeg_segments, png_chunks
-from etl.config import NormalizeConfig
-from etl.geometry import CROP, PAD
-from etl.images import SPARE, in_channels
+from etl.images import jpeg, png
+from etl.images.config import NormalizeConfig
+from etl.images.geometry import CROP, PAD
+from etl.images.normalize import SPARE, in_channels
 from train.orientation import is_mirrored, is_turned, make_upright, read_orientation
 
 _RATIOS = (1, 2, 4, 8)
@@ -25,7 +26,7 @@ _LUMA = (19_595, 38_470, 7_471)  # ITU-R BT.601 in 65,536ths, as Pillow has it
 
 
 class TensorPlan(NamedTuple):
-    """`etl.geometry.Plan` as tensors, int64 of shape (2,): the corners of its box, its size and its offset."""
+    """`etl.images.geometry.Plan` as tensors, int64 of shape (2,): the corners of its box, its size and its offset."""
 
     start: tf.Tensor
     stop: tf.Tensor
@@ -53,7 +54,7 @@ class RawPixels:
 
         Raises InvalidArgumentError for what is none, or is damaged.
         """
-        is_jpeg = _begins_with(data, jpeg_segments.SIGNATURE)
+        is_jpeg = _begins_with(data, jpeg.SIGNATURE)
         orientation = tf.cond(is_jpeg, lambda: read_orientation(data), lambda: tf.constant(1, tf.int64))
         is_turned_ = is_turned(orientation)
         stored = tf.cond(is_jpeg, lambda: self._read_jpeg(data, is_turned_), lambda: self._read_other(data))
@@ -68,7 +69,7 @@ class RawPixels:
         return self._apply(pixels, plan, start / stored.ratio + shift, stop / stored.ratio + shift)
 
     def plan(self, source: tf.Tensor) -> TensorPlan:
-        """What `etl.geometry.make_plan` says of an upright picture of these sides, int64 (2,)."""
+        """What `etl.images.geometry.make_plan` says of an upright picture of these sides, int64 (2,)."""
         target = tf.constant((self.config.height, self.config.width), tf.int64)
         rows, columns = tf.unstack(
             target * tf.reverse(source, [0])
@@ -116,7 +117,7 @@ class RawPixels:
         # TensorFlow takes the numbers of a palette's colours for levels of gray; of nothing it makes no picture
         known = tf.where(is_bmp & (_octet(data, _BMP_BITS) < 24), "", data)
         pixels = tf.cond(
-            _begins_with(data, png_chunks.SIGNATURE),
+            _begins_with(data, png.SIGNATURE),
             lambda: self._on_background(_decode_png(data)),
             lambda: tf.io.decode_image(known, channels=3, expand_animations=False),
         )
@@ -157,8 +158,8 @@ class RawPixels:
 def _resize(pixels: tf.Tensor, start: tf.Tensor, sides: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """The part of ``pixels``, float32, of these ``sides`` from ``start`` on, at ``size``: whole levels, float32.
 
-    The rule and its roundings are those of `etl.resizing`. OpenCV weighs pixels in fixed point, so that a level in ten
-    is another by one.
+    The rule and its roundings are those of `etl.images.resize`. OpenCV weighs pixels in fixed point, so that a level in
+    ten is another by one.
     """
     pieces = tf.math.ceil(sides / tf.cast(size, tf.float64))  # of each new pixel; one where it grows
     between = size * tf.cast(pieces, tf.int64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import keras
 import tensorflow as tf
 
-from etl.config import JPEG, NormalizeConfig
+from etl.images.config import JPEG, NormalizeConfig
 from etl.manifest import Manifest
 from train.decoding import Decoder, Size
 from train.raw_pixels import RawPixels

@@ -5,8 +5,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from etl.config import FLOATS
 from etl.formats.example import ImageExample
+from etl.images.config import FLOATS
 
 
 def picture_of(example: ImageExample) -> tuple[bytes, str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from etl.config import NormalizeConfig
 from etl.errors import DataError, UsageError
-from etl.image_helper import ImageHelper
-from etl.images import Normalized, Reason, Reject, channel_sums
+from etl.images.config import NormalizeConfig
+from etl.images.normalize import Normalized, Reason, Reject, channel_sums
+from etl.images.sandbox import ImageHelper
 from tests.etl.containers import containers
 from tests.etl.mutations import Mutation, mutate
 from tests.etl.pictures import pictures

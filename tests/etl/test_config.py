@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from etl.config import NormalizeConfig, parse_split, resolve_slices
 from etl.errors import UsageError
-from etl.limits import Limits
+from etl.images.config import NormalizeConfig, parse_split, resolve_slices
+from etl.images.limits import Limits
 from etl.values import parse_bytes, parse_color, parse_numbers, parse_size
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.dealing import Dealing, count_part, split_sizes
 from etl.errors import DataError
+from etl.images.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.permute import Integers
 from etl.planning import deal_rows
 from etl.shares import apportion, round_quotas, top_up, worker_of

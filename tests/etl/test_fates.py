@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import fates
-from etl.config import SPLIT_NAMES, ShardConfig
 from etl.errors import DataError, UsageError
 from etl.fates import LEFT_OUT, Rules, decide, split_of_group
 from etl.formats import schemas
+from etl.images.config import SPLIT_NAMES, ShardConfig
 from etl.known import KnownKeys
 
 SHARES: dict[str, Fraction | int | None] = {

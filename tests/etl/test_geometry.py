@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import pytest
 
-from etl.geometry import FITS, Box, Plan, Size, make_plan
+from etl.images.geometry import FITS, Box, Plan, Size, make_plan
 
 SIDES = [(1, 1), (16, 16), (100, 50), (50, 100), (375, 500), (3, 1000), (224, 320), (3000, 4001), (17, 23)]
 TARGETS = [(16, 16), (24, 16), (224, 224), (1, 7), (256, 341)]

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from etl.config import NormalizeConfig
 from etl.errors import EnvironmentFailure
-from etl.image_helper import PIPE_BYTES, ImageHelper
-from etl.images import Normalized, normalize_image
-from etl.limits import LEAST_MEMORY_BYTES, Limits
-from etl.rejects import Reason, Reject
+from etl.images.config import NormalizeConfig
+from etl.images.limits import LEAST_MEMORY_BYTES, Limits
+from etl.images.normalize import Normalized, normalize_image
+from etl.images.result import Reason, Reject
+from etl.images.sandbox import PIPE_BYTES, ImageHelper
 
 CONFIG = NormalizeConfig(16, 16, format="raw")
 
@@ -65,7 +65,7 @@ def test_others_come_back_from_one_process_as_they_would_here(helper: ImageHelpe
 
 
 def test_what_passes_byte_for_byte_comes_back_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.image_helper.MOST_PIXELS_HERE", 1000)
+    monkeypatch.setattr("etl.images.sandbox.MOST_PIXELS_HERE", 1000)
     config = NormalizeConfig(40, 40, format="png", pass_through=True)
     data = picture("PNG", side=40)
     with ImageHelper(config) as helper:
@@ -240,8 +240,8 @@ def test_the_helper_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     owner = """
 import sys, time
 from pathlib import Path
-from etl.config import NormalizeConfig
-from etl.image_helper import ImageHelper
+from etl.images.config import NormalizeConfig
+from etl.images.sandbox import ImageHelper
 
 helper = ImageHelper(NormalizeConfig(16, 16))
 helper.normalize(Path(sys.argv[1]).read_bytes())

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image, ImageCms, ImageOps
 from sklearn.datasets import load_sample_images
 
-from etl.config import NormalizeConfig
 from etl.errors import UsageError
-from etl.images import Normalized, Reason, Reject, channel_sums, normalize_image
-from etl.limits import Limits
+from etl.images.config import NormalizeConfig
+from etl.images.limits import Limits
+from etl.images.normalize import Normalized, Reason, Reject, channel_sums, normalize_image
 from tests.etl.pictures_png import GRAY, chunk, png
 
 RGB = NormalizeConfig(16, 16, format="raw")

@@ -1,8 +1,8 @@
 import pytest
 
 from etl.errors import UsageError
-from etl.limits import Limits
-from etl.rejects import Reason, Reject
+from etl.images.limits import Limits
+from etl.images.result import Reason, Reject
 
 SMALL = Limits(pixels=1000, size_bytes=500, frames=3, aspect=4, least_side=8)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from etl.config import NormalizeConfig
-from etl.images import Normalized, Reject, normalize_image
+from etl.images.config import NormalizeConfig
+from etl.images.normalize import Normalized, Reject, normalize_image
 from etl.sources import FolderSource
 from etl.storage import open_place
 from tests.etl.pictures import pictures

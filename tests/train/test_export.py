@@ -15,13 +15,13 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from etl.config import NormalizeConfig
-from etl.decoders import upright_size
 from etl.errors import DataError, UsageError
-from etl.geometry import Size, make_plan
-from etl.headers import JPEG, Header, read_header
-from etl.images import SPARE, normalize_image
-from etl.normalized import Normalized
+from etl.images.config import NormalizeConfig
+from etl.images.decode import upright_size
+from etl.images.geometry import Size, make_plan
+from etl.images.header import JPEG, Header, read_header
+from etl.images.normalize import SPARE, normalize_image
+from etl.images.result import Normalized
 from etl.storage import open_place
 from tests.conftest import contents, failed, run, succeeded
 from tests.train.conftest import Exported

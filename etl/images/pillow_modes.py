@@ -5,9 +5,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile
 
-from etl import webp_chunks
-from etl.headers import GIF, PNG, PNM, TIFF, WEBP
-from etl.rejects import Reason, Reject
+from etl.images import webp
+from etl.images.header import GIF, PNG, PNM, TIFF, WEBP
+from etl.images.result import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
@@ -58,8 +58,8 @@ def _first_frame(tile: ImageFile._Tile | None, data: bytes, format: str) -> tupl
     """Where a GIF's, or a WebP animation's, lies on its screen: left, top, right, bottom."""
     if format == GIF and tile:
         return tile.extents
-    chunks = webp_chunks.read_chunks(data) if format == WEBP else None
-    return chunks.first if isinstance(chunks, webp_chunks.WebpChunks) else None
+    chunks = webp.read_chunks(data) if format == WEBP else None
+    return chunks.first if isinstance(chunks, webp.WebpChunks) else None
 
 
 def _covered(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:

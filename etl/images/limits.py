@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from etl.errors import UsageError
-from etl.rejects import Reason, Reject
+from etl.images.result import Reason, Reject
 
 LEAST_MEMORY_BYTES = 64 << 20
 # least and most of those with bounds of their own: what timers and limits of processes can take
@@ -27,7 +27,7 @@ class Limits:
     """Bounds for one source image.
 
     ``pixels`` and ``least_side`` are of its first frame, ``aspect`` is the longer side by the shorter. ``seconds`` of
-    processor time and ``memory_bytes``, what decoding allocates, are held by `etl.image_helper`.
+    processor time and ``memory_bytes``, what decoding allocates, are held by `etl.images.sandbox`.
     """
 
     pixels: int = 100_000_000

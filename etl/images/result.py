@@ -5,6 +5,24 @@ from dataclasses import dataclass
 
 from etl.errors import printable
 
+
+@dataclass(frozen=True)
+class Normalized:
+    """A normalised image: ``encoded`` as configured; exact sums of its pixels and of their squares by channel.
+
+    ``height`` and ``width`` are its own, the source's sides those that its file states.
+    """
+
+    encoded: bytes
+    height: int
+    width: int
+    sums: list[int]
+    squares: list[int]
+    source_format: str
+    source_width: int
+    source_height: int
+
+
 LONGEST_DETAIL = 200
 
 

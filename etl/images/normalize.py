@@ -4,16 +4,16 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from etl.config import JPEG, NormalizeConfig
-from etl.decoders import GRAY, Want, decode, mirrored, upright_size
-from etl.encoders import LARGEST_JPEG_SIDE, encode
-from etl.geometry import Plan, Size, make_plan
-from etl.headers import Header, read_header
-from etl.jpeg_segments import is_last_scan
-from etl.normalized import Normalized as Normalized
-from etl.rejects import Reason as Reason
-from etl.rejects import Reject as Reject
-from etl.resizing import apply_plan
+from etl.images.config import JPEG, NormalizeConfig
+from etl.images.decode import GRAY, Want, decode, mirrored, upright_size
+from etl.images.encode import LARGEST_JPEG_SIDE, encode
+from etl.images.geometry import Plan, Size, make_plan
+from etl.images.header import Header, read_header
+from etl.images.jpeg import is_last_scan
+from etl.images.resize import apply_plan
+from etl.images.result import Normalized as Normalized
+from etl.images.result import Reason as Reason
+from etl.images.result import Reject as Reject
 
 SPARE = 2  # a JPEG is not decoded below so many times the size that it gets, each way
 
@@ -21,7 +21,7 @@ SPARE = 2  # a JPEG is not decoded below so many times the size that it gets, ea
 def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject:
     """Decode ``data`` by its content, bring it to the size and colour of ``config``, and encode it.
 
-    Time and memory are not limited here: see `etl.image_helper`. Raises MemoryError where there is not enough.
+    Time and memory are not limited here: see `etl.images.sandbox`. Raises MemoryError where there is not enough.
     """
     header = look(data, config)
     return header if isinstance(header, Reject) else normalize_known(data, header, config)

@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
-from etl.geometry import CROP, FITS, PAD
-from etl.limits import Limits
+from etl.images.geometry import CROP, FITS, PAD
+from etl.images.limits import Limits
 
 SPLIT_NAMES = ("train", "validation", "test")
 DEFAULT_SPLIT = "train=0.8,validation=0.1,test=0.1"
@@ -89,8 +89,8 @@ def resolve_fractions(request: SplitRequest, total: int) -> Fractions:
 class NormalizeConfig:
     """What every normalised image looks like, and which are rejected.
 
-    ``fit`` is one of `etl.geometry.FITS`. ``background`` (red, green, blue) is what padding and transparency show.
-    ``subtract`` and ``divide_by``, one number or one for each channel, make floats of pixels.
+    ``fit`` is one of `etl.images.geometry.FITS`. ``background`` (red, green, blue) is what padding and transparency
+    show. ``subtract`` and ``divide_by``, one number or one for each channel, make floats of pixels.
     """
 
     height: int

@@ -6,7 +6,7 @@ Decoders look at the CRC of few of them, and so may show what a flipped bit made
 import zlib
 from dataclasses import dataclass
 
-from etl.rejects import Reason, Reject
+from etl.images.result import Reason, Reject
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from etl.config import FLOATS, JPEG, PNG, NormalizeConfig
+from etl.images.config import FLOATS, JPEG, PNG, NormalizeConfig
 
 LARGEST_JPEG_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 

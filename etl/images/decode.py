@@ -12,12 +12,12 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from etl.geometry import Size
-from etl.headers import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
-from etl.jpeg_segments import without_profile
-from etl.profiles import to_srgb
-from etl.rejects import Reason, Reject
-from etl.samples import load_known
+from etl.images.geometry import Size
+from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
+from etl.images.icc import to_srgb
+from etl.images.jpeg import without_profile
+from etl.images.pillow_modes import load_known
+from etl.images.result import Reason, Reject
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -32,11 +32,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Self
 
-from etl.config import NormalizeConfig
 from etl.errors import EnvironmentFailure
-from etl.normalized import Normalized
+from etl.images.config import NormalizeConfig
+from etl.images.result import Normalized, Reason, Reject
 from etl.processes import end_with_parent
-from etl.rejects import Reason, Reject
 
 START_TIMEOUT_S = 120.0
 PATIENCE = 6
@@ -67,8 +66,8 @@ class ImageHelper:
         Raises EnvironmentFailure where the helper cannot be started, or is ended by somebody else.
         """
         # here, for most processes that import this module decode nothing
-        from etl.headers import MAYBE_PLAIN, Header, sniff
-        from etl.images import look, normalize_known
+        from etl.images.header import MAYBE_PLAIN, Header, sniff
+        from etl.images.normalize import look, normalize_known
 
         header = look(data, self.config) if sniff(data) in MAYBE_PLAIN else None
         if isinstance(header, Header) and header.is_plain and header.width * header.height <= MOST_PIXELS_HERE:
@@ -110,7 +109,7 @@ class ImageHelper:
         return None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "etl.image_helper", json.dumps(self.config.to_json())]
+        words = [sys.executable, "-m", "etl.images.sandbox", json.dumps(self.config.to_json())]
         process = self._process = subprocess.Popen(
             words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ENVIRONMENT
         )
@@ -182,7 +181,7 @@ def serve(config: NormalizeConfig, requests: IO[bytes], answers: IO[bytes]) -> N
 
     What is kept byte for byte is not sent back.
     """
-    from etl.images import normalize_image
+    from etl.images.normalize import normalize_image
 
     _limit_memory(config.limits.memory_bytes)
     _send(answers, b"ready")

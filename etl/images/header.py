@@ -11,16 +11,16 @@ from functools import partial
 
 from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
-from etl import jpeg_segments, png_chunks, webp_chunks
-from etl.lengths import is_cut
-from etl.rejects import Reason, Reject
+from etl.images import jpeg, png, webp
+from etl.images.result import Reason, Reject
+from etl.images.truncation import is_cut
 
 JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
 MAYBE_PLAIN = (JPEG, PNG, PNM)  # whose headers are read in Python alone
 
 _SIGNATURES = (
-    (jpeg_segments.SIGNATURE, JPEG),
-    (png_chunks.SIGNATURE, PNG),
+    (jpeg.SIGNATURE, JPEG),
+    (png.SIGNATURE, PNG),
     (b"GIF87a", GIF),
     (b"GIF89a", GIF),
     (b"II*\0", TIFF),
@@ -81,7 +81,7 @@ def read_header(data: bytes) -> Header | Reject:
         return Header(PNM, int(plain[2]), int(plain[3]), components=components, offset=plain.end(), is_plain=True)
     if found == WEBP:
         return _read_webp(data)
-    chunks = png_chunks.read_chunks(data) if found == PNG else None
+    chunks = png.read_chunks(data) if found == PNG else None
     if isinstance(chunks, Reject):
         return chunks
     exif = chunks.exif if chunks else b""
@@ -133,7 +133,7 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:
-    found = jpeg_segments.read_segments(data)
+    found = jpeg.read_segments(data)
     if isinstance(found, Reject):
         return found
     orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
@@ -151,7 +151,7 @@ def _read_jpeg(data: bytes) -> Header | Reject:
 
 
 def _read_webp(data: bytes) -> Header | Reject:
-    found = webp_chunks.read_chunks(data)
+    found = webp.read_chunks(data)
     if isinstance(found, Reject):
         return found
     orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from etl.rejects import Reason, Reject
+from etl.images.result import Reason, Reject
 
 SIGNATURE = b"\xff\xd8\xff"
 

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from etl.geometry import Box, Plan, Side, Size
+from etl.images.geometry import Box, Plan, Side, Size
 
 Pixels = npt.NDArray[np.uint8]
 
