@@ -15,7 +15,7 @@ from etl.doctor.run import GROUPS, diagnose
 from etl.entry import invoke
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.ingest import ingest as run_ingest
-from etl.inspection import inspect_slice
+from etl.inspection.command import inspect_slice
 from etl.option_kinds import Option, click_options, command_line, parse_values
 from etl.options import (
     CLUSTER_PYTHON,

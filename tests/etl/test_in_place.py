@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from etl.errors import DataError, UsageError
+from etl.inspection.provenance import trace
 from etl.live import Removed, live_rows
 from etl.parts import read_rows
-from etl.provenance import trace
 from etl.prune import prune
 from etl.storage import Place, open_place
 from mapreduce.verify import Verify

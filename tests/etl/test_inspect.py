@@ -17,8 +17,8 @@ from PIL import Image
 from etl.errors import DataError, UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
-from etl.inspection import inspect_example, inspect_file, inspect_slice
-from etl.slice_files import open_record_file
+from etl.inspection.command import inspect_example, inspect_file, inspect_slice
+from etl.inspection.record_file import open_record_file
 from tests.conftest import TreeMaker, failed, flip_bit, ringslice, succeeded
 from tests.inline import ingest_here, normalize_here, shard_here
 

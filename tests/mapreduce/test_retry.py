@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.inspection import inspect_example
+from etl.inspection.command import inspect_example
+from etl.inspection.record_file import open_record_file
 from etl.live import Removed
 from etl.prune import prune
 from etl.report.samples import sample_rejects
-from etl.slice_files import open_record_file
 from etl.storage import open_place
 from mapreduce.normalize import Normalize
 from tests.conftest import contents, flip_bit, run, succeeded

@@ -14,10 +14,10 @@ from etl.formats import parquet_tables
 from etl.formats.example import parse, read_features
 from etl.formats.preview import picture_of
 from etl.formats.records import Record
+from etl.inspection.provenance import trace
+from etl.inspection.record_file import RecordFile, open_record_file
 from etl.manifest import BLOCKS
-from etl.provenance import trace
 from etl.publishing import publish_bytes, replace_bytes
-from etl.slice_files import RecordFile, open_record_file
 from etl.storage import Place, open_place
 
 FIRST_EXAMPLES = 5
