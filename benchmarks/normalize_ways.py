@@ -26,8 +26,8 @@ def ringslice(root: Path, _: Path) -> Pass:
     """A whole part: read the pack, hash, check, decode, sums, example, CRC, write, and the table of rows."""
     from etl.images.config import NormalizeConfig
     from etl.images.sandbox import ImageHelper
-    from etl.part_writer import normalize_pack
-    from etl.parts import Origin
+    from etl.normalized.part_writer import normalize_pack
+    from etl.normalized.parts import Origin
     from etl.storage import open_place
 
     helper = ImageHelper(NormalizeConfig(SIDE, SIDE, "shorter", quality=QUALITY))

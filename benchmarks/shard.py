@@ -40,7 +40,7 @@ import numpy as np
 from usage import Usage, find_daemons, measure
 
 from etl.formats.records import frame, index_bytes, read_records
-from etl.parts import records_place
+from etl.normalized.parts import records_place
 from etl.storage import open_place
 from etl.values import parse_bytes
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from etl.errors import UsageError
 from etl.formats import parquet_tables
-from etl.live import Removed
+from etl.normalized.live_rows import Removed
 from etl.packs import content_sha256, list_place
 from etl.progress import Progress, tell
 from etl.renewal import NO_IMAGE, Integers, RenewalPlan, plan_renewal

@@ -18,7 +18,7 @@ from etl.columns import join_columns, read_columns
 from etl.comparison import Comparison, compare
 from etl.errors import UsageError
 from etl.generations import Generation, Renewal, fingerprint_of
-from etl.live import publish_removed
+from etl.normalized.live_rows import publish_removed
 from etl.options import DEFAULT_PACK_SIZE
 from etl.packing import copy_to_packs, list_in_place, require_same_storage
 from etl.packs import PACK_FOLDERS, pack_files

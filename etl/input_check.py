@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl.formats import schemas
-from etl.parts import pack_of
+from etl.normalized.parts import pack_of
 from etl.verification import INPUT, MANIFEST, Finding
 
 COLUMNS = ["key", "sha256"]

@@ -27,8 +27,8 @@ from etl.images.config import (
     resolve_slices,
 )
 from etl.known import departed_rows, removed_keys, split_numbers
-from etl.live import Removed
-from etl.parts import pack_of, read_rows
+from etl.normalized.live_rows import Removed
+from etl.normalized.parts import pack_of, read_rows
 from etl.storage import Place, open_place
 
 

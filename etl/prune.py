@@ -12,9 +12,9 @@ from typing import Any
 from etl.claims import BusyError
 from etl.earlier import finished_at, finished_slices
 from etl.generations import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
+from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.option_kinds import Option
 from etl.packs import PACK_FOLDERS, pack_files
-from etl.parts import PART_FOLDERS, part_files
 from etl.progress import tell
 from etl.stages import (
     VERIFIED_FOLDER,

@@ -16,8 +16,8 @@ from etl.formats import parquet_tables
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import ImageHelper
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
-from etl.part_writer import normalize_pack
-from etl.parts import Origin, records_place, rejects_places, rows_place
+from etl.normalized.part_writer import normalize_pack
+from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import tell
 from etl.publishing import replace_bytes, replace_file
 from etl.rebuild import DamagedPartError, Located, index_again, read_located, table_again

@@ -1,6 +1,6 @@
 """The rejects of a finished normalisation, tried again: what the driver plans, and what it makes of the results.
 
-The finished stage is renewed as its next generation, see `etl.retried` for its parts.
+The finished stage is renewed as its next generation, see `etl.normalized.retry_rejects` for its parts.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,17 @@ from typing import Any
 from etl.errors import UsageError
 from etl.generations import Generation, Renewal
 from etl.images.config import NormalizeConfig
-from etl.live import Removed, live_facts
-from etl.parts import PART_FOLDERS, part_files
+from etl.normalized.live_rows import Removed, live_facts
+from etl.normalized.parts import PART_FOLDERS, part_files
+from etl.normalized.retry_rejects import (
+    RETRY,
+    RejectsAgain,
+    kept_entry,
+    parts_to_try,
+    require_other_limits_only,
+    stays_folder,
+)
 from etl.progress import tell
-from etl.retried import RETRY, RejectsAgain, kept_entry, parts_to_try, require_other_limits_only, stays_folder
 from etl.stages import Stage, raw_stage
 from etl.storage import Place
 from mapreduce.work import Work, worthwhile_tasks

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.part_writer import normalize_pack
-from etl.parts import Origin
+from etl.normalized.part_writer import normalize_pack
+from etl.normalized.parts import Origin
 from mapreduce import normalize
 from tests.conftest import ringslice, succeeded
 from tests.inline import ingest_here, normalize_here, shard_here

@@ -11,8 +11,8 @@ from PIL import Image
 
 from etl.errors import DataError, UsageError
 from etl.inspection.provenance import trace
-from etl.live import Removed, live_rows
-from etl.parts import read_rows
+from etl.normalized.live_rows import Removed, live_rows
+from etl.normalized.parts import read_rows
 from etl.prune import prune
 from etl.storage import Place, open_place
 from mapreduce.verify import Verify

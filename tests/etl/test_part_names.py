@@ -2,7 +2,7 @@
 
 import pytest
 
-from etl.parts import Origin, pack_of
+from etl.normalized.parts import Origin, pack_of
 
 PACK = {"name": "pack-00007", "sha256": "a" * 64, "list_sha256": "b" * 64}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from etl.errors import RingsliceError, UsageError
 from etl.ingest import ingest
-from etl.live import Removed
+from etl.normalized.live_rows import Removed
 from etl.pack_plans import plan_packs
 from etl.renewal import NO_IMAGE, plan_renewal
 from etl.sources import SourceImage

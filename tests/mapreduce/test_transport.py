@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from etl import ranges
 from etl.errors import DataError
 from etl.formats.records import read_records
-from etl.parts import read_rows, records_place
+from etl.normalized.parts import read_rows, records_place
 from etl.ranges import LocalFiles, looking_ahead
 from etl.slices import DealtExample
 from etl.storage import Place, open_place

@@ -15,8 +15,7 @@ from etl.formats.records import Record, frame
 from etl.images.config import NormalizeConfig
 from etl.images.result import Normalized, Reject
 from etl.images.sandbox import ImageHelper
-from etl.packs import TarWriter, list_place, pack_place
-from etl.parts import (
+from etl.normalized.parts import (
     Origin,
     count_by_split_and_label,
     read_images,
@@ -24,6 +23,7 @@ from etl.parts import (
     rejects_places,
     rows_place,
 )
+from etl.packs import TarWriter, list_place, pack_place
 from etl.publishing import OutputFile, publishing
 from etl.storage import Place
 

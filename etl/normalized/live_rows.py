@@ -16,7 +16,7 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.generations import fingerprint_of
-from etl.parts import count_by_split_and_label, pack_of, read_rows, rejects_places
+from etl.normalized.parts import count_by_split_and_label, pack_of, read_rows, rejects_places
 from etl.publishing import publish_bytes
 from etl.storage import Place
 
