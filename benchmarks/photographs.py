@@ -19,8 +19,8 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 from etl.ingest import ingest
-from etl.option_kinds import parse_values
-from etl.options import INGEST_OPTIONS
+from etl.options.option import parse_values
+from etl.options.stage_options import INGEST_OPTIONS
 from etl.storage import open_place
 
 CLASSES = ("china", "flower")

@@ -12,12 +12,12 @@ import click
 from etl import __version__
 from etl.doctor.context import Surroundings
 from etl.doctor.run import GROUPS, diagnose
-from etl.entry import invoke
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.ingest import ingest as run_ingest
 from etl.inspection.command import inspect_slice
-from etl.option_kinds import Option, click_options, command_line, parse_values
-from etl.options import (
+from etl.options.click_command import invoke
+from etl.options.option import Option, click_options, command_line, parse_values
+from etl.options.stage_options import (
     CLUSTER_PYTHON,
     DEFAULT_RUNNER,
     ENVIRONMENT_OPTIONS,

@@ -19,7 +19,7 @@ from etl.comparison import Comparison, compare
 from etl.errors import UsageError
 from etl.generations import Generation, Renewal, fingerprint_of
 from etl.normalized.live_rows import publish_removed
-from etl.options import DEFAULT_PACK_SIZE
+from etl.options.stage_options import DEFAULT_PACK_SIZE
 from etl.packing import copy_to_packs, list_in_place, require_same_storage
 from etl.packs import PACK_FOLDERS, pack_files
 from etl.publishing import json_bytes, replace_bytes
@@ -39,7 +39,7 @@ SAME = Comparison.with_nothing(0)
 
 
 def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrite: bool = False) -> Summary:
-    """Pack the images of a source; ``values`` are those of `etl.options.INGEST_OPTIONS`.
+    """Pack the images of a source; ``values`` are those of `etl.options.stage_options.INGEST_OPTIONS`.
 
     Goes on where an unfinished run of the same source stopped; does nothing where it is done; where the source has
     changed since, packs what is new.

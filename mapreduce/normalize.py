@@ -21,7 +21,7 @@ from etl.normalized.live_rows import Removed, count_live, live_examples, live_fa
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
 from etl.normalized.retry_rejects import RejectsAgain
-from etl.options import NORMALIZE_OPTIONS, RETRY_REJECTS
+from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import tell
 from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require
 from etl.storage import Place, open_place

@@ -19,7 +19,7 @@ from etl.formats import parquet_tables, schemas
 from etl.images.config import ShardConfig
 from etl.manifest import build_manifest
 from etl.normalized.parts import read_rows
-from etl.options import SHARD_OPTIONS
+from etl.options.stage_options import SHARD_OPTIONS
 from etl.pixel_sums import PixelSums
 from etl.planning import Plan, deal_rows, make_plan
 from etl.publishing import json_bytes, publish_bytes

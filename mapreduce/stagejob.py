@@ -19,8 +19,16 @@ from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
 
 from etl.errors import UsageError, end_process, run_reporting
-from etl.option_kinds import Option, add_arguments, parse_values, set_variables
-from etl.options import DEFAULT_RUNNER, ENVIRONMENT_OPTIONS, HADOOP, HADOOP_OPTIONS, JSON, OVERWRITE, RUNNERS
+from etl.options.option import Option, add_arguments, parse_values, set_variables
+from etl.options.stage_options import (
+    DEFAULT_RUNNER,
+    ENVIRONMENT_OPTIONS,
+    HADOOP,
+    HADOOP_OPTIONS,
+    JSON,
+    OVERWRITE,
+    RUNNERS,
+)
 from etl.publishing import json_bytes, publish_bytes
 from etl.stages import Run, Stage
 from etl.storage import Place, open_place

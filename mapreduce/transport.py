@@ -24,7 +24,7 @@ from etl.errors import DataError
 from etl.formats.parquet_tables import Table
 from etl.formats.records import open_record
 from etl.normalized.parts import read_part, records_place
-from etl.options import HADOOP
+from etl.options.stage_options import HADOOP
 from etl.ranges import LocalFiles, looking_ahead
 from etl.slices import DealtExample
 from etl.storage import Place

@@ -41,7 +41,7 @@ KINDS: dict[int, type[RingsliceError]] = {1: DataError, 2: UsageError, 3: Enviro
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """What the user asked of the cluster; see `etl.options.HADOOP_OPTIONS`."""
+    """What the user asked of the cluster; see `etl.options.stage_options.HADOOP_OPTIONS`."""
 
     queue: str | None
     priority: str | None

@@ -7,8 +7,8 @@ import pytest
 
 from etl.errors import RingsliceError
 from etl.ingest import ingest
-from etl.option_kinds import parse_values
-from etl.options import INGEST_OPTIONS
+from etl.options.option import parse_values
+from etl.options.stage_options import INGEST_OPTIONS
 from etl.storage import Place, open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard

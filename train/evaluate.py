@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import click
 
 from etl.errors import UsageError
-from etl.option_kinds import click_options
-from etl.options import ENVIRONMENT_OPTIONS
+from etl.options.option import click_options
+from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.main import loading
 from train.ranks import begin_watch, run_rank
 from train.reading_options import reading_options

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 import click
 
-from etl.entry import invoke
 from etl.errors import end_process, run_reporting
-from etl.option_kinds import click_options
-from etl.options import ENVIRONMENT_OPTIONS
+from etl.options.click_command import invoke
+from etl.options.option import click_options
+from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.main import loading
 from train.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
 

@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import click
 
-from etl.entry import invoke
 from etl.errors import end_process, run_reporting
-from etl.option_kinds import click_options
-from etl.options import ENVIRONMENT_OPTIONS
+from etl.options.click_command import invoke
+from etl.options.option import click_options
+from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.storage import open_place
 from train import export_files
 from train.image_files import find_images

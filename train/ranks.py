@@ -16,8 +16,8 @@ from typing import NoReturn
 
 import click
 
-from etl.entry import invoke
 from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, explain, report, run_reporting
+from etl.options.click_command import invoke
 from etl.progress import tell
 from etl.storage import Place
 from train.guard import start_guard

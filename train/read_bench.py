@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from etl.entry import invoke
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.manifest import Manifest, read_manifest
-from etl.option_kinds import click_options, parse_values
-from etl.options import JSON, READ_BENCH_OPTIONS
+from etl.options.click_command import invoke
+from etl.options.option import click_options, parse_values
+from etl.options.stage_options import JSON, READ_BENCH_OPTIONS
 from etl.progress import Progress
 from etl.stages import slices_stage
 from etl.storage import open_place

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from etl.option_kinds import Parsed
+from etl.options.option import Parsed
 from etl.values import parse_bytes
 from train.cache import SliceCache
 from train.reading import SKIP, STOP, Reading

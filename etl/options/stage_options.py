@@ -15,7 +15,7 @@ from etl.hdfs_settings import (
 )
 from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS, parse_split
 from etl.images.geometry import FITS
-from etl.option_kinds import Option
+from etl.options.option import Option
 from etl.values import (
     duration,
     fraction,

@@ -1,0 +1,1 @@
+"""Options of the commands: one declaration for click, argparse and child processes."""
