@@ -22,10 +22,10 @@ from typing import Any
 import click
 import numpy as np
 
-from etl.images.config import parse_split
 from etl.manifest import Manifest, read_manifest, with_checksum
 from etl.options.option import parse_values
 from etl.options.stage_options import SHARD_OPTIONS
+from etl.partition.config import parse_split
 from etl.planning import make_plan
 from etl.publishing import json_bytes
 from etl.slices import slice_names

@@ -14,7 +14,7 @@ from etl.formats import schemas
 from etl.formats.example import ImageExample, serialize
 from etl.images.config import NormalizeConfig
 from etl.manifest import build_manifest
-from etl.pixel_sums import PixelSums
+from etl.partition.pixel_statistics import PixelSums
 from etl.slices import DealtExample, slice_names, write_slice
 from etl.stages import Run, slices_stage
 from etl.storage import open_place

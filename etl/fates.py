@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.dealing import PartCounts
 from etl.errors import DataError, UsageError
-from etl.images.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.known import KnownKeys, split_numbers
-from etl.permute import Integers, permute
-from etl.shares import top_up
+from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
+from etl.partition.permutation import Integers, permute
+from etl.partition.shares import top_up
+from etl.partition.strata import PartCounts
 
 LEFT_OUT = -2
 FREE = -1

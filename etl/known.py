@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl.formats import parquet_tables
-from etl.images.config import SPLIT_NAMES
 from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
-from etl.permute import Integers
+from etl.partition.config import SPLIT_NAMES
+from etl.partition.permutation import Integers
 from etl.storage import Place
 
 _DIGEST = np.dtype("S16")

@@ -12,8 +12,8 @@ import pyarrow as pa
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.images.config import FLOATS, NormalizeConfig
-from etl.pixel_sums import PixelSums
-from etl.shares import worker_of
+from etl.partition.pixel_statistics import PixelSums
+from etl.partition.shares import worker_of
 from etl.slices import blocks_place, facts_place
 from etl.stages import SLICES_FORMAT, Stage, require
 from etl.storage import Place

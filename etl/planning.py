@@ -14,10 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl import fates
-from etl.dealing import Dealing, PartCounts, count_part, split_sizes
 from etl.earlier import Earlier, read_keys
 from etl.formats import parquet_tables, schemas
-from etl.images.config import (
+from etl.known import departed_rows, removed_keys, split_numbers
+from etl.normalized.live_rows import Removed
+from etl.normalized.parts import pack_of, read_rows
+from etl.partition.config import (
     DEFAULT_SPLIT,
     Fractions,
     ShardConfig,
@@ -26,9 +28,7 @@ from etl.images.config import (
     resolve_fractions,
     resolve_slices,
 )
-from etl.known import departed_rows, removed_keys, split_numbers
-from etl.normalized.live_rows import Removed
-from etl.normalized.parts import pack_of, read_rows
+from etl.partition.strata import Dealing, PartCounts, count_part, split_sizes
 from etl.storage import Place, open_place
 
 

@@ -11,8 +11,8 @@ from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse_facts
 from etl.formats.records import frame, index_bytes
+from etl.partition.shares import worker_of
 from etl.publishing import OutputFile, publish_bytes, publishing
-from etl.shares import worker_of
 from etl.stages import WORK_FOLDER
 from etl.storage import Place
 

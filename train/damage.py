@@ -9,7 +9,7 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.formats.records import open_record
 from etl.manifest import EXAMPLES_FILE, Slice
-from etl.permute import Integers
+from etl.partition.permutation import Integers
 from etl.storage import Place
 
 COLUMNS = ["key", "crc32c"]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError
-from etl.permute import Integers
+from etl.partition.permutation import Integers
 from train.damage import DamagedRecord
 from train.intervals import taken_of_lane
 from train.reading import STOP, Reading

@@ -11,7 +11,7 @@ import numpy as np
 
 from etl.errors import EnvironmentFailure
 from etl.manifest import Slice
-from etl.permute import Integers
+from etl.partition.permutation import Integers
 from etl.storage import Place
 from train.budget import Budget
 from train.intervals import Interval

@@ -13,7 +13,7 @@ from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.records import parse_index
 from etl.manifest import BLOCKS_FILE, Slice
-from etl.permute import Integers
+from etl.partition.permutation import Integers
 from etl.storage import Place
 from train.patience import Patience
 

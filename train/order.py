@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.permute import Integers, permutation, permute
+from etl.partition.permutation import Integers, permutation, permute
 from train.intervals import Interval
 
 WINDOW_BLOCKS = 16

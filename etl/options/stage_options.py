@@ -13,9 +13,10 @@ from etl.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
-from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS, parse_split
+from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS
 from etl.images.geometry import FITS
 from etl.options.option import Option
+from etl.partition.config import parse_split
 from etl.values import (
     duration,
     fraction,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.dealing import Dealing, count_part, split_sizes
 from etl.errors import DataError
-from etl.images.config import SPLIT_NAMES, Fractions, ShardConfig
-from etl.permute import Integers
+from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig
+from etl.partition.permutation import Integers
+from etl.partition.shares import apportion, round_quotas, top_up, worker_of
+from etl.partition.strata import Dealing, count_part, split_sizes
 from etl.planning import deal_rows
-from etl.shares import apportion, round_quotas, top_up, worker_of
 from etl.slices import slice_names
 
 FRACTIONS: tuple[Fractions | None, ...] = (

@@ -15,8 +15,8 @@ from etl import fates
 from etl.errors import DataError, UsageError
 from etl.fates import LEFT_OUT, Rules, decide, split_of_group
 from etl.formats import schemas
-from etl.images.config import SPLIT_NAMES, ShardConfig
 from etl.known import KnownKeys
+from etl.partition.config import SPLIT_NAMES, ShardConfig
 
 SHARES: dict[str, Fraction | int | None] = {
     "train": Fraction(1, 2),

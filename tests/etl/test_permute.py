@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.permute import permutation, permute
+from etl.partition.permutation import permutation, permute
 
 
 @given(n=st.integers(1, 3000), seed=st.integers(0, 1000))

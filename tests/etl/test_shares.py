@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.permute import Integers
-from etl.shares import SharePlan, apportion, split_counts
+from etl.partition.permutation import Integers
+from etl.partition.shares import SharePlan, apportion, split_counts
 
 FRACTIONS = (
     [Fraction(1)],

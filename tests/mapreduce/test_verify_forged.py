@@ -12,7 +12,7 @@ from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse, serialize
 from etl.formats.records import read_records
 from etl.manifest import build_manifest, read_manifest
-from etl.pixel_sums import PixelSums
+from etl.partition.pixel_statistics import PixelSums
 from etl.slices import DealtExample, write_slice
 from etl.stages import Run, normalized_stage, slices_stage
 from etl.storage import open_place

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.permute import Integers
+from etl.partition.permutation import Integers
 from train.intervals import Interval, cut, lane_runs, left_after, length, select, share, taken_of_lane
 from train.order import EpochOrder
 from train.steps import Steps

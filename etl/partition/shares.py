@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from etl.permute import Integers, permute
+from etl.partition.permutation import Integers, permute
 
 
 def apportion(total: int, fractions: Sequence[Fraction]) -> list[int]:

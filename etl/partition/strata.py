@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from etl.errors import DataError
-from etl.images.config import SPLIT_NAMES, Fractions, ShardConfig
-from etl.permute import Integers
-from etl.shares import SharePlan, split_counts
+from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig
+from etl.partition.permutation import Integers
+from etl.partition.shares import SharePlan, split_counts
 
 # Examples of a part by split (its number in SPLIT_NAMES; -1: none of its own) and label: int64 (splits + 1, classes).
 PartCounts = Integers
