@@ -18,9 +18,9 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
-from etl.ingest import ingest
 from etl.options.option import parse_values
 from etl.options.stage_options import INGEST_OPTIONS
+from etl.raw.ingest import ingest
 from etl.storage import open_place
 
 CLASSES = ("china", "flower")

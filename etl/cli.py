@@ -13,7 +13,6 @@ from etl import __version__
 from etl.doctor.context import Surroundings
 from etl.doctor.run import GROUPS, diagnose
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
-from etl.ingest import ingest as run_ingest
 from etl.inspection.command import inspect_slice
 from etl.options.click_command import invoke
 from etl.options.option import Option, click_options, command_line, parse_values
@@ -36,6 +35,7 @@ from etl.places import default_data_place
 from etl.processes import run_module
 from etl.prune import PRUNE_OPTIONS
 from etl.prune import prune as run_prune
+from etl.raw.ingest import ingest as run_ingest
 from etl.storage import open_place
 from etl.summary import Summary
 

@@ -17,7 +17,6 @@ from etl import fates
 from etl.earlier import Earlier, read_keys
 from etl.formats import parquet_tables, schemas
 from etl.known import departed_rows, removed_keys, split_numbers
-from etl.normalized.live_rows import Removed
 from etl.normalized.parts import pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
@@ -29,6 +28,7 @@ from etl.partition.config import (
     resolve_slices,
 )
 from etl.partition.strata import Dealing, PartCounts, count_part, split_sizes
+from etl.raw.removed import Removed
 from etl.storage import Place, open_place
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from etl.manifest import slices_of
 from etl.normalized.parts import pack_of, records_place, rejects_places
-from etl.packs import pack_place
+from etl.raw.packs import pack_place
 from etl.storage import Place
 from etl.verification import PACK, PART, REJECTS, REMOVED, TABLE
 

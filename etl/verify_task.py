@@ -13,9 +13,10 @@ from etl.formats import parquet_tables, schemas
 from etl.input_check import COLUMNS, input_faults, no_rejects
 from etl.known import removed_keys
 from etl.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
-from etl.normalized.live_rows import Removed, live_rows
+from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, rejects_places, rows_place
-from etl.packs import list_place
+from etl.raw.packs import list_place
+from etl.raw.removed import Removed
 from etl.slice_check import check_slice
 from etl.storage import Place, open_place
 from etl.verification import LISTED, REJECTS, ROWS, TABLE, Finding

@@ -17,12 +17,13 @@ from etl.formats.parquet_tables import read_facts
 from etl.generations import Generation, Renewal
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import ImageHelper
-from etl.normalized.live_rows import Removed, count_live, live_examples, live_facts
+from etl.normalized.live_rows import count_live, live_examples, live_facts
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
 from etl.normalized.retry_rejects import RejectsAgain
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import tell
+from etl.raw.removed import Removed
 from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require
 from etl.storage import Place, open_place
 from etl.summary import Summary, normalize_summary

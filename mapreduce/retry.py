@@ -11,7 +11,7 @@ from typing import Any
 from etl.errors import UsageError
 from etl.generations import Generation, Renewal
 from etl.images.config import NormalizeConfig
-from etl.normalized.live_rows import Removed, live_facts
+from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.normalized.retry_rejects import (
     RETRY,
@@ -22,6 +22,7 @@ from etl.normalized.retry_rejects import (
     stays_folder,
 )
 from etl.progress import tell
+from etl.raw.removed import Removed
 from etl.stages import Stage, raw_stage
 from etl.storage import Place
 from mapreduce.work import Work, worthwhile_tasks

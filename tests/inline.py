@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from etl.errors import RingsliceError
-from etl.ingest import ingest
 from etl.options.option import parse_values
 from etl.options.stage_options import INGEST_OPTIONS
+from etl.raw.ingest import ingest
 from etl.storage import Place, open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard

@@ -10,7 +10,7 @@ import pytest
 from etl import filesystems
 from etl.errors import RingsliceError
 from etl.filesystems import LocalFilesystem
-from etl.ingest import ingest
+from etl.raw.ingest import ingest
 from etl.storage import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard

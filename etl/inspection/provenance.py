@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.parts import pack_of, records_place, rows_place
-from etl.packs import list_place, pack_place
+from etl.raw.packs import list_place, pack_place
 from etl.storage import Place
 
 Row = dict[str, Any]

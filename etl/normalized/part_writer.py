@@ -23,8 +23,8 @@ from etl.normalized.parts import (
     rejects_places,
     rows_place,
 )
-from etl.packs import TarWriter, list_place, pack_place
 from etl.publishing import OutputFile, publishing
+from etl.raw.packs import TarWriter, list_place, pack_place
 from etl.storage import Place
 
 Row = dict[str, Any]

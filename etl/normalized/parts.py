@@ -17,7 +17,7 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.formats.records import Record, read_records
-from etl.packs import content_sha256
+from etl.raw.packs import content_sha256
 from etl.storage import READ_BUFFER_BYTES, Place
 
 PART_FOLDERS = ("parts", "rejects")

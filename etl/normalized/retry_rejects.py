@@ -16,11 +16,12 @@ from etl.images.config import NormalizeConfig
 from etl.images.limits import FLAGS
 from etl.images.result import Normalized, Reject
 from etl.images.sandbox import ImageHelper
-from etl.normalized.live_rows import Removed, count_live, live_facts
+from etl.normalized.live_rows import count_live, live_facts
 from etl.normalized.part_writer import writing_part
 from etl.normalized.parts import Origin, Row, read_images, read_part, rejects_places, rows_place
-from etl.packs import list_place
 from etl.publishing import json_bytes, publish_bytes
+from etl.raw.packs import list_place
+from etl.raw.removed import Removed
 from etl.stages import WORK_FOLDER
 from etl.storage import Place
 

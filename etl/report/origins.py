@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.errors import DataError
-from etl.normalized.live_rows import Removed
+from etl.raw.removed import Removed
 from etl.report import charts
 from etl.report.drawing import Chart
 from etl.report.samples import sample_rejects

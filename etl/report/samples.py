@@ -14,8 +14,9 @@ from etl.formats import parquet_tables
 from etl.formats.example import parse
 from etl.formats.preview import picture_of
 from etl.formats.records import read_records
-from etl.normalized.live_rows import Removed, live_facts
+from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import pack_of, rejects_places
+from etl.raw.removed import Removed
 from etl.report.sources import choose
 from etl.report.thumbnails import Picture, thumbnail
 from etl.storage import Place

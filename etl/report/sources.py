@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.normalized.live_rows import Removed, live_facts, live_rows
+from etl.normalized.live_rows import live_facts, live_rows
+from etl.raw.removed import Removed
 from etl.storage import Place
 
 MOST_PARTS = 256  # of which rows are read, at most 10,000 each

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from etl.columns import join_columns, read_columns
+from etl.raw.extra_columns import join_columns, read_columns
 from etl.sources import SourceImage, open_source
 from etl.storage import open_place
 from tests.etl.archives import FORMATS, SUFFIXES, Entry, packed, some_images, tar_of

@@ -15,7 +15,7 @@ import pytest
 
 from etl.errors import DataError, UsageError
 from etl.filesystems import LocalFilesystem
-from etl.ingest import ingest
+from etl.raw.ingest import ingest
 from etl.sources import ArchiveSource, Reading, Source, open_source
 from etl.storage import Place, open_place
 from tests.conftest import contents

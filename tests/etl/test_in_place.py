@@ -11,9 +11,10 @@ from PIL import Image
 
 from etl.errors import DataError, UsageError
 from etl.inspection.provenance import trace
-from etl.normalized.live_rows import Removed, live_rows
+from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows
 from etl.prune import prune
+from etl.raw.removed import Removed
 from etl.storage import Place, open_place
 from mapreduce.verify import Verify
 from tests.etl.archives import Entry, packed, tar_of
@@ -115,7 +116,7 @@ def one_of_part(root: Place, part: str) -> tuple[str, bytes]:
 def test_a_file_of_many_images_is_several_packs(
     tmp_path: Path, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.pack_plans.MOST_IMAGES", 3)
+    monkeypatch.setattr("etl.raw.packs.MOST_IMAGES", 3)
     root = open_place(str(tmp_path / "root"))
     file = write(source, 0, 0, 8)
     make(source, root)

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.ingest import ingest
+from etl.raw.ingest import ingest
+from etl.raw.mtimes import VERSIONS_FILE
 from etl.sources import open_source
 from etl.storage import open_place
-from etl.versions import VERSIONS_FILE
 from tests.conftest import TreeMaker, contents
 from tests.etl.archives import some_images, tar_of
 from tests.etl.parquet_images import image_table, write_parquet
@@ -109,7 +109,7 @@ def test_an_unfinished_run_goes_on_and_that_of_another_source_does_not(make_tree
 
     # a run that was killed leaves packs, an attempt, and its plan
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("etl.ingest.copy_to_packs", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("etl.raw.ingest.copy_to_packs", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(source, tmp_path / "other")
     killed_plan = (tmp_path / "other" / "raw" / "_work" / "plan.json").read_bytes()

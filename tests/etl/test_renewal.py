@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import RingsliceError, UsageError
-from etl.ingest import ingest
-from etl.normalized.live_rows import Removed
-from etl.pack_plans import plan_packs
-from etl.renewal import NO_IMAGE, plan_renewal
+from etl.raw.ingest import ingest
+from etl.raw.packs import plan_packs
+from etl.raw.removed import Removed
+from etl.raw.source_diff import NO_IMAGE, plan_renewal
 from etl.sources import SourceImage
 from etl.stages import raw_stage
 from etl.storage import Place, open_place

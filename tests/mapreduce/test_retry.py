@@ -14,8 +14,8 @@ from PIL import Image
 
 from etl.inspection.command import inspect_example
 from etl.inspection.record_file import open_record_file
-from etl.normalized.live_rows import Removed
 from etl.prune import prune
+from etl.raw.removed import Removed
 from etl.report.samples import sample_rejects
 from etl.storage import open_place
 from mapreduce.normalize import Normalize

@@ -7,10 +7,9 @@ from typing import Any
 
 from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
-from etl.pack_plans import PackPlan, plan_files, plan_packs
-from etl.packs import TarWriter, content_sha256, list_place, pack_place
 from etl.progress import Progress
 from etl.publishing import publishing
+from etl.raw.packs import PackPlan, TarWriter, content_sha256, list_place, pack_place, plan_files, plan_packs
 from etl.sources import Source, SourceImage
 from etl.sources.base import LargeFile
 from etl.stages import Stage

@@ -14,22 +14,22 @@ from typing import Any
 from pyarrow import fs
 
 from etl.claims import BusyError
-from etl.columns import join_columns, read_columns
-from etl.comparison import Comparison, compare
 from etl.errors import UsageError
 from etl.generations import Generation, Renewal, fingerprint_of
-from etl.normalized.live_rows import publish_removed
 from etl.options.stage_options import DEFAULT_PACK_SIZE
-from etl.packing import copy_to_packs, list_in_place, require_same_storage
-from etl.packs import PACK_FOLDERS, pack_files
 from etl.publishing import json_bytes, replace_bytes
+from etl.raw.extra_columns import join_columns, read_columns
+from etl.raw.mtimes import VERSIONS_FILE, Versions, are_known, versions_bytes
+from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
+from etl.raw.packs import PACK_FOLDERS, pack_files
+from etl.raw.removed import publish_removed
+from etl.raw.source_diff import Comparison, compare
 from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
 from etl.sources.file_names import is_visible
 from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, ingest_summary
 from etl.values import parse_bytes
-from etl.versions import VERSIONS_FILE, Versions, are_known, versions_bytes
 
 Row = dict[str, Any]
 
