@@ -19,7 +19,8 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["etl*", "mapreduce*", "train*"]),
     package_data={
-        "etl": ["py.typed", "schemas/*.json", "templates/*.html"],
+        "etl": ["py.typed", "schemas/*.json"],
+        "etl.report": ["templates/*.html"],
         "train": ["native/*.cc", "recipes/*.toml"],
     },
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},

@@ -174,7 +174,7 @@ def report(place: str, name: str | None, output: str | None, **values: Any) -> N
     folder, ROOT/runs/NAME, finished or not: curves, the confusion matrix, accuracy by class, waits of each rank.
     """
     try:
-        from etl.report.page import report_on  # only here: the other commands do without what it draws with
+        from etl.report.command import report_on  # only here: the other commands do without what it draws with
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         raise EnvironmentFailure(f"report needs {package}; run: pip install 'ringslice[report]'") from None

@@ -19,7 +19,7 @@ ALLOWED = {
 DRAWN_WITH = {
     "charts.py": {"matplotlib"},
     "drawing.py": {"matplotlib"},
-    "rendering.py": {"jinja2"},
+    "render.py": {"jinja2"},
     "run_charts.py": {"matplotlib"},
 }
 # the core of the reader: a PyTorch reader can stand on it

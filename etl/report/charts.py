@@ -24,7 +24,7 @@ from etl.report.drawing import (
     shortened,
 )
 from etl.report.sources import BINS_PER_OCTAVE
-from etl.report.wording import pixels
+from etl.report.text import pixels
 
 Counts = npt.NDArray[np.int64]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from etl.report.wording import plain
+from etl.report.text import plain
 from etl.stages import Stage
 
 

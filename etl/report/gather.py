@@ -11,8 +11,8 @@ from etl.report.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, sp
 from etl.report.costs import Cost, read_cost
 from etl.report.origins import gather_origins
 from etl.report.samples import sample_examples
+from etl.report.text import brief, count, pixels, size, when
 from etl.report.verified import Verified, read_verified
-from etl.report.wording import brief, count, pixels, size, when
 from etl.stages import Stage, normalized_stage, raw_stage, verification_stage
 from etl.storage import Place
 

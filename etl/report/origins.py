@@ -9,7 +9,7 @@ from etl.report import charts
 from etl.report.drawing import Chart
 from etl.report.samples import sample_rejects
 from etl.report.sources import SourceSurvey, survey_sources
-from etl.report.wording import count, percent, pixels
+from etl.report.text import count, percent, pixels
 from etl.stages import normalized_stage
 from etl.storage import Place
 

@@ -26,8 +26,8 @@ from etl.report.run_curves import Series, extreme_positions, trailing_mean
 from etl.report.run_files import Confusion
 from etl.report.run_lines import PARTS
 from etl.report.run_waits import RankWaits
-from etl.report.wording import accuracy, percent, speed
-from etl.report.wording import loss as loss_text
+from etl.report.text import accuracy, percent, speed
+from etl.report.text import loss as loss_text
 
 PART_COLORS = dict(zip(PARTS, ("#d9932b", "#3266c4", "#2a9d8f", "#b4bcc7"), strict=True))
 MOST_NUMBERED = 20  # classes of a matrix whose numbers can be read

@@ -17,7 +17,7 @@ from etl.report.run_curves import Series
 from etl.report.run_files import RunFiles
 from etl.report.run_lines import Epoch
 from etl.report.run_tuning import gather_waits
-from etl.report.wording import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
+from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
 
 SPLITS = ("train", "validation", "test")
 STOPPED = {

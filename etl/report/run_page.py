@@ -1,7 +1,7 @@
 """The page of a training run, finished or not."""
 
 from etl.publishing import replace_bytes
-from etl.report.rendering import STAGE_FOLDERS, check_target, render
+from etl.report.render import STAGE_FOLDERS, check_target, render
 from etl.report.run_files import read_run
 from etl.report.run_gather import gather_run, steps_done
 from etl.storage import Place

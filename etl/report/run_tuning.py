@@ -7,7 +7,7 @@ from etl.report.run_charts import share_areas, share_bars
 from etl.report.run_curves import Series
 from etl.report.run_lines import PARTS, Step
 from etl.report.run_waits import RankWaits, share_curve, shares, slowest, stack_steps, waits_by_rank
-from etl.report.wording import milliseconds, percent
+from etl.report.text import milliseconds, percent
 
 MOST_RANKS = 16  # with more, a page shows those with the most work of their own and those with the least
 SHOWN_AT_EACH_END = 8

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-from etl.report.page import report_on
+from etl.report.command import report_on
 from etl.storage import open_place
 
 EMPTY_ELEMENTS = {"meta", "img", "br"}

@@ -21,7 +21,7 @@ from etl.formats import parquet_tables, schemas
 from etl.manifest import read_manifest, with_checksum
 from etl.publishing import json_bytes
 from etl.report.balance import ClassSpread, split_balances
-from etl.report.page import write_report
+from etl.report.command import write_report
 from etl.report.samples import ClassSampler
 from etl.report.sources import MOST_PARTS, SourceSurvey, choose
 from etl.report.thumbnails import SIDE, thumbnail

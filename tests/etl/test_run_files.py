@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from etl.errors import DataError, RingsliceError, UsageError
-from etl.report.page import report_on
+from etl.report.command import report_on
 from etl.report.run_curves import extreme_positions, stretch_starts, trailing_mean
 from etl.report.run_waits import waits_by_rank
 from etl.storage import open_place

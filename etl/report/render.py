@@ -6,7 +6,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
-from etl.report.wording import FILTERS
+from etl.report.text import FILTERS
 from etl.storage import Place
 
 STAGE_FOLDERS = ("raw", "normalized", "slices", "verified", "runs")
@@ -15,7 +15,11 @@ STAGE_FOLDERS = ("raw", "normalized", "slices", "verified", "runs")
 def render(template: str, facts: Mapping[str, Any]) -> str:
     """The page as HTML: the same facts, the same text."""
     environment = Environment(
-        loader=PackageLoader("etl"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("etl.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= FILTERS
     return environment.get_template(template).render(facts)
