@@ -3,7 +3,7 @@
 from etl.errors import UsageError
 from etl.manifest import read_manifest
 from etl.publishing import replace_bytes
-from etl.report.gather import gather
+from etl.report.dataset.page import gather
 from etl.report.render import STAGE_FOLDERS, check_target, render
 from etl.report.run_files import is_run
 from etl.report.run_page import write_run_report

@@ -13,7 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from etl.report.thumbnails import data_uri
+from etl.report.dataset.thumbnails import data_uri
 
 INCH = 96  # CSS pixels
 NARROW = 3.9  # inches: a third of the page at 1,280 pixels, the whole of it on a phone

@@ -20,12 +20,12 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.manifest import read_manifest, with_checksum
 from etl.publishing import json_bytes
-from etl.report.balance import ClassSpread, split_balances
 from etl.report.command import write_report
-from etl.report.samples import ClassSampler
-from etl.report.sources import MOST_PARTS, SourceSurvey, choose
-from etl.report.thumbnails import SIDE, thumbnail
-from etl.report.verified import SHOWN_CONTENTS
+from etl.report.dataset.balance import ClassSpread, split_balances
+from etl.report.dataset.samples import ClassSampler
+from etl.report.dataset.sources import MOST_PARTS, SourceSurvey, choose
+from etl.report.dataset.thumbnails import SIDE, thumbnail
+from etl.report.dataset.verified import SHOWN_CONTENTS
 from etl.stages import slices_stage
 from etl.storage import open_place
 from tests.conftest import failed, flip_bit, ringslice, run, succeeded

@@ -17,8 +17,8 @@ from etl.formats.records import read_records
 from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import pack_of, rejects_places
 from etl.raw.removed import Removed
-from etl.report.sources import choose
-from etl.report.thumbnails import Picture, thumbnail
+from etl.report.dataset.sources import choose
+from etl.report.dataset.thumbnails import Picture, thumbnail
 from etl.storage import Place
 
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.ticker import MaxNLocator
 
+from etl.report.dataset.sources import BINS_PER_OCTAVE
 from etl.report.drawing import (
     BLUES,
     FAINT,
@@ -23,7 +24,6 @@ from etl.report.drawing import (
     in_thousands,
     shortened,
 )
-from etl.report.sources import BINS_PER_OCTAVE
 from etl.report.text import pixels
 
 Counts = npt.NDArray[np.int64]

@@ -6,13 +6,13 @@ from typing import Any
 from etl import __version__
 from etl.formats import parquet_tables
 from etl.manifest import slices_of
-from etl.report import charts
-from etl.report.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, split_balances
-from etl.report.costs import Cost, read_cost
-from etl.report.origins import gather_origins
-from etl.report.samples import sample_examples
+from etl.report.dataset import charts
+from etl.report.dataset.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, split_balances
+from etl.report.dataset.costs import Cost, read_cost
+from etl.report.dataset.origins import gather_origins
+from etl.report.dataset.samples import sample_examples
+from etl.report.dataset.verified import Verified, read_verified
 from etl.report.text import brief, count, pixels, size, when
-from etl.report.verified import Verified, read_verified
 from etl.stages import Stage, normalized_stage, raw_stage, verification_stage
 from etl.storage import Place
 

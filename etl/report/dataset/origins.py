@@ -5,10 +5,10 @@ from typing import Any
 
 from etl.errors import DataError
 from etl.raw.removed import Removed
-from etl.report import charts
+from etl.report.dataset import charts
+from etl.report.dataset.samples import sample_rejects
+from etl.report.dataset.sources import SourceSurvey, survey_sources
 from etl.report.drawing import Chart
-from etl.report.samples import sample_rejects
-from etl.report.sources import SourceSurvey, survey_sources
 from etl.report.text import count, percent, pixels
 from etl.stages import normalized_stage
 from etl.storage import Place
