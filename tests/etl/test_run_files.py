@@ -15,8 +15,8 @@ from hypothesis.extra.numpy import arrays
 
 from etl.errors import DataError, RingsliceError, UsageError
 from etl.report.command import report_on
-from etl.report.run_curves import extreme_positions, stretch_starts, trailing_mean
-from etl.report.run_waits import waits_by_rank
+from etl.report.run.curves import extreme_positions, stretch_starts, trailing_mean
+from etl.report.run.waits import waits_by_rank
 from etl.storage import open_place
 from tests.etl.pages import run_page
 from tests.etl.run_folders import RunFolder

@@ -6,8 +6,8 @@ from itertools import groupby
 
 import numpy as np
 
-from etl.report.run_curves import Series, stretch_starts
-from etl.report.run_lines import PARTS, Seconds, Step
+from etl.report.run.curves import Series, stretch_starts
+from etl.report.run.metrics import PARTS, Seconds, Step
 
 REDUCE = PARTS.index("all-reduce")
 MOST_STRETCHES = 200  # of a curve

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.report.run_files import Confusion
+from etl.report.run.files import Confusion
 
 MOST_CLASSES = 50  # with more, the worst ones come first
 SHOWN_MISTAKES = 10

@@ -10,14 +10,40 @@ from typing import Any
 import numpy as np
 
 from etl import __version__
-from etl.report import run_charts
+from etl.publishing import replace_bytes
 from etl.report.drawing import Chart
-from etl.report.run_confusion import MOST_CLASSES, all_correct, class_scores, common_mistakes
-from etl.report.run_curves import Series
-from etl.report.run_files import RunFiles
-from etl.report.run_lines import Epoch
-from etl.report.run_tuning import gather_waits
+from etl.report.render import STAGE_FOLDERS, check_target, render
+from etl.report.run import charts
+from etl.report.run.confusion import MOST_CLASSES, all_correct, class_scores, common_mistakes
+from etl.report.run.curves import Series
+from etl.report.run.files import RunFiles, read_run
+from etl.report.run.metrics import Epoch
+from etl.report.run.tuning import gather_waits
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
+from etl.storage import Place
+from etl.summary import Summary
+
+
+def write_run_report(folder: Place, file: Place) -> Summary:
+    """Write the page of the run in ``folder`` to ``file``; one that is there is replaced.
+
+    Raises UsageError where ``file`` cannot be a report's, DataError where a file of the run is damaged.
+    """
+    others = [folder.parent.parent / name for name in STAGE_FOLDERS] if folder.parent.name == "runs" else []
+    check_target(file, [folder, *others])
+    run = read_run(folder)
+    page = render("run.html", gather_run(run)).encode()
+    replace_bytes(file, file.parent, page)
+    told = {
+        "run": folder.uri,
+        "bytes": len(page),
+        "finished": run.result is not None,
+        "epochs": len(run.epochs),
+        "steps": steps_done(run),
+        "missing": [name for name, _ in run.missing],
+    }
+    return Summary("report", file.uri, False, told)
+
 
 SPLITS = ("train", "validation", "test")
 STOPPED = {
@@ -170,10 +196,10 @@ def _curves(run: RunFiles) -> Facts:
         series = {split: _column(epochs, f"{split}_{what}") for split in SPLITS}
         series = {split: values for split, values in series.items() if not np.isnan(values).all()}
         if series:
-            drawn.append(run_charts.epoch_curves(numbers, series, what))
+            drawn.append(charts.epoch_curves(numbers, series, what))
     speeds = _column(epochs, "images_per_s")
     if not np.isnan(speeds).all():
-        drawn.append(run_charts.speed_curve(numbers, speeds))
+        drawn.append(charts.speed_curve(numbers, speeds))
     names = dict.fromkeys(name for epoch in epochs for name in epoch if name not in ("epoch", "step"))
     return {
         "epoch_charts": drawn,
@@ -193,9 +219,9 @@ def _step_charts(run: RunFiles) -> list[Chart]:
     losses, rates = (np.array([getattr(step, name) for step in steps], np.float64) for name in ("loss", "rate"))
     drawn = []
     if not np.isnan(losses).all():
-        drawn.append(run_charts.step_curve(numbers, losses, "loss"))
+        drawn.append(charts.step_curve(numbers, losses, "loss"))
     if not np.isnan(rates).all():
-        drawn.append(run_charts.rate_curve(numbers, rates))
+        drawn.append(charts.rate_curve(numbers, rates))
     return drawn
 
 
@@ -221,7 +247,7 @@ def _classes(run: RunFiles) -> Facts:
     scores = class_scores(run.confusion)
     correct, examples = all_correct(run.confusion)
     return {
-        "confusion": run_charts.confusion_map(run.confusion, correct, examples),
+        "confusion": charts.confusion_map(run.confusion, correct, examples),
         "confusion_split": run.confusion.split,
         "correct": correct,
         "examples": examples,

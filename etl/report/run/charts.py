@@ -22,10 +22,10 @@ from etl.report.drawing import (
     in_thousands,
     shortened,
 )
-from etl.report.run_curves import Series, extreme_positions, trailing_mean
-from etl.report.run_files import Confusion
-from etl.report.run_lines import PARTS
-from etl.report.run_waits import RankWaits
+from etl.report.run.curves import Series, extreme_positions, trailing_mean
+from etl.report.run.files import Confusion
+from etl.report.run.metrics import PARTS
+from etl.report.run.waits import RankWaits
 from etl.report.text import accuracy, percent, speed
 from etl.report.text import loss as loss_text
 

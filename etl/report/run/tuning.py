@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etl.report.run_charts import share_areas, share_bars
-from etl.report.run_curves import Series
-from etl.report.run_lines import PARTS, Step
-from etl.report.run_waits import RankWaits, share_curve, shares, slowest, stack_steps, waits_by_rank
+from etl.report.run.charts import share_areas, share_bars
+from etl.report.run.curves import Series
+from etl.report.run.metrics import PARTS, Step
+from etl.report.run.waits import RankWaits, share_curve, shares, slowest, stack_steps, waits_by_rank
 from etl.report.text import milliseconds, percent
 
 MOST_RANKS = 16  # with more, a page shows those with the most work of their own and those with the least
