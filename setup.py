@@ -19,8 +19,9 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["etl*", "mapreduce*", "train*"]),
     package_data={
-        "etl": ["py.typed", "schemas/*.json"],
+        "etl": ["py.typed"],
         "etl.report": ["templates/*.html"],
+        "etl.slices": ["schemas/*.json"],
         "train": ["native/*.cc", "recipes/*.toml"],
     },
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},

@@ -22,13 +22,13 @@ from typing import Any
 import click
 import numpy as np
 
-from etl.manifest import Manifest, read_manifest, with_checksum
 from etl.options.option import parse_values
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import parse_split
-from etl.planning import make_plan
 from etl.publishing import json_bytes
-from etl.slices import slice_names
+from etl.slices.manifest import Manifest, read_manifest, with_checksum
+from etl.slices.plan import make_plan
+from etl.slices.writer import slice_names
 from etl.stages import NORMALIZED_FORMAT, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage import open_place
 

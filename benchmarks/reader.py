@@ -36,7 +36,7 @@ from reader_table import HEADER, Claim, Sample, tell_medians, variant_name
 
 from etl.hadoop.site_config import class_path, java_home, libhdfs_folder
 from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
-from etl.manifest import Manifest, read_manifest
+from etl.slices.manifest import Manifest, read_manifest
 from etl.stages import slices_stage
 from etl.storage import open_place
 from etl.values import parse_bytes

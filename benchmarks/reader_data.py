@@ -13,9 +13,9 @@ from sklearn.datasets import load_sample_images
 from etl.formats import schemas
 from etl.formats.example import ImageExample, serialize
 from etl.images.config import NormalizeConfig
-from etl.manifest import build_manifest
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices import DealtExample, slice_names, write_slice
+from etl.slices.manifest_builder import build_manifest
+from etl.slices.writer import DealtExample, slice_names, write_slice
 from etl.stages import Run, slices_stage
 from etl.storage import open_place
 

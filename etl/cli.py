@@ -33,9 +33,9 @@ from etl.options.stage_options import (
 )
 from etl.places import default_data_place
 from etl.processes import run_module
-from etl.prune import PRUNE_OPTIONS
-from etl.prune import prune as run_prune
 from etl.raw.ingest import ingest as run_ingest
+from etl.slices.prune import PRUNE_OPTIONS
+from etl.slices.prune import prune as run_prune
 from etl.storage import open_place
 from etl.summary import Summary
 

@@ -13,12 +13,12 @@ from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse
 from etl.formats.records import index_bytes, read_records
-from etl.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, slices_of
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, records_place
 from etl.raw.removed import Removed
 from etl.replanning import plan_again
-from etl.slices import BlockCounter, DealtExample
+from etl.slices.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, slices_of
+from etl.slices.writer import BlockCounter, DealtExample
 from etl.storage import Place
 from etl.verify import Target
 

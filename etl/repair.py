@@ -15,13 +15,13 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import ImageHelper
-from etl.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import tell
 from etl.publishing import replace_bytes, replace_file
 from etl.rebuild import DamagedPartError, Located, index_again, read_located, table_again
-from etl.slices import write_slice
+from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
+from etl.slices.writer import write_slice
 from etl.stages import Stage, normalized_stage
 from etl.storage import Place
 from etl.verification import (

@@ -4,16 +4,15 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from etl.earlier import Earlier, finished_slices
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.known import removed_keys
-from etl.manifest import read_manifest
 from etl.normalized.parts import read_rows
 from etl.partition.config import SOURCE_SPLIT, ShardConfig
-from etl.planning import Plan, deal_rows, make_plan
 from etl.publishing import replace_bytes
-from etl.slices import order_key
+from etl.slices.manifest import read_manifest
+from etl.slices.plan import Plan, deal_rows, make_plan
+from etl.slices.previous import Earlier, finished_slices, removed_keys
+from etl.slices.writer import order_key
 from etl.storage import Place
 from etl.verify import Target
 

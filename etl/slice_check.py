@@ -16,8 +16,8 @@ from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse
 from etl.formats.records import ByteReader, Record, index_bytes, read_records
-from etl.manifest import BLOCKS_FILE, EXAMPLES_FILE
-from etl.slices import BlockCounter
+from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
+from etl.slices.writer import BlockCounter
 from etl.storage import Place
 from etl.verification import INDEX, MANIFEST, SLICE, TABLE, Finding
 

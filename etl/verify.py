@@ -12,7 +12,6 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.exactly_once import Pixels
 from etl.formats import parquet_tables
 from etl.input_check import dataset_faults, pack_faults
-from etl.manifest import DEPARTED, EXAMPLES_FILE, read_manifest, slices_of
 from etl.manifest_check import (
     balance_faults,
     class_count_faults,
@@ -22,6 +21,7 @@ from etl.manifest_check import (
     sum_faults,
 )
 from etl.partition.config import SOURCE_SPLIT
+from etl.slices.manifest import DEPARTED, EXAMPLES_FILE, read_manifest, slices_of
 from etl.stages import Stage, normalized_stage, raw_stage, slices_stage
 from etl.storage import Place
 from etl.verification import (

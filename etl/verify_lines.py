@@ -6,9 +6,9 @@ A line holds all that its task needs to know, so that a task reads no manifest.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from etl.manifest import slices_of
 from etl.normalized.parts import pack_of, records_place, rejects_places
 from etl.raw.packs import pack_place
+from etl.slices.manifest import slices_of
 from etl.storage import Place
 from etl.verification import PACK, PART, REJECTS, REMOVED, TABLE
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from etl.earlier import find_earlier
 from etl.formats import parquet_tables, schemas
-from etl.manifest import build_manifest
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import ShardConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SharePlan
 from etl.partition.strata import Dealing, Strata
-from etl.planning import Plan, deal_rows, make_plan
 from etl.publishing import json_bytes, publish_bytes
-from etl.slices import facts_place, order_key, slice_names, write_slice
+from etl.slices.manifest_builder import build_manifest
+from etl.slices.plan import Plan, deal_rows, make_plan
+from etl.slices.previous import find_earlier
+from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages import WORK_FOLDER, Stage, State, normalized_stage, slices_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary, shard_summary

@@ -26,7 +26,7 @@ from etl.formats.records import open_record
 from etl.normalized.parts import read_part, records_place
 from etl.options.stage_options import HADOOP
 from etl.ranges import LocalFiles, looking_ahead
-from etl.slices import DealtExample
+from etl.slices.writer import DealtExample
 from etl.storage import Place
 from mapreduce.partition import partition_prefix
 from mapreduce.work import TaskSize

@@ -16,10 +16,10 @@ from typing import Any
 from etl.errors import DataError
 from etl.exactly_once import FOUND, Judge, Line, bucket_of
 from etl.formats import parquet_tables, schemas
-from etl.manifest import read_manifest, slices_of
 from etl.options.stage_options import HADOOP, VERIFY_OPTIONS
 from etl.publishing import json_bytes, publish_bytes, replace_file
 from etl.repair import Repair
+from etl.slices.manifest import read_manifest, slices_of
 from etl.stages import (
     VERIFICATION_FORMAT,
     Stage,

@@ -16,8 +16,8 @@ from typing import Self
 import pyarrow
 
 from etl.errors import RingsliceError, explain
-from etl.manifest import Slice
 from etl.progress import tell
+from etl.slices.manifest import Slice
 from etl.storage import Place
 from train.cache_files import CachedPlace, CacheFolder, CacheFull, Part
 

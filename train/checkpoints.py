@@ -21,9 +21,9 @@ from typing import Any
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError
-from etl.manifest import with_checksum
 from etl.progress import tell
 from etl.publishing import json_bytes, publish_bytes, replacing, withdraw
+from etl.slices.manifest import with_checksum
 from etl.storage import Place
 from train.array_file import PIECE_BYTES, Arrays, parse, pieces
 

@@ -8,8 +8,8 @@ import numpy as np
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.formats.records import open_record
-from etl.manifest import EXAMPLES_FILE, Slice
 from etl.partition.permutation import Integers
+from etl.slices.manifest import EXAMPLES_FILE, Slice
 from etl.storage import Place
 
 COLUMNS = ["key", "crc32c"]

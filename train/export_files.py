@@ -14,8 +14,8 @@ from typing import Any
 
 from etl.claims import Claim
 from etl.errors import DataError, UsageError
-from etl.manifest import with_checksum
 from etl.publishing import json_bytes, publish_bytes, publishing, withdraw
+from etl.slices.manifest import with_checksum
 from etl.storage import READ_BUFFER_BYTES, Place, open_place
 
 FORMAT = "ringslice.export/1"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from etl.errors import EnvironmentFailure
-from etl.manifest import Slice
 from etl.partition.permutation import Integers
+from etl.slices.manifest import Slice
 from etl.storage import Place
 from train.budget import Budget
 from train.intervals import Interval

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.records import parse_index
-from etl.manifest import BLOCKS_FILE, Slice
 from etl.partition.permutation import Integers
+from etl.slices.manifest import BLOCKS_FILE, Slice
 from etl.storage import Place
 from train.patience import Patience
 

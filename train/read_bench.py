@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
-from etl.manifest import Manifest, read_manifest
 from etl.options.click_command import invoke
 from etl.options.option import click_options, parse_values
 from etl.options.stage_options import JSON, READ_BENCH_OPTIONS
 from etl.progress import Progress
+from etl.slices.manifest import Manifest, read_manifest
 from etl.stages import slices_stage
 from etl.storage import open_place
 from etl.summary import Summary

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from etl.manifest import Manifest
+from etl.slices.manifest import Manifest
 from etl.storage import Place
 from train.budget import Budget
 from train.drawing import Drawing, RecordBatch, Spare

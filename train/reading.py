@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etl.errors import UsageError
-from etl.manifest import Slice
+from etl.slices.manifest import Slice
 from train.buffers import room_bytes
 from train.cache import COPY_BYTES
 from train.order import WINDOW_BLOCKS

@@ -4,9 +4,9 @@ from dataclasses import asdict
 from itertools import islice
 
 from etl.progress import Progress
-from etl.prune import RUN_SLICES_FILE
 from etl.publishing import json_bytes, replace_bytes, withdraw
 from etl.run_names import RECIPE_FILE, RESULT_FILE, confusion_file
+from etl.slices.prune import RUN_SLICES_FILE
 from etl.stages import RUN_FILE, WORK_FOLDER, Run
 from etl.summary import Summary
 from train.confusion import Confusion

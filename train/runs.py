@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from etl.earlier import finished_at, finished_slices
 from etl.errors import UsageError
-from etl.manifest import read_manifest
+from etl.slices.manifest import read_manifest
+from etl.slices.previous import finished_at, finished_slices
 from etl.stages import WORK_FOLDER, Stage, is_folder_name, slices_stage
 from etl.storage import Place, open_place
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from etl.images.config import JPEG, NormalizeConfig
-from etl.manifest import Manifest
+from etl.slices.manifest import Manifest
 from train.decoding import Decoder, Size
 from train.raw_pixels import RawPixels
 

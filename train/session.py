@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from etl.errors import UsageError
-from etl.manifest import Manifest
+from etl.slices.manifest import Manifest
 from etl.stages import WORK_FOLDER
 from etl.storage import Place, open_place
 from train.agreement import require_agreement

@@ -7,8 +7,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from etl.errors import EnvironmentFailure
-from etl.manifest import Slice
 from etl.progress import tell
+from etl.slices.manifest import Slice
 from etl.storage import Place
 from train.patience import Patience, missing
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from etl.manifest import Manifest
+from etl.slices.manifest import Manifest
 from etl.storage import Place
 from train.decoding import Decoder
 from train.drawing import RecordBatch

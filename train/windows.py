@@ -9,8 +9,8 @@ from crc32c import crc32c
 
 from etl.errors import DataError
 from etl.formats.records import FRAMING_BYTES, HEADER_BYTES
-from etl.manifest import Slice
 from etl.partition.permutation import Integers
+from etl.slices.manifest import Slice
 from etl.storage import Place
 from train.buffers import PIECE_BYTES, Buffer, room_bytes
 from train.damage import DamagedRecord, find_damaged, lengths_fit

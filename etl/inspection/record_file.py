@@ -12,8 +12,8 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.formats.records import Record, index_bytes, parse_index, read_records
 from etl.generations import kept_generations
-from etl.manifest import located_slices, read_manifest
 from etl.normalized.parts import records_place, rows_place
+from etl.slices.manifest import located_slices, read_manifest
 from etl.stages import Stage, normalized_stage, slices_stage_in
 from etl.storage import Place, open_place
 

@@ -1,12 +1,12 @@
 """The page of a set of slices, and which page a place asks for."""
 
 from etl.errors import UsageError
-from etl.manifest import read_manifest
 from etl.publishing import replace_bytes
 from etl.report.dataset.page import gather
 from etl.report.render import STAGE_FOLDERS, check_target, render
 from etl.report.run.files import is_run
 from etl.report.run.page import write_run_report
+from etl.slices.manifest import read_manifest
 from etl.stages import slices_stage
 from etl.storage import Place, open_place
 from etl.summary import Summary

@@ -15,8 +15,8 @@ from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.partition.permutation import Integers
 from etl.partition.shares import apportion, round_quotas, top_up, worker_of
 from etl.partition.strata import Dealing, count_part, split_sizes
-from etl.planning import deal_rows
-from etl.slices import slice_names
+from etl.slices.plan import deal_rows
+from etl.slices.writer import slice_names
 
 FRACTIONS: tuple[Fractions | None, ...] = (
     {"train": Fraction(1)},

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl import fates
 from etl.errors import DataError, UsageError
-from etl.fates import LEFT_OUT, Rules, decide, split_of_group
 from etl.formats import schemas
-from etl.known import KnownKeys
 from etl.partition.config import SPLIT_NAMES, ShardConfig
+from etl.slices import split_assignment
+from etl.slices.previous import KnownKeys
+from etl.slices.split_assignment import LEFT_OUT, Rules, decide, split_of_group
 
 SHARES: dict[str, Fraction | int | None] = {
     "train": Fraction(1, 2),
@@ -24,7 +24,7 @@ SHARES: dict[str, Fraction | int | None] = {
     "test": Fraction(1, 4),
 }
 COLUMNS = pa.field("columns", pa.map_(pa.string(), pa.string()))
-SCHEMA = pa.schema([COLUMNS if name == "columns" else schemas.ROWS.field(name) for name in fates.COLUMNS])
+SCHEMA = pa.schema([COLUMNS if name == "columns" else schemas.ROWS.field(name) for name in split_assignment.COLUMNS])
 
 
 def config(**more: Any) -> ShardConfig:
@@ -50,7 +50,7 @@ def known_keys(splits: Mapping[str, str]) -> KnownKeys:
     return KnownKeys([pa.table({"key": list(splits), "split": list(splits.values())})])
 
 
-def split_by_key(decided: fates.Decided, keys: Sequence[str]) -> dict[str, str | None]:
+def split_by_key(decided: split_assignment.Decided, keys: Sequence[str]) -> dict[str, str | None]:
     numbers = np.concatenate(decided.fates).tolist()
     return {key: None if n == LEFT_OUT else SPLIT_NAMES[n] for key, n in zip(keys, numbers, strict=True)}
 

@@ -13,8 +13,8 @@ from etl.errors import DataError, UsageError
 from etl.inspection.provenance import trace
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows
-from etl.prune import prune
 from etl.raw.removed import Removed
+from etl.slices.prune import prune
 from etl.storage import Place, open_place
 from mapreduce.verify import Verify
 from tests.etl.archives import Entry, packed, tar_of

@@ -18,7 +18,6 @@ from PIL import Image, ImageFile
 
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
-from etl.manifest import read_manifest, with_checksum
 from etl.publishing import json_bytes
 from etl.report.command import write_report
 from etl.report.dataset.balance import ClassSpread, split_balances
@@ -26,6 +25,7 @@ from etl.report.dataset.samples import ClassSampler
 from etl.report.dataset.sources import MOST_PARTS, SourceSurvey, choose
 from etl.report.dataset.thumbnails import SIDE, thumbnail
 from etl.report.dataset.verified import SHOWN_CONTENTS
+from etl.slices.manifest import read_manifest, with_checksum
 from etl.stages import slices_stage
 from etl.storage import open_place
 from tests.conftest import failed, flip_bit, ringslice, run, succeeded

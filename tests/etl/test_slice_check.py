@@ -14,7 +14,7 @@ from etl.formats import parquet_tables
 from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
 from etl.slice_check import check_slice
-from etl.slices import blocks_place, facts_place, write_slice
+from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage import Place, open_place
 from etl.verification import INDEX, MANIFEST, SLICE, TABLE
 

@@ -17,8 +17,8 @@ from etl.errors import UsageError
 from etl.formats.example import parse
 from etl.formats.preview import picture_of
 from etl.formats.records import read_records
-from etl.manifest import Manifest
-from etl.slices import order_key
+from etl.slices.manifest import Manifest
+from etl.slices.writer import order_key
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.shuffle import read_pairs, write_pair
@@ -211,7 +211,7 @@ def test_a_damaged_pack_or_part_stops_the_stage(make_tree: TreeMaker, tmp_path: 
     succeeded(ringslice("shard", root, "--workers", 1))
 
 
-SCHEMA = json.loads((REPOSITORY / "etl/schemas/manifest.json").read_text())
+SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())
 
 
 def sliced(root: Path, *words: object) -> dict[str, Any]:

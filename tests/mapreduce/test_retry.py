@@ -14,9 +14,9 @@ from PIL import Image
 
 from etl.inspection.command import inspect_example
 from etl.inspection.record_file import open_record_file
-from etl.prune import prune
 from etl.raw.removed import Removed
 from etl.report.dataset.samples import sample_rejects
+from etl.slices.prune import prune
 from etl.storage import open_place
 from mapreduce.normalize import Normalize
 from tests.conftest import contents, flip_bit, run, succeeded

@@ -15,7 +15,7 @@ import pytest
 
 from etl.formats.example import parse
 from etl.formats.records import read_records
-from etl.manifest import Manifest, read_manifest
+from etl.slices.manifest import Manifest, read_manifest
 from etl.stages import slices_stage
 from etl.storage import open_place
 from mapreduce.shard import Shard
@@ -24,7 +24,7 @@ from tests.conftest import REPOSITORY, TreeMaker, run, succeeded
 from tests.inline import ingest_here, normalize_here, refused, run_here, shard_here
 
 SMALL = ("--size", "8", "--format", "png")
-SCHEMA = json.loads((REPOSITORY / "etl/schemas/manifest.json").read_text())
+SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())
 
 
 def manifest_of(root: Path, name: str = "default") -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.manifest import with_checksum
 from etl.repair import holding
+from etl.slices.manifest import with_checksum
 from etl.stages import slices_stage
 from etl.storage import open_place
 from etl.verify import bucket_place, task_place

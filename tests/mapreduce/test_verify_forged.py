@@ -11,9 +11,10 @@ import pytest
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse, serialize
 from etl.formats.records import read_records
-from etl.manifest import build_manifest, read_manifest
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices import DealtExample, write_slice
+from etl.slices.manifest import read_manifest
+from etl.slices.manifest_builder import build_manifest
+from etl.slices.writer import DealtExample, write_slice
 from etl.stages import Run, normalized_stage, slices_stage
 from etl.storage import open_place
 from tests.mapreduce.test_verify import FIRST, SECOND, SLICES, TEST, root, source, verify, whole

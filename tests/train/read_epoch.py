@@ -13,7 +13,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from etl.errors import RingsliceError, end_process
-from etl.manifest import Manifest
+from etl.slices.manifest import Manifest
 from etl.storage import open_place
 from train.cache import SliceCache
 from train.drawing import RecordBatch

@@ -16,7 +16,7 @@ from PIL import Image
 
 from etl.errors import UsageError
 from etl.formats.example import ImageExample, serialize
-from etl.manifest import Manifest
+from etl.slices.manifest import Manifest
 from tests.conftest import failed, run, succeeded
 from tests.train.test_inputs import batch_of
 from train.augment import GRAY, Augmentation, random_window, recolour_at_random

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.manifest import with_checksum
 from etl.publishing import json_bytes
+from etl.slices.manifest import with_checksum
 from tests.conftest import (
     DIGITS_OPTIONS,
     REPOSITORY,

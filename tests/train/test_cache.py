@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from etl.errors import DataError
-from etl.manifest import Slice
+from etl.slices.manifest import Slice
 from etl.storage import Place, open_place
 from tests.conftest import REPOSITORY
 from train.cache import SliceCache
@@ -349,7 +349,7 @@ def test_closing_removes_what_is_half_copied(
 KILLED_AT_EVERY_STEP = """
 import os, signal, sys
 from pathlib import Path
-from etl.manifest import Slice
+from etl.slices.manifest import Slice
 from etl.storage import open_place
 from train.cache import SliceCache
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.manifest import with_checksum
 from etl.publishing import json_bytes
+from etl.slices.manifest import with_checksum
 from etl.storage import Place, open_place
 from tests.conftest import REPOSITORY, failed, flip_bit, run
 from tests.faults import READ, Fault, FaultError, faulty

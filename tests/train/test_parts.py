@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etl.errors import UsageError
-from etl.manifest import with_checksum
+from etl.slices.manifest import with_checksum
 from etl.stages import SLICES_FORMAT
 from etl.storage import open_place
 from tests.conftest import run, succeeded

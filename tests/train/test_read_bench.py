@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError
-from etl.manifest import Manifest
+from etl.slices.manifest import Manifest
 from etl.storage import open_place
 from tests.conftest import failed, ringslice, succeeded
 from train.read_bench import show

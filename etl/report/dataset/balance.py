@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.manifest import slices_of
+from etl.slices.manifest import slices_of
 
 MOST_CLASSES = 50  # with more, a page shows the largest and the smallest
 SHOWN_AT_EACH_END = 12

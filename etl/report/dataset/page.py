@@ -5,7 +5,6 @@ from typing import Any
 
 from etl import __version__
 from etl.formats import parquet_tables
-from etl.manifest import slices_of
 from etl.report.dataset import charts
 from etl.report.dataset.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, split_balances
 from etl.report.dataset.costs import Cost, read_cost
@@ -13,6 +12,7 @@ from etl.report.dataset.origins import gather_origins
 from etl.report.dataset.samples import sample_examples
 from etl.report.dataset.verified import Verified, read_verified
 from etl.report.text import brief, count, pixels, size, when
+from etl.slices.manifest import slices_of
 from etl.stages import Stage, normalized_stage, raw_stage, verification_stage
 from etl.storage import Place
 

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from etl.claims import BusyError
-from etl.earlier import finished_at, finished_slices
 from etl.generations import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
 from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.options.option import Option
 from etl.progress import tell
 from etl.raw.packs import PACK_FOLDERS, pack_files
+from etl.slices.previous import finished_at, finished_slices
 from etl.stages import (
     VERIFIED_FOLDER,
     WORK_FOLDER,

@@ -2,84 +2,18 @@
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import pyarrow as pa
-
 from etl.errors import DataError, UsageError
-from etl.formats import parquet_tables, schemas
-from etl.images.config import FLOATS, NormalizeConfig
-from etl.partition.pixel_statistics import PixelSums
-from etl.partition.shares import worker_of
-from etl.slices import blocks_place, facts_place
-from etl.stages import SLICES_FORMAT, Stage, require
-from etl.storage import Place
+from etl.stages import Stage
 
 EXAMPLES, BLOCKS, CLASS_COUNTS, DEPARTED = "examples", "blocks", "class_counts", "departed"
 EXAMPLES_FILE = f"{EXAMPLES}.parquet"
 BLOCKS_FILE = f"{BLOCKS}.parquet"
 CLASS_COUNTS_FILE = f"{CLASS_COUNTS}.parquet"
 DEPARTED_FILE = f"{DEPARTED}.parquet"
-
-
-def build_manifest(
-    stage: Stage,
-    identity: Mapping[str, Any],
-    normalized: Mapping[str, Any],
-    slices: Sequence[tuple[str, str, int]],
-    *,
-    statistics: PixelSums,
-    left_out: Mapping[str, int],
-    departed: pa.Table,
-) -> dict[str, Any]:
-    """Check every slice of ``slices`` (split, name, examples), write the tables beside them, return the manifest.
-
-    ``left_out`` counts good images that were not dealt, by cause; ``departed`` are rows of `tables.DEPARTED`.
-
-    Raises DataError where a slice is missing or holds another number of examples.
-    """
-    folder = stage.folder
-    facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
-    names = [name for _, name, _ in slices]
-    config, image = identity["config"], NormalizeConfig.from_json(normalized["config"])
-    examples = (parquet_tables.read_table(facts_place(folder, name)) for name in names)
-    blocks = (parquet_tables.read_table(blocks_place(folder, name)) for name in names)
-    return with_checksum(
-        {
-            "format": SLICES_FORMAT,
-            **identity,
-            "classes": normalized["classes"],
-            "image": {
-                "height": None if image.sizes_differ else image.height,
-                "width": None if image.sizes_differ else image.width,
-                "channels": image.channels,
-                "format": image.format.upper(),
-                **_scaling(image),
-            },
-            "splits": {
-                split: _split(facts, split, len(normalized["classes"]), config)
-                for split in dict.fromkeys(split for split, _, _ in slices)
-            },
-            "statistics": statistics.to_json(),
-            "left_out": dict(left_out),
-            "tables": {
-                EXAMPLES: _write(stage, EXAMPLES_FILE, schemas.EXAMPLES, examples),
-                BLOCKS: _write(stage, BLOCKS_FILE, schemas.BLOCKS, blocks),
-                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [_class_counts(facts)]),
-                DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [departed]),
-            },
-        }
-    )
-
-
-def _scaling(image: NormalizeConfig) -> dict[str, list[float]]:
-    if image.format not in FLOATS:
-        return {}
-    subtract, divide_by = image.scaling
-    return {"subtract": list(subtract), "divide_by": list(divide_by)}
 
 
 def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
@@ -124,71 +58,6 @@ def located_slices(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str,
         yield split, each, examples, blocks
         examples += each["records"]
         blocks += each["blocks"]
-
-
-def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[str, Any]:
-    place = facts_place(folder, name)
-    require(place.exists(), f"slice {name} is missing though the job ended; run again")
-    facts = parquet_tables.read_facts(place)
-    require(facts["records"] == records, f"slice {name} holds {facts['records']} examples, {records} were planned")
-    info = (folder / f"{name}.tfrecord").info()
-    require(
-        info.size == facts["bytes"],
-        f"{info.path} has {info.size} bytes, {facts['bytes']} were written; run again with --overwrite",
-    )
-    require((folder / f"{name}.idx").exists(), f"the index of slice {name} is missing; run again with --overwrite")
-    return facts
-
-
-def _split(facts: list[dict[str, Any]], split: str, classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    own = [each for each in facts if each["split"] == split]
-    kept = ("name", "records", "blocks", "bytes", "sha256")
-    slices = [{name: each[name] for name in kept} for each in own]
-    told: dict[str, Any] = {
-        "records": sum(each["records"] for each in own),
-        "bytes": sum(each["bytes"] for each in own),
-        "by_class": _by_class(own, classes),
-        "slices": slices,
-    }
-    if split == "train" and config["groups"] > 1:
-        for number, each in enumerate(slices):
-            each["group"], each["worker"] = worker_of(number, config["workers"], config["groups"])
-        told["groups"] = [
-            _group([each for each in slices if each["group"] == group]) for group in range(config["groups"])
-        ]
-    return told
-
-
-def _group(slices: list[dict[str, Any]]) -> dict[str, Any]:
-    workers: Counter[int] = Counter()
-    for each in slices:
-        workers[each["worker"]] += each["records"]
-    return {
-        "records": sum(each["records"] for each in slices),
-        "bytes": sum(each["bytes"] for each in slices),
-        "workers": [{"records": workers[worker]} for worker in sorted(workers)],
-    }
-
-
-def _by_class(facts: list[dict[str, Any]], classes: int) -> list[int]:
-    total: Counter[str] = Counter()
-    for each in facts:
-        total.update(each["by_label"])
-    return [total[str(label)] for label in range(classes)]
-
-
-def _class_counts(facts: list[dict[str, Any]]) -> pa.Table:
-    rows = [
-        {"slice": each["name"], "split": each["split"], "label": int(label), "records": count}
-        for each in facts
-        for label, count in each["by_label"].items()
-    ]
-    return parquet_tables.table_of(schemas.CLASS_COUNTS, rows)
-
-
-def _write(stage: Stage, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
-    output, rows = parquet_tables.write_tables(stage.folder / name, stage.attempts, schema, parts)
-    return {"file": name, "rows": rows, "sha256": output.sha256}
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl.errors import DataError, UsageError
-from etl.known import KnownKeys, split_numbers
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.partition.permutation import Integers, permute
 from etl.partition.shares import top_up
 from etl.partition.strata import PartCounts
+from etl.slices.previous import KnownKeys, split_numbers
 
 LEFT_OUT = -2
 FREE = -1

@@ -1,7 +1,7 @@
 """The plan of a set of slices: which images are dealt, to which split and slice; and the list of work that follows.
 
 Where every image is dealt by fractions or to its source's split, the counts in the facts of the parts are enough and no
-row is read. Where images may be left out, or have a split already, their rows decide (`etl.fates`).
+row is read. Where images may be left out, or have a split already, their rows decide (`etl.slices.split_assignment`).
 """
 
 import hashlib
@@ -13,10 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl import fates
-from etl.earlier import Earlier, read_keys
 from etl.formats import parquet_tables, schemas
-from etl.known import departed_rows, removed_keys, split_numbers
 from etl.normalized.parts import pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
@@ -29,6 +26,8 @@ from etl.partition.config import (
 )
 from etl.partition.strata import Dealing, PartCounts, count_part, split_sizes
 from etl.raw.removed import Removed
+from etl.slices import split_assignment
+from etl.slices.previous import Earlier, departed_rows, read_keys, removed_keys, split_numbers
 from etl.storage import Place, open_place
 
 
@@ -42,7 +41,7 @@ class Plan:
     config: ShardConfig
     normalized: Mapping[str, Any]
     dealing: Dealing
-    decided: fates.Decided | None
+    decided: split_assignment.Decided | None
     departed: pa.Table
 
     @property
@@ -83,8 +82,8 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
     removed = frozenset(listed or ()) | frozenset(removed_keys(earlier.folder) if earlier else ())
     decided = None
     if earlier or removed or asked.group_by or asked.drop_duplicates or normalized.get("removed"):
-        rules = fates.Rules(asked, len(normalized["classes"]), earlier.known if earlier else None, removed)
-        decided = fates.decide(rules, _live_parts(root, normalized))
+        rules = split_assignment.Rules(asked, len(normalized["classes"]), earlier.known if earlier else None, removed)
+        decided = split_assignment.decide(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, decided), np.zeros((1, 1), dtype=np.int64))
     fractions = _fractions(asked, decided, int(total.sum()))
     size_bytes = sum(part["bytes"] for part in normalized["parts"])
@@ -131,12 +130,12 @@ def _resolve_request(
     return None if isinstance(request, str) else request
 
 
-def _fractions(config: ShardConfig, decided: fates.Decided | None, total: int) -> Fractions | None:
+def _fractions(config: ShardConfig, decided: split_assignment.Decided | None, total: int) -> Fractions | None:
     """What the examples are dealt to splits by; None where each has its split by now."""
     return None if decided or config.split is None else resolve_fractions(config.split, total)
 
 
-def _count_parts(normalized: Mapping[str, Any], decided: fates.Decided | None) -> Iterator[PartCounts]:
+def _count_parts(normalized: Mapping[str, Any], decided: split_assignment.Decided | None) -> Iterator[PartCounts]:
     if decided:
         return decided.counts()
     return (count_part(part["examples"], len(normalized["classes"])) for part in normalized["parts"])
@@ -145,11 +144,11 @@ def _count_parts(normalized: Mapping[str, Any], decided: fates.Decided | None) -
 def _live_parts(root: Place, normalized: Mapping[str, Any]) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
     removed = Removed.read(root, normalized)
     for part in normalized["parts"]:
-        rows = read_rows(root / "normalized", part["part"], fates.COLUMNS)
+        rows = read_rows(root / "normalized", part["part"], split_assignment.COLUMNS)
         yield rows, removed.live(pack_of(part), rows["key"])
 
 
-def _departed(earlier: Earlier | None, removed: frozenset[str], decided: fates.Decided | None) -> pa.Table:
+def _departed(earlier: Earlier | None, removed: frozenset[str], decided: split_assignment.Decided | None) -> pa.Table:
     gone = schemas.DEPARTED.empty_table().select(["key", "split"])
     unknown = sorted(removed)
     if earlier:
