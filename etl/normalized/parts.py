@@ -120,7 +120,7 @@ def _read_members(tar: Place, images: Sequence[Row]) -> Iterator[bytes]:
 
 
 def _read_rows(file: Place, images: Iterable[Row], column: str) -> Iterator[bytes]:
-    from etl.sources.parquet_files import read_cells  # most packs are tar files
+    from etl.sources.parquet_columns import read_cells  # most packs are tar files
 
     return (cell or b"" for cell in read_cells(file, column, [image["offset"] for image in images]))
 

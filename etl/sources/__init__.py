@@ -6,5 +6,5 @@ from etl.sources.base import Source as Source
 from etl.sources.base import SourceImage as SourceImage
 from etl.sources.base import fingerprint as fingerprint
 from etl.sources.base import read_classes as read_classes
+from etl.sources.detect import open_source as open_source
 from etl.sources.folder import FolderSource as FolderSource
-from etl.sources.opening import open_source as open_source

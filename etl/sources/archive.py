@@ -19,12 +19,12 @@ from etl.sources.base import (
     refuse_twice,
     split_of,
 )
+from etl.sources.decompress import UnpackedFile
 from etl.sources.fields import checked_key
 from etl.sources.file_names import ARCHIVE_NAMES, is_visible
 from etl.sources.folder import refuse_splits_as_classes
-from etl.sources.samples import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
 from etl.sources.tar_members import Member, read_members
-from etl.sources.unpacking import UnpackedFile
+from etl.sources.webdataset import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
 from etl.storage import Place
 from etl.threads import in_threads
 

@@ -14,8 +14,7 @@ from etl.progress import Progress, tell
 from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
 from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
 from etl.sources.file_names import PARQUET_NAMES
-from etl.sources.parquet_columns import layout_of
-from etl.sources.parquet_files import open_parquet, read_batches, read_cells
+from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
 from etl.storage import Place
 from etl.threads import in_threads
 
@@ -29,8 +28,8 @@ class ParquetSource:
     """Parquet files with a row for each image: its bytes, its label, perhaps its split, and further scalars.
 
     The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers,
-    which the schema's metadata may name (`etl.sources.class_labels`): then all those classes are there, in that order.
-    An image's key is the path of its file without suffix, and the number of its row, from 0.
+    which the schema's metadata may name (`etl.sources.hf_class_labels`): then all those classes are there, in that
+    order. An image's key is the path of its file without suffix, and the number of its row, from 0.
 
     Listing reads the files once, for nothing in them tells how large an image is. Raises UsageError where a column or
     a cell is not what it must be, DataError for a damaged file.

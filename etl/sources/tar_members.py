@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from etl.errors import DataError, UsageError
-from etl.sources.names import fault_of_name
-from etl.sources.unpacking import UnpackedFile
+from etl.sources.decompress import UnpackedFile
+from etl.sources.fields import fault_of_name
 
 MOST_MEMBER_BYTES = 1 << 30
 MOST_EXTENDED_BYTES = 1 << 20  # of an extended header

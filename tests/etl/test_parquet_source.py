@@ -18,7 +18,7 @@ from PIL import Image
 
 from etl.errors import DataError, RingsliceError, UsageError
 from etl.sources import Reading, Source, open_source
-from etl.sources.class_labels import class_names
+from etl.sources.hf_class_labels import class_names
 from etl.sources.parquet import ParquetSource
 from etl.storage import Place, open_place
 from tests.conftest import REPOSITORY, contents

@@ -25,6 +25,7 @@ from etl.sources.base import (
     class_name,
     refuse_twice,
 )
+from etl.sources.csv_jsonl import read_rows
 from etl.sources.fields import (
     MOST_IMAGE_BYTES,
     checked_key,
@@ -37,7 +38,6 @@ from etl.sources.fields import (
     told_columns,
 )
 from etl.sources.folder import read_whole
-from etl.sources.list_rows import read_rows
 from etl.storage import Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")

@@ -7,10 +7,10 @@ from pyarrow import fs
 from etl.errors import UsageError
 from etl.sources.archive import ArchiveSource
 from etl.sources.base import PLAIN, Reading, Source, refuse_unheeded
+from etl.sources.file_list import ListSource
 from etl.sources.file_names import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, describes, is_visible
 from etl.sources.folder import FolderSource, walk
 from etl.sources.idx import IDX_IMAGES, IdxSource
-from etl.sources.listed import ListSource
 from etl.sources.parquet import ParquetSource
 from etl.storage import Place
 
