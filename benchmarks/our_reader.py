@@ -8,7 +8,7 @@ from dataclasses import replace
 from reader_pass import Job
 
 from etl.slices.manifest import Manifest, read_manifest
-from etl.stages import slices_stage_in
+from etl.stages.layout import slices_stage_in
 from etl.storage import open_place
 from train.augment import NOTHING, Augmentation
 from train.decoding import Decoder

@@ -16,7 +16,8 @@ from etl.images.config import NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import DealtExample, slice_names, write_slice
-from etl.stages import Run, slices_stage
+from etl.stages.layout import slices_stage
+from etl.stages.stage import Run
 from etl.storage import open_place
 
 NAME = "default"

@@ -36,8 +36,8 @@ from etl.processes import run_module
 from etl.raw.ingest import ingest as run_ingest
 from etl.slices.prune import PRUNE_OPTIONS
 from etl.slices.prune import prune as run_prune
+from etl.stages.summary import Summary
 from etl.storage import open_place
-from etl.summary import Summary
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.slices.manifest import CLASS_COUNTS_FILE, slices_of
-from etl.stages import RUN_FILE, WORK_FOLDER, Stage
+from etl.stages.stage import RUN_FILE, WORK_FOLDER, Stage
 from etl.verification import MANIFEST, STRAY, TABLE, Finding
 
 Manifest = Mapping[str, Any]

@@ -22,7 +22,8 @@ from etl.publishing import replace_bytes, replace_file
 from etl.rebuild import DamagedPartError, Located, index_again, read_located, table_again
 from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.writer import write_slice
-from etl.stages import Stage, normalized_stage
+from etl.stages.layout import normalized_stage
+from etl.stages.stage import Stage
 from etl.storage import Place
 from etl.verification import (
     INDEX,

@@ -14,7 +14,6 @@ from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
-from etl.generations import Generation, Renewal
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import ImageHelper
 from etl.normalized.live_rows import count_live, live_examples, live_facts
@@ -24,9 +23,11 @@ from etl.normalized.retry_rejects import RejectsAgain
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import tell
 from etl.raw.removed import Removed
-from etl.stages import NORMALIZED_FORMAT, Stage, State, normalized_stage, raw_stage, require
+from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
+from etl.stages.marker import Generation, Renewal
+from etl.stages.stage import Stage, State, require
+from etl.stages.summary import Summary, normalize_summary
 from etl.storage import Place, open_place
-from etl.summary import Summary, normalize_summary
 from mapreduce.retry import Retry
 from mapreduce.stagejob import StageJob, main
 from mapreduce.work import Work, worthwhile_tasks

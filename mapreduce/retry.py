@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from etl.errors import UsageError
-from etl.generations import Generation, Renewal
 from etl.images.config import NormalizeConfig
 from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import PART_FOLDERS, part_files
@@ -23,7 +22,9 @@ from etl.normalized.retry_rejects import (
 )
 from etl.progress import tell
 from etl.raw.removed import Removed
-from etl.stages import Stage, raw_stage
+from etl.stages.layout import raw_stage
+from etl.stages.marker import Generation, Renewal
+from etl.stages.stage import Stage
 from etl.storage import Place
 from mapreduce.work import Work, worthwhile_tasks
 

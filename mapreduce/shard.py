@@ -25,9 +25,10 @@ from etl.slices.manifest_builder import build_manifest
 from etl.slices.plan import Plan, deal_rows, make_plan
 from etl.slices.previous import find_earlier
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
-from etl.stages import WORK_FOLDER, Stage, State, normalized_stage, slices_stage
+from etl.stages.layout import normalized_stage, slices_stage
+from etl.stages.stage import WORK_FOLDER, Stage, State
+from etl.stages.summary import Summary, shard_summary
 from etl.storage import Place, open_place
-from etl.summary import Summary, shard_summary
 from mapreduce.shuffle import ShuffleJob
 from mapreduce.stagejob import main
 from mapreduce.transport import COLUMNS, TRANSPORTS, pick

@@ -30,9 +30,9 @@ from etl.options.stage_options import (
     RUNNERS,
 )
 from etl.publishing import json_bytes, publish_bytes
-from etl.stages import Run, Stage
+from etl.stages.stage import Run, Stage
+from etl.stages.summary import Summary
 from etl.storage import Place, open_place
-from etl.summary import Summary
 from etl.values import positive
 from mapreduce.local_job import DRIVER_PID, LocalRunner, end_with_driver, run_here
 from mapreduce.work import JOB_FILE, Work, showing_progress

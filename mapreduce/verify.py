@@ -20,16 +20,10 @@ from etl.options.stage_options import HADOOP, VERIFY_OPTIONS
 from etl.publishing import json_bytes, publish_bytes, replace_file
 from etl.repair import Repair
 from etl.slices.manifest import read_manifest, slices_of
-from etl.stages import (
-    VERIFICATION_FORMAT,
-    Stage,
-    State,
-    slices_stage_in,
-    verification_stage,
-    verification_stage_in,
-)
+from etl.stages.layout import VERIFICATION_FORMAT, slices_stage_in, verification_stage, verification_stage_in
+from etl.stages.stage import Stage, State
+from etl.stages.summary import Summary, verify_summary
 from etl.storage import Place, open_place
-from etl.summary import Summary, verify_summary
 from etl.verify import (
     DUPLICATES,
     DUPLICATES_FILE,

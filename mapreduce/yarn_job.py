@@ -19,7 +19,7 @@ from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.progress import tell
 from etl.publishing import publishing
-from etl.stages import Stage
+from etl.stages.stage import Stage
 from etl.storage import READ_BUFFER_BYTES, Place, open_place
 from mapreduce.archive import cached_archive
 from mapreduce.local_job import TASK_VARIABLES

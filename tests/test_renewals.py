@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.stages import normalized_stage, raw_stage
+from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import open_place
 from tests.conftest import contents, copy_some
 from tests.faults import Fault

@@ -5,9 +5,9 @@ from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.publishing import json_bytes, replace_bytes
-from etl.stages import Run
+from etl.stages.stage import Run
+from etl.stages.summary import Summary
 from etl.storage import Place, open_place
-from etl.summary import Summary
 from train import checkpoints
 from train.agreement import require_agreement
 from train.checkpoints import Checkpoint, DamagedError

@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from etl.claims import Claim
 from etl.errors import DataError, UsageError
 from etl.publishing import json_bytes, publish_bytes, publishing, withdraw
 from etl.slices.manifest import with_checksum
+from etl.stages.lease import Claim
 from etl.storage import READ_BUFFER_BYTES, Place, open_place
 
 FORMAT = "ringslice.export/1"

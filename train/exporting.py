@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from etl.errors import UsageError
 from etl.images.config import NormalizeConfig
-from etl.stages import Run, normalized_stage
+from etl.stages.layout import normalized_stage
+from etl.stages.stage import Run
+from etl.stages.summary import Summary
 from etl.storage import open_place
-from etl.summary import Summary
 from train import export_files
 from train.devices import take_device
 from train.evaluation import find_checkpoint, load, settings_of, weights_of

@@ -1,10 +1,10 @@
-"""At most one trainer at work on a run: rank 0 holds the run's claim (`etl.claims`) for all ranks."""
+"""At most one trainer at work on a run: rank 0 holds the run's claim (`etl.stages.lease`) for all ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from etl.claims import Claim
-from etl.stages import WORK_FOLDER
+from etl.stages.lease import Claim
+from etl.stages.stage import WORK_FOLDER
 from etl.storage import Place, open_place
 from train.pulse import PULSE
 from train.strategies import Strategy

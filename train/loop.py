@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from etl.progress import Progress
-from etl.stages import Run
+from etl.stages.stage import Run
 from train.confusion import Confusion
 from train.decoding import epoch_seed
 from train.devices import take_device

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from etl.publishing import replace_bytes
-from etl.run_names import METRICS_FOLDER
+from etl.stages.run_files import METRICS_FOLDER
 from etl.storage import Place
 from train.position import Position
 

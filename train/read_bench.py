@@ -13,9 +13,9 @@ from etl.options.option import click_options, parse_values
 from etl.options.stage_options import JSON, READ_BENCH_OPTIONS
 from etl.progress import Progress
 from etl.slices.manifest import Manifest, read_manifest
-from etl.stages import slices_stage
+from etl.stages.layout import slices_stage
+from etl.stages.summary import Summary
 from etl.storage import open_place
-from etl.summary import Summary
 from train.main import hushed
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Any
 from etl.errors import UsageError
 from etl.slices.manifest import read_manifest
 from etl.slices.previous import finished_at, finished_slices
-from etl.stages import WORK_FOLDER, Stage, is_folder_name, slices_stage
+from etl.stages.layout import is_folder_name, slices_stage
+from etl.stages.stage import WORK_FOLDER, Stage
 from etl.storage import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"

@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.formats.records import Record, index_bytes, parse_index, read_records
-from etl.generations import kept_generations
 from etl.normalized.parts import records_place, rows_place
 from etl.slices.manifest import located_slices, read_manifest
-from etl.stages import Stage, normalized_stage, slices_stage_in
+from etl.stages.layout import normalized_stage, slices_stage_in
+from etl.stages.marker import kept_generations
+from etl.stages.stage import Stage
 from etl.storage import Place, open_place
 
 ENDINGS = (".tfrecord", ".idx", ".parquet")

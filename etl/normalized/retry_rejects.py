@@ -22,7 +22,7 @@ from etl.normalized.parts import Origin, Row, read_images, read_part, rejects_pl
 from etl.publishing import json_bytes, publish_bytes
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
-from etl.stages import WORK_FOLDER
+from etl.stages.stage import WORK_FOLDER
 from etl.storage import Place
 
 RETRY = "rejects, tried again"  # what the plan of a run says of it

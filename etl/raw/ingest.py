@@ -13,9 +13,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from etl.claims import BusyError
 from etl.errors import UsageError
-from etl.generations import Generation, Renewal, fingerprint_of
 from etl.options.stage_options import DEFAULT_PACK_SIZE
 from etl.publishing import json_bytes, replace_bytes
 from etl.raw.extra_columns import join_columns, read_columns
@@ -26,9 +24,12 @@ from etl.raw.removed import publish_removed
 from etl.raw.source_diff import Comparison, compare
 from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
 from etl.sources.file_names import is_visible
-from etl.stages import RAW_FORMAT, Run, Stage, State, raw_stage
+from etl.stages.layout import RAW_FORMAT, raw_stage
+from etl.stages.lease import BusyError
+from etl.stages.marker import Generation, Renewal, fingerprint_of
+from etl.stages.stage import Run, Stage, State
+from etl.stages.summary import Summary, ingest_summary
 from etl.storage import Place, open_place
-from etl.summary import Summary, ingest_summary
 from etl.values import parse_bytes
 
 Row = dict[str, Any]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.sources import SourceImage
-from etl.stages import Stage
+from etl.stages.stage import Stage
 
 VERSIONS_FILE = "versions.parquet"
 

@@ -12,7 +12,7 @@ from etl.publishing import publishing
 from etl.raw.packs import PackPlan, TarWriter, content_sha256, list_place, pack_place, plan_files, plan_packs
 from etl.sources import Source, SourceImage
 from etl.sources.base import LargeFile
-from etl.stages import Stage
+from etl.stages.stage import Stage
 from etl.threads import in_threads
 
 Row = dict[str, Any]

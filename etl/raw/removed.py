@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.generations import fingerprint_of
 from etl.publishing import publish_bytes
+from etl.stages.marker import fingerprint_of
 from etl.storage import Place
 
 REMOVED_FOLDER = "removed"

@@ -21,7 +21,7 @@ from etl.raw.mtimes import Versions
 from etl.raw.packs import content_sha256, list_place
 from etl.raw.removed import Removed
 from etl.sources import Source
-from etl.stages import require
+from etl.stages.stage import require
 from etl.storage import Place, open_place
 
 NO_IMAGE = -1

@@ -7,9 +7,9 @@ from etl.report.render import STAGE_FOLDERS, check_target, render
 from etl.report.run.files import is_run
 from etl.report.run.page import write_run_report
 from etl.slices.manifest import read_manifest
-from etl.stages import slices_stage
+from etl.stages.layout import slices_stage
+from etl.stages.summary import Summary
 from etl.storage import Place, open_place
-from etl.summary import Summary
 
 DEFAULT_SLICES = "default"
 

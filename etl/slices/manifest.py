@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
-from etl.stages import Stage
+from etl.stages.stage import Stage
 
 EXAMPLES, BLOCKS, CLASS_COUNTS, DEPARTED = "examples", "blocks", "class_counts", "departed"
 EXAMPLES_FILE = f"{EXAMPLES}.parquet"

@@ -22,7 +22,8 @@ from etl.slices.manifest import (
     with_checksum,
 )
 from etl.slices.writer import blocks_place, facts_place
-from etl.stages import SLICES_FORMAT, Stage, require
+from etl.stages.layout import SLICES_FORMAT
+from etl.stages.stage import Stage, require
 from etl.storage import Place
 
 

@@ -16,7 +16,8 @@ from etl.formats import parquet_tables
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.permutation import Integers
 from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE, read_manifest
-from etl.stages import Stage, is_folder_name, slices_stage, slices_stage_in
+from etl.stages.layout import is_folder_name, slices_stage, slices_stage_in
+from etl.stages.stage import Stage
 from etl.storage import Place, open_place
 
 _DIGEST = np.dtype("S16")

@@ -9,24 +9,17 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from etl.claims import BusyError
-from etl.generations import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
 from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.options.option import Option
 from etl.progress import tell
 from etl.raw.packs import PACK_FOLDERS, pack_files
 from etl.slices.previous import finished_at, finished_slices
-from etl.stages import (
-    VERIFIED_FOLDER,
-    WORK_FOLDER,
-    Stage,
-    normalized_stage,
-    raw_stage,
-    slices_stage_in,
-    verification_stage,
-)
+from etl.stages.layout import VERIFIED_FOLDER, normalized_stage, raw_stage, slices_stage_in, verification_stage
+from etl.stages.lease import BusyError
+from etl.stages.marker import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
+from etl.stages.stage import WORK_FOLDER, Stage
+from etl.stages.summary import Summary
 from etl.storage import Place
-from etl.summary import Summary
 from etl.values import positive
 
 PRUNE_OPTIONS = (

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from etl import claims
-from etl.claims import Claim
 from etl.errors import EnvironmentFailure
+from etl.stages import lease
+from etl.stages.lease import Claim
 from etl.storage import Place
 from tests.conftest import REPOSITORY, contents, environment, failed, ringslice, succeeded
 
@@ -96,8 +96,8 @@ def end_holders() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "HEARTBEAT_S", HEARTBEAT_S)
-    monkeypatch.setattr(claims, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(lease, "HEARTBEAT_S", HEARTBEAT_S)
+    monkeypatch.setattr(lease, "PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 from etl import filesystems
-from etl.claims import Claim
 from etl.errors import RingsliceError
 from etl.filesystems import LocalFilesystem
 from etl.publishing import json_bytes
 from etl.raw.ingest import ingest
 from etl.slices.prune import prune
-from etl.stages import normalized_stage, raw_stage, slices_stage
+from etl.stages.layout import normalized_stage, raw_stage, slices_stage
+from etl.stages.lease import Claim
 from etl.storage import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard

@@ -19,7 +19,7 @@ from etl.raw.packs import plan_packs
 from etl.raw.removed import Removed
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
 from etl.sources import SourceImage
-from etl.stages import raw_stage
+from etl.stages.layout import raw_stage
 from etl.storage import Place, open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.test_ingest import write_idx

@@ -26,7 +26,7 @@ from etl.report.dataset.sources import MOST_PARTS, SourceSurvey, choose
 from etl.report.dataset.thumbnails import SIDE, thumbnail
 from etl.report.dataset.verified import SHOWN_CONTENTS
 from etl.slices.manifest import read_manifest, with_checksum
-from etl.stages import slices_stage
+from etl.stages.layout import slices_stage
 from etl.storage import open_place
 from tests.conftest import failed, flip_bit, ringslice, run, succeeded
 from tests.etl.pages import Page

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from etl import claims
-from etl.claims import Owner
 from etl.errors import EnvironmentFailure, UsageError
-from etl.generations import Renewal, difference
 from etl.publishing import json_bytes, publish_bytes
-from etl.stages import Run, Stage, State
+from etl.stages import lease
+from etl.stages.lease import Owner
+from etl.stages.marker import Renewal, difference
+from etl.stages.stage import Run, Stage, State
 from etl.storage import Place, open_place
 from tests.conftest import contents
 from tests.etl.conftest import IN_CHILD, run_in_child
@@ -35,7 +35,7 @@ def as_a_process_that_is_gone() -> Iterator[None]:
     """Within the block, claims are those of a process that is dead when the next one looks."""
     gone = dataclasses.replace(Owner.this_process(), started="never")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims.Owner, "this_process", classmethod(lambda cls: gone))
+        patch.setattr(lease.Owner, "this_process", classmethod(lambda cls: gone))
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.repair import holding
 from etl.slices.manifest import with_checksum
-from etl.stages import slices_stage
+from etl.stages.layout import slices_stage
 from etl.storage import open_place
 from etl.verify import bucket_place, task_place
 from mapreduce.verify import Verify

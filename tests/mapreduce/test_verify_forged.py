@@ -15,7 +15,8 @@ from etl.partition.pixel_statistics import PixelSums
 from etl.slices.manifest import read_manifest
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import DealtExample, write_slice
-from etl.stages import Run, normalized_stage, slices_stage
+from etl.stages.layout import normalized_stage, slices_stage
+from etl.stages.stage import Run
 from etl.storage import open_place
 from tests.mapreduce.test_verify import FIRST, SECOND, SLICES, TEST, root, source, verify, whole
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from etl.report.text import plain
-from etl.stages import Stage
+from etl.stages.stage import Stage
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from etl.report.dataset.samples import sample_rejects
 from etl.report.dataset.sources import SourceSurvey, survey_sources
 from etl.report.drawing import Chart
 from etl.report.text import count, percent, pixels
-from etl.stages import normalized_stage
+from etl.stages.layout import normalized_stage
 from etl.storage import Place
 
 SHOWN_FORMATS = 8

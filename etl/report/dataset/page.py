@@ -13,7 +13,8 @@ from etl.report.dataset.samples import sample_examples
 from etl.report.dataset.verified import Verified, read_verified
 from etl.report.text import brief, count, pixels, size, when
 from etl.slices.manifest import slices_of
-from etl.stages import Stage, normalized_stage, raw_stage, verification_stage
+from etl.stages.layout import normalized_stage, raw_stage, verification_stage
+from etl.stages.stage import Stage
 from etl.storage import Place
 
 SHOWN_EXTREME_SLICES = 8

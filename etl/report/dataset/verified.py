@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etl.formats import parquet_tables
-from etl.stages import Stage
+from etl.stages.stage import Stage
 from etl.storage import Place
 
 SHOWN_FINDINGS = 20

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError
-from etl.run_names import METRICS_FOLDER
+from etl.stages.run_files import METRICS_FOLDER
 from etl.storage import Place
 
 PREFIX, SUFFIX = "steps-", ".jsonl"

@@ -20,8 +20,8 @@ from etl.report.run.files import RunFiles, read_run
 from etl.report.run.metrics import Epoch
 from etl.report.run.tuning import gather_waits
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
+from etl.stages.summary import Summary
 from etl.storage import Place
-from etl.summary import Summary
 
 
 def write_run_report(folder: Place, file: Place) -> Summary:

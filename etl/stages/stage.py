@@ -4,7 +4,7 @@ Stages meet only through files. Each writes one JSON marker last; a folder witho
 reader. The marker is the stage's identity and result, equal wherever and whenever it was made; where, when and by what
 it was made stands in ``run.json`` beside it. While a stage is at work its folder holds ``_work`` (the plan, the claim,
 attempts), which goes when the marker has come. A finished stage whose source has changed since can be renewed: see
-`etl.generations`.
+`etl.stages.marker`.
 """
 
 import enum
@@ -12,28 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from etl.claims import CLAIMS_FOLDER, Claim
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.finished import PLAN_FILE as PLAN_FILE
-from etl.finished import RUN_FILE as RUN_FILE
-from etl.finished import WORK_FOLDER as WORK_FOLDER
-from etl.finished import Finished
-from etl.generations import (
-    GENERATIONS_FOLDER,
-    Renewal,
-    fingerprint_of,
-    kept_generations,
-    unnamed_files,
-)
 from etl.publishing import json_bytes, publish_bytes, replace_bytes
-from etl.run_record import Run as Run
+from etl.stages.lease import CLAIMS_FOLDER, Claim
+from etl.stages.marker import GENERATIONS_FOLDER, Finished, Renewal, fingerprint_of, kept_generations, unnamed_files
+from etl.stages.marker import PLAN_FILE as PLAN_FILE
+from etl.stages.marker import RUN_FILE as RUN_FILE
+from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
+from etl.stages.run_record import Run as Run
 from etl.storage import Place
-
-RAW_FORMAT = "ringslice.raw/2"
-NORMALIZED_FORMAT = "ringslice.normalized/2"
-SLICES_FORMAT = "ringslice.slices/2"
-VERIFICATION_FORMAT = "ringslice.verification/1"
-VERIFIED_FOLDER = "verified"
 
 _TASKS = "tasks-"
 
@@ -50,7 +37,8 @@ class State(enum.Enum):
 class Stage(Finished):
     """One stage's folder, to write it.
 
-    Whoever writes begins with `begin` and ends with `release`: in between it holds the stage's claim (`etl.claims`).
+    Whoever writes begins with `begin` and ends with `release`: in between it holds the stage's claim
+    (`etl.stages.lease`).
     """
 
     resumed = False
@@ -245,43 +233,6 @@ class Stage(Finished):
                 f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
                 " choose another place or remove it"
             )
-
-
-def raw_stage(root: Place) -> Stage:
-    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT)
-
-
-def normalized_stage(root: Place) -> Stage:
-    elsewhere = "use another place, where only limits are looser --retry-rejects"
-    return Stage("normalize", root / "normalized", "dataset.json", NORMALIZED_FORMAT, elsewhere)
-
-
-def slices_stage(root: Place, name: str) -> Stage:
-    """The slices called ``name``. Raises UsageError for a name that is no plain file name."""
-    if not is_folder_name(name):
-        raise UsageError(f"--name {name!r} is no plain folder name; give something like 'default' or 'eight-workers'")
-    return slices_stage_in(root / "slices" / name)
-
-
-def slices_stage_in(folder: Place) -> Stage:
-    """The slices in this folder."""
-    elsewhere = "give another --name (with --splits-from newest every image keeps its split)"
-    return Stage("shard", folder, "manifest.json", SLICES_FORMAT, elsewhere)
-
-
-def verification_stage(root: Place, name: str) -> Stage:
-    """What ``verify`` found of the slices called ``name``."""
-    return verification_stage_in(root / VERIFIED_FOLDER / name)
-
-
-def verification_stage_in(folder: Place) -> Stage:
-    """A verification in this folder."""
-    return Stage("verify", folder, "verification.json", VERIFICATION_FORMAT)
-
-
-def is_folder_name(name: str) -> bool:
-    """Whether people may call slices or runs so: one folder, neither hidden nor one of our own."""
-    return bool(name) and not name.startswith((".", "_")) and "/" not in name
 
 
 def require(condition: bool, message: str) -> None:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from etl.stages import Stage
+from etl.stages.stage import Stage
 
 if TYPE_CHECKING:
     from rich.table import Table

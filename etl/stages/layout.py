@@ -1,0 +1,56 @@
+"""Where stages lie below ROOT, and the format versions of their markers."""
+
+from etl.errors import UsageError
+from etl.stages.marker import PLAN_FILE as PLAN_FILE
+from etl.stages.marker import RUN_FILE as RUN_FILE
+from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
+from etl.stages.run_record import Run as Run
+from etl.stages.stage import Stage
+from etl.storage import Place
+
+RAW_FORMAT = "ringslice.raw/2"
+
+NORMALIZED_FORMAT = "ringslice.normalized/2"
+
+SLICES_FORMAT = "ringslice.slices/2"
+
+VERIFICATION_FORMAT = "ringslice.verification/1"
+
+VERIFIED_FOLDER = "verified"
+
+
+def raw_stage(root: Place) -> Stage:
+    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT)
+
+
+def normalized_stage(root: Place) -> Stage:
+    elsewhere = "use another place, where only limits are looser --retry-rejects"
+    return Stage("normalize", root / "normalized", "dataset.json", NORMALIZED_FORMAT, elsewhere)
+
+
+def slices_stage(root: Place, name: str) -> Stage:
+    """The slices called ``name``. Raises UsageError for a name that is no plain file name."""
+    if not is_folder_name(name):
+        raise UsageError(f"--name {name!r} is no plain folder name; give something like 'default' or 'eight-workers'")
+    return slices_stage_in(root / "slices" / name)
+
+
+def slices_stage_in(folder: Place) -> Stage:
+    """The slices in this folder."""
+    elsewhere = "give another --name (with --splits-from newest every image keeps its split)"
+    return Stage("shard", folder, "manifest.json", SLICES_FORMAT, elsewhere)
+
+
+def verification_stage(root: Place, name: str) -> Stage:
+    """What ``verify`` found of the slices called ``name``."""
+    return verification_stage_in(root / VERIFIED_FOLDER / name)
+
+
+def verification_stage_in(folder: Place) -> Stage:
+    """A verification in this folder."""
+    return Stage("verify", folder, "verification.json", VERIFICATION_FORMAT)
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether people may call slices or runs so: one folder, neither hidden nor one of our own."""
+    return bool(name) and not name.startswith((".", "_")) and "/" not in name
