@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load, save
 
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from etl.values import parse_bytes
 from train.array_file import PIECE_BYTES, Arrays, pieces
 from train.checkpoints import open_checkpoint, write

@@ -28,7 +28,7 @@ def ringslice(root: Path, _: Path) -> Pass:
     from etl.images.sandbox import ImageHelper
     from etl.normalized.part_writer import normalize_pack
     from etl.normalized.parts import Origin
-    from etl.storage import open_place
+    from etl.storage.place import open_place
 
     helper = ImageHelper(NormalizeConfig(SIDE, SIDE, "shorter", quality=QUALITY))
     raw = open_place(str(root / "raw"))

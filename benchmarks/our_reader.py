@@ -9,7 +9,7 @@ from reader_pass import Job
 
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage_in
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.augment import NOTHING, Augmentation
 from train.decoding import Decoder
 from train.drawing import RecordBatch

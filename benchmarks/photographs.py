@@ -21,7 +21,7 @@ from sklearn.datasets import load_sample_images
 from etl.options.option import parse_values
 from etl.options.stage_options import INGEST_OPTIONS
 from etl.raw.ingest import ingest
-from etl.storage import open_place
+from etl.storage.place import open_place
 
 CLASSES = ("china", "flower")
 USUAL, LARGE = 500, 40

@@ -35,10 +35,10 @@ from reader_pass import Job
 from reader_table import HEADER, Claim, Sample, tell_medians, variant_name
 
 from etl.hadoop.site_config import class_path, java_home, libhdfs_folder
-from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
-from etl.storage import open_place
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
+from etl.storage.place import open_place
 from etl.values import parse_bytes
 from train.build_records_op import installed_library
 

@@ -18,7 +18,7 @@ from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import DealtExample, slice_names, write_slice
 from etl.stages.layout import slices_stage
 from etl.stages.stage import Run
-from etl.storage import open_place
+from etl.storage.place import open_place
 
 NAME = "default"
 SIDE = 256

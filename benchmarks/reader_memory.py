@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 import reader_data
 
-from etl.storage import open_place
+from etl.storage.place import open_place
 from etl.values import parse_bytes, positives
 
 SLICES = 40

@@ -12,7 +12,7 @@ from pyarrow import fs
 from reader_pass import Job
 
 from etl.formats.records import FOOTER_BYTES, HEADER_BYTES, mask
-from etl.storage import open_place
+from etl.storage.place import open_place
 
 CHUNK_BYTES = 8 << 20
 

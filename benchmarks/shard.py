@@ -41,7 +41,7 @@ from usage import Usage, find_daemons, measure
 
 from etl.formats.records import frame, index_bytes, read_records
 from etl.normalized.parts import records_place
-from etl.storage import open_place
+from etl.storage.place import open_place
 from etl.values import parse_bytes
 
 SIDE = 116

@@ -34,8 +34,7 @@ from rich.console import Console
 from rich.table import Table
 from trainer_ways import Job
 
-from etl.places import default_data_place
-from etl.storage import Place, open_place
+from etl.storage.place import Place, default_data_place, open_place
 from train.main import cores_of
 from train.runs import Dataset, find_dataset
 

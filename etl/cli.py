@@ -31,13 +31,12 @@ from etl.options.stage_options import (
     SHARD_OPTIONS,
     VERIFY_OPTIONS,
 )
-from etl.places import default_data_place
 from etl.processes import run_module
 from etl.raw.ingest import ingest as run_ingest
 from etl.slices.prune import PRUNE_OPTIONS
 from etl.slices.prune import prune as run_prune
 from etl.stages.summary import Summary
-from etl.storage import open_place
+from etl.storage.place import default_data_place, open_place
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:

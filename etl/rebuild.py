@@ -19,7 +19,7 @@ from etl.raw.removed import Removed
 from etl.replanning import plan_again
 from etl.slices.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, slices_of
 from etl.slices.writer import BlockCounter, DealtExample
-from etl.storage import Place
+from etl.storage.place import Place
 from etl.verify import Target
 
 OPEN_FILES = 64

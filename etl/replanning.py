@@ -8,12 +8,12 @@ from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.partition.config import SOURCE_SPLIT, ShardConfig
-from etl.publishing import replace_bytes
 from etl.slices.manifest import read_manifest
 from etl.slices.plan import Plan, deal_rows, make_plan
 from etl.slices.previous import Earlier, finished_slices, removed_keys
 from etl.slices.writer import order_key
-from etl.storage import Place
+from etl.storage.atomic import replace_bytes
+from etl.storage.place import Place
 from etl.verify import Target
 
 WANTED = ["key", "sha256", "label", "split"]

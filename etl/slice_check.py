@@ -18,7 +18,7 @@ from etl.formats.example import parse
 from etl.formats.records import ByteReader, Record, index_bytes, read_records
 from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
 from etl.slices.writer import BlockCounter
-from etl.storage import Place
+from etl.storage.place import Place
 from etl.verification import INDEX, MANIFEST, SLICE, TABLE, Finding
 
 COMPARED = ("key", "label", "offset", "size", "crc32c", "width", "height")

@@ -24,7 +24,7 @@ from etl.partition.config import SOURCE_SPLIT
 from etl.slices.manifest import DEPARTED, EXAMPLES_FILE, read_manifest, slices_of
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.stage import Stage
-from etl.storage import Place
+from etl.storage.place import Place
 from etl.verification import (
     MANIFEST,
     MISSING,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from etl.normalized.parts import pack_of, records_place, rejects_places
 from etl.raw.packs import pack_place
 from etl.slices.manifest import slices_of
-from etl.storage import Place
+from etl.storage.place import Place
 from etl.verification import PACK, PART, REJECTS, REMOVED, TABLE
 
 Line = dict[str, Any]

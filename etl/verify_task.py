@@ -18,7 +18,7 @@ from etl.raw.removed import Removed
 from etl.slice_check import check_slice
 from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.previous import removed_keys
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from etl.verification import LISTED, REJECTS, ROWS, TABLE, Finding
 from etl.verify_lines import DEPARTED, FILES, PARTS, SLICES
 

@@ -27,7 +27,7 @@ from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
 from etl.stages.marker import Generation, Renewal
 from etl.stages.stage import Stage, State, require
 from etl.stages.summary import Summary, normalize_summary
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from mapreduce.retry import Retry
 from mapreduce.stagejob import StageJob, main
 from mapreduce.work import Work, worthwhile_tasks

@@ -25,7 +25,7 @@ from etl.raw.removed import Removed
 from etl.stages.layout import raw_stage
 from etl.stages.marker import Generation, Renewal
 from etl.stages.stage import Stage
-from etl.storage import Place
+from etl.storage.place import Place
 from mapreduce.work import Work, worthwhile_tasks
 
 Row = dict[str, Any]

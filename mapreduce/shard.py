@@ -20,7 +20,6 @@ from etl.partition.config import ShardConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SharePlan
 from etl.partition.strata import Dealing, Strata
-from etl.publishing import json_bytes, publish_bytes
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.plan import Plan, deal_rows, make_plan
 from etl.slices.previous import find_earlier
@@ -28,7 +27,8 @@ from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage, State
 from etl.stages.summary import Summary, shard_summary
-from etl.storage import Place, open_place
+from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.place import Place, open_place
 from mapreduce.shuffle import ShuffleJob
 from mapreduce.stagejob import main
 from mapreduce.transport import COLUMNS, TRANSPORTS, pick

@@ -29,10 +29,10 @@ from etl.options.stage_options import (
     OVERWRITE,
     RUNNERS,
 )
-from etl.publishing import json_bytes, publish_bytes
 from etl.stages.stage import Run, Stage
 from etl.stages.summary import Summary
-from etl.storage import Place, open_place
+from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.place import Place, open_place
 from etl.values import positive
 from mapreduce.local_job import DRIVER_PID, LocalRunner, end_with_driver, run_here
 from mapreduce.work import JOB_FILE, Work, showing_progress

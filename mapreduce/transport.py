@@ -27,7 +27,7 @@ from etl.normalized.parts import read_part, records_place
 from etl.options.stage_options import HADOOP
 from etl.ranges import LocalFiles, looking_ahead
 from etl.slices.writer import DealtExample
-from etl.storage import Place
+from etl.storage.place import Place
 from mapreduce.partition import partition_prefix
 from mapreduce.work import TaskSize
 

@@ -17,13 +17,13 @@ from etl.errors import DataError
 from etl.exactly_once import FOUND, Judge, Line, bucket_of
 from etl.formats import parquet_tables, schemas
 from etl.options.stage_options import HADOOP, VERIFY_OPTIONS
-from etl.publishing import json_bytes, publish_bytes, replace_file
 from etl.repair import Repair
 from etl.slices.manifest import read_manifest, slices_of
 from etl.stages.layout import VERIFICATION_FORMAT, slices_stage_in, verification_stage, verification_stage_in
 from etl.stages.stage import Stage, State
 from etl.stages.summary import Summary, verify_summary
-from etl.storage import Place, open_place
+from etl.storage.atomic import json_bytes, publish_bytes, replace_file
+from etl.storage.place import Place, open_place
 from etl.verify import (
     DUPLICATES,
     DUPLICATES_FILE,

@@ -16,11 +16,11 @@ from mrjob.step import StepFailedException
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure, RingsliceError, UsageError
 from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
-from etl.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.progress import tell
-from etl.publishing import publishing
 from etl.stages.stage import Stage
-from etl.storage import READ_BUFFER_BYTES, Place, open_place
+from etl.storage.atomic import publishing
+from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
+from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 from mapreduce.archive import cached_archive
 from mapreduce.local_job import TASK_VARIABLES
 from mapreduce.work import JOB_FILE, POLL_INTERVAL_S, Work

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow
 from pyarrow import fs
 
-from etl.filesystems import Filesystem
-from etl.storage import Place
+from etl.storage.filesystem import Filesystem
+from etl.storage.place import Place
 
 CREATE, WRITE, CLOSE, RENAME, DELETE, LIST, READ, MAKE_FOLDER = KINDS = (
     "create",

@@ -9,7 +9,7 @@ from etl.errors import RingsliceError
 from etl.options.option import parse_values
 from etl.options.stage_options import INGEST_OPTIONS
 from etl.raw.ingest import ingest
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.stagejob import StageJob

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from etl import filesystems
 from etl.errors import RingsliceError
-from etl.filesystems import LocalFilesystem
 from etl.raw.ingest import ingest
-from etl.storage import open_place
+from etl.storage import place
+from etl.storage.local import LocalFilesystem
+from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import contents, copy_some
@@ -58,7 +58,7 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_fault(run: Run, source: Path, root: Path, fault: Fault) -> None:
     """Run a stage on local files whose calls go through ``fault``, as a process that is dead afterwards."""
     with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filesystems, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
+        patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
         try:
             run(source, root)
         except (FaultError, RingsliceError):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.storage import Place
+from etl.storage.place import Place
 from tests.conftest import REPOSITORY, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks

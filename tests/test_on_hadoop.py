@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from etl.hdfs_settings import DRIVER_VARIABLE
-from etl.storage import Place, open_place
+from etl.storage.hdfs_settings import DRIVER_VARIABLE
+from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY, Finished, failed, ringslice, run, succeeded
 from tests.hadoop.cluster import Cluster
 

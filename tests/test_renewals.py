@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl.stages.layout import normalized_stage, raw_stage
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import contents, copy_some
 from tests.faults import Fault
 from tests.test_faults import SAMPLE, STAGES, run_ingest, run_normalize, with_fault

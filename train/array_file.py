@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from etl.errors import UsageError
-from etl.filesystems import WRITE_BUFFER_BYTES
+from etl.storage.filesystem import WRITE_BUFFER_BYTES
 
 Arrays = dict[str, np.ndarray]
 

@@ -6,8 +6,8 @@ commit never came of, because a rank was lost or the run was killed, is put apar
 
 import re
 
-from etl.publishing import publish_bytes
-from etl.storage import Place
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import Place
 from train.position import Position
 
 FOLDER = "audit"

@@ -18,7 +18,7 @@ import pyarrow
 from etl.errors import RingsliceError, explain
 from etl.progress import tell
 from etl.slices.manifest import Slice
-from etl.storage import Place
+from etl.storage.place import Place
 from train.cache_files import CachedPlace, CacheFolder, CacheFull, Part
 
 COPY_BYTES = 4 << 20  # read at a time; no more memory is used

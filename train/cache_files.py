@@ -20,7 +20,7 @@ from typing import Self
 import pyarrow
 
 from etl.errors import DataError
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

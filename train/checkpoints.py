@@ -22,9 +22,9 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.progress import tell
-from etl.publishing import json_bytes, publish_bytes, replacing, withdraw
 from etl.slices.manifest import with_checksum
-from etl.storage import Place
+from etl.storage.atomic import json_bytes, publish_bytes, replacing, withdraw
+from etl.storage.place import Place
 from train.array_file import PIECE_BYTES, Arrays, parse, pieces
 
 FORMAT = "ringslice.checkpoint/3"  # of every format the checksum is that of `with_checksum`

@@ -10,7 +10,7 @@ from etl.formats import parquet_tables
 from etl.formats.records import open_record
 from etl.partition.permutation import Integers
 from etl.slices.manifest import EXAMPLES_FILE, Slice
-from etl.storage import Place
+from etl.storage.place import Place
 
 COLUMNS = ["key", "crc32c"]
 

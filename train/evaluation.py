@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import DataError, UsageError
-from etl.publishing import json_bytes, replace_bytes
 from etl.stages.stage import Run
 from etl.stages.summary import Summary
-from etl.storage import Place, open_place
+from etl.storage.atomic import json_bytes, replace_bytes
+from etl.storage.place import Place, open_place
 from train import checkpoints
 from train.agreement import require_agreement
 from train.checkpoints import Checkpoint, DamagedError

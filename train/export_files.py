@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from etl.errors import DataError, UsageError
-from etl.publishing import json_bytes, publish_bytes, publishing, withdraw
 from etl.slices.manifest import with_checksum
 from etl.stages.lease import Claim
-from etl.storage import READ_BUFFER_BYTES, Place, open_place
+from etl.storage.atomic import json_bytes, publish_bytes, publishing, withdraw
+from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 FORMAT = "ringslice.export/1"
 MARKER = "export.json"

@@ -12,7 +12,7 @@ from etl.images.config import NormalizeConfig
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Run
 from etl.stages.summary import Summary
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train import export_files
 from train.devices import take_device
 from train.evaluation import find_checkpoint, load, settings_of, weights_of

@@ -10,7 +10,7 @@ from etl.images.normalize import look
 from etl.images.result import Reason, Reject
 from etl.sources.file_names import is_visible
 from etl.sources.folder import walk
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 _UNKNOWN = (AVIF, JPEG_2000, PNM, TIFF)  # to TensorFlow
 _END = b"\xff\xd9"  # EOI of ITU-T T.81, B.1.1.3: no data of a scan look like it

@@ -12,7 +12,7 @@ import numpy as np
 from etl.errors import EnvironmentFailure
 from etl.partition.permutation import Integers
 from etl.slices.manifest import Slice
-from etl.storage import Place
+from etl.storage.place import Place
 from train.budget import Budget
 from train.intervals import Interval
 from train.layouts import Layouts

@@ -14,7 +14,7 @@ from etl.formats import parquet_tables, schemas
 from etl.formats.records import parse_index
 from etl.partition.permutation import Integers
 from etl.slices.manifest import BLOCKS_FILE, Slice
-from etl.storage import Place
+from etl.storage.place import Place
 from train.patience import Patience
 
 KEPT = 1024  # slices whose blocks are remembered, some kilobytes each

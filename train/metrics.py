@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from etl.publishing import replace_bytes
 from etl.stages.run_files import METRICS_FOLDER
-from etl.storage import Place
+from etl.storage.atomic import replace_bytes
+from etl.storage.place import Place
 from train.position import Position
 
 _NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")

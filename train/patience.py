@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from etl.errors import DataError, EnvironmentFailure
 from etl.progress import tell
-from etl.storage import Place
+from etl.storage.place import Place
 
 PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
 

@@ -15,7 +15,7 @@ from etl.errors import end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train import export_files
 from train.image_files import find_images
 from train.main import loading

@@ -19,7 +19,7 @@ import click
 from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, explain, report, run_reporting
 from etl.options.click_command import invoke
 from etl.progress import tell
-from etl.storage import Place
+from etl.storage.place import Place
 from train.guard import start_guard
 from train.last_words import PREFIX, PeerLost, speaker
 from train.letterbox import Letterbox

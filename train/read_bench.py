@@ -15,7 +15,7 @@ from etl.progress import Progress
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
 from etl.stages.summary import Summary
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.main import hushed
 
 if TYPE_CHECKING:

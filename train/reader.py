@@ -14,7 +14,7 @@ from itertools import zip_longest
 import numpy as np
 
 from etl.slices.manifest import Manifest
-from etl.storage import Place
+from etl.storage.place import Place
 from train.budget import Budget
 from train.drawing import Drawing, RecordBatch, Spare
 from train.intervals import Interval, cut, lane_runs, length, share, taken_of_lane

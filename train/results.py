@@ -4,11 +4,11 @@ from dataclasses import asdict
 from itertools import islice
 
 from etl.progress import Progress
-from etl.publishing import json_bytes, replace_bytes, withdraw
 from etl.slices.prune import RUN_SLICES_FILE
 from etl.stages.run_files import RECIPE_FILE, RESULT_FILE, confusion_file
 from etl.stages.stage import RUN_FILE, WORK_FOLDER, Run
 from etl.stages.summary import Summary
+from etl.storage.atomic import json_bytes, replace_bytes, withdraw
 from train.confusion import Confusion
 from train.keeping import Tally
 from train.metrics import shares, sums_over

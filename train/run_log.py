@@ -13,9 +13,9 @@ import time
 import traceback
 from pathlib import Path
 
-from etl.filesystems import LocalFilesystem
-from etl.publishing import replace_bytes
-from etl.storage import Place
+from etl.storage.atomic import replace_bytes
+from etl.storage.local import LocalFilesystem
+from etl.storage.place import Place
 
 FOLDER = "logs"
 UPLOAD_S = 5.0

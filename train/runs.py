@@ -8,7 +8,7 @@ from etl.slices.manifest import read_manifest
 from etl.slices.previous import finished_at, finished_slices
 from etl.stages.layout import is_folder_name, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"
 

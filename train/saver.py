@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from threading import Event, Thread
 from typing import Any
 
-from etl.storage import Place
+from etl.storage.place import Place
 from train.array_file import Arrays
 from train.checkpoints import Ticking, nothing, prune, write
 

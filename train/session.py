@@ -11,7 +11,7 @@ import tensorflow as tf
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.stage import WORK_FOLDER
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from train.agreement import require_agreement
 from train.augment import NOTHING, Augmentation
 from train.batch_norm import synchronised

@@ -9,8 +9,8 @@ import click
 from etl.errors import UsageError
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from etl.places import DATA_PLACE, default_data_place
 from etl.slices.manifest import Manifest
+from etl.storage.place import DATA_PLACE, default_data_place
 from etl.values import duration
 from train.ranks import STALL_TIMEOUT_S
 from train.reading import Reading

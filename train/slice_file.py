@@ -9,7 +9,7 @@ import pyarrow as pa
 from etl.errors import EnvironmentFailure
 from etl.progress import tell
 from etl.slices.manifest import Slice
-from etl.storage import Place
+from etl.storage.place import Place
 from train.patience import Patience, missing
 
 

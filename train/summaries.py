@@ -13,8 +13,8 @@ from statistics import fmean
 import tensorflow as tf
 
 from etl.formats.records import frame
-from etl.publishing import replace_bytes
-from etl.storage import Place
+from etl.storage.atomic import replace_bytes
+from etl.storage.place import Place
 from train.metrics import PARTS, SECONDS, Line, delete_after
 
 FOLDER = "tensorboard"

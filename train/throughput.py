@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from etl.slices.manifest import Manifest
-from etl.storage import Place
+from etl.storage.place import Place
 from train.decoding import Decoder
 from train.drawing import RecordBatch
 from train.inputs import Feed, PixelFeed

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etl.publishing import replace_bytes
-from etl.storage import open_place
+from etl.storage.atomic import replace_bytes
+from etl.storage.place import open_place
 from train.pulse import PULSE
 
 FILE = "timeline.json"

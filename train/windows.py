@@ -11,7 +11,7 @@ from etl.errors import DataError
 from etl.formats.records import FRAMING_BYTES, HEADER_BYTES
 from etl.partition.permutation import Integers
 from etl.slices.manifest import Slice
-from etl.storage import Place
+from etl.storage.place import Place
 from train.buffers import PIECE_BYTES, Buffer, room_bytes
 from train.damage import DamagedRecord, find_damaged, lengths_fit
 from train.layouts import Blocks

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from etl.doctor.check import Check, Notice
 from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import site_configuration
-from etl.hdfs_settings import LIBHDFS, HdfsSettings
-from etl.storage import Place, open_place
+from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
+from etl.storage.place import Place, open_place
 
 SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")
 

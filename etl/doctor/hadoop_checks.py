@@ -17,7 +17,7 @@ from etl.hadoop.site_config import (
     java_home,
     libhdfs_folder,
 )
-from etl.hdfs_settings import LIBHDFS
+from etl.storage.hdfs_settings import LIBHDFS
 
 GROUP = "Hadoop"
 JAVA_TIMEOUT_S = 20.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyarrow import fs
 
 from etl.errors import DEBUG_VARIABLE, EnvironmentFailure, end_process, run_reporting
-from etl.hdfs_settings import HdfsSettings
-from etl.libhdfs_driver import start_environment
+from etl.storage.hdfs_settings import HdfsSettings
+from etl.storage.libhdfs import start_environment
 
 _LOADED = re.compile(r"\s(/\S.*/libhdfs\.so\S*)$", re.MULTILINE)
 

@@ -15,7 +15,7 @@ from etl.doctor.child import Ended, call_within, run_python
 from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure, explain
 from etl.hadoop.site_config import class_path, libhdfs_folder
-from etl.hdfs_settings import DRIVER_VARIABLE, DRIVERS, LIBHDFS, NATIVE
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, DRIVERS, LIBHDFS, NATIVE
 
 GROUP = "storage"
 CONNECT_TIMEOUT_S = 5.0

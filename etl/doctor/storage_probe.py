@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pyarrow import fs
 
 from etl.errors import EnvironmentFailure, end_process, run_reporting
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 CONTENT = bytes(range(256)) * 256
 
@@ -50,7 +50,7 @@ def nearest_folder(place: Place) -> Place:
 
 
 def try_out(folder: Place) -> None:
-    """Make ``folder``, keep every promise of `etl.filesystems` once, and remove it, whatever happens."""
+    """Make ``folder``, keep every promise of `etl.storage.filesystem` once, and remove it, whatever happens."""
     try:
         with step("make a folder"):
             folder.make_folder()

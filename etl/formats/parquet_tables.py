@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.errors import DataError
-from etl.publishing import OutputFile, publish_bytes, publishing
-from etl.storage import Place
+from etl.storage.atomic import OutputFile, publish_bytes, publishing
+from etl.storage.place import Place
 
 GROUP_ROWS = 1 << 16
 Table = pa.Table

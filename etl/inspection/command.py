@@ -16,9 +16,9 @@ from etl.formats.preview import picture_of
 from etl.formats.records import Record
 from etl.inspection.provenance import trace
 from etl.inspection.record_file import RecordFile, open_record_file
-from etl.publishing import publish_bytes, replace_bytes
 from etl.slices.manifest import BLOCKS
-from etl.storage import Place, open_place
+from etl.storage.atomic import publish_bytes, replace_bytes
+from etl.storage.place import Place, open_place
 
 FIRST_EXAMPLES = 5
 SHOWN_VALUES = 8

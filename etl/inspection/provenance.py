@@ -8,7 +8,7 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.parts import pack_of, records_place, rows_place
 from etl.raw.packs import list_place, pack_place
-from etl.storage import Place
+from etl.storage.place import Place
 
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ from etl.slices.manifest import located_slices, read_manifest
 from etl.stages.layout import normalized_stage, slices_stage_in
 from etl.stages.marker import kept_generations
 from etl.stages.stage import Stage
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 ENDINGS = (".tfrecord", ".idx", ".parquet")
 MOST_LEVELS = 4  # of folders between a slice and its manifest, that folder counted

@@ -13,7 +13,7 @@ import pyarrow as pa
 from etl.formats import parquet_tables
 from etl.normalized.parts import count_by_split_and_label, pack_of, read_rows, rejects_places
 from etl.raw.removed import Removed
-from etl.storage import Place
+from etl.storage.place import Place
 
 Row = dict[str, Any]
 

@@ -23,9 +23,9 @@ from etl.normalized.parts import (
     rejects_places,
     rows_place,
 )
-from etl.publishing import OutputFile, publishing
 from etl.raw.packs import TarWriter, list_place, pack_place
-from etl.storage import Place
+from etl.storage.atomic import OutputFile, publishing
+from etl.storage.place import Place
 
 Row = dict[str, Any]
 

@@ -18,7 +18,7 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.formats.records import Record, read_records
 from etl.raw.packs import content_sha256
-from etl.storage import READ_BUFFER_BYTES, Place
+from etl.storage.place import READ_BUFFER_BYTES, Place
 
 PART_FOLDERS = ("parts", "rejects")
 

@@ -19,11 +19,11 @@ from etl.images.sandbox import ImageHelper
 from etl.normalized.live_rows import count_live, live_facts
 from etl.normalized.part_writer import writing_part
 from etl.normalized.parts import Origin, Row, read_images, read_part, rejects_places, rows_place
-from etl.publishing import json_bytes, publish_bytes
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.stages.stage import WORK_FOLDER
-from etl.storage import Place
+from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.place import Place
 
 RETRY = "rejects, tried again"  # what the plan of a run says of it
 REMEDY = "run: ringslice verify --every-stage --repair"

@@ -4,7 +4,11 @@ The same word is the same option everywhere.
 """
 
 from etl.errors import DEBUG_VARIABLE
-from etl.hdfs_settings import (
+from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS
+from etl.images.geometry import FITS
+from etl.options.option import Option
+from etl.partition.config import parse_split
+from etl.storage.hdfs_settings import (
     BLOCK_SIZE_VARIABLE,
     DEFAULT_HEAP,
     DRIVER_VARIABLE,
@@ -13,10 +17,6 @@ from etl.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
-from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS
-from etl.images.geometry import FITS
-from etl.options.option import Option
-from etl.partition.config import parse_split
 from etl.values import (
     duration,
     fraction,

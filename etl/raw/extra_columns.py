@@ -14,7 +14,7 @@ from etl.sources import SourceImage
 from etl.sources.base import Columns
 from etl.sources.fields import told_columns
 from etl.sources.file_names import PARQUET_NAMES
-from etl.storage import Place
+from etl.storage.place import Place
 
 KEY = "key"
 

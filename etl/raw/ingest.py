@@ -15,7 +15,6 @@ from pyarrow import fs
 
 from etl.errors import UsageError
 from etl.options.stage_options import DEFAULT_PACK_SIZE
-from etl.publishing import json_bytes, replace_bytes
 from etl.raw.extra_columns import join_columns, read_columns
 from etl.raw.mtimes import VERSIONS_FILE, Versions, are_known, versions_bytes
 from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
@@ -29,7 +28,8 @@ from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, Renewal, fingerprint_of
 from etl.stages.stage import Run, Stage, State
 from etl.stages.summary import Summary, ingest_summary
-from etl.storage import Place, open_place
+from etl.storage.atomic import json_bytes, replace_bytes
+from etl.storage.place import Place, open_place
 from etl.values import parse_bytes
 
 Row = dict[str, Any]

@@ -8,11 +8,11 @@ from typing import Any
 from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress
-from etl.publishing import publishing
 from etl.raw.packs import PackPlan, TarWriter, content_sha256, list_place, pack_place, plan_files, plan_packs
 from etl.sources import Source, SourceImage
 from etl.sources.base import LargeFile
 from etl.stages.stage import Stage
+from etl.storage.atomic import publishing
 from etl.threads import in_threads
 
 Row = dict[str, Any]

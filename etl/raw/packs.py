@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
-from etl.publishing import OutputFile
 from etl.sources import SourceImage
-from etl.storage import Place, open_place
+from etl.storage.atomic import OutputFile
+from etl.storage.place import Place, open_place
 
 MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
 

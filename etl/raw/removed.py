@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.publishing import publish_bytes
 from etl.stages.marker import fingerprint_of
-from etl.storage import Place
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import Place
 
 REMOVED_FOLDER = "removed"
 

@@ -22,7 +22,7 @@ from etl.raw.packs import content_sha256, list_place
 from etl.raw.removed import Removed
 from etl.sources import Source
 from etl.stages.stage import require
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 NO_IMAGE = -1
 

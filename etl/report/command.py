@@ -1,7 +1,6 @@
 """The page of a set of slices, and which page a place asks for."""
 
 from etl.errors import UsageError
-from etl.publishing import replace_bytes
 from etl.report.dataset.page import gather
 from etl.report.render import STAGE_FOLDERS, check_target, render
 from etl.report.run.files import is_run
@@ -9,7 +8,8 @@ from etl.report.run.page import write_run_report
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage
 from etl.stages.summary import Summary
-from etl.storage import Place, open_place
+from etl.storage.atomic import replace_bytes
+from etl.storage.place import Place, open_place
 
 DEFAULT_SLICES = "default"
 

@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
 from etl.report.text import FILTERS
-from etl.storage import Place
+from etl.storage.place import Place
 
 STAGE_FOLDERS = ("raw", "normalized", "slices", "verified", "runs")
 

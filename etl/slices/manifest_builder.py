@@ -24,7 +24,7 @@ from etl.slices.manifest import (
 from etl.slices.writer import blocks_place, facts_place
 from etl.stages.layout import SLICES_FORMAT
 from etl.stages.stage import Stage, require
-from etl.storage import Place
+from etl.storage.place import Place
 
 
 def build_manifest(

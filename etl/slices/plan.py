@@ -28,7 +28,7 @@ from etl.partition.strata import Dealing, PartCounts, count_part, split_sizes
 from etl.raw.removed import Removed
 from etl.slices import split_assignment
 from etl.slices.previous import Earlier, departed_rows, read_keys, removed_keys, split_numbers
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from etl.partition.permutation import Integers
 from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE, read_manifest
 from etl.stages.layout import is_folder_name, slices_stage, slices_stage_in
 from etl.stages.stage import Stage
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 
 _DIGEST = np.dtype("S16")
 

@@ -19,7 +19,7 @@ from etl.stages.lease import BusyError
 from etl.stages.marker import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
 from etl.stages.stage import WORK_FOLDER, Stage
 from etl.stages.summary import Summary
-from etl.storage import Place
+from etl.storage.place import Place
 from etl.values import positive
 
 PRUNE_OPTIONS = (

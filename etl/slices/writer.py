@@ -12,9 +12,9 @@ from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse_facts
 from etl.formats.records import frame, index_bytes
 from etl.partition.shares import worker_of
-from etl.publishing import OutputFile, publish_bytes, publishing
 from etl.stages.stage import WORK_FOLDER
-from etl.storage import Place
+from etl.storage.atomic import OutputFile, publish_bytes, publishing
+from etl.storage.place import Place
 
 # A block is a run of neighbouring records: the unit of reading, of checking and of the shuffle of an epoch.
 BLOCK_BYTES = 1 << 20

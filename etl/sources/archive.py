@@ -25,7 +25,7 @@ from etl.sources.file_names import ARCHIVE_NAMES, is_visible
 from etl.sources.folder import refuse_splits_as_classes
 from etl.sources.tar_members import Member, read_members
 from etl.sources.webdataset import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
-from etl.storage import Place
+from etl.storage.place import Place
 from etl.threads import in_threads
 
 _LISTED_AT_ONCE = 4

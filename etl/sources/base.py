@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from etl.errors import UsageError
-from etl.storage import Place
+from etl.storage.place import Place
 
 SPLITS_BY_WORD = {
     "train": "train",

@@ -13,7 +13,7 @@ from pyarrow import NativeFile
 
 from etl.errors import DataError
 from etl.sources.fields import one_line
-from etl.storage import READ_BUFFER_BYTES, Place
+from etl.storage.place import READ_BUFFER_BYTES, Place
 
 _MOST_LINE_BYTES = 1 << 20
 _MARK = b"\xef\xbb\xbf"

@@ -9,7 +9,7 @@ import pyarrow
 from pyarrow import fs
 
 from etl.errors import DataError
-from etl.storage import Place
+from etl.storage.place import Place
 
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # RFC 1952, 2.3.1; RFC 8878, 3.1.1
 _SKIPPABLE = b"\x2a\x4d\x18"  # bytes 1 to 3 of a frame of zstd that holds no data: RFC 8878, 3.1.2

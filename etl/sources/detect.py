@@ -12,7 +12,7 @@ from etl.sources.file_names import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, des
 from etl.sources.folder import FolderSource, walk
 from etl.sources.idx import IDX_IMAGES, IdxSource
 from etl.sources.parquet import ParquetSource
-from etl.storage import Place
+from etl.storage.place import Place
 
 _LargeFiles = type[ArchiveSource] | type[ParquetSource]
 

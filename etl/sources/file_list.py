@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError
-from etl.filesystems import Filesystem
 from etl.progress import Progress, tell
 from etl.sources.base import (
     Columns,
@@ -38,7 +37,8 @@ from etl.sources.fields import (
     told_columns,
 )
 from etl.sources.folder import read_whole
-from etl.storage import Place, open_place
+from etl.storage.filesystem import Filesystem
+from etl.storage.place import Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
 _SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -62,9 +62,9 @@ class _Entry:
 class ListSource:
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
-    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.open_place` takes. An image's key
-    is its path as the list has it. Raises UsageError where a column, a cell or a file is not what it must be, DataError
-    where the list is not of its format; both name the line.
+    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. An
+    image's key is its path as the list has it. Raises UsageError where a column, a cell or a file is not what it must
+    be, DataError where the list is not of its format; both name the line.
     """
 
     kind = "list"

@@ -18,7 +18,7 @@ from etl.sources.base import (
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.storage import Place
+from etl.storage.place import Place
 
 
 class FolderSource:

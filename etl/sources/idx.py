@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import PLAIN, LargeFile, NotInPlaceError, Reading, SourceImage, all_classes, class_name
-from etl.storage import Place
+from etl.storage.place import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
 _IDX_SPLITS = {"train": "train", "t10k": "test", "test": "test", "val": "validation", "validation": "validation"}

@@ -15,7 +15,7 @@ from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_class
 from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
 from etl.sources.file_names import PARQUET_NAMES
 from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
-from etl.storage import Place
+from etl.storage.place import Place
 from etl.threads import in_threads
 
 _FILES_AT_ONCE = 4

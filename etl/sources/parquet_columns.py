@@ -12,7 +12,7 @@ from etl.errors import DataError, UsageError
 from etl.sources.base import Reading
 from etl.sources.fields import label_column, one_line, split_column
 from etl.sources.hf_class_labels import class_names
-from etl.storage import READ_BUFFER_BYTES, Place
+from etl.storage.place import READ_BUFFER_BYTES, Place
 
 _BATCH_BYTES = 1 << 20  # about what the images of one batch have
 _MOST_BATCH_ROWS = 1024

@@ -14,7 +14,7 @@ from etl.sources.base import SPLITS_BY_WORD, Columns, Reading
 from etl.sources.fields import LABEL, SPLIT, checked_label, checked_split, scalar_text, told_columns
 from etl.sources.folder import class_folder
 from etl.sources.tar_members import Member
-from etl.storage import Place
+from etl.storage.place import Place
 
 _SUFFIXES = "avif bmp gif img j2k jfif jp2 jpeg jpg pbm pgm png pnm ppm tif tiff webp"
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())

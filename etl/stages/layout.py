@@ -6,7 +6,7 @@ from etl.stages.marker import RUN_FILE as RUN_FILE
 from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
 from etl.stages.run_record import Run as Run
 from etl.stages.stage import Stage
-from etl.storage import Place
+from etl.storage.place import Place
 
 RAW_FORMAT = "ringslice.raw/2"
 

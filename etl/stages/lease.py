@@ -3,7 +3,7 @@
 Each run takes the next number under ``_work/claims``: a file that only one run can make. The highest number owns the
 stage. A run that finds another's claim says so and ends where the owner lives; where the owner is dead, it takes the
 next number and deletes the folder that the dead one's attempts are written to. From then on nothing of the old owner
-can be published, even if it only slept (`etl.publishing`).
+can be published, even if it only slept (`etl.storage.atomic`).
 
 On this host a process lives while its number and start time are in ``/proc``. Of an owner on another host only one
 thing is known: it touches its claim every `HEARTBEAT_S`. Where that does not move for `PATIENCE_S`, as this process's
@@ -23,8 +23,8 @@ from typing import Any, Self
 
 from etl.errors import EnvironmentFailure
 from etl.progress import tell
-from etl.publishing import TakenError, json_bytes, publish_bytes
-from etl.storage import Place
+from etl.storage.atomic import TakenError, json_bytes, publish_bytes
+from etl.storage.place import Place
 
 CLAIMS_FOLDER = "claims"
 HEARTBEAT_S = 5.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import EnvironmentFailure, UsageError
-from etl.storage import Place
+from etl.storage.place import Place
 
 GENERATIONS_FOLDER = "generations"
 

@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.publishing import json_bytes, publish_bytes, replace_bytes
 from etl.stages.lease import CLAIMS_FOLDER, Claim
 from etl.stages.marker import GENERATIONS_FOLDER, Finished, Renewal, fingerprint_of, kept_generations, unnamed_files
 from etl.stages.marker import PLAN_FILE as PLAN_FILE
 from etl.stages.marker import RUN_FILE as RUN_FILE
 from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
 from etl.stages.run_record import Run as Run
-from etl.storage import Place
+from etl.storage.atomic import json_bytes, publish_bytes, replace_bytes
+from etl.storage.place import Place
 
 _TASKS = "tasks-"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.airflow_dags.real_airflow import BIN, DAG_FILE, Airflow
 from tests.conftest import copy_some, ringslice, succeeded
 from tests.hadoop.cluster import Cluster

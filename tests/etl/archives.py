@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from etl.sources import Reading, Source, open_source
-from etl.storage import open_place
+from etl.storage.place import open_place
 
 PROGRAM_FORMATS = ("v7", "ustar", "gnu", "pax")
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}

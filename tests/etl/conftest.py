@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
-from etl.storage import Place, open_place
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
+from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY
 from tests.hadoop.cluster import Cluster
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from etl.raw.extra_columns import join_columns, read_columns
 from etl.sources import SourceImage, open_source
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.etl.archives import FORMATS, SUFFIXES, Entry, packed, some_images, tar_of
 
 _IMAGES = 6

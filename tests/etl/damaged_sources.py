@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from etl.errors import DataError, UsageError
 from etl.sources import open_source
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.etl.mutations import Mutation, mutate
 from tests.etl.parquet_images import image_table, some_bytes
 

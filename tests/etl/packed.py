@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from etl.sources import SourceImage
-from etl.storage import Place
+from etl.storage.place import Place
 
 ReadAll = Callable[[Any, Sequence[SourceImage]], Iterator[bytes]]
 

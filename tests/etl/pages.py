@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from etl.report.command import report_on
-from etl.storage import open_place
+from etl.storage.place import open_place
 
 EMPTY_ELEMENTS = {"meta", "img", "br"}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from etl.storage import Place
+from etl.storage.place import Place
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 NAMES = ["cat", "dog", "owl"]

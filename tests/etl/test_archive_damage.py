@@ -346,7 +346,7 @@ import re, sys, resource
 from pathlib import Path
 from tests.inline import ingest_here
 from etl.sources import open_source
-from etl.storage import open_place
+from etl.storage.place import open_place
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.filesystems import LocalFilesystem
 from etl.raw.ingest import ingest
 from etl.sources import ArchiveSource, Reading, Source, open_source
-from etl.storage import Place, open_place
+from etl.storage.local import LocalFilesystem
+from etl.storage.place import Place, open_place
 from tests.conftest import contents
 from tests.etl.archives import (
     PROGRAM_FORMATS,

@@ -16,7 +16,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import Claim
-from etl.storage import Place
+from etl.storage.place import Place
 from tests.conftest import REPOSITORY, contents, environment, failed, ringslice, succeeded
 
 HEARTBEAT_S, PATIENCE_S = 0.2, 1.0
@@ -27,8 +27,8 @@ HOLDER = textwrap.dedent(
     import sys
     from etl import claims
     from etl.errors import end_process, run_reporting
-    from etl.publishing import publish_bytes
-    from etl.storage import open_place
+    from etl.storage.atomic import publish_bytes
+    from etl.storage.place import open_place
 
     claims.HEARTBEAT_S, claims.PATIENCE_S = float(sys.argv[3]), float(sys.argv[4])
     if host := sys.argv[2]:

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import fs
 
 from etl.errors import EnvironmentFailure
-from etl.hdfs_settings import BLOCK_SIZE_VARIABLE
-from etl.storage import Place, open_place
+from etl.storage.hdfs_settings import BLOCK_SIZE_VARIABLE
+from etl.storage.place import Place, open_place
 from tests.etl.conftest import IN_CHILD, run_in_child
 from tests.hadoop.cluster import Cluster
 

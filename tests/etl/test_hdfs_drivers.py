@@ -9,7 +9,7 @@ from pathlib import Path
 import hdfs_native
 import pytest
 
-from etl.hdfs_settings import (
+from etl.storage.hdfs_settings import (
     BLOCK_SIZE_VARIABLE,
     DRIVER_VARIABLE,
     LIBHDFS,
@@ -17,7 +17,7 @@ from etl.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
-from etl.storage import Place
+from etl.storage.place import Place
 from tests.conftest import REPOSITORY
 from tests.hadoop.cluster import Cluster
 
@@ -47,7 +47,7 @@ def test_settings_are_kept(driver: str, hdfs_root: Place) -> None:
     run_python(
         """
         import sys
-        from etl.storage import open_place
+        from etl.storage.place import open_place
 
         folder = open_place(sys.argv[1])
         for name in ("file", "empty"):
@@ -70,7 +70,7 @@ def test_without_settings_it_is_as_the_site_has_it(driver: str, hdfs_root: Place
     run_python(
         """
         import sys
-        from etl.storage import open_place
+        from etl.storage.place import open_place
 
         place = open_place(sys.argv[1])
         place.filesystem.open_new(place.path).close()
@@ -85,7 +85,7 @@ def test_without_settings_it_is_as_the_site_has_it(driver: str, hdfs_root: Place
 FORK = """
     import os, sys
     from etl.errors import EnvironmentFailure
-    from etl.storage import open_place
+    from etl.storage.place import open_place
 
     place = open_place(sys.argv[1])
     if sys.argv[2] == "used":
@@ -122,7 +122,7 @@ def test_a_place_that_was_not_used_may_be_used_in_a_fork(driver: str, hdfs_root:
 
 def test_a_place_is_the_same_by_name(hdfs_root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an authority it is the site's default; the same address is one connection."""
-    from etl.storage import open_place
+    from etl.storage.place import open_place
 
     by_default = open_place(f"hdfs://{hdfs_root.path}")
     assert by_default.exists()
@@ -152,8 +152,8 @@ def test_a_nameservice_whose_first_namenode_is_dead(
         (tmp_path / name).write_text(f"<configuration>{''.join(lines)}</configuration>")
     script = """
         import sys
-        from etl.publishing import publish_bytes
-        from etl.storage import open_place
+        from etl.storage.atomic import publish_bytes
+        from etl.storage.place import open_place
 
         folder = open_place(sys.argv[1])
         publish_bytes(folder / "file", folder, b"by a nameservice")
@@ -171,7 +171,7 @@ def test_both_drivers_find_the_same(hdfs_root: Place) -> None:
         hdfs_root.filesystem.open_new((hdfs_root / name).path).close()
     script = """
         import sys
-        from etl.storage import open_place
+        from etl.storage.place import open_place
 
         for info in open_place(sys.argv[1]).children(recursive=True):
             print(info.path, info.type, info.size, info.mtime_ns // 10**9)

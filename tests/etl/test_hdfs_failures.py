@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
-from etl.storage import Place, open_place
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
+from etl.storage.place import Place, open_place
 from tests.conftest import BIN, Finished, TreeMaker, failed, run, succeeded
 from tests.hadoop import health
 from tests.hadoop.cluster import Cluster

@@ -15,7 +15,7 @@ from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows
 from etl.raw.removed import Removed
 from etl.slices.prune import prune
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify
 from tests.etl.archives import Entry, packed, tar_of
 from tests.etl.parquet_images import image_column, image_table, write_file, write_parquet

@@ -16,7 +16,7 @@ from etl.errors import DataError, UsageError
 from etl.raw.ingest import ingest
 from etl.raw.mtimes import VERSIONS_FILE
 from etl.sources import open_source
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.archives import some_images, tar_of
 from tests.etl.parquet_images import image_table, write_parquet

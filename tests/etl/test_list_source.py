@@ -13,7 +13,7 @@ from etl.errors import DataError, RingsliceError, UsageError
 from etl.sources import Reading, Source, open_source
 from etl.sources.fields import MOST_IMAGE_BYTES
 from etl.sources.file_list import ListSource
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.damaged_sources import list_mutation, try_list
 from tests.etl.packed import interrupted_after, packed_images

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 
 RENAME = b"rename2"  # the NameNode's method

@@ -20,7 +20,7 @@ from etl.errors import DataError, RingsliceError, UsageError
 from etl.sources import Reading, Source, open_source
 from etl.sources.hf_class_labels import class_names
 from etl.sources.parquet import ParquetSource
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY, contents
 from tests.etl.damaged_sources import parquet_mutation, try_parquet
 from tests.etl.packed import interrupted_after, packed_images
@@ -372,7 +372,7 @@ def test_memory_goes_by_pages_and_not_by_row_groups(here: Place) -> None:
     code = f"""
 import re
 from etl.sources import open_source
-from etl.storage import open_place
+from etl.storage.place import open_place
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
 import pyarrow.parquet, pyarrow.compute
 before = peak()

@@ -10,7 +10,7 @@ from PIL import Image
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import Normalized, Reject, normalize_image
 from etl.sources import FolderSource
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.etl.pictures import pictures
 from tests.etl.pictures_base import HEIGHT, Picture, Pixels, luma
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from etl import filesystems
 from etl.errors import RingsliceError
-from etl.filesystems import LocalFilesystem
-from etl.publishing import json_bytes
 from etl.raw.ingest import ingest
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Claim
-from etl.storage import open_place
+from etl.storage import place
+from etl.storage.atomic import json_bytes
+from etl.storage.local import LocalFilesystem
+from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import contents, failed, ringslice, succeeded
@@ -170,7 +170,7 @@ def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureF
 
 def prune_with(fault: Fault, root: Path) -> None:
     with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filesystems, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
+        patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
         try:
             run(root, keep=1)
         except (FaultError, RingsliceError):

@@ -6,8 +6,8 @@ from threading import Barrier
 import pytest
 
 from etl.errors import EnvironmentFailure
-from etl.publishing import TakenError, publish, publish_bytes, publishing, replace_bytes, replacing, withdraw
-from etl.storage import Place
+from etl.storage.atomic import TakenError, publish, publish_bytes, publishing, replace_bytes, replacing, withdraw
+from etl.storage.place import Place
 
 TAKEN_OVER = "was not written: another run has taken this stage over"
 

@@ -20,7 +20,7 @@ from etl.raw.removed import Removed
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
 from etl.sources import SourceImage
 from etl.stages.layout import raw_stage
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.conftest import TreeMaker, contents
 from tests.etl.test_ingest import write_idx
 from tests.inline import ingest_values

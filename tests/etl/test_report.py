@@ -18,7 +18,6 @@ from PIL import Image, ImageFile
 
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
-from etl.publishing import json_bytes
 from etl.report.command import write_report
 from etl.report.dataset.balance import ClassSpread, split_balances
 from etl.report.dataset.samples import ClassSampler
@@ -27,7 +26,8 @@ from etl.report.dataset.thumbnails import SIDE, thumbnail
 from etl.report.dataset.verified import SHOWN_CONTENTS
 from etl.slices.manifest import read_manifest, with_checksum
 from etl.stages.layout import slices_stage
-from etl.storage import open_place
+from etl.storage.atomic import json_bytes
+from etl.storage.place import open_place
 from tests.conftest import failed, flip_bit, ringslice, run, succeeded
 from tests.etl.pages import Page
 from tests.inline import ingest_here, normalize_here, shard_here

@@ -2,11 +2,11 @@
 
 import pytest
 
-from etl import retries
 from etl.errors import EnvironmentFailure
-from etl.hdfs import is_transient
-from etl.hdfs_errors import HdfsFailure
-from etl.retries import PATIENCE_S, PAUSES_S, retrying
+from etl.storage import retry
+from etl.storage.hdfs import is_transient
+from etl.storage.hdfs_errors import HdfsFailure
+from etl.storage.retry import PATIENCE_S, PAUSES_S, retrying
 
 
 class Clock:
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(retries, "time", found)
+    monkeypatch.setattr(retry, "time", found)
     return found
 
 

@@ -17,7 +17,7 @@ from etl.errors import DataError, RingsliceError, UsageError
 from etl.report.command import report_on
 from etl.report.run.curves import extreme_positions, stretch_starts, trailing_mean
 from etl.report.run.waits import waits_by_rank
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.etl.pages import run_page
 from tests.etl.run_folders import RunFolder
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from etl.errors import EnvironmentFailure, UsageError
-from etl.publishing import json_bytes, publish_bytes
 from etl.stages import lease
 from etl.stages.lease import Owner
 from etl.stages.marker import Renewal, difference
 from etl.stages.stage import Run, Stage, State
-from etl.storage import Place, open_place
+from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.place import Place, open_place
 from tests.conftest import contents
 from tests.etl.conftest import IN_CHILD, run_in_child
 from tests.faults import Fault, FaultError, faulty

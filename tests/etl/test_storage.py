@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import UsageError
-from etl.storage import open_place
+from etl.storage.place import open_place
 
 
 def test_a_path_and_a_uri_name_the_same_place(tmp_path: Path) -> None:

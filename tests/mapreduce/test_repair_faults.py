@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from etl import filesystems
 from etl.errors import RingsliceError
-from etl.filesystems import LocalFilesystem
+from etl.storage import place
+from etl.storage.local import LocalFilesystem
 from tests.conftest import contents
 from tests.etl.test_stages import as_a_process_that_is_gone
 from tests.faults import Fault, FaultError, FaultyFilesystem
@@ -33,7 +33,7 @@ def repair_with(fault: Fault, whole: Path, root: Path) -> None:
     damage(root)
     damaged, right = contents(root), contents(whole)
     with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filesystems, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
+        patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
         try:
             verify(root, "--every-stage", "--repair")
         except (FaultError, RingsliceError, FileNotFoundError):

@@ -17,7 +17,7 @@ from etl.inspection.record_file import open_record_file
 from etl.raw.removed import Removed
 from etl.report.dataset.samples import sample_rejects
 from etl.slices.prune import prune
-from etl.storage import open_place
+from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from tests.conftest import contents, flip_bit, run, succeeded
 from tests.inline import ingest_here, normalize_here, refused, shard_here

@@ -17,7 +17,7 @@ from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
-from etl.storage import open_place
+from etl.storage.place import open_place
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.conftest import REPOSITORY, TreeMaker, run, succeeded

@@ -15,7 +15,7 @@ from etl.formats.records import read_records
 from etl.normalized.parts import read_rows, records_place
 from etl.ranges import LocalFiles, looking_ahead
 from etl.slices.writer import DealtExample
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from mapreduce.shuffle import LineProtocol, read_pairs, write_pair
 from mapreduce.transport import COLUMNS, LINES, RECORDS, REFERENCES, TRANSPORTS, Transport, pick
 

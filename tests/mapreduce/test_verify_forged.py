@@ -17,7 +17,7 @@ from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import DealtExample, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.stage import Run
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.mapreduce.test_verify import FIRST, SECOND, SLICES, TEST, root, source, verify, whole
 
 __all__ = ["root", "source", "whole"]  # fixtures

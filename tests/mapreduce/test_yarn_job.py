@@ -4,7 +4,7 @@ import pytest
 
 from etl.errors import DataError, EnvironmentFailure
 from etl.hadoop.yarn_api import FailedAttempt
-from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS
 from mapreduce.work import worthwhile_tasks
 from mapreduce.yarn_job import ClusterOptions, cause_of, cause_of_output
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from etl.errors import end_process
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from train.batch_norm import synchronised
 from train.main import claim_cores
 from train.models import cnn

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from etl.storage import Place
+from etl.storage.place import Place
 from train.checkpoints import FOLDER, MARKER, name_of
 from train.main import loading
 from train.position import Position

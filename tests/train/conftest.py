@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.conftest import ringslice, run, succeeded
 
 

@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from etl.errors import RingsliceError, end_process
 from etl.slices.manifest import Manifest
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.cache import SliceCache
 from train.drawing import RecordBatch
 from train.reader import SplitReader

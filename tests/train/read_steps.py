@@ -13,7 +13,7 @@ from pathlib import Path
 from etl.errors import end_process
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.reader import SplitReader
 from train.reading import Reading
 from train.state import ReaderState

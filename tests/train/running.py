@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from etl.storage import Place
+from etl.storage.place import Place
 from tests.conftest import REPOSITORY, environment
 from tests.hadoop.processes import Process, find_all
 from train import checkpoints

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from etl.errors import end_process
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.drawing import RecordBatch
 from train.holding import holding
 from train.intervals import Interval

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.publishing import json_bytes
 from etl.slices.manifest import with_checksum
+from etl.storage.atomic import json_bytes
 from tests.conftest import (
     DIGITS_OPTIONS,
     REPOSITORY,

@@ -18,7 +18,7 @@ import pytest
 
 from etl.errors import DataError
 from etl.slices.manifest import Slice
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY
 from train.cache import SliceCache
 from train.cache_files import CacheFull
@@ -350,7 +350,7 @@ KILLED_AT_EVERY_STEP = """
 import os, signal, sys
 from pathlib import Path
 from etl.slices.manifest import Slice
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.cache import SliceCache
 
 originals, folder, sha256, size = open_place(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -403,7 +403,7 @@ def test_a_kill_at_any_step_leaves_the_right_file_or_none(
 USER = """
 import hashlib, random, sys
 from pathlib import Path
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.cache import SliceCache
 from train.cache_files import CacheFull
 from tests.train.test_cache import SIZE, SLICES, read

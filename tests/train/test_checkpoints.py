@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.publishing import json_bytes
 from etl.slices.manifest import with_checksum
-from etl.storage import Place, open_place
+from etl.storage.atomic import json_bytes
+from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY, failed, flip_bit, run
 from tests.faults import READ, Fault, FaultError, faulty
 from tests.train.test_array_file import FOREIGN, same
@@ -324,7 +324,7 @@ def test_a_disk_that_is_full_leaves_the_one_before(place: Place, attempts: Place
     write_some(place, attempts, 10)
     program = (
         "import resource, signal, sys; import numpy as np\n"
-        "from etl.errors import run_reporting; from etl.storage import open_place\n"
+        "from etl.errors import run_reporting; from etl.storage.place import open_place\n"
         "from train.checkpoints import write\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))\n"
         "run, attempts = map(open_place, sys.argv[1:]); groups = {'model': {'a': np.zeros(1 << 20)}}\n"

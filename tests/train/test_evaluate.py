@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import failed, flip_bit, horovodrun, run, succeeded
 from tests.train.running import FINISHED
 from train import checkpoints

@@ -22,7 +22,7 @@ from etl.images.geometry import Size, make_plan
 from etl.images.header import JPEG, Header, read_header
 from etl.images.normalize import SPARE, normalize_image
 from etl.images.result import Normalized
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import contents, failed, run, succeeded
 from tests.train.conftest import Exported
 from train import export_files

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.conftest import HOROVODRUN, contents, horovodrun, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.train.audits import require_each_key_once

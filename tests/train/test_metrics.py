@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
-from etl.storage import Place, open_place
+from etl.storage.place import Place, open_place
 from tests.conftest import ringslice, run, succeeded
 from tests.train.running import metric_lines
 from train.metrics import MetricsFiles, StepOfRank, shares, step_line, sums_over

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from etl.hdfs_settings import LIBHDFS, NATIVE
-from etl.storage import Place, open_place
+from etl.storage.hdfs_settings import LIBHDFS, NATIVE
+from etl.storage.place import Place, open_place
 from tests.conftest import HOROVODRUN, failed, horovodrun, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import find_all

@@ -11,7 +11,7 @@ import pytest
 from etl.errors import UsageError
 from etl.slices.manifest import with_checksum
 from etl.stages.layout import SLICES_FORMAT
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import run, succeeded
 from train.main import cores_of
 from train.models import build, cnn, mlp

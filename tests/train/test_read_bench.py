@@ -6,7 +6,7 @@ import pytest
 
 from etl.errors import DataError
 from etl.slices.manifest import Manifest
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import failed, ringslice, succeeded
 from train.read_bench import show
 from train.throughput import WAYS, Rate, Throughput

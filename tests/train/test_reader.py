@@ -10,7 +10,7 @@ import tensorflow as tf
 from etl.errors import DataError
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.decoding import Decoder
 from train.drawing import RecordBatch
 from train.inputs import PixelFeed

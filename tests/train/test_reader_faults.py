@@ -14,7 +14,7 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.formats.example import parse
 from etl.slices.manifest import EXAMPLES_FILE, Manifest
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import copy_some
 from tests.inline import ingest_here, normalize_here, shard_here
 from train.cache import SliceCache

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from etl.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
-from etl.storage import Place, open_place
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
+from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY, environment
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.proxy import Proxy, before_datanode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.storage import open_place
+from etl.storage.place import open_place
 from tests.conftest import contents, flip_bit, horovodrun, succeeded
 from tests.train.audits import require_each_key_once
 from train import checkpoints

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.filesystems import LocalFilesystem
-from etl.storage import Place, open_place
+from etl.storage.local import LocalFilesystem
+from etl.storage.place import Place, open_place
 from tests.faults import Fault, FaultyFilesystem
 from train.run_log import RunLog
 

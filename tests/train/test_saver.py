@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from etl.errors import EnvironmentFailure
-from etl.storage import Place
+from etl.storage.place import Place
 from tests.conftest import REPOSITORY, run, succeeded
 from train.checkpoints import restore, steps
 from train.saver import Saver
@@ -135,7 +135,7 @@ def test_one_that_hangs_is_left_behind(place: Place, attempts: Place, gate: Gate
 def test_the_end_of_the_process_does_not_wait(place: Place, attempts: Place) -> None:
     program = (
         "import sys, threading; import numpy as np\n"
-        "from etl.storage import open_place; from train.saver import Saver\n"
+        "from etl.storage.place import open_place; from train.saver import Saver\n"
         "run, attempts = map(open_place, sys.argv[1:]); reached = threading.Event()\n"
         "def tick(): reached.set(); threading.Event().wait()\n"
         "Saver(run, attempts, 2, tick).submit(1, {'model': {'a': np.zeros(3)}}, {}); assert reached.wait(60)"

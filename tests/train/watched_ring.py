@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from etl.errors import DataError
-from etl.storage import open_place
+from etl.storage.place import open_place
 from train.main import loading
 from train.pulse import PULSE, READING
 from train.ranks import begin_watch, open_log, peer_lost, run_rank

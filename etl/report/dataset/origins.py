@@ -11,7 +11,7 @@ from etl.report.dataset.sources import SourceSurvey, survey_sources
 from etl.report.drawing import Chart
 from etl.report.text import count, percent, pixels
 from etl.stages.layout import normalized_stage
-from etl.storage import Place
+from etl.storage.place import Place
 
 SHOWN_FORMATS = 8
 SHOWN_SIZES = 6

@@ -15,7 +15,7 @@ from etl.report.text import brief, count, pixels, size, when
 from etl.slices.manifest import slices_of
 from etl.stages.layout import normalized_stage, raw_stage, verification_stage
 from etl.stages.stage import Stage
-from etl.storage import Place
+from etl.storage.place import Place
 
 SHOWN_EXTREME_SLICES = 8
 CLASS_COUNT_COLUMNS = ["slice", "split", "label", "records"]

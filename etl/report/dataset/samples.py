@@ -19,7 +19,7 @@ from etl.normalized.parts import pack_of, rejects_places
 from etl.raw.removed import Removed
 from etl.report.dataset.sources import choose
 from etl.report.dataset.thumbnails import Picture, thumbnail
-from etl.storage import Place
+from etl.storage.place import Place
 
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
 PICTURES_OF_A_CLASS = 8

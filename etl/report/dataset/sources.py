@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from etl.normalized.live_rows import live_facts, live_rows
 from etl.raw.removed import Removed
-from etl.storage import Place
+from etl.storage.place import Place
 
 MOST_PARTS = 256  # of which rows are read, at most 10,000 each
 MOST_SIZES = 4096  # distinct sizes that are counted one by one

@@ -6,7 +6,7 @@ from typing import Any
 
 from etl.formats import parquet_tables
 from etl.stages.stage import Stage
-from etl.storage import Place
+from etl.storage.place import Place
 
 SHOWN_FINDINGS = 20
 SHOWN_CONTENTS = 20

@@ -12,7 +12,7 @@ from etl.errors import DataError
 from etl.report.run.metrics import Epoch, Metrics, epochs_of, read_metrics
 from etl.stages.run_files import CONFUSION_FORMAT, METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, confusion_file
 from etl.stages.stage import RUN_FILE
-from etl.storage import Place
+from etl.storage.place import Place
 
 CONFUSION_FILE = confusion_file("test")
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from etl.errors import DataError
 from etl.stages.run_files import METRICS_FOLDER
-from etl.storage import Place
+from etl.storage.place import Place
 
 PREFIX, SUFFIX = "steps-", ".jsonl"
 PARTS = ("input", "compute", "all-reduce", "other")  # of a step's time, on each rank

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from etl import __version__
-from etl.publishing import replace_bytes
 from etl.report.drawing import Chart
 from etl.report.render import STAGE_FOLDERS, check_target, render
 from etl.report.run import charts
@@ -21,7 +20,8 @@ from etl.report.run.metrics import Epoch
 from etl.report.run.tuning import gather_waits
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
 from etl.stages.summary import Summary
-from etl.storage import Place
+from etl.storage.atomic import replace_bytes
+from etl.storage.place import Place
 
 
 def write_run_report(folder: Place, file: Place) -> Summary:

@@ -11,8 +11,8 @@ import hdfs_native
 import pyarrow
 from pyarrow import fs
 
-from etl.filesystems import WRITE_BUFFER_BYTES
-from etl.hdfs import HdfsFilesystem, HdfsHandler, writable
+from etl.storage.filesystem import WRITE_BUFFER_BYTES
+from etl.storage.hdfs import HdfsFilesystem, HdfsHandler, writable
 
 
 class NativeHdfs(HdfsFilesystem):

@@ -2,14 +2,28 @@
 
 import hashlib
 import json
+import os
+import posixpath
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import unquote
 
 import pyarrow
 from pyarrow import fs
 
 from etl.errors import EnvironmentFailure, UsageError
-from etl.filesystems import Filesystem, locate
+from etl.hadoop.site_config import site_configuration
+from etl.storage.filesystem import Filesystem
+from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings
+from etl.storage.local import LocalFilesystem
+
+DATA_PLACE = "RINGSLICE_DATA"
+
+
+def default_data_place() -> str:
+    """``$RINGSLICE_DATA``, else ``data`` in the current folder."""
+    return os.environ.get(DATA_PLACE) or "data"
+
 
 READ_BUFFER_BYTES = 1 << 20
 
@@ -124,3 +138,58 @@ def open_place(uri: str) -> Place:
     Raises UsageError for a scheme that there is no filesystem for.
     """
     return Place(*locate(uri))
+
+
+_LOCAL = LocalFilesystem()
+
+_OPENED: dict[tuple[object, ...], Filesystem] = {}
+
+
+def locate(uri: str) -> tuple[Filesystem, str]:
+    """The filesystem and the path that ``uri`` names; nothing is connected to before it is used.
+
+    Within one process, the same address and settings give the same connection.
+
+    Raises UsageError for a scheme that there is no filesystem for.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not uri:
+        raise UsageError("the place is empty; give a folder such as data/flowers or hdfs://namenode/datasets/flowers")
+    if not separator:
+        return _LOCAL, os.path.abspath(uri)
+    authority, _, path = rest.partition("/")
+    if scheme == "file" and authority in ("", "localhost"):
+        return _LOCAL, os.path.abspath(unquote(f"/{path}"))
+    if scheme == "hdfs":
+        return _hdfs(authority), posixpath.normpath(f"/{path}")
+    raise UsageError(
+        f"cannot open {uri!r}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path"
+    )
+
+
+def _hdfs(authority: str) -> Filesystem:
+    # local work needs no HDFS client
+
+    key = ("hdfs", authority, settings := HdfsSettings.from_environment())
+    if key not in _OPENED:
+        _OPENED[key] = open_hdfs(authority, settings)
+    return _OPENED[key]
+
+
+def open_hdfs(authority: str, settings: HdfsSettings) -> Filesystem:
+    """The HDFS at ``authority``, by the driver of ``settings``; without an authority the site's default filesystem.
+
+    Raises UsageError where there is no such default.
+    """
+    from etl.storage.libhdfs import LibhdfsHdfs  # local work needs no HDFS client
+    from etl.storage.native import NativeHdfs
+
+    if not authority:
+        default = site_configuration().get("fs.defaultFS", "")
+        if not default.startswith("hdfs://"):
+            raise UsageError(
+                "hdfs:/// names the site's default filesystem, but core-site.xml has no fs.defaultFS with hdfs://;"
+                " set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"
+            )
+        authority = default.removeprefix("hdfs://").rstrip("/")
+    return {NATIVE: NativeHdfs, LIBHDFS: LibhdfsHdfs}[settings.driver](authority, settings)

@@ -14,9 +14,9 @@ import pyarrow
 from pyarrow import fs
 
 from etl.errors import DEBUG_VARIABLE
-from etl.filesystems import WRITE_BUFFER_BYTES
 from etl.hadoop.site_config import class_path, java_home, libhdfs_folder, site_configuration
-from etl.hdfs import HdfsFilesystem, HdfsHandler, unless_said, writable
+from etl.storage.filesystem import WRITE_BUFFER_BYTES
+from etl.storage.hdfs import HdfsFilesystem, HdfsHandler, unless_said, writable
 
 IN_CONTAINER = "CONTAINER_ID"  # set by YARN
 DEFAULT_REPLICATION = 3  # Hadoop's own, where the site says nothing

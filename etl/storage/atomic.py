@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import pyarrow
 
 from etl.errors import EnvironmentFailure
-from etl.storage import Place
+from etl.storage.place import Place
 
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 

@@ -17,12 +17,12 @@ import hdfs_native
 import pyarrow
 from pyarrow import fs
 
-from etl.errors import EnvironmentFailure, UsageError
-from etl.filesystems import Filesystem
+from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import site_configuration
-from etl.hdfs_errors import HdfsFailure, explaining
-from etl.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings
-from etl.retries import retrying
+from etl.storage.filesystem import Filesystem
+from etl.storage.hdfs_errors import HdfsFailure, explaining
+from etl.storage.hdfs_settings import HdfsSettings
+from etl.storage.retry import retrying
 
 # A NameNode that does not answer is told of after 7 s, not after hdfs-native's 3 minutes; the site's own word wins.
 _PATIENCE = {
@@ -212,22 +212,3 @@ class _Writer(io.RawIOBase):
             super().close()
             with self._hdfs.explaining(self._path):
                 self._writer.close()
-
-
-def open_hdfs(authority: str, settings: HdfsSettings) -> HdfsFilesystem:
-    """The HDFS at ``authority``, by the driver of ``settings``; without an authority the site's default filesystem.
-
-    Raises UsageError where there is no such default.
-    """
-    from etl.libhdfs_driver import LibhdfsHdfs  # these stand on this module
-    from etl.native_driver import NativeHdfs
-
-    if not authority:
-        default = site_configuration().get("fs.defaultFS", "")
-        if not default.startswith("hdfs://"):
-            raise UsageError(
-                "hdfs:/// names the site's default filesystem, but core-site.xml has no fs.defaultFS with hdfs://;"
-                " set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"
-            )
-        authority = default.removeprefix("hdfs://").rstrip("/")
-    return {NATIVE: NativeHdfs, LIBHDFS: LibhdfsHdfs}[settings.driver](authority, settings)

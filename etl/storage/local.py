@@ -1,0 +1,65 @@
+"""Local files as a `Filesystem`."""
+
+import errno
+import os
+from contextlib import suppress
+
+import pyarrow
+from pyarrow import fs
+
+from etl.errors import EnvironmentFailure
+from etl.storage.filesystem import WRITE_BUFFER_BYTES, Filesystem
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class LocalFilesystem(Filesystem):
+    """Files of this machine."""
+
+    scheme = "file"
+
+    def __init__(self) -> None:
+        self._arrow = fs.LocalFileSystem()
+
+    @property
+    def arrow(self) -> fs.FileSystem:
+        return self._arrow
+
+    def uri(self, path: str) -> str:
+        return path
+
+    def open_new(self, path: str) -> pyarrow.NativeFile:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        return self._arrow.open_output_stream(path, compression=None, buffer_size=WRITE_BUFFER_BYTES)
+
+    def sync(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename_new(self, path: str, target: str) -> None:
+        try:
+            os.link(path, target)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise EnvironmentFailure(
+                    f"{target} is on a filesystem without hard links; choose another place"
+                ) from None
+            raise
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def replace(self, path: str, target: str) -> None:
+        os.replace(path, target)
+
+    def touch(self, path: str) -> None:
+        os.utime(path)
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def links_to_nothing(self, folder: str) -> list[str]:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path))
