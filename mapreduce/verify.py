@@ -14,28 +14,28 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from etl.errors import DataError
-from etl.exactly_once import FOUND, Judge, Line, bucket_of
 from etl.formats import parquet_tables, schemas
 from etl.options.stage_options import HADOOP, VERIFY_OPTIONS
-from etl.repair import Repair
 from etl.slices.manifest import read_manifest, slices_of
 from etl.stages.layout import VERIFICATION_FORMAT, slices_stage_in, verification_stage, verification_stage_in
 from etl.stages.stage import Stage, State
 from etl.stages.summary import Summary, verify_summary
 from etl.storage.atomic import json_bytes, publish_bytes, replace_file
 from etl.storage.place import Place, open_place
-from etl.verify import (
+from etl.verify.collect import (
     DUPLICATES,
     DUPLICATES_FILE,
     Collected,
-    Target,
     bucket_place,
     class_counts_place,
     found_place,
     task_place,
 )
-from etl.verify_lines import SLICES
-from etl.verify_task import TaskCheck
+from etl.verify.exactly_once import FOUND, Judge, Line, bucket_of
+from etl.verify.repair import Repair
+from etl.verify.target import Target
+from etl.verify.task import TaskCheck
+from etl.verify.work_list import SLICES
 from mapreduce.buckets import TextsProtocol, bucket_keys, bucket_number
 from mapreduce.partition import PARTITIONER, PROPERTIES
 from mapreduce.stagejob import StageJob, main

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.exactly_once import Judge, Line, bucket_of, dealt_lines, gone_lines, good_lines
-from etl.verification import (
+from etl.verify.exactly_once import Judge, Line, bucket_of, dealt_lines, gone_lines, good_lines
+from etl.verify.findings import (
     DEPARTED,
     DIFFERENT,
     DOUBLED,

@@ -13,10 +13,10 @@ import pytest
 from etl.formats import parquet_tables
 from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
-from etl.slice_check import check_slice
 from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
-from etl.verification import INDEX, MANIFEST, SLICE, TABLE
+from etl.verify.check_slice import check_slice
+from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
 

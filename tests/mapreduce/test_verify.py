@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.repair import holding
 from etl.slices.manifest import with_checksum
 from etl.stages.layout import slices_stage
 from etl.storage.place import open_place
-from etl.verify import bucket_place, task_place
+from etl.verify.collect import bucket_place, task_place
+from etl.verify.repair import holding
 from mapreduce.verify import Verify
 from tests.conftest import contents, copy_some, failed, flip_bit, ringslice, succeeded
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.formats import parquet_tables, schemas
-from etl.input_check import input_faults
 from etl.storage.atomic import json_bytes
 from etl.storage.place import open_place
+from etl.verify.check_markers import input_faults
 from mapreduce.normalize import count_images
 from tests.conftest import copy_some
 from tests.inline import ingest_here, normalize_here, shard_here

@@ -15,7 +15,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from etl.verification import DEPARTED, DIFFERENT, DOUBLED, MISSING, SAME_CONTENT, UNKNOWN, Duplicates, KeyFindings
+from etl.verify.findings import DEPARTED, DIFFERENT, DOUBLED, MISSING, SAME_CONTENT, UNKNOWN, Duplicates, KeyFindings
 
 Line = tuple[str, ...]
 

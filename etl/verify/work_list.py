@@ -10,7 +10,7 @@ from etl.normalized.parts import pack_of, records_place, rejects_places
 from etl.raw.packs import pack_place
 from etl.slices.manifest import slices_of
 from etl.storage.place import Place
-from etl.verification import PACK, PART, REJECTS, REMOVED, TABLE
+from etl.verify.findings import PACK, PART, REJECTS, REMOVED, TABLE
 
 Line = dict[str, Any]
 Item = TypeVar("Item")

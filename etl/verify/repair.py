@@ -18,14 +18,13 @@ from etl.images.sandbox import ImageHelper
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import tell
-from etl.rebuild import DamagedPartError, Located, index_again, read_located, table_again
 from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.writer import write_slice
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes, replace_file
 from etl.storage.place import Place
-from etl.verification import (
+from etl.verify.findings import (
     INDEX,
     INPUT,
     KEY,
@@ -41,7 +40,8 @@ from etl.verification import (
     TABLE,
     Outcome,
 )
-from etl.verify import Target
+from etl.verify.rebuild import DamagedPartError, Located, index_again, read_located, table_again
+from etl.verify.target import Target
 
 MOST_TOLD = 20
 OTHER_BYTES = "it came out with other bytes: was it made with other versions of the libraries?"

@@ -19,7 +19,7 @@ from etl.formats.records import ByteReader, Record, index_bytes, read_records
 from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
 from etl.slices.writer import BlockCounter
 from etl.storage.place import Place
-from etl.verification import INDEX, MANIFEST, SLICE, TABLE, Finding
+from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE, Finding
 
 COMPARED = ("key", "label", "offset", "size", "crc32c", "width", "height")
 BATCH_RECORDS = 4096

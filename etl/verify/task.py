@@ -8,19 +8,19 @@ from typing import Any
 import pyarrow as pa
 
 from etl.errors import DataError
-from etl.exactly_once import Line, dealt_lines, gone_lines, good_lines
 from etl.formats import parquet_tables, schemas
-from etl.input_check import COLUMNS, input_faults, no_rejects
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, rejects_places, rows_place
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
-from etl.slice_check import check_slice
 from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.previous import removed_keys
 from etl.storage.place import Place, open_place
-from etl.verification import LISTED, REJECTS, ROWS, TABLE, Finding
-from etl.verify_lines import DEPARTED, FILES, PARTS, SLICES
+from etl.verify.check_markers import COLUMNS, input_faults, no_rejects
+from etl.verify.check_slice import check_slice
+from etl.verify.exactly_once import Line, dealt_lines, gone_lines, good_lines
+from etl.verify.findings import LISTED, REJECTS, ROWS, TABLE, Finding
+from etl.verify.work_list import DEPARTED, FILES, PARTS, SLICES
 
 GOOD_COLUMNS = ["key", "label", "crc32c", "sha256", "split", "width", "height", "sums", "squares"]
 
