@@ -5,7 +5,7 @@
 
 Map-only: a mapper's line names a pack; counts and sums travel in each part's own rows. Where raw was renewed, so are
 the normalised images: parts of packs that are known are kept, and only new packs are decoded. With --retry-rejects a
-line names a part whose rejects are tried again (`mapreduce.retry`).
+line names a part whose rejects are tried again (`mapreduce.jobs.retry_rejects`).
 """
 
 from collections import Counter
@@ -28,9 +28,9 @@ from etl.stages.marker import Generation, Renewal
 from etl.stages.stage import Stage, State, require
 from etl.stages.summary import Summary, normalize_summary
 from etl.storage.place import Place, open_place
-from mapreduce.retry import Retry
-from mapreduce.stagejob import StageJob, main
-from mapreduce.work import Work, worthwhile_tasks
+from mapreduce.jobs.retry_rejects import Retry
+from mapreduce.jobs.stage_job import StageJob, main
+from mapreduce.jobs.work import Work, worthwhile_tasks
 
 Row = dict[str, Any]
 

@@ -29,10 +29,10 @@ from etl.stages.stage import WORK_FOLDER, Stage, State
 from etl.stages.summary import Summary, shard_summary
 from etl.storage.atomic import json_bytes, publish_bytes
 from etl.storage.place import Place, open_place
+from mapreduce.jobs.stage_job import main
+from mapreduce.jobs.work import Work, worthwhile_tasks
 from mapreduce.shuffle import ShuffleJob
-from mapreduce.stagejob import main
 from mapreduce.transport import COLUMNS, TRANSPORTS, pick
-from mapreduce.work import Work, worthwhile_tasks
 
 SUMS_FOLDER = "sums"  # below the work folder: for each part that a mapper is done with its training pixels' sums
 FATES_FILE = "fates.parquet"

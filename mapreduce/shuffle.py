@@ -4,8 +4,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from mapreduce.jobs.stage_job import StageJob
 from mapreduce.partition import PARTITIONER, PROPERTIES
-from mapreduce.stagejob import StageJob
 from mapreduce.transport import RECORDS, TRANSPORTS, Transport
 
 _LENGTH = struct.Struct(">I")

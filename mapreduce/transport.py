@@ -28,8 +28,8 @@ from etl.options.stage_options import HADOOP
 from etl.ranges import LocalFiles, looking_ahead
 from etl.slices.writer import DealtExample
 from etl.storage.place import Place
+from mapreduce.jobs.work import TaskSize
 from mapreduce.partition import partition_prefix
-from mapreduce.work import TaskSize
 
 REFERENCES, RECORDS, LINES = "references", "records", "lines"
 COLUMNS = ("key", "offset", "size", "crc32c", "sha256")  # of a part's rows, that `Transport.send` needs

@@ -37,9 +37,9 @@ from etl.verify.target import Target
 from etl.verify.task import TaskCheck
 from etl.verify.work_list import SLICES
 from mapreduce.buckets import TextsProtocol, bucket_keys, bucket_number
+from mapreduce.jobs.stage_job import StageJob, main
+from mapreduce.jobs.work import Work, worthwhile_tasks
 from mapreduce.partition import PARTITIONER, PROPERTIES
-from mapreduce.stagejob import StageJob, main
-from mapreduce.work import Work, worthwhile_tasks
 
 RESULTS_FOLDER = "results"  # below the folder of a job's tasks
 BUCKET_EXAMPLES = 250_000  # about what makes a bucket, and so a reducer, worth while

@@ -10,9 +10,9 @@ from etl.options.option import parse_values
 from etl.options.stage_options import INGEST_OPTIONS
 from etl.raw.ingest import ingest
 from etl.storage.place import Place, open_place
+from mapreduce.jobs.stage_job import StageJob
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
-from mapreduce.stagejob import StageJob
 
 
 def ingest_here(source: Path | Place, root: Path | Place, *, overwrite: bool = False, **values: object) -> None:

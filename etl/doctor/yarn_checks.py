@@ -96,7 +96,7 @@ def _streaming_jar(around: Surroundings) -> str:
 def _archive(around: Surroundings) -> str:
     if not around.has_site:
         raise Notice(_NEEDED_FOR)
-    ended = run_python(ARCHIVE_TIMEOUT_S, ["-m", "mapreduce.archive", "--check"])
+    ended = run_python(ARCHIVE_TIMEOUT_S, ["-m", "mapreduce.jobs.python_archive", "--check"])
     if ended.status or ended.timeout_s is not None:
         raise EnvironmentFailure(f"{ended.complaint} (or give --python-bin, a Python of the nodes' own)")
     return ended.output.strip()

@@ -14,7 +14,7 @@ import pytest
 
 from etl.doctor.child import call_within, run_within
 from etl.errors import EnvironmentFailure
-from mapreduce.archive import check
+from mapreduce.jobs.python_archive import check
 from tests.conftest import REPOSITORY, Finished, environment, failed, ringslice, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.fixture import hadoop, hadoop_undisturbed  # noqa: F401

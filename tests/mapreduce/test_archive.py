@@ -15,13 +15,17 @@ import pytest
 from PIL import features
 
 from etl.errors import EnvironmentFailure
-from mapreduce import archive
-from mapreduce.archive import SITE, Member, cached_archive, describe, fingerprint
+from mapreduce.jobs import python_archive
+from mapreduce.jobs.python_archive import SITE, Member, cached_archive, describe, fingerprint
 from tests.conftest import REPOSITORY, Finished, run, succeeded
 
 LARGEST_BYTES = 160_000_000  # half of it OpenCV
 LARGEST_UNPACKED_BYTES = 400_000_000
-MAKE = "import sys, pathlib, mapreduce.archive as archive; print(archive.cached_archive(pathlib.Path(sys.argv[1])))"
+MAKE = """
+import sys, pathlib
+from mapreduce.jobs.python_archive import cached_archive
+print(cached_archive(pathlib.Path(sys.argv[1])))
+"""
 
 EVERY_MODULE = """
 import importlib, importlib.util, io, pkgutil, sys
@@ -142,9 +146,11 @@ def test_byte_code_is_there_for_every_source_and_taken_unchecked(made: Path) -> 
 def test_the_fingerprint_follows_the_sources_and_the_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint()
     assert fingerprint() == before
-    for package in archive.PACKAGES:
+    for package in python_archive.PACKAGES:
         shutil.copytree(package, tmp_path / package.name)
-    monkeypatch.setattr(archive, "PACKAGES", tuple(tmp_path / package.name for package in archive.PACKAGES))
+    monkeypatch.setattr(
+        python_archive, "PACKAGES", tuple(tmp_path / package.name for package in python_archive.PACKAGES)
+    )
     assert fingerprint() == before
     with (tmp_path / "etl/errors.py").open("a") as file:
         file.write("# changed\n")
@@ -167,8 +173,8 @@ def test_the_fingerprint_is_told_soon() -> None:
 
 def small(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Have the archive hold nothing but ``text``."""
-    members = [archive._made_here("text", text.encode())]
-    monkeypatch.setattr(archive, "describe", lambda: members)
+    members = [python_archive._made_here("text", text.encode())]
+    monkeypatch.setattr(python_archive, "describe", lambda: members)
 
 
 def test_the_cache_keeps_the_archives_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +205,7 @@ def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_maker_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "describe", lambda: [Member("gone.txt", "1", tmp_path / "gone.txt")])
+    monkeypatch.setattr(python_archive, "describe", lambda: [Member("gone.txt", "1", tmp_path / "gone.txt")])
     with pytest.raises(EnvironmentFailure, match=r"gone\.txt is missing; install its distribution again"):
         cached_archive(tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
@@ -259,7 +265,7 @@ def test_a_distribution_that_cannot_be_packed_is_named(
 
 
 def test_requirements_of_other_systems_and_of_extras_are_left_out() -> None:
-    names = set(archive._closure())
+    names = set(python_archive._closure())
     assert names >= {"ringslice", "mrjob", "pyyaml", "hdfs-native", "fsspec", "markdown-it-py", "mdurl"}
     assert not names & {"colorama", "boto3", "pytest", "tensorflow-cpu"}
     assert ("setuptools" in names) == (sys.version_info >= (3, 12))

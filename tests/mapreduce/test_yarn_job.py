@@ -5,8 +5,8 @@ import pytest
 from etl.errors import DataError, EnvironmentFailure
 from etl.hadoop.yarn_api import FailedAttempt
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS
-from mapreduce.work import worthwhile_tasks
-from mapreduce.yarn_job import ClusterOptions, cause_of, cause_of_output
+from mapreduce.jobs.work import worthwhile_tasks
+from mapreduce.jobs.yarn import ClusterOptions, cause_of, cause_of_output
 
 PIPE = (
     "Error: java.lang.RuntimeException: PipeMapRed.waitOutputThreads(): subprocess failed with code {}\n\tat org.apache"

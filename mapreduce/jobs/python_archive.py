@@ -35,7 +35,7 @@ from etl.errors import EnvironmentFailure, run_reporting
 PACKER = 1  # another number where the same environment shall give another archive
 ROOT = "ringslice"
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-PACKAGES = (Path(etl.__file__).parent, Path(__file__).parent)
+PACKAGES = (Path(etl.__file__).parent, Path(__file__).parent.parent)
 NOT_FOR_TASKS = "etl/report"  # needs what the core does not
 COMPRESSION_LEVEL = 1  # 81 MB in 5 s; level 6 takes 12 s for 72 MB, and both unpack in 2 s
 KEPT_ARCHIVES = 3
@@ -309,9 +309,9 @@ def _clear(folder: Path, kept: int) -> None:
 def main() -> int:
     """Make the archive and print its path, or with ``--check`` a line about it; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m mapreduce.archive",
+        prog="python -m mapreduce.jobs.python_archive",
         description="Make the Python of the YARN containers, where it is missing, and print its path.",
-        epilog="example: python -m mapreduce.archive --check",
+        epilog="example: python -m mapreduce.jobs.python_archive --check",
     )
     parser.add_argument("--check", action="store_true", help="import the jobs with it, unpacked")
     options = parser.parse_args()

@@ -26,7 +26,7 @@ from etl.stages.layout import raw_stage
 from etl.stages.marker import Generation, Renewal
 from etl.stages.stage import Stage
 from etl.storage.place import Place
-from mapreduce.work import Work, worthwhile_tasks
+from mapreduce.jobs.work import Work, worthwhile_tasks
 
 Row = dict[str, Any]
 

@@ -21,9 +21,9 @@ from etl.stages.stage import Stage
 from etl.storage.atomic import publishing
 from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
-from mapreduce.archive import cached_archive
-from mapreduce.local_job import TASK_VARIABLES
-from mapreduce.work import JOB_FILE, POLL_INTERVAL_S, Work
+from mapreduce.jobs.local import TASK_VARIABLES
+from mapreduce.jobs.python_archive import cached_archive
+from mapreduce.jobs.work import JOB_FILE, POLL_INTERVAL_S, Work
 
 PACKED_PYTHON = "env/bin/python"
 PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")

@@ -34,11 +34,11 @@ from etl.stages.summary import Summary
 from etl.storage.atomic import json_bytes, publish_bytes
 from etl.storage.place import Place, open_place
 from etl.values import positive
-from mapreduce.local_job import DRIVER_PID, LocalRunner, end_with_driver, run_here
-from mapreduce.work import JOB_FILE, Work, showing_progress
+from mapreduce.jobs.local import DRIVER_PID, LocalRunner, end_with_driver, run_here
+from mapreduce.jobs.work import JOB_FILE, Work, showing_progress
 
 if TYPE_CHECKING:  # a task starts without them, the driver imports them where it needs them
-    from mapreduce.yarn_job import YarnJob
+    from mapreduce.jobs.yarn import YarnJob
 
 REPORT_INTERVAL_S = 5.0
 REDUCES = "mapreduce.job.reduces"
@@ -144,7 +144,7 @@ class StageJob(MRJob, ABC):
             return run_here(job)
 
     def _yarn_job(self) -> "YarnJob":
-        from mapreduce.yarn_job import ClusterOptions, YarnJob
+        from mapreduce.jobs.yarn import ClusterOptions, YarnJob
 
         asked = parse_values(HADOOP_OPTIONS, vars(self.options))
         job = YarnJob(self.stage, ClusterOptions(**asked, python_bin=self.options.python_bin))
@@ -152,7 +152,7 @@ class StageJob(MRJob, ABC):
         return job
 
     def _run_on_yarn(self, work: Work, yarn_job: "YarnJob") -> dict[str, Any]:
-        from mapreduce.yarn_job import arguments
+        from mapreduce.jobs.yarn import arguments
 
         with showing_progress(work, lambda: yarn_job.note):
             if running := yarn_job.running():
@@ -198,7 +198,7 @@ class StageJob(MRJob, ABC):
 
     def _runner_class(self) -> type:
         if self.options.runner == HADOOP:
-            from mapreduce.yarn_runner import YarnRunner
+            from mapreduce.jobs.yarn_runner import YarnRunner
 
             return YarnRunner
         return LocalRunner if self.options.runner == "local" else super()._runner_class()
