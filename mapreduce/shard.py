@@ -5,7 +5,7 @@
 
 The MapReduce shuffle is the global shuffle: a mapper's line names a part, it sends each record to its slice under a
 seeded key, and the reducer of a slice writes the records in the order they come. Nothing is decoded. What travels for a
-record is up to `mapreduce.transport`.
+record is up to `mapreduce.shuffle.transport`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,8 +31,8 @@ from etl.storage.atomic import json_bytes, publish_bytes
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.stage_job import main
 from mapreduce.jobs.work import Work, worthwhile_tasks
-from mapreduce.shuffle import ShuffleJob
-from mapreduce.transport import COLUMNS, TRANSPORTS, pick
+from mapreduce.shuffle.shuffle_job import ShuffleJob
+from mapreduce.shuffle.transport import COLUMNS, TRANSPORTS, pick
 
 SUMS_FOLDER = "sums"  # below the work folder: for each part that a mapper is done with its training pixels' sums
 FATES_FILE = "fates.parquet"

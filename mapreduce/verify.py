@@ -36,10 +36,10 @@ from etl.verify.repair import Repair
 from etl.verify.target import Target
 from etl.verify.task import TaskCheck
 from etl.verify.work_list import SLICES
-from mapreduce.buckets import TextsProtocol, bucket_keys, bucket_number
 from mapreduce.jobs.stage_job import StageJob, main
 from mapreduce.jobs.work import Work, worthwhile_tasks
-from mapreduce.partition import PARTITIONER, PROPERTIES
+from mapreduce.shuffle.partitioner import PARTITIONER, PROPERTIES
+from mapreduce.shuffle.text_protocol import TextsProtocol, bucket_keys, bucket_number
 
 RESULTS_FOLDER = "results"  # below the folder of a job's tasks
 BUCKET_EXAMPLES = 250_000  # about what makes a bucket, and so a reducer, worth while

@@ -3,8 +3,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapreduce.buckets import TextsProtocol, bucket_keys, bucket_number, escape, unescape
-from mapreduce.partition import PREFIX_BYTES, reducer_of
+from mapreduce.shuffle.partitioner import PREFIX_BYTES, reducer_of
+from mapreduce.shuffle.text_protocol import TextsProtocol, bucket_keys, bucket_number, escape, unescape
 
 tricky = st.lists(st.sampled_from([b"\x1b", b"0", b"1", b"2", b"3", b"\n", b"\r", b"\t", b"x"])).map(b"".join)
 texts = st.lists(st.sampled_from(["\x1b", "\x1b\x1b", *"012\n\r\t\0ab"]), max_size=4).map("".join)

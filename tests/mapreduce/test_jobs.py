@@ -21,8 +21,8 @@ from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
-from mapreduce.shuffle import read_pairs, write_pair
-from mapreduce.transport import RECORDS, REFERENCES, TRANSPORTS
+from mapreduce.shuffle.shuffle_job import read_pairs, write_pair
+from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS
 from tests.conftest import REPOSITORY, TreeMaker, contents, failed, ringslice, run, succeeded
 from tests.inline import normalize_here, refused, shard_here
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapreduce.partition import PREFIX_BYTES, partition_prefix, reducer_of
+from mapreduce.shuffle.partitioner import PREFIX_BYTES, partition_prefix, reducer_of
 
 
 @given(reducers=st.integers(1, 3000), data=st.data())

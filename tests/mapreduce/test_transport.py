@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl import ranges
 from etl.errors import DataError
 from etl.formats.records import read_records
 from etl.normalized.parts import read_rows, records_place
-from etl.ranges import LocalFiles, looking_ahead
 from etl.slices.writer import DealtExample
 from etl.storage.place import Place, open_place
-from mapreduce.shuffle import LineProtocol, read_pairs, write_pair
-from mapreduce.transport import COLUMNS, LINES, RECORDS, REFERENCES, TRANSPORTS, Transport, pick
+from mapreduce.shuffle import range_reads
+from mapreduce.shuffle.range_reads import LocalFiles, looking_ahead
+from mapreduce.shuffle.shuffle_job import LineProtocol, read_pairs, write_pair
+from mapreduce.shuffle.transport import COLUMNS, LINES, RECORDS, REFERENCES, TRANSPORTS, Transport, pick
 
 by_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
 
@@ -115,7 +115,7 @@ def test_lines_sort_by_slice_then_by_order() -> None:
 
 
 def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "MOST_OPEN", 3)
+    monkeypatch.setattr(range_reads, "MOST_OPEN", 3)
     paths = [tmp_path / f"{number}" for number in range(10)]
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number]) * 50)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from mapreduce.jobs.stage_job import StageJob
-from mapreduce.partition import PARTITIONER, PROPERTIES
-from mapreduce.transport import RECORDS, TRANSPORTS, Transport
+from mapreduce.shuffle.partitioner import PARTITIONER, PROPERTIES
+from mapreduce.shuffle.transport import RECORDS, TRANSPORTS, Transport
 
 _LENGTH = struct.Struct(">I")
 

@@ -4,7 +4,7 @@ import functools
 import itertools
 import re
 
-from mapreduce.partition import PREFIX_BYTES, reducer_of
+from mapreduce.shuffle.partitioner import PREFIX_BYTES, reducer_of
 
 ESCAPE = b"\x1b"
 _REPLACEMENTS = ((b"\n", ESCAPE + b"1"), (b"\r", ESCAPE + b"2"), (b"\t", ESCAPE + b"3"))

@@ -25,11 +25,11 @@ from etl.formats.parquet_tables import Table
 from etl.formats.records import open_record
 from etl.normalized.parts import read_part, records_place
 from etl.options.stage_options import HADOOP
-from etl.ranges import LocalFiles, looking_ahead
 from etl.slices.writer import DealtExample
 from etl.storage.place import Place
 from mapreduce.jobs.work import TaskSize
-from mapreduce.partition import partition_prefix
+from mapreduce.shuffle.partitioner import partition_prefix
+from mapreduce.shuffle.range_reads import LocalFiles, looking_ahead
 
 REFERENCES, RECORDS, LINES = "references", "records", "lines"
 COLUMNS = ("key", "offset", "size", "crc32c", "sha256")  # of a part's rows, that `Transport.send` needs
