@@ -41,8 +41,8 @@ from safetensors.numpy import load, save
 
 from etl.storage.place import Place, open_place
 from etl.values import parse_bytes
-from train.array_file import PIECE_BYTES, Arrays, pieces
-from train.checkpoints import open_checkpoint, write
+from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, pieces
+from train.checkpoints.store import open_checkpoint, write
 
 HERE = Path(__file__).resolve().parent
 OURS, LIBRARY, SYNCED, COPY = "ringslice", "safetensors", "synced", "copy"

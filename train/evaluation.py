@@ -8,9 +8,10 @@ from etl.stages.stage import Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import json_bytes, replace_bytes
 from etl.storage.place import Place, open_place
-from train import checkpoints
 from train.agreement import require_agreement
-from train.checkpoints import Checkpoint, DamagedError
+from train.checkpoints import store
+from train.checkpoints.store import Checkpoint, DamagedError
+from train.checkpoints.variables import assign
 from train.devices import take_device
 from train.loop import compile_steps, evaluate
 from train.pulse import PULSE
@@ -21,7 +22,6 @@ from train.runs import Dataset, choose_run, find_dataset
 from train.session import Choice, Session, open_session
 from train.settings import AUTO, BEST, Settings
 from train.strategies import Horovod, Strategy, telling_lost_peers
-from train.variables import assign
 
 FORMAT = "ringslice.evaluation/1"
 
@@ -74,8 +74,8 @@ def find_checkpoint(run: Place, dataset: Dataset, which: str) -> Checkpoint:
     """The newest checkpoint of ``run``, or its best. Raises UsageError where it has none, or was not made from these
     slices.
     """
-    checkpoint = checkpoints.best(run) if which == BEST else checkpoints.newest(run)
-    if checkpoint is None and checkpoints.newest(run) is not None:
+    checkpoint = store.best(run) if which == BEST else store.newest(run)
+    if checkpoint is None and store.newest(run) is not None:
         raise UsageError(f"{run} has no checkpoint of the end of an epoch to be the best; give --checkpoint newest")
     if checkpoint is None:
         raise UsageError(f"{run} holds no finished checkpoint; give --run NAME of a run that was trained")
@@ -94,7 +94,7 @@ def require_split(dataset: Dataset, split: str) -> None:
 def weights_of(marker: dict[str, Any]) -> dict[str, str]:
     """Which weights the checkpoint with this marker has, and of which slices: for what is made from them to tell."""
     return {
-        "checkpoint": checkpoints.name_of(marker["step"]),
+        "checkpoint": store.name_of(marker["step"]),
         "checkpoint_sha256": marker["files"]["model.safetensors"]["sha256"],
         "slices": marker["slices"],
     }
@@ -103,7 +103,7 @@ def weights_of(marker: dict[str, Any]) -> dict[str, str]:
 def load(session: Session, marker: dict[str, Any]) -> None:
     """Give the model the weights of the checkpoint with this marker. Raises DataError where it is damaged."""
     PULSE.does("loading the checkpoint")
-    checkpoint = checkpoints.open_checkpoint(session.run, marker["step"])
+    checkpoint = store.open_checkpoint(session.run, marker["step"])
     try:
         arrays = checkpoint.read("model", PULSE.ticks)
     except DamagedError as error:

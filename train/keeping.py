@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from train import checkpoints
-from train.array_file import Arrays
 from train.audit import Audit
-from train.checkpoints import Checkpoint
+from train.checkpoints import store
+from train.checkpoints.background import Saver
+from train.checkpoints.safetensors_file import Arrays
+from train.checkpoints.store import Checkpoint
+from train.checkpoints.variables import assign, snapshot
 from train.elastic import HostsChanged, Membership
 from train.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
 from train.position import Position
 from train.pulse import PULSE
 from train.ranks import say
 from train.recipe import FLOAT16, option_of
-from train.saver import Saver
 from train.session import Choice, Session
 from train.strategies import average_state, weights_digest
 from train.summaries import Summaries
-from train.variables import assign, snapshot
 
 
 @dataclass
@@ -236,7 +236,7 @@ def restore(session: Session) -> dict[str, Any]:
     """
     PULSE.does("loading the checkpoint")
     require_resumable(session)
-    restored = checkpoints.restore(session.run, session.attempts, PULSE.ticks)
+    restored = store.restore(session.run, session.attempts, PULSE.ticks)
     if restored is None:
         return session.begin().to_json()
     checkpoint, arrays = restored
@@ -248,7 +248,7 @@ def restore(session: Session) -> dict[str, Any]:
 
 def require_resumable(session: Session) -> None:
     """Raise UsageError where the newest checkpoint, if there is one, is of another training."""
-    newest = checkpoints.newest(session.run)
+    newest = store.newest(session.run)
     if newest is not None:
         require_same_training(session, newest)
 

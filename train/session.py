@@ -15,6 +15,7 @@ from etl.storage.place import Place, open_place
 from train.agreement import require_agreement
 from train.augment import NOTHING, Augmentation
 from train.batch_norm import synchronised
+from train.checkpoints.variables import Groups
 from train.decoding import Decoder
 from train.inputs import PixelFeed
 from train.intervals import run_of
@@ -28,7 +29,6 @@ from train.schedule import Schedule
 from train.settings import Settings
 from train.state import ReaderState
 from train.strategies import Strategy, root_first
-from train.variables import Groups
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from etl.storage.place import Place
-from train.checkpoints import FOLDER, MARKER, name_of
+from train.checkpoints.background import Saver
+from train.checkpoints.store import FOLDER, MARKER, name_of
 from train.main import loading
 from train.position import Position
 from train.pulse import PULSE
 from train.ranks import begin_watch, run_rank
-from train.saver import Saver
 from train.settings import Settings, command
 
 FIRST, MIDDLE, CHECKPOINT = "first-step", "mid-epoch", "checkpoint"

@@ -13,7 +13,7 @@ from typing import Any
 from etl.storage.place import Place
 from tests.conftest import REPOSITORY, environment
 from tests.hadoop.processes import Process, find_all
-from train import checkpoints
+from train.checkpoints import store
 
 # what is in the folder of a run that is done
 FINISHED = [
@@ -75,4 +75,4 @@ def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Pope
 
 def checkpoints_of(run: Place) -> list[int]:
     """The steps of the finished checkpoints of a run."""
-    return checkpoints.steps(run)
+    return store.steps(run)

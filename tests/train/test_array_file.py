@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as npst
 from safetensors.numpy import save
 
 from etl.errors import UsageError
-from train.array_file import PIECE_BYTES, Arrays, parse, pieces
+from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 
 DTYPES = (
     "float64",

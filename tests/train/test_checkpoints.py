@@ -21,9 +21,9 @@ from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY, failed, flip_bit, run
 from tests.faults import READ, Fault, FaultError, faulty
 from tests.train.test_array_file import FOREIGN, same
-from train import checkpoints
-from train.array_file import PIECE_BYTES, Arrays
-from train.checkpoints import (
+from train.checkpoints import store
+from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays
+from train.checkpoints.store import (
     READ_BYTES,
     Checkpoint,
     DamagedError,
@@ -72,7 +72,7 @@ def require_seed(groups: Groups, seed: int) -> None:
 
 
 def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
-    assert (checkpoints.newest(place), steps(place), restore(place)) == (None, [], None)
+    assert (store.newest(place), steps(place), restore(place)) == (None, [], None)
     facts = {
         "epoch": 2,
         "reader": {"left": ((0, 7), (9, 12))},
@@ -82,7 +82,7 @@ def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
     }
     made = write(place, attempts, 150, groups_of(1), facts)
     assert (made.step, made.name, made.groups) == (150, "step-00000150", ["model", "optimizer"])
-    found = checkpoints.newest(place)
+    found = store.newest(place)
     assert found == made == open_checkpoint(place, 150)
     told = {
         "epoch": 2,
@@ -91,7 +91,7 @@ def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
         "loss": math.inf,
         "score": 0.5,
     }
-    assert {name: value for name, value in made.marker.items() if name not in checkpoints.OWN_FACTS} == told
+    assert {name: value for name, value in made.marker.items() if name not in store.OWN_FACTS} == told
     assert restored(place)[0] == 150
     require_seed(restored(place)[1], 1)
     assert same(made.read("model"), groups_of(1)["model"])
@@ -172,7 +172,7 @@ def test_a_marker_of_anything_else_is_damaged(data: bytes, place: Place, attempt
     (folder_of(place, 2) / "checkpoint.json").write_bytes(data)
     with pytest.raises(DamagedError, match=r"checkpoint.json is damaged"):
         open_checkpoint(place, 2)
-    found = checkpoints.newest(place)
+    found = store.newest(place)
     assert found is not None
     assert found.step == 1
 
@@ -193,7 +193,7 @@ def test_the_marker_of_another_checkpoint_is_damage(place: Place, attempts: Plac
 def test_another_format_is_told_and_left_alone(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
     sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/4"))
-    for call in (checkpoints.newest, lambda run: restore(run, attempts), lambda run: prune(run, attempts, 1)):
+    for call in (store.newest, lambda run: restore(run, attempts), lambda run: prune(run, attempts, 1)):
         with pytest.raises(
             UsageError, match=r"format 'ringslice.checkpoint/4', this version reads 'ringslice.checkpoint/3'"
         ):
@@ -325,7 +325,7 @@ def test_a_disk_that_is_full_leaves_the_one_before(place: Place, attempts: Place
     program = (
         "import resource, signal, sys; import numpy as np\n"
         "from etl.errors import run_reporting; from etl.storage.place import open_place\n"
-        "from train.checkpoints import write\n"
+        "from train.checkpoints.store import write\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))\n"
         "run, attempts = map(open_place, sys.argv[1:]); groups = {'model': {'a': np.zeros(1 << 20)}}\n"
         "sys.exit(run_reporting(lambda: write(run, attempts, 20, groups, {})))"

@@ -11,7 +11,7 @@ import pytest
 from etl.storage.place import open_place
 from tests.conftest import failed, flip_bit, horovodrun, run, succeeded
 from tests.train.running import FINISHED
-from train import checkpoints
+from train.checkpoints import store
 
 SCRIPT = "train/evaluate.py"
 
@@ -96,11 +96,11 @@ def test_the_best_checkpoint_is_evaluated_where_that_is_asked_for(trained: Path,
     root = shutil.copytree(trained, tmp_path / "root")
     words = (SCRIPT, "--data", root, "--run", "mine", "--json")
     run_folder = open_place(str(root / "runs/mine"))
-    kept = checkpoints.open_checkpoint(run_folder, 15)
+    kept = store.open_checkpoint(run_folder, 15)
     spoilt = {group: {name: array * 0 for name, array in kept.read(group).items()} for group in kept.groups}
-    facts = {name: value for name, value in kept.marker.items() if name not in checkpoints.OWN_FACTS}
+    facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
     attempts = (open_place(str(tmp_path)) / "root/attempts").make_folder()
-    checkpoints.write(run_folder, attempts, 30, spoilt, facts | {"score": facts["score"] - 0.1})
+    store.write(run_folder, attempts, 30, spoilt, facts | {"score": facts["score"] - 0.1})
     theirs = read(trained, "result.json")["result"]
     succeeded(run(*words, "--checkpoint", "best"))
     found = read(root, "evaluation-test.json")

@@ -23,7 +23,7 @@ from tests.train.audits import require_each_key_once
 from tests.train.come_to_grief import CHECKPOINT, FIRST, MIDDLE, STEPS, WHOLE_FILE
 from tests.train.resume_steps import BATCH
 from tests.train.running import checkpoints_of, marked, started, wait_until
-from train.checkpoints import FOLDER, MARKER, name_of
+from train.checkpoints.store import FOLDER, MARKER, name_of
 
 SCRIPT, GO_ON = "tests/train/come_to_grief.py", "tests/train/resume_steps.py"
 RANKS, EPOCHS, LAST_STEP = 4, 2, 10

@@ -19,7 +19,7 @@ from tests.conftest import HOROVODRUN, failed, horovodrun, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import find_all
 from tests.train.running import FINISHED, checkpoints_of, is_rank, started, wait_until
-from train.checkpoints import name_of
+from train.checkpoints.store import name_of
 
 TRAIN = ("train/main.py", "--model", "mlp", "--json")
 LONG = ("--epochs", "1000", "--batch", "16")  # to be ended before it is done

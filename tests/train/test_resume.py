@@ -9,8 +9,8 @@ import pytest
 from etl.storage.place import open_place
 from tests.conftest import contents, flip_bit, horovodrun, succeeded
 from tests.train.audits import require_each_key_once
-from train import checkpoints
-from train.checkpoints import FOLDER, name_of
+from train.checkpoints import store
+from train.checkpoints.store import FOLDER, name_of
 
 SCRIPT = "tests/train/resume_steps.py"
 STEPS = 20
@@ -89,12 +89,12 @@ def test_the_same_ranks_go_on_bit_for_bit_and_the_twin_that_forgets_the_optimize
     damaged, forgetful = stop_after(whole, 14, "damaged"), stop_after(whole, 10, "forgetful")
     flip_bit(damaged / FOLDER / name_of(14) / "model.safetensors", -9)
     run = open_place(str(forgetful))
-    kept = checkpoints.open_checkpoint(run, 10)
+    kept = store.open_checkpoint(run, 10)
     groups = {group: kept.read(group) for group in kept.groups}
     groups["optimizer"] = {name: each * 0 for name, each in groups["optimizer"].items()}
-    facts = {name: value for name, value in kept.marker.items() if name not in checkpoints.OWN_FACTS}
+    facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
     attempts = (run / "attempts").make_folder()
-    checkpoints.write(run, attempts, 10, groups, facts)
+    store.write(run, attempts, 10, groups, facts)
     attempts.delete()
     assert arrays(forgetful, 10)["model.safetensors"] == arrays(whole, 10)["model.safetensors"]
     told = go_on(2, [*stopped, damaged, forgetful])

@@ -9,8 +9,8 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place
 from tests.conftest import REPOSITORY, run, succeeded
-from train.checkpoints import restore, steps
-from train.saver import Saver
+from train.checkpoints.background import Saver
+from train.checkpoints.store import restore, steps
 
 GROUPS = {"model": {"a": np.arange(5)}}
 PATIENCE_S = 60  # for a thread that is about to end
@@ -135,7 +135,7 @@ def test_one_that_hangs_is_left_behind(place: Place, attempts: Place, gate: Gate
 def test_the_end_of_the_process_does_not_wait(place: Place, attempts: Place) -> None:
     program = (
         "import sys, threading; import numpy as np\n"
-        "from etl.storage.place import open_place; from train.saver import Saver\n"
+        "from etl.storage.place import open_place; from train.checkpoints.background import Saver\n"
         "run, attempts = map(open_place, sys.argv[1:]); reached = threading.Event()\n"
         "def tick(): reached.set(); threading.Event().wait()\n"
         "Saver(run, attempts, 2, tick).submit(1, {'model': {'a': np.zeros(3)}}, {}); assert reached.wait(60)"

@@ -25,7 +25,7 @@ from etl.progress import tell
 from etl.slices.manifest import with_checksum
 from etl.storage.atomic import json_bytes, publish_bytes, replacing, withdraw
 from etl.storage.place import Place
-from train.array_file import PIECE_BYTES, Arrays, parse, pieces
+from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 
 FORMAT = "ringslice.checkpoint/3"  # of every format the checksum is that of `with_checksum`
 FOLDER = "checkpoints"

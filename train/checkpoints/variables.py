@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl.errors import UsageError
-from train.array_file import Arrays
+from train.checkpoints.safetensors_file import Arrays
 
 Groups = Mapping[str, Sequence[Any]]  # Keras variables by what they belong to
 

@@ -5,8 +5,8 @@ from threading import Event, Thread
 from typing import Any
 
 from etl.storage.place import Place
-from train.array_file import Arrays
-from train.checkpoints import Ticking, nothing, prune, write
+from train.checkpoints.safetensors_file import Arrays
+from train.checkpoints.store import Ticking, nothing, prune, write
 
 ABANDON_S = 2.0
 
