@@ -22,7 +22,8 @@ setup(
         "etl": ["py.typed"],
         "etl.report": ["templates/*.html"],
         "etl.slices": ["schemas/*.json"],
-        "train": ["native/*.cc", "recipes/*.toml"],
+        "train": ["native/*.cc"],
+        "train.config": ["recipes/*.toml"],
     },
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
     install_requires=[

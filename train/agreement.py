@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
+from train.config.settings import Settings
 from train.devices import take_device
 from train.runs import Dataset
-from train.settings import Settings
 from train.strategies import Strategy
 
 PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy")

@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from train.settings import CPU, GPU
+from train.config.settings import CPU, GPU
 
 
 @functools.cache

@@ -14,10 +14,10 @@ import click
 from etl.errors import UsageError
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
+from train.config.reader_options import reading_options
+from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
 from train.main import loading
 from train.ranks import begin_watch, run_rank
-from train.reading_options import reading_options
-from train.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
 
 
 @click.command(

@@ -12,15 +12,15 @@ from train.agreement import require_agreement
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint, DamagedError
 from train.checkpoints.variables import assign
+from train.config.recipe import Recipe
+from train.config.settings import AUTO, BEST, Settings
 from train.devices import take_device
 from train.loop import compile_steps, evaluate
 from train.pulse import PULSE
 from train.ranks import open_log
 from train.reading import Reading
-from train.recipe import Recipe
 from train.runs import Dataset, choose_run, find_dataset
 from train.session import Choice, Session, open_session
-from train.settings import AUTO, BEST, Settings
 from train.strategies import Horovod, Strategy, telling_lost_peers
 
 FORMAT = "ringslice.evaluation/1"

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from train.recipe import SYNCHRONISED, Recipe
+from train.config.recipe import SYNCHRONISED, Recipe
 
 Sums = list[tf.Tensor]  # of losses, of hits and of examples; float32 scalars
 Gradients = list[tf.Tensor]

@@ -19,12 +19,12 @@ from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
 from train.checkpoints.store import Checkpoint
 from train.checkpoints.variables import assign, snapshot
+from train.config.recipe import FLOAT16, option_of
 from train.elastic import HostsChanged, Membership
 from train.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
 from train.position import Position
 from train.pulse import PULSE
 from train.ranks import say
-from train.recipe import FLOAT16, option_of
 from train.session import Choice, Session
 from train.strategies import average_state, weights_digest
 from train.summaries import Summaries

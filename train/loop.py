@@ -12,6 +12,8 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure
 from etl.progress import Progress
 from etl.stages.stage import Run
+from train.config.recipe import FP16
+from train.config.settings import Settings
 from train.confusion import Confusion
 from train.decoding import epoch_seed
 from train.devices import take_device
@@ -24,10 +26,8 @@ from train.position import Metrics, Position
 from train.pulse import PULSE, READING
 from train.ranks import is_elastic, open_log
 from train.reading import STOP
-from train.recipe import FP16
 from train.results import announce, describe, show, tell_epoch, tell_progress, write_result
 from train.session import Session, prepare
-from train.settings import Settings
 from train.steps import Steps
 from train.strategies import Horovod, Strategy, telling_lost_peers
 from train.timeline import timeline

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from train.config.settings import Settings, command
 from train.ranks import begin_watch, is_elastic, run_rank
-from train.settings import Settings, command
 
 OPTIONAL = ("matplotlib", "sklearn")  # Keras draws and wraps with them where they are installed, and we do not
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from train.recipe import FLOAT16, LARS, Recipe
+from train.config.recipe import FLOAT16, LARS, Recipe
 
 
 class Descent(keras.optimizers.SGD):

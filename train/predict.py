@@ -17,9 +17,9 @@ from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.storage.place import open_place
 from train import export_files
+from train.config.settings import ENVIRONMENT_PREFIX
 from train.image_files import find_images
 from train.main import loading
-from train.settings import ENVIRONMENT_PREFIX
 
 
 @click.command(

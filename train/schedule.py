@@ -4,7 +4,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from train.recipe import COSINE, STEP
+from train.config.recipe import COSINE, STEP
 
 BASE_BATCH = 256
 TENTH = 0.1

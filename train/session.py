@@ -16,6 +16,8 @@ from train.agreement import require_agreement
 from train.augment import NOTHING, Augmentation
 from train.batch_norm import synchronised
 from train.checkpoints.variables import Groups
+from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
+from train.config.settings import Settings
 from train.decoding import Decoder
 from train.inputs import PixelFeed
 from train.intervals import run_of
@@ -23,10 +25,8 @@ from train.models import build
 from train.optimizers import make_optimizer
 from train.position import FIRST_EPOCH, Position
 from train.reader import SplitReader
-from train.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.runs import Dataset, choose_run, find_dataset
 from train.schedule import Schedule
-from train.settings import Settings
 from train.state import ReaderState
 from train.strategies import Strategy, root_first
 

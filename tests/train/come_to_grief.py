@@ -19,11 +19,11 @@ from pathlib import Path
 from etl.storage.place import Place
 from train.checkpoints.background import Saver
 from train.checkpoints.store import FOLDER, MARKER, name_of
+from train.config.settings import Settings, command
 from train.main import loading
 from train.position import Position
 from train.pulse import PULSE
 from train.ranks import begin_watch, run_rank
-from train.settings import Settings, command
 
 FIRST, MIDDLE, CHECKPOINT = "first-step", "mid-epoch", "checkpoint"
 STEPS = {FIRST: 1, MIDDLE: 3, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished

@@ -8,10 +8,10 @@ import os
 import sys
 
 from etl.errors import end_process
+from train.config.recipe import Recipe
+from train.config.settings import Settings
+from train.config.stopping import Stopping
 from train.main import OPTIONAL, claim_cores, without
-from train.recipe import Recipe
-from train.settings import Settings
-from train.stopping import Stopping
 
 with without(OPTIONAL):
     from train.loop import train

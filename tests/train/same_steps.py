@@ -22,6 +22,9 @@ import numpy as np
 
 from etl.errors import end_process
 from etl.storage.place import open_place
+from train.config.recipe import Recipe
+from train.config.settings import Settings
+from train.config.stopping import Stopping
 from train.drawing import RecordBatch
 from train.holding import holding
 from train.intervals import Interval
@@ -29,11 +32,8 @@ from train.main import OPTIONAL, claim_cores, without
 from train.order import EpochOrder
 from train.position import Position
 from train.reader import SplitReader
-from train.recipe import Recipe
-from train.settings import Settings
 from train.state import ReaderState
 from train.steps import Steps
-from train.stopping import Stopping
 
 with without(OPTIONAL):
     import tensorflow as tf

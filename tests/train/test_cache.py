@@ -22,7 +22,7 @@ from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY
 from train.cache import SliceCache
 from train.cache_files import CacheFull
-from train.settings import Settings, command
+from train.config.settings import Settings, command
 
 SIZE = 10_000
 

@@ -26,6 +26,7 @@ from etl.storage.place import open_place
 from tests.conftest import contents, failed, run, succeeded
 from tests.train.conftest import Exported
 from train import export_files
+from train.config.settings import NEWEST
 from train.evaluation import find_checkpoint, load, settings_of
 from train.exporting import find_config
 from train.loop import EVALUATION_EPOCH
@@ -33,7 +34,6 @@ from train.orientation import read_orientation
 from train.raw_pixels import RawPixels
 from train.runs import find_dataset
 from train.session import Choice, Session, open_session
-from train.settings import NEWEST
 from train.steps import Steps
 from train.strategies import Horovod
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from train.config.recipe import Recipe
 from train.gradients import gradients_of, sums_of
 from train.optimizers import make_optimizer, trust
-from train.recipe import Recipe
 
 BATCH, FEATURES, CLASSES = 6, 5, 3
 RANDOM = np.random.default_rng(0)

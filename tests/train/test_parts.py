@@ -13,11 +13,11 @@ from etl.slices.manifest import with_checksum
 from etl.stages.layout import SLICES_FORMAT
 from etl.storage.place import open_place
 from tests.conftest import run, succeeded
+from train.config.settings import AUTO
 from train.main import cores_of
 from train.models import build, cnn, mlp
 from train.runs import choose_run, find_dataset
 from train.schedule import Schedule
-from train.settings import AUTO
 
 
 def test_the_rate_warms_up_to_the_scaled_one_and_decays() -> None:

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import UsageError
+from train.config.recipe import Recipe
+from train.config.recipe_options import known_recipes, read_recipe, to_toml
+from train.config.settings import Settings, command
+from train.config.stopping import Stopping, epochs_without_progress
 from train.position import Position
-from train.recipe import Recipe
-from train.recipe_options import known_recipes, read_recipe, to_toml
-from train.settings import Settings, command
 from train.state import ReaderState
-from train.stopping import Stopping, epochs_without_progress
 
 
 def settings_of(*words: object, **variables: str) -> Settings:

@@ -17,7 +17,7 @@ LOCAL, SYNCHRONISED = "local", "synchronised"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The options of `train.recipe_options` say what each means.
+    """The options of `train.config.recipe_options` say what each means.
 
     Raises UsageError, naming the option and its value, for what is out of range or cannot go together.
     """

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import click
 
 from etl.errors import UsageError
-from train.recipe import (
+from train.config.recipe import (
     BFLOAT16,
     COSINE,
     FLOAT16,
@@ -23,7 +23,7 @@ from train.recipe import (
     Recipe,
     option_of,
 )
-from train.stopping import Stopping
+from train.config.stopping import Stopping
 
 RECIPES = Path(__file__).parent / "recipes"
 KINDS = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}

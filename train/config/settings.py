@@ -12,12 +12,12 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
 from etl.values import duration
+from train.config.reader_options import reading_options
+from train.config.recipe import Recipe, option_of
+from train.config.recipe_options import RECIPE_OPTIONS, to_toml
+from train.config.stopping import Stopping
 from train.ranks import STALL_TIMEOUT_S
 from train.reading import Reading
-from train.reading_options import reading_options
-from train.recipe import Recipe, option_of
-from train.recipe_options import RECIPE_OPTIONS, to_toml
-from train.stopping import Stopping
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"

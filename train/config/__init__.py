@@ -1,0 +1,1 @@
+"""Settings of a training run: command line, recipe, reader options, stop conditions. Imports no TensorFlow."""
