@@ -46,7 +46,7 @@ def fit(job: Job) -> list[float]:
     import numpy as np
     from our_reader import OurReader
 
-    from train.decoding import Decoder
+    from train.input.decode import Decoder
     from train.models import build
     from train.reading import Reading
 
@@ -94,9 +94,9 @@ def feed(job: Job) -> dict[str, float]:
     """
     from our_reader import OurReader
 
-    from train.decoding import Decoder
+    from train.input.decode import Decoder
+    from train.input.throughput import BATCH, DECODED, Throughput
     from train.reading import Reading
-    from train.throughput import BATCH, DECODED, Throughput
 
     reading = Reading()
     reader = OurReader(job.slices, BATCH, reading)

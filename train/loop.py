@@ -15,11 +15,11 @@ from etl.stages.stage import Run
 from train.config.recipe import FP16
 from train.config.settings import Settings
 from train.confusion import Confusion
-from train.decoding import epoch_seed
 from train.devices import take_device
 from train.elastic import Membership, in_rings
 from train.gradients import gradients_of, moment_after, sums_of
 from train.holding import holding
+from train.input.decode import epoch_seed
 from train.keeping import Keeper, Memory, keeping, require_resumable
 from train.metrics import StepOfRank
 from train.position import Metrics, Position

@@ -10,11 +10,11 @@ from etl.stages.stage import RUN_FILE, WORK_FOLDER, Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import json_bytes, replace_bytes, withdraw
 from train.confusion import Confusion
+from train.input.records_op import why_not_native
 from train.keeping import Tally
 from train.metrics import shares, sums_over
 from train.position import Metrics, Position
 from train.ranks import say
-from train.records_op import why_not_native
 from train.runs import RESULT_FORMAT
 from train.session import Session
 

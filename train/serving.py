@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from etl.images.config import JPEG, NormalizeConfig
 from etl.slices.manifest import Manifest
-from train.decoding import Decoder, Size
+from train.input.decode import Decoder, Size
 from train.raw_pixels import RawPixels
 
 SIGNATURE = "serving_default"

@@ -13,13 +13,13 @@ from etl.slices.manifest import Manifest
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
 from train.agreement import require_agreement
-from train.augment import NOTHING, Augmentation
 from train.batch_norm import synchronised
 from train.checkpoints.variables import Groups
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
-from train.decoding import Decoder
-from train.inputs import PixelFeed
+from train.input.augment import NOTHING, Augmentation
+from train.input.decode import Decoder
+from train.input.feed import PixelFeed
 from train.intervals import run_of
 from train.models import build
 from train.optimizers import make_optimizer

@@ -19,11 +19,11 @@ from etl.formats.example import ImageExample, serialize
 from etl.slices.manifest import Manifest
 from tests.conftest import failed, run, succeeded
 from tests.train.test_inputs import batch_of
-from train.augment import GRAY, Augmentation, random_window, recolour_at_random
 from train.config.settings import command
-from train.decoding import Decoder, Size, centre_window, epoch_seed
 from train.drawing import RecordBatch
-from train.inputs import PixelBatch, PixelFeed
+from train.input.augment import GRAY, Augmentation, random_window, recolour_at_random
+from train.input.decode import Decoder, Size, centre_window, epoch_seed
+from train.input.feed import PixelBatch, PixelFeed
 
 Pixels = npt.NDArray[np.uint8]
 

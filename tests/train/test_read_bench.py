@@ -8,8 +8,8 @@ from etl.errors import DataError
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from tests.conftest import failed, ringslice, succeeded
+from train.input.throughput import WAYS, Rate, Throughput
 from train.read_bench import show
-from train.throughput import WAYS, Rate, Throughput
 
 
 def test_each_way_is_measured_for_each_number_of_slices(digits_root: Path) -> None:

@@ -11,9 +11,9 @@ from etl.errors import DataError
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from train.decoding import Decoder
 from train.drawing import RecordBatch
-from train.inputs import PixelFeed
+from train.input.decode import Decoder
+from train.input.feed import PixelFeed
 from train.reader import SplitReader
 from train.reading import Reading
 from train.steps import Steps

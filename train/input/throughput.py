@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from etl.slices.manifest import Manifest
 from etl.storage.place import Place
-from train.decoding import Decoder
 from train.drawing import RecordBatch
-from train.inputs import Feed, PixelFeed
+from train.input.decode import Decoder
+from train.input.feed import Feed, PixelFeed
 from train.patience import missing
 from train.reader import SplitReader
 from train.reading import Reading
