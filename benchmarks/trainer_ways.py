@@ -47,7 +47,7 @@ def fit(job: Job) -> list[float]:
     from our_reader import OurReader
 
     from train.input.decode import Decoder
-    from train.models import build
+    from train.model.builders import build
     from train.reading import Reading
 
     reader = OurReader(job.slices, job.batch, Reading(), drop_last=False)

@@ -17,11 +17,11 @@ from train.config.settings import Settings
 from train.confusion import Confusion
 from train.devices import take_device
 from train.elastic import Membership, in_rings
-from train.gradients import gradients_of, moment_after, sums_of
 from train.holding import holding
 from train.input.decode import epoch_seed
 from train.keeping import Keeper, Memory, keeping, require_resumable
 from train.metrics import StepOfRank
+from train.model.gradients import gradients_of, moment_after, sums_of
 from train.position import Metrics, Position
 from train.pulse import PULSE, READING
 from train.ranks import is_elastic, open_log

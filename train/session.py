@@ -13,7 +13,6 @@ from etl.slices.manifest import Manifest
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
 from train.agreement import require_agreement
-from train.batch_norm import synchronised
 from train.checkpoints.variables import Groups
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
@@ -21,12 +20,13 @@ from train.input.augment import NOTHING, Augmentation
 from train.input.decode import Decoder
 from train.input.feed import PixelFeed
 from train.intervals import run_of
-from train.models import build
-from train.optimizers import make_optimizer
+from train.model.batch_norm import synchronised
+from train.model.builders import build
+from train.model.optimizer import make_optimizer
+from train.model.schedule import Schedule
 from train.position import FIRST_EPOCH, Position
 from train.reader import SplitReader
 from train.runs import Dataset, choose_run, find_dataset
-from train.schedule import Schedule
 from train.state import ReaderState
 from train.strategies import Strategy, root_first
 

@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from etl.errors import end_process
 from etl.storage.place import Place, open_place
-from train.batch_norm import synchronised
 from train.main import claim_cores
-from train.models import cnn
+from train.model.batch_norm import synchronised
+from train.model.builders import cnn
 from train.strategies import Horovod
 
 BATCH, STEPS, CLASSES = 8, 2, 3

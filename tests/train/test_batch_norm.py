@@ -14,9 +14,9 @@ from etl.errors import UsageError
 from tests.conftest import horovodrun, run, succeeded
 from tests.train.batch_norm_steps import CASES, nested, norm
 from tests.train.tiny import tiny
-from train.batch_norm import SynchronisedBatchNormalization, synchronised
-from train.models import build, cnn, mlp
-from train.resnet import resnet50
+from train.model.batch_norm import SynchronisedBatchNormalization, synchronised
+from train.model.builders import build, cnn, mlp
+from train.model.resnet import resnet50
 
 SCRIPT = "tests/train/batch_norm_steps.py"
 SHAPE = (16, 12, 3)

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from train.config.recipe import Recipe
-from train.gradients import gradients_of, sums_of
-from train.optimizers import make_optimizer, trust
+from train.model.gradients import gradients_of, sums_of
+from train.model.optimizer import make_optimizer, trust
 
 BATCH, FEATURES, CLASSES = 6, 5, 3
 RANDOM = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import pytest
 
 from etl.errors import UsageError
 from tests.conftest import ringslice, run, succeeded
-from train.models import build
-from train.resnet import resnet50
+from train.model.builders import build
+from train.model.resnet import resnet50
 
 
 @pytest.fixture(scope="module")

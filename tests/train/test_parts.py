@@ -15,9 +15,9 @@ from etl.storage.place import open_place
 from tests.conftest import run, succeeded
 from train.config.settings import AUTO
 from train.main import cores_of
-from train.models import build, cnn, mlp
+from train.model.builders import build, cnn, mlp
+from train.model.schedule import Schedule
 from train.runs import choose_run, find_dataset
-from train.schedule import Schedule
 
 
 def test_the_rate_warms_up_to_the_scaled_one_and_decays() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from etl.errors import UsageError
-from train.resnet import resnet50
+from train.model.resnet import resnet50
 
 ImageShape = tuple[int, int, int]
 Builder = Callable[[ImageShape, int], keras.Model]

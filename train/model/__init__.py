@@ -1,0 +1,1 @@
+"""Models, optimizers, schedules, gradients, batch normalization."""
