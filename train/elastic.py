@@ -12,9 +12,9 @@ from contextlib import suppress
 
 from horovod.common.elastic import notification_manager
 
-from train.last_words import PeerLost
-from train.pulse import PULSE
-from train.ranks import say
+from train.monitor.heartbeat import PULSE
+from train.monitor.messages import PeerLost
+from train.monitor.rank_process import say
 from train.strategies import Horovod, RemovedError, Strategy, telling_lost_peers
 
 

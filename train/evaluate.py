@@ -17,7 +17,7 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
 from train.main import loading
-from train.ranks import begin_watch, run_rank
+from train.monitor.rank_process import begin_watch, run_rank
 
 
 @click.command(

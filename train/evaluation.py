@@ -16,8 +16,8 @@ from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
 from train.devices import take_device
 from train.loop import compile_steps, evaluate
-from train.pulse import PULSE
-from train.ranks import open_log
+from train.monitor.heartbeat import PULSE
+from train.monitor.rank_process import open_log
 from train.reading import Reading
 from train.runs import Dataset, choose_run, find_dataset
 from train.session import Choice, Session, open_session

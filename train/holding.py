@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from etl.stages.lease import Claim
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
-from train.pulse import PULSE
+from train.monitor.heartbeat import PULSE
 from train.strategies import Strategy
 
 

@@ -16,9 +16,9 @@ from etl.storage.place import Place
 from train.budget import Budget
 from train.intervals import Interval
 from train.layouts import Layouts
+from train.monitor.heartbeat import PULSE
 from train.order import EpochOrder, Stretch
 from train.patience import Patience, Stopped
-from train.pulse import PULSE
 from train.reading import Reading
 from train.slice_file import SliceFile
 from train.windows import Window, WindowPlan, load_window

@@ -22,9 +22,9 @@ from train.input.decode import epoch_seed
 from train.keeping import Keeper, Memory, keeping, require_resumable
 from train.metrics import StepOfRank
 from train.model.gradients import gradients_of, moment_after, sums_of
+from train.monitor.heartbeat import PULSE, READING
+from train.monitor.rank_process import is_elastic, open_log
 from train.position import Metrics, Position
-from train.pulse import PULSE, READING
-from train.ranks import is_elastic, open_log
 from train.reading import STOP
 from train.results import announce, describe, show, tell_epoch, tell_progress, write_result
 from train.session import Session, prepare

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from train.config.settings import Settings, command
-from train.ranks import begin_watch, is_elastic, run_rank
+from train.monitor.rank_process import begin_watch, is_elastic, run_rank
 
 OPTIONAL = ("matplotlib", "sklearn")  # Keras draws and wraps with them where they are installed, and we do not
 

@@ -13,8 +13,8 @@ from train.confusion import Confusion
 from train.input.records_op import why_not_native
 from train.keeping import Tally
 from train.metrics import shares, sums_over
+from train.monitor.rank_process import say
 from train.position import Metrics, Position
-from train.ranks import say
 from train.runs import RESULT_FORMAT
 from train.session import Session
 

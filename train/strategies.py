@@ -13,9 +13,9 @@ from horovod.common.exceptions import HorovodInternalError
 
 from etl.errors import RingsliceError
 from train.build_horovod import INIT_ERROR
-from train.last_words import PeerLost
-from train.pulse import PULSE
-from train.ranks import peer_lost
+from train.monitor.heartbeat import PULSE
+from train.monitor.messages import PeerLost
+from train.monitor.rank_process import peer_lost
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import open_place
-from train.pulse import PULSE
+from train.monitor.heartbeat import PULSE
 
 FILE = "timeline.json"
 VARIABLE = "HOROVOD_TIMELINE"  # which Horovod reads when the ring is joined

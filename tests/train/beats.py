@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from train.pulse import Beat
+from train.monitor.heartbeat import Beat
 
 BEAT = Beat(
     rank=0,

@@ -21,9 +21,9 @@ from train.checkpoints.background import Saver
 from train.checkpoints.store import FOLDER, MARKER, name_of
 from train.config.settings import Settings, command
 from train.main import loading
+from train.monitor.heartbeat import PULSE
+from train.monitor.rank_process import begin_watch, run_rank
 from train.position import Position
-from train.pulse import PULSE
-from train.ranks import begin_watch, run_rank
 
 FIRST, MIDDLE, CHECKPOINT = "first-step", "mid-epoch", "checkpoint"
 STEPS = {FIRST: 1, MIDDLE: 3, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished

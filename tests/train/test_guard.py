@@ -15,7 +15,7 @@ from tests.hadoop.processes import Process
 
 RANK = """
 import sys, time
-from train.guard import start_guard
+from train.monitor.watchdog_process import start_guard
 guard = start_guard(float(sys.argv[1]))
 guard.fed("it fell silent")
 print(guard._process.pid, flush=True)
@@ -97,7 +97,7 @@ def test_it_spares_a_process_that_did_not_start_it(tmp_path: Path) -> None:
     """As where its rank is gone, and another process has the number now."""
     reading, writing = os.pipe()
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
-        words = [sys.executable, "-I", "-S", str(REPOSITORY / "train/guard.py"), str(other.pid)]
+        words = [sys.executable, "-I", "-S", str(REPOSITORY / "train/monitor/watchdog_process.py"), str(other.pid)]
         guard = subprocess.Popen(words, stdin=reading, cwd=tmp_path)
         os.write(writing, b'{"line": "killed", "silence_s": 0.1, "note": null}\n')
         assert guard.wait(10) == 0

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.train.beats import beat
-from train.lateness import late_ranks
-from train.pulse import READING, Beat
+from train.monitor.heartbeat import READING, Beat
+from train.monitor.stall_detector import late_ranks
 
 TIMEOUT_S = 40.0
 PATIENCE_S = TIMEOUT_S / 2

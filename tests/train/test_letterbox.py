@@ -9,9 +9,9 @@ import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
 from tests.train.beats import beat
-from train import last_words
-from train.letterbox import Letterbox
-from train.peers import AFTER_ALL, Farewell, Note, Peers, Verdict, key, observes, scope
+from train.monitor import messages
+from train.monitor.kv_store import Letterbox
+from train.monitor.peers import AFTER_ALL, Farewell, Note, Peers, Verdict, key, observes, scope
 
 
 @pytest.fixture
@@ -119,37 +119,37 @@ FAILED, STOPPED = Farewell(1, "ringslice: error: no"), Farewell(130)
 def test_the_lost_are_those_that_failed_else_the_dead_else_those_that_left() -> None:
     left = replace(NOTES[1], farewell=STOPPED)
     failed = replace(NOTES[2], farewell=FAILED)
-    found = last_words.find_lost({1: left, 2: failed, 3: NOTES[3]}, silent=[3])
+    found = messages.find_lost({1: left, 2: failed, 3: NOTES[3]}, silent=[3])
     assert [(each.rank, each.host, each.status, each.line) for each in found] == [(2, "host2", 1, FAILED.line)]
-    found = last_words.find_lost({1: left, 2: NOTES[2], 3: NOTES[3]}, silent=[3])
+    found = messages.find_lost({1: left, 2: NOTES[2], 3: NOTES[3]}, silent=[3])
     assert [(each.rank, each.status) for each in found] == [(3, None)]
-    assert [each.rank for each in last_words.find_lost({1: left, 2: NOTES[2]}, silent=[])] == [1]
-    assert last_words.find_lost({2: NOTES[2]}, silent=[]) == []
-    assert last_words.leaving({1: STOPPED, 2: FAILED, 3: Farewell(0)}, size=4) == [1]
+    assert [each.rank for each in messages.find_lost({1: left, 2: NOTES[2]}, silent=[])] == [1]
+    assert messages.find_lost({2: NOTES[2]}, silent=[]) == []
+    assert messages.leaving({1: STOPPED, 2: FAILED, 3: Farewell(0)}, size=4) == [1]
 
 
 def test_of_a_large_ring_few_ranks_observe_and_not_one_hosts_alone() -> None:
     assert [rank for rank in range(15) if observes(rank, 15)] == list(range(15))
     assert [rank for rank in range(64) if observes(rank, 64)] == list(range(0, 64, 8))
     assert all(8 <= sum(observes(rank, size) for rank in range(size)) <= 15 for size in range(8, 2000))
-    assert last_words.leaving({8: STOPPED, 9: STOPPED}, size=64) == [8]
+    assert messages.leaving({8: STOPPED, 9: STOPPED}, size=64) == [8]
 
 
 def test_the_words_name_rank_host_slice_and_step() -> None:
-    [lost] = last_words.find_lost(NOTES, silent=[2])
-    assert last_words.died([lost], "--resume goes on") == (
+    [lost] = messages.find_lost(NOTES, silent=[2])
+    assert messages.died([lost], "--resume goes on") == (
         "rank 2 on host2 was killed or died without a word in epoch 1, step 14, reading train-00003-of-00008"
         " at offset 123,456; --resume goes on"
     )
-    unknown = last_words.find_lost({}, silent=[1, 2])
-    assert last_words.died(unknown, "x") == "rank 1 was killed or died without a word at its start (and ranks 2); x"
-    assert last_words.late(beat(0), [2, 3], NOTES, {}) == (
+    unknown = messages.find_lost({}, silent=[1, 2])
+    assert messages.died(unknown, "x") == "rank 1 was killed or died without a word at its start (and ranks 2); x"
+    assert messages.late(beat(0), [2, 3], NOTES, {}) == (
         "rank 2 on host2 is late (so are ranks 3): epoch 1, step 14, reading train-00003-of-00008 at offset 123,456,"
         " without progress for 46 s"
     )
-    assert "is late: silent for 60 s, last seen in epoch 1" in last_words.late(beat(0), [2], NOTES, {2: 60.0})
-    assert last_words.late(beat(0), [2], {}, {2: 30.0}) == "rank 2 is late: it has sent no heartbeat for 30 s"
-    assert last_words.speaker(beat(2), ranked=True) == (
+    assert "is late: silent for 60 s, last seen in epoch 1" in messages.late(beat(0), [2], NOTES, {2: 60.0})
+    assert messages.late(beat(0), [2], {}, {2: 30.0}) == "rank 2 is late: it has sent no heartbeat for 30 s"
+    assert messages.speaker(beat(2), ranked=True) == (
         "rank 2 on host2, epoch 1, step 14 (reading train-00003-of-00008 at offset 123,456): "
     )
-    assert last_words.speaker(beat(0, epoch=None, step=None), ranked=False) == ""
+    assert messages.speaker(beat(0, epoch=None, step=None), ranked=False) == ""

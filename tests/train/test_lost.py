@@ -12,11 +12,11 @@ from horovod.runner.http.http_server import RendezvousServer
 
 from tests.conftest import run
 from tests.train.beats import beat
-from train.letterbox import Letterbox
-from train.peers import Farewell, Note
-from train.pulse import Pulse
-from train.run_log import RunLog
-from train.watch import Watch
+from train.monitor.heartbeat import Pulse
+from train.monitor.kv_store import Letterbox
+from train.monitor.monitor import Watch
+from train.monitor.peers import Farewell, Note
+from train.monitor.rank_log import RunLog
 
 SIZE = 4
 TERMINATED, FAILED = Farewell(130), Farewell(1, "ringslice: error: it failed")
@@ -104,7 +104,7 @@ def test_nobody_is_lost_where_all_move(letterbox: Letterbox, watch_of: Callable[
 INTERRUPTED_EARLY = """
 import os, signal
 import click
-from train.ranks import run_rank
+from train.monitor.rank_process import run_rank
 
 @click.command()
 def command():

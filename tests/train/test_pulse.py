@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from train.pulse import OUT, READING, Beat, Pulse
+from train.monitor.heartbeat import OUT, READING, Beat, Pulse
 
 SLICE = "train-00003-of-00008"
 

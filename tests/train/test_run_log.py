@@ -11,7 +11,7 @@ import pytest
 from etl.storage.local import LocalFilesystem
 from etl.storage.place import Place, open_place
 from tests.faults import Fault, FaultyFilesystem
-from train.run_log import RunLog
+from train.monitor.rank_log import RunLog
 
 
 @pytest.fixture

@@ -103,9 +103,9 @@ def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
 ALONE = """
 import sys, time
 from train import stalls, watch
-from train.letterbox import Letterbox
-from train.pulse import Pulse
-from train.run_log import RunLog
+from train.monitor.kv_store import Letterbox
+from train.monitor.heartbeat import Pulse
+from train.monitor.rank_log import RunLog
 
 watch.ENDING_S = stalls.VERDICT_S = 0.5
 letterbox = Letterbox("127.0.0.1", 1)  # nobody is there
@@ -148,8 +148,8 @@ UNRANKED = """
 import sys, time
 import click
 from etl.errors import DataError
-from train.pulse import PULSE
-from train.ranks import begin_watch, run_rank
+from train.monitor.heartbeat import PULSE
+from train.monitor.rank_process import begin_watch, run_rank
 
 @click.command()
 @click.argument("fails", type=bool)

@@ -19,8 +19,8 @@ import click
 from etl.errors import DataError
 from etl.storage.place import open_place
 from train.main import loading
-from train.pulse import PULSE, READING
-from train.ranks import begin_watch, open_log, peer_lost, run_rank
+from train.monitor.heartbeat import PULSE, READING
+from train.monitor.rank_process import begin_watch, open_log, peer_lost, run_rank
 
 FATAL_STEP = 20
 STEP_S = 0.1

@@ -16,7 +16,7 @@ from train.config.reader_options import reading_options
 from train.config.recipe import Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping
-from train.ranks import STALL_TIMEOUT_S
+from train.monitor.rank_process import STALL_TIMEOUT_S
 from train.reading import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"

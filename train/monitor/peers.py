@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from train.letterbox import Letterbox
-from train.pulse import OUT, Beat
+from train.monitor.heartbeat import OUT, Beat
+from train.monitor.kv_store import Letterbox
 
 VERDICT = "verdict"
 OBSERVERS = 8

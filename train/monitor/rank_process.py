@@ -20,13 +20,13 @@ from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, exp
 from etl.options.click_command import invoke
 from etl.progress import tell
 from etl.storage.place import Place
-from train.guard import start_guard
-from train.last_words import PREFIX, PeerLost, speaker
-from train.letterbox import Letterbox
-from train.peers import Farewell, Note
-from train.pulse import PULSE
-from train.run_log import RunLog
-from train.watch import SIGNALS, Watch
+from train.monitor.heartbeat import PULSE
+from train.monitor.kv_store import Letterbox
+from train.monitor.messages import PREFIX, PeerLost, speaker
+from train.monitor.monitor import SIGNALS, Watch
+from train.monitor.peers import Farewell, Note
+from train.monitor.rank_log import RunLog
+from train.monitor.watchdog_process import start_guard
 
 STALL_TIMEOUT_S = 45.0
 SILENCE = 2 / 3  # of the timeout, after which a rank that is stopped or hung is ended by its guard
@@ -58,7 +58,7 @@ def is_elastic() -> bool:
 
 
 def begin_watch(timeout_s: float, elastic: bool = False) -> None:
-    """Watch over this rank from now on; see `train.watch.Watch`. Nothing happens outside `run_rank`.
+    """Watch over this rank from now on; see `train.monitor.monitor.Watch`. Nothing happens outside `run_rank`.
 
     Call it in the main thread, before Horovod is loaded: its own limits are set here, where the user has not.
     """

@@ -1,7 +1,7 @@
 """Where this process is in the training, for whoever asks: its heartbeats, its messages, its log.
 
 There is one `PULSE` in a process. The loop, the strategy and the reader's threads tell it where they are, which costs
-them about a microsecond; `train.watch` sends what it says to the other ranks.
+them about a microsecond; `train.monitor.monitor` sends what it says to the other ranks.
 """
 
 import os

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import EnvironmentFailure
-from train.peers import Farewell, Note, observes
-from train.pulse import Beat
+from train.monitor.heartbeat import Beat
+from train.monitor.peers import Farewell, Note, observes
 
 PREFIX = "ringslice: error: "
 

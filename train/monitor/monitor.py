@@ -15,14 +15,14 @@ from types import FrameType
 from typing import NoReturn
 
 from etl.errors import INTERRUPTED, DataError, EnvironmentFailure, UsageError
-from train import last_words
-from train.guard import Guard
-from train.last_words import PREFIX, Lost, PeerLost
-from train.letterbox import Letterbox
-from train.peers import Farewell, Note, Peers, key, observes, scope
-from train.pulse import Beat, Pulse
-from train.run_log import RunLog
-from train.stalls import LOOK_S, Stalls
+from train.monitor import messages
+from train.monitor.heartbeat import Beat, Pulse
+from train.monitor.kv_store import Letterbox
+from train.monitor.messages import PREFIX, Lost, PeerLost
+from train.monitor.peers import Farewell, Note, Peers, key, observes, scope
+from train.monitor.rank_log import RunLog
+from train.monitor.stall_detector import LOOK_S, Stalls
+from train.monitor.watchdog_process import Guard
 
 BEAT_S, RANKS_PER_BEAT_S = 1.0, 200  # a beat a second, and a second more for so many ranks: the launcher is one
 WORDS_S = 2.5  # for the others' farewells: the launcher kills what is left 5 s after SIGTERM
@@ -112,7 +112,7 @@ class Watch:
         own = self._pulse.beat()
         lost, tells = self._lost(own)
         if lost and lost[0].died:
-            error = PeerLost(last_words.died(lost, "the others go on" if self._elastic else self._remedy))
+            error = PeerLost(messages.died(lost, "the others go on" if self._elastic else self._remedy))
         elif self._elastic:
             error = PeerLost(f"rank {lost[0].rank} has ended" if lost else "a rank was lost")
         else:
@@ -160,9 +160,9 @@ class Watch:
             self._await_words(peers, WORDS_S)
         except OSError:  # the launcher is gone
             return [], own.rank == 0
-        tellers = peers.moving if self._elastic else last_words.leaving(peers.farewells, own.size)
+        tellers = peers.moving if self._elastic else messages.leaving(peers.farewells, own.size)
         tells = is_observer and own.rank < min(tellers, default=own.size)
-        return last_words.find_lost(peers.notes, peers.silent), tells
+        return messages.find_lost(peers.notes, peers.silent), tells
 
     def _await_words(self, peers: Peers, limit_s: float) -> None:
         """Wait until each other has said farewell, or one that it was the cause; an elastic one may go on, too."""
@@ -219,7 +219,7 @@ class Watch:
         if self._guard is None:
             return
         silence_s = self._guard.silence_s * (1 if beat.count else LOADING)
-        said = f"was silent for {silence_s:.0f} s, stopped or hung {last_words.in_words(beat)}; its guard ends it"
+        said = f"was silent for {silence_s:.0f} s, stopped or hung {messages.in_words(beat)}; its guard ends it"
         line = f"{PREFIX}{beat.speaker} (process {beat.pid}) {said}"
         if self._letterbox is None:
             self._guard.fed(line, None, silence_s)
@@ -234,7 +234,7 @@ class Watch:
             verdict = stalls.verdict(own, self._log.uri)
         except OSError as error:
             if self._takes_over():
-                self._end(EnvironmentFailure.status, PREFIX + last_words.unreachable(own, error))
+                self._end(EnvironmentFailure.status, PREFIX + messages.unreachable(own, error))
             return
         if verdict is None:
             return
@@ -245,7 +245,7 @@ class Watch:
             return
         line = verdict.line if own.rank == verdict.judge else ""
         if self._elastic and is_late and len(verdict.late) < own.size:
-            line = f"{PREFIX}{last_words.late(own, [own.rank], {}, {})}; it ends, the others go on"
+            line = f"{PREFIX}{messages.late(own, [own.rank], {}, {})}; it ends, the others go on"
         self._dump(verdict.line)
         self._say(Farewell(EnvironmentFailure.status, line))
         self._print(line)
@@ -264,9 +264,9 @@ class Watch:
         self._say(Farewell(INTERRUPTED))
         own = self._pulse.beat()
         if own.idle_s >= LOOK_S:
-            self._dump(f"interrupted {last_words.in_words(own)}, without progress for {own.idle_s:.0f} s")
+            self._dump(f"interrupted {messages.in_words(own)}, without progress for {own.idle_s:.0f} s")
         else:
-            self._log.info(f"interrupted {last_words.in_words(own)}")
+            self._log.info(f"interrupted {messages.in_words(own)}")
         line = self._words(own)
         if line:
             self._say(Farewell(INTERRUPTED, line))
@@ -285,15 +285,15 @@ class Watch:
             self._await_words(peers, WORDS_S)
         except OSError:  # the launcher is gone
             return interrupted if own.rank == 0 else ""
-        is_first = own.rank < min(last_words.leaving(peers.farewells, own.size), default=own.size)
+        is_first = own.rank < min(messages.leaving(peers.farewells, own.size), default=own.size)
         if not is_first or any(each.is_cause for each in peers.farewells.values()):
             return ""
-        dead = [] if self._elastic else [each for each in last_words.find_lost(peers.notes, peers.silent) if each.died]
+        dead = [] if self._elastic else [each for each in messages.find_lost(peers.notes, peers.silent) if each.died]
         if dead:
-            return f"{PREFIX}{last_words.died(dead, self._remedy)}"
+            return f"{PREFIX}{messages.died(dead, self._remedy)}"
         if not peers.without_farewell:
             return interrupted
-        alone = f"{PREFIX}{own.speaker} was told to end by a signal {last_words.in_words(own)}; {self._remedy}"
+        alone = f"{PREFIX}{own.speaker} was told to end by a signal {messages.in_words(own)}; {self._remedy}"
         return "" if self._elastic else alone
 
     def _end(self, status: int, line: str) -> NoReturn:
