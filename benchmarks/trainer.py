@@ -35,7 +35,7 @@ from rich.table import Table
 from trainer_ways import Job
 
 from etl.storage.place import Place, default_data_place, open_place
-from train.main import cores_of
+from train.parallel.startup import cores_of
 from train.runs import Dataset, find_dataset
 
 HERE = Path(__file__).resolve().parent

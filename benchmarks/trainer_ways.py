@@ -15,7 +15,7 @@ from itertools import count, islice, repeat
 from typing import Any
 
 from etl.errors import end_process
-from train.main import loading
+from train.parallel.startup import loading
 
 SPLIT = "train"
 SEED = 0

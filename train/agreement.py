@@ -7,9 +7,9 @@ from typing import Any
 
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from train.config.settings import Settings
-from train.devices import take_device
+from train.parallel.devices import take_device
+from train.parallel.strategy import Strategy
 from train.runs import Dataset
-from train.strategies import Strategy
 
 PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy")
 

@@ -16,8 +16,8 @@ from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
-from train.main import loading
 from train.monitor.rank_process import begin_watch, run_rank
+from train.parallel.startup import loading
 
 
 @click.command(

@@ -14,14 +14,14 @@ from train.checkpoints.store import Checkpoint, DamagedError
 from train.checkpoints.variables import assign
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
-from train.devices import take_device
 from train.loop import compile_steps, evaluate
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import open_log
+from train.parallel.devices import take_device
+from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reading import Reading
 from train.runs import Dataset, choose_run, find_dataset
 from train.session import Choice, Session, open_session
-from train.strategies import Horovod, Strategy, telling_lost_peers
 
 FORMAT = "ringslice.evaluation/1"
 

@@ -15,7 +15,7 @@ from etl.options.click_command import invoke
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
-from train.main import loading
+from train.parallel.startup import loading
 
 
 @click.command(

@@ -15,13 +15,13 @@ from etl.stages.summary import Summary
 from etl.storage.place import open_place
 from train import export_files
 from train.config.settings import AUTO, CPU
-from train.devices import take_device
 from train.evaluation import find_checkpoint, load, settings_of, weights_of
-from train.main import hushed
+from train.parallel.devices import take_device
+from train.parallel.startup import hushed
+from train.parallel.strategy import Horovod
 from train.runs import Dataset, choose_run, find_dataset
 from train.serving import SIGNATURE, Preprocessing, Serving
 from train.session import Choice, open_session
-from train.strategies import Horovod
 
 FOLDER = "export"
 

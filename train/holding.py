@@ -7,7 +7,7 @@ from etl.stages.lease import Claim
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
 from train.monitor.heartbeat import PULSE
-from train.strategies import Strategy
+from train.parallel.strategy import Strategy
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from train.checkpoints.safetensors_file import Arrays
 from train.checkpoints.store import Checkpoint
 from train.checkpoints.variables import assign, snapshot
 from train.config.recipe import FLOAT16, option_of
-from train.elastic import HostsChanged, Membership
 from train.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import say
+from train.parallel.elastic import HostsChanged, Membership
+from train.parallel.strategy import average_state, weights_digest
 from train.position import Position
 from train.session import Choice, Session
-from train.strategies import average_state, weights_digest
 from train.summaries import Summaries
 
 

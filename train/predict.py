@@ -19,7 +19,7 @@ from etl.storage.place import open_place
 from train import export_files
 from train.config.settings import ENVIRONMENT_PREFIX
 from train.image_files import find_images
-from train.main import loading
+from train.parallel.startup import loading
 
 
 @click.command(

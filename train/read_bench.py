@@ -16,7 +16,7 @@ from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
 from etl.stages.summary import Summary
 from etl.storage.place import open_place
-from train.main import hushed
+from train.parallel.startup import hushed
 
 if TYPE_CHECKING:
     from train.input.throughput import Rate

@@ -24,11 +24,11 @@ from train.model.batch_norm import synchronised
 from train.model.builders import build
 from train.model.optimizer import make_optimizer
 from train.model.schedule import Schedule
+from train.parallel.strategy import Strategy, root_first
 from train.position import FIRST_EPOCH, Position
 from train.reader import SplitReader
 from train.runs import Dataset, choose_run, find_dataset
 from train.state import ReaderState
-from train.strategies import Strategy, root_first
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 

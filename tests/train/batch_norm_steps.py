@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from etl.errors import end_process
 from etl.storage.place import Place, open_place
-from train.main import claim_cores
 from train.model.batch_norm import synchronised
 from train.model.builders import cnn
-from train.strategies import Horovod
+from train.parallel.startup import claim_cores
+from train.parallel.strategy import Horovod
 
 BATCH, STEPS, CLASSES = 8, 2, 3
 

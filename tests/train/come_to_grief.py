@@ -20,9 +20,9 @@ from etl.storage.place import Place
 from train.checkpoints.background import Saver
 from train.checkpoints.store import FOLDER, MARKER, name_of
 from train.config.settings import Settings, command
-from train.main import loading
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import begin_watch, run_rank
+from train.parallel.startup import loading
 from train.position import Position
 
 FIRST, MIDDLE, CHECKPOINT = "first-step", "mid-epoch", "checkpoint"

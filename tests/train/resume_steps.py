@@ -11,11 +11,11 @@ from etl.errors import end_process
 from train.config.recipe import Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
-from train.main import OPTIONAL, claim_cores, without
+from train.parallel.startup import OPTIONAL, claim_cores, without
 
 with without(OPTIONAL):
     from train.loop import train
-    from train.strategies import Horovod
+    from train.parallel.strategy import Horovod
 
 BATCH = 72  # 10 steps of 2 ranks
 

@@ -28,8 +28,8 @@ from train.config.stopping import Stopping
 from train.drawing import RecordBatch
 from train.holding import holding
 from train.intervals import Interval
-from train.main import OPTIONAL, claim_cores, without
 from train.order import EpochOrder
+from train.parallel.startup import OPTIONAL, claim_cores, without
 from train.position import Position
 from train.reader import SplitReader
 from train.state import ReaderState
@@ -40,8 +40,8 @@ with without(OPTIONAL):
 
     from train.keeping import Keeper, Memory
     from train.loop import compile_steps, train_epoch
+    from train.parallel.strategy import Horovod
     from train.session import prepare
-    from train.strategies import Horovod
 
 BATCH = {1: 28, 2: 14, 4: 7}
 RATE = 0.36

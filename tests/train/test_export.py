@@ -31,11 +31,11 @@ from train.evaluation import find_checkpoint, load, settings_of
 from train.exporting import find_config
 from train.loop import EVALUATION_EPOCH
 from train.orientation import read_orientation
+from train.parallel.strategy import Horovod
 from train.raw_pixels import RawPixels
 from train.runs import find_dataset
 from train.session import Choice, Session, open_session
 from train.steps import Steps
-from train.strategies import Horovod
 
 Pixels = npt.NDArray[np.uint8]
 

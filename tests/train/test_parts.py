@@ -14,9 +14,9 @@ from etl.stages.layout import SLICES_FORMAT
 from etl.storage.place import open_place
 from tests.conftest import run, succeeded
 from train.config.settings import AUTO
-from train.main import cores_of
 from train.model.builders import build, cnn, mlp
 from train.model.schedule import Schedule
+from train.parallel.startup import cores_of
 from train.runs import choose_run, find_dataset
 
 

@@ -18,9 +18,9 @@ import click
 
 from etl.errors import DataError
 from etl.storage.place import open_place
-from train.main import loading
 from train.monitor.heartbeat import PULSE, READING
 from train.monitor.rank_process import begin_watch, open_log, peer_lost, run_rank
+from train.parallel.startup import loading
 
 FATAL_STEP = 20
 STEP_S = 0.1

@@ -15,7 +15,7 @@ from horovod.common.elastic import notification_manager
 from train.monitor.heartbeat import PULSE
 from train.monitor.messages import PeerLost
 from train.monitor.rank_process import say
-from train.strategies import Horovod, RemovedError, Strategy, telling_lost_peers
+from train.parallel.strategy import Horovod, RemovedError, Strategy, telling_lost_peers
 
 
 class HostsChanged(Exception):

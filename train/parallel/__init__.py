@@ -1,0 +1,1 @@
+"""Strategies of parallel training, elastic membership, devices and cores of a rank."""
