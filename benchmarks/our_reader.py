@@ -10,13 +10,13 @@ from reader_pass import Job
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage_in
 from etl.storage.place import open_place
-from train.drawing import RecordBatch
 from train.input.augment import NOTHING, Augmentation
 from train.input.decode import Decoder
 from train.input.feed import Feed, PixelBatch, PixelFeed
-from train.reader import SplitReader
-from train.reading import Reading
-from train.steps import Steps
+from train.reader.batches import RecordBatch
+from train.reader.config import Reading
+from train.reader.intervals import Steps
+from train.reader.reader import SplitReader
 
 SPLIT = "train"
 

@@ -35,7 +35,7 @@ def read_epochs(folder: str, at_once: int, budget_bytes: int, epochs: int) -> No
     import tensorflow as tf
     from our_reader import OurReader
 
-    from train.reading import Reading
+    from train.reader.config import Reading
 
     open_place(folder).info()  # connects
     for _ in tf.data.Dataset.from_tensors(tf.fill((BATCH,), "")).repeat(8).prefetch(2):

@@ -48,7 +48,7 @@ def fit(job: Job) -> list[float]:
 
     from train.input.decode import Decoder
     from train.model.builders import build
-    from train.reading import Reading
+    from train.reader.config import Reading
 
     reader = OurReader(job.slices, job.batch, Reading(), drop_last=False)
     manifest = reader.manifest
@@ -96,7 +96,7 @@ def feed(job: Job) -> dict[str, float]:
 
     from train.input.decode import Decoder
     from train.input.throughput import BATCH, DECODED, Throughput
-    from train.reading import Reading
+    from train.reader.config import Reading
 
     reading = Reading()
     reader = OurReader(job.slices, BATCH, reading)

@@ -19,7 +19,7 @@ from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import open_log
 from train.parallel.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
-from train.reading import Reading
+from train.reader.config import Reading
 from train.runs import Dataset, choose_run, find_dataset
 from train.session import Choice, Session, open_session
 

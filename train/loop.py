@@ -26,10 +26,10 @@ from train.parallel.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.position import Metrics, Position
-from train.reading import STOP
+from train.reader.config import STOP
+from train.reader.intervals import Steps
 from train.results import announce, describe, show, tell_epoch, tell_progress, write_result
 from train.session import Session, prepare
-from train.steps import Steps
 from train.timeline import timeline
 
 EVALUATION_EPOCH = 0  # its order is that of every evaluation

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from etl.errors import DataError
-from train.state import ReaderState
+from train.reader.state import ReaderState
 
 Metrics = dict[str, Any]
 FIRST_EPOCH = 1

@@ -19,16 +19,16 @@ from train.config.settings import Settings
 from train.input.augment import NOTHING, Augmentation
 from train.input.decode import Decoder
 from train.input.feed import PixelFeed
-from train.intervals import run_of
 from train.model.batch_norm import synchronised
 from train.model.builders import build
 from train.model.optimizer import make_optimizer
 from train.model.schedule import Schedule
 from train.parallel.strategy import Strategy, root_first
 from train.position import FIRST_EPOCH, Position
-from train.reader import SplitReader
+from train.reader.intervals import run_of
+from train.reader.reader import SplitReader
+from train.reader.state import ReaderState
 from train.runs import Dataset, choose_run, find_dataset
-from train.state import ReaderState
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 

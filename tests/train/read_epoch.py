@@ -1,8 +1,8 @@
 """Reads an epoch in a process of its own, for tests that disturb it: `python -m tests.train.read_epoch FOLDER READING`.
 
-READING is JSON: fields of `train.reading.Reading`, with a folder as ``cache``. After the first batch it prints a line
-and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is no repeat, how many were
-skipped, what was raised (its kind and what it says), and the seconds since it went on.
+READING is JSON: fields of `train.reader.config.Reading`, with a folder as ``cache``. After the first batch it prints a
+line and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is no repeat, how many
+were skipped, what was raised (its kind and what it says), and the seconds since it went on.
 """
 
 import json
@@ -15,11 +15,11 @@ from crc32c import crc32c
 from etl.errors import RingsliceError, end_process
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from train.cache import SliceCache
-from train.drawing import RecordBatch
-from train.reader import SplitReader
-from train.reading import Reading
-from train.steps import Steps
+from train.reader.batches import RecordBatch
+from train.reader.cache import SliceCache
+from train.reader.config import Reading
+from train.reader.intervals import Steps
+from train.reader.reader import SplitReader
 
 BATCH = 8
 CACHE_BYTES = 10**9

@@ -14,9 +14,9 @@ from etl.errors import end_process
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from train.reader import SplitReader
-from train.reading import Reading
-from train.state import ReaderState
+from train.reader.config import Reading
+from train.reader.reader import SplitReader
+from train.reader.state import ReaderState
 
 BATCH = 7
 LANES = 3

@@ -25,15 +25,14 @@ from etl.storage.place import open_place
 from train.config.recipe import Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
-from train.drawing import RecordBatch
 from train.holding import holding
-from train.intervals import Interval
-from train.order import EpochOrder
 from train.parallel.startup import OPTIONAL, claim_cores, without
 from train.position import Position
-from train.reader import SplitReader
-from train.state import ReaderState
-from train.steps import Steps
+from train.reader.batches import RecordBatch
+from train.reader.intervals import Interval, Steps
+from train.reader.order import EpochOrder
+from train.reader.reader import SplitReader
+from train.reader.state import ReaderState
 
 with without(OPTIONAL):
     import tensorflow as tf

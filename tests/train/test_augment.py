@@ -20,10 +20,10 @@ from etl.slices.manifest import Manifest
 from tests.conftest import failed, run, succeeded
 from tests.train.test_inputs import batch_of
 from train.config.settings import command
-from train.drawing import RecordBatch
 from train.input.augment import GRAY, Augmentation, random_window, recolour_at_random
 from train.input.decode import Decoder, Size, centre_window, epoch_seed
 from train.input.feed import PixelBatch, PixelFeed
+from train.reader.batches import RecordBatch
 
 Pixels = npt.NDArray[np.uint8]
 

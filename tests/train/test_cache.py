@@ -20,9 +20,9 @@ from etl.errors import DataError
 from etl.slices.manifest import Slice
 from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY
-from train.cache import SliceCache
-from train.cache_files import CacheFull
 from train.config.settings import Settings, command
+from train.reader.cache import SliceCache
+from train.reader.cache_files import CacheFull
 
 SIZE = 10_000
 
@@ -337,7 +337,7 @@ def test_closing_removes_what_is_half_copied(
         return write(descriptor, data)
 
     monkeypatch.setattr(os, "write", held_up)
-    monkeypatch.setattr("train.cache.COPY_BYTES", 1000)
+    monkeypatch.setattr("train.reader.cache.COPY_BYTES", 1000)
     cache.fetch_ahead(originals, SLICES)
     assert begun.wait(20)
     assert len(parts(tmp_path / "cache")) == 1
@@ -351,7 +351,7 @@ import os, signal, sys
 from pathlib import Path
 from etl.slices.manifest import Slice
 from etl.storage.place import open_place
-from train.cache import SliceCache
+from train.reader.cache import SliceCache
 
 originals, folder, sha256, size = open_place(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 steps, fatal, write = 0, 0, os.write
@@ -404,8 +404,8 @@ USER = """
 import hashlib, random, sys
 from pathlib import Path
 from etl.storage.place import open_place
-from train.cache import SliceCache
-from train.cache_files import CacheFull
+from train.reader.cache import SliceCache
+from train.reader.cache_files import CacheFull
 from tests.train.test_cache import SIZE, SLICES, read
 
 originals, folder, seed = open_place(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

@@ -33,9 +33,9 @@ from train.loop import EVALUATION_EPOCH
 from train.orientation import read_orientation
 from train.parallel.strategy import Horovod
 from train.raw_pixels import RawPixels
+from train.reader.intervals import Steps
 from train.runs import find_dataset
 from train.session import Choice, Session, open_session
-from train.steps import Steps
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from etl.errors import DataError
-from train.buffers import Buffer
-from train.drawing import RecordBatch
 from train.input import records_op
 from train.input.feed import QUEUED_BATCHES, Feed
+from train.reader.batches import RecordBatch
+from train.reader.memory import Buffer
 
 # around 23 bytes TensorFlow's strings begin to live outside of themselves
 SIZES = (0, 1, 22, 23, 24, 1000, 200_000)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.partition.permutation import Integers
-from train.intervals import Interval, cut, lane_runs, left_after, length, select, share, taken_of_lane
-from train.order import EpochOrder
-from train.steps import Steps
+from train.reader.intervals import Interval, Steps, cut, lane_runs, left_after, length, select, share, taken_of_lane
+from train.reader.order import EpochOrder
 
 layouts = st.lists(
     st.lists(st.integers(1, 9), max_size=40).map(lambda sizes: np.array(sizes, dtype=np.int64)), min_size=1, max_size=6

@@ -11,12 +11,12 @@ from etl.errors import DataError
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from train.drawing import RecordBatch
 from train.input.decode import Decoder
 from train.input.feed import PixelFeed
-from train.reader import SplitReader
-from train.reading import Reading
-from train.steps import Steps
+from train.reader.batches import RecordBatch
+from train.reader.config import Reading
+from train.reader.intervals import Steps
+from train.reader.reader import SplitReader
 
 
 def open_reader(folder: Path, split: str = "train", reading: Reading | None = None) -> SplitReader:

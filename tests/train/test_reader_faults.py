@@ -17,11 +17,11 @@ from etl.slices.manifest import EXAMPLES_FILE, Manifest
 from etl.storage.place import open_place
 from tests.conftest import copy_some
 from tests.inline import ingest_here, normalize_here, shard_here
-from train.cache import SliceCache
-from train.drawing import RecordBatch
-from train.reader import SplitReader
-from train.reading import SKIP, STOP, Reading
-from train.steps import Steps
+from train.reader.batches import RecordBatch
+from train.reader.cache import SliceCache
+from train.reader.config import SKIP, STOP, Reading
+from train.reader.intervals import Steps
+from train.reader.reader import SplitReader
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tests.hadoop.cluster import Cluster
 from tests.hadoop.proxy import Proxy, before_datanode
 from tests.train.read_epoch import CACHE_BYTES
 from tests.train.test_reader_faults import make_slices, read_examples, read_manifest
-from train.cache import SliceCache
+from train.reader.cache import SliceCache
 
 DRIVERS = (NATIVE, LIBHDFS)
 RECORDS = 400  # of 49 KB, in 4 slices

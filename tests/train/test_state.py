@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from etl.errors import DataError, UsageError
 from tests.conftest import horovodrun, succeeded
 from tests.train.test_reader import keys_of, open_reader
-from train.intervals import length
-from train.reading import Reading
-from train.slice_file import SliceFile
-from train.state import ReaderState
-from train.steps import Steps
+from train.reader.config import Reading
+from train.reader.intervals import Steps, length
+from train.reader.slice_file import SliceFile
+from train.reader.state import ReaderState
 
 TRAIN = 1437
 

@@ -11,8 +11,8 @@ import click
 
 from etl.options.option import Parsed
 from etl.values import parse_bytes
-from train.cache import SliceCache
-from train.reading import SKIP, STOP, Reading
+from train.reader.cache import SliceCache
+from train.reader.config import SKIP, STOP, Reading
 
 # How each rank reads: names are the fields of `Reading`. They decide nothing of what is learned but the order within an
 # epoch, which goes by the memory and the slices at once, and what --on-damage leaves out.

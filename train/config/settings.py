@@ -17,7 +17,7 @@ from train.config.recipe import Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping
 from train.monitor.rank_process import STALL_TIMEOUT_S
-from train.reading import Reading
+from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"

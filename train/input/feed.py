@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from train.drawing import RecordBatch
 from train.input.decode import Decoder
 from train.input.records_op import to_tensor
+from train.reader.batches import RecordBatch
 
 QUEUED_BATCHES = 2  # of serialized examples, beside the one that is being made and the one that is being used
 DECODED_BATCHES = 2

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from train.build_horovod import BuildError
 from train.build_records_op import installed_library
-from train.drawing import RecordBatch
+from train.reader.batches import RecordBatch
 
 
 def to_tensor(batch: RecordBatch) -> tf.Tensor:

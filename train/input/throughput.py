@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from etl.slices.manifest import Manifest
 from etl.storage.place import Place
-from train.drawing import RecordBatch
 from train.input.decode import Decoder
 from train.input.feed import Feed, PixelFeed
-from train.patience import missing
-from train.reader import SplitReader
-from train.reading import Reading
-from train.steps import Steps
+from train.reader.batches import RecordBatch
+from train.reader.config import Reading
+from train.reader.intervals import Steps
+from train.reader.reader import SplitReader
+from train.reader.retry import missing
 
 RAW, RECORDS, DECODED = WAYS = ("raw", "records", "decoded")
 CHUNK_BYTES = 8 << 20

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from etl.errors import DataError
 from etl.partition.permutation import Integers
-from train.damage import DamagedRecord
-from train.intervals import taken_of_lane
-from train.reading import STOP, Reading
-from train.windows import Window
+from train.reader.config import STOP, Reading
+from train.reader.damage import DamagedRecord
+from train.reader.intervals import taken_of_lane
+from train.reader.windows import Window
 
 Floats = npt.NDArray[np.float32]
 

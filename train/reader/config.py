@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from etl.errors import UsageError
 from etl.slices.manifest import Slice
-from train.buffers import room_bytes
-from train.cache import COPY_BYTES
-from train.order import WINDOW_BLOCKS
-from train.slice_file import Cache
+from train.reader.cache import COPY_BYTES
+from train.reader.memory import room_bytes
+from train.reader.order import WINDOW_BLOCKS
+from train.reader.slice_file import Cache
 
 STOP, SKIP = "stop", "skip"
 # Of the budget, what the windows that are being drained may take; the rest is for those that are read meanwhile.

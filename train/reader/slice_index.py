@@ -15,7 +15,7 @@ from etl.formats.records import parse_index
 from etl.partition.permutation import Integers
 from etl.slices.manifest import BLOCKS_FILE, Slice
 from etl.storage.place import Place
-from train.patience import Patience
+from train.reader.retry import Patience
 
 KEPT = 1024  # slices whose blocks are remembered, some kilobytes each
 

@@ -4,7 +4,7 @@ An epoch is one seeded order of all examples of a split. Slices come in a permut
 runs of neighbouring blocks whose bounds are shifted by a seeded number of blocks; they come in the order of the file,
 from a seeded one of them on, and within a window its records are permuted. So a slice is read front to back, as storage
 is fastest, and in each epoch other examples meet in a window; where an example lies is random since slices were cut.
-What a rank reads are intervals of this order (`train.intervals`).
+What a rank reads are intervals of this order (`train.reader.intervals`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from etl.partition.permutation import Integers, permutation, permute
-from train.intervals import Interval
+from train.reader.intervals import Interval
 
 WINDOW_BLOCKS = 16
 

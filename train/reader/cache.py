@@ -19,7 +19,7 @@ from etl.errors import RingsliceError, explain
 from etl.progress import tell
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
-from train.cache_files import CachedPlace, CacheFolder, CacheFull, Part
+from train.reader.cache_files import CachedPlace, CacheFolder, CacheFull, Part
 
 COPY_BYTES = 4 << 20  # read at a time; no more memory is used
 CLOSE_TIMEOUT_S = 5  # a read that hangs is left to the process's end

@@ -10,7 +10,7 @@ from etl.errors import EnvironmentFailure
 from etl.progress import tell
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
-from train.patience import Patience, missing
+from train.reader.retry import Patience, missing
 
 
 class Cache(Protocol):

@@ -1,8 +1,8 @@
 """Reads a rank's share of a split: serialized examples in the order of an epoch, batch by batch. Imports no TensorFlow.
 
-A rank's share is cut into lanes (`train.lanes`), which threads read ahead; a batch takes one example of each lane in
-turn. Its examples stay where they were read to: a batch tells their addresses, so that nothing is done for each of them
-in Python.
+A rank's share is cut into lanes (`train.reader.prefetch`), which threads read ahead; a batch takes one example of each
+lane in turn. Its examples stay where they were read to: a batch tells their addresses, so that nothing is done for each
+of them in Python.
 """
 
 import time
@@ -15,17 +15,16 @@ import numpy as np
 
 from etl.slices.manifest import Manifest
 from etl.storage.place import Place
-from train.budget import Budget
-from train.drawing import Drawing, RecordBatch, Spare
-from train.intervals import Interval, cut, lane_runs, length, share, taken_of_lane
-from train.lanes import Lane, Source
-from train.layouts import Layouts
-from train.order import EpochOrder
-from train.patience import Patience
-from train.reading import Reading
-from train.state import ReaderState
-from train.steps import Steps
-from train.windows import Window
+from train.reader.batches import Drawing, RecordBatch, Spare
+from train.reader.config import Reading
+from train.reader.intervals import Interval, Steps, cut, lane_runs, length, share, taken_of_lane
+from train.reader.memory import Budget
+from train.reader.order import EpochOrder
+from train.reader.prefetch import Lane, Source
+from train.reader.retry import Patience
+from train.reader.slice_index import Layouts
+from train.reader.state import ReaderState
+from train.reader.windows import Window
 
 ENDING_S = 2.0  # for all lanes together: those that hang are left alone
 

@@ -12,11 +12,11 @@ from etl.formats.records import FRAMING_BYTES, HEADER_BYTES
 from etl.partition.permutation import Integers
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
-from train.buffers import PIECE_BYTES, Buffer, room_bytes
-from train.damage import DamagedRecord, find_damaged, lengths_fit
-from train.layouts import Blocks
-from train.order import Stretch
-from train.slice_file import SliceFile
+from train.reader.damage import DamagedRecord, find_damaged, lengths_fit
+from train.reader.memory import PIECE_BYTES, Buffer, room_bytes
+from train.reader.order import Stretch
+from train.reader.slice_file import SliceFile
+from train.reader.slice_index import Blocks
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
-from train.intervals import Interval, left_after, length
-from train.order import EpochOrder
+from train.reader.intervals import Interval, left_after, length
+from train.reader.order import EpochOrder
 
 FORMAT = "ringslice.reader/2"
 

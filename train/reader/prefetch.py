@@ -13,15 +13,15 @@ from etl.errors import EnvironmentFailure
 from etl.partition.permutation import Integers
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
-from train.budget import Budget
-from train.intervals import Interval
-from train.layouts import Layouts
 from train.monitor.heartbeat import PULSE
-from train.order import EpochOrder, Stretch
-from train.patience import Patience, Stopped
-from train.reading import Reading
-from train.slice_file import SliceFile
-from train.windows import Window, WindowPlan, load_window
+from train.reader.config import Reading
+from train.reader.intervals import Interval
+from train.reader.memory import Budget
+from train.reader.order import EpochOrder, Stretch
+from train.reader.retry import Patience, Stopped
+from train.reader.slice_file import SliceFile
+from train.reader.slice_index import Layouts
+from train.reader.windows import Window, WindowPlan, load_window
 
 LOOK_S = 1.0
 
