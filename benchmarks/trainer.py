@@ -36,7 +36,7 @@ from trainer_ways import Job
 
 from etl.storage.place import Place, default_data_place, open_place
 from train.parallel.startup import cores_of
-from train.runs import Dataset, find_dataset
+from train.runs.folder import Dataset, find_dataset
 
 HERE = Path(__file__).resolve().parent
 TRAIN = HERE.parent / "train" / "main.py"

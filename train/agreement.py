@@ -9,7 +9,7 @@ from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from train.config.settings import Settings
 from train.parallel.devices import take_device
 from train.parallel.strategy import Strategy
-from train.runs import Dataset
+from train.runs.folder import Dataset
 
 PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy")
 

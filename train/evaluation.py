@@ -20,7 +20,7 @@ from train.monitor.rank_process import open_log
 from train.parallel.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reader.config import Reading
-from train.runs import Dataset, choose_run, find_dataset
+from train.runs.folder import Dataset, choose_run, find_dataset
 from train.session import Choice, Session, open_session
 
 FORMAT = "ringslice.evaluation/1"

@@ -19,7 +19,7 @@ from train.evaluation import find_checkpoint, load, settings_of, weights_of
 from train.parallel.devices import take_device
 from train.parallel.startup import hushed
 from train.parallel.strategy import Horovod
-from train.runs import Dataset, choose_run, find_dataset
+from train.runs.folder import Dataset, choose_run, find_dataset
 from train.serving import SIGNATURE, Preprocessing, Serving
 from train.session import Choice, open_session
 

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from train.audit import Audit
 from train.checkpoints import store
 from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
 from train.checkpoints.store import Checkpoint
 from train.checkpoints.variables import assign, snapshot
 from train.config.recipe import FLOAT16, option_of
-from train.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import say
 from train.parallel.elastic import HostsChanged, Membership
 from train.parallel.strategy import average_state, weights_digest
-from train.position import Position
+from train.runs.audit import Audit
+from train.runs.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
+from train.runs.position import Position
+from train.runs.tensorboard_events import Summaries
 from train.session import Choice, Session
-from train.summaries import Summaries
 
 
 @dataclass

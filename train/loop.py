@@ -14,21 +14,21 @@ from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.recipe import FP16
 from train.config.settings import Settings
-from train.confusion import Confusion
 from train.holding import holding
 from train.input.decode import epoch_seed
 from train.keeping import Keeper, Memory, keeping, require_resumable
-from train.metrics import StepOfRank
 from train.model.gradients import gradients_of, moment_after, sums_of
 from train.monitor.heartbeat import PULSE, READING
 from train.monitor.rank_process import is_elastic, open_log
 from train.parallel.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
-from train.position import Metrics, Position
 from train.reader.config import STOP
 from train.reader.intervals import Steps
 from train.results import announce, describe, show, tell_epoch, tell_progress, write_result
+from train.runs.confusion import Confusion
+from train.runs.metrics import StepOfRank
+from train.runs.position import Metrics, Position
 from train.session import Session, prepare
 from train.timeline import timeline
 

@@ -9,13 +9,13 @@ from etl.stages.run_files import RECIPE_FILE, RESULT_FILE, confusion_file
 from etl.stages.stage import RUN_FILE, WORK_FOLDER, Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import json_bytes, replace_bytes, withdraw
-from train.confusion import Confusion
 from train.input.records_op import why_not_native
 from train.keeping import Tally
-from train.metrics import shares, sums_over
 from train.monitor.rank_process import say
-from train.position import Metrics, Position
-from train.runs import RESULT_FORMAT
+from train.runs.confusion import Confusion
+from train.runs.folder import RESULT_FORMAT
+from train.runs.metrics import shares, sums_over
+from train.runs.position import Metrics, Position
 from train.session import Session
 
 RANKS_TOLD = 16

@@ -24,11 +24,11 @@ from train.model.builders import build
 from train.model.optimizer import make_optimizer
 from train.model.schedule import Schedule
 from train.parallel.strategy import Strategy, root_first
-from train.position import FIRST_EPOCH, Position
 from train.reader.intervals import run_of
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
-from train.runs import Dataset, choose_run, find_dataset
+from train.runs.folder import Dataset, choose_run, find_dataset
+from train.runs.position import FIRST_EPOCH, Position
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 

@@ -23,7 +23,7 @@ from train.config.settings import Settings, command
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import begin_watch, run_rank
 from train.parallel.startup import loading
-from train.position import Position
+from train.runs.position import Position
 
 FIRST, MIDDLE, CHECKPOINT = "first-step", "mid-epoch", "checkpoint"
 STEPS = {FIRST: 1, MIDDLE: 3, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished

@@ -27,12 +27,12 @@ from train.config.settings import Settings
 from train.config.stopping import Stopping
 from train.holding import holding
 from train.parallel.startup import OPTIONAL, claim_cores, without
-from train.position import Position
 from train.reader.batches import RecordBatch
 from train.reader.intervals import Interval, Steps
 from train.reader.order import EpochOrder
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
+from train.runs.position import Position
 
 with without(OPTIONAL):
     import tensorflow as tf

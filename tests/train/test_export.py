@@ -34,7 +34,7 @@ from train.orientation import read_orientation
 from train.parallel.strategy import Horovod
 from train.raw_pixels import RawPixels
 from train.reader.intervals import Steps
-from train.runs import find_dataset
+from train.runs.folder import find_dataset
 from train.session import Choice, Session, open_session
 
 Pixels = npt.NDArray[np.uint8]

@@ -13,8 +13,8 @@ from tensorflow.python.summary.summary_iterator import summary_iterator
 from etl.storage.place import Place, open_place
 from tests.conftest import ringslice, run, succeeded
 from tests.train.running import metric_lines
-from train.metrics import MetricsFiles, StepOfRank, shares, step_line, sums_over
-from train.summaries import scalars, windows
+from train.runs.metrics import MetricsFiles, StepOfRank, shares, step_line, sums_over
+from train.runs.tensorboard_events import scalars, windows
 
 ROUNDED = 2e-6
 Line = dict[str, Any]

@@ -17,7 +17,7 @@ from train.config.settings import AUTO
 from train.model.builders import build, cnn, mlp
 from train.model.schedule import Schedule
 from train.parallel.startup import cores_of
-from train.runs import choose_run, find_dataset
+from train.runs.folder import choose_run, find_dataset
 
 
 def test_the_rate_warms_up_to_the_scaled_one_and_decays() -> None:

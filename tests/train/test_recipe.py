@@ -15,8 +15,8 @@ from train.config.recipe import Recipe
 from train.config.recipe_options import known_recipes, read_recipe, to_toml
 from train.config.settings import Settings, command
 from train.config.stopping import Stopping, epochs_without_progress
-from train.position import Position
 from train.reader.state import ReaderState
+from train.runs.position import Position
 
 
 def settings_of(*words: object, **variables: str) -> Settings:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etl.errors import UsageError
-from train.position import Metrics, Position
+from train.runs.position import Metrics, Position
 
 EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from etl.formats.records import frame
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
-from train.metrics import PARTS, SECONDS, Line, delete_after
+from train.runs.metrics import PARTS, SECONDS, Line, delete_after
 
 FOLDER = "tensorboard"
 VERSION = "brain.Event:2"

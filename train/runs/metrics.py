@@ -20,7 +20,7 @@ from typing import Any, Self
 from etl.stages.run_files import METRICS_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
-from train.position import Position
+from train.runs.position import Position
 
 _NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")
 

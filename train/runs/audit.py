@@ -8,7 +8,7 @@ import re
 
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place
-from train.position import Position
+from train.runs.position import Position
 
 FOLDER = "audit"
 ROLLED_BACK = "rolled-back"

@@ -1,0 +1,1 @@
+"""The folder `ROOT/runs/NAME`: metrics, audit, confusion matrix, TensorBoard events, position."""
