@@ -3,7 +3,7 @@
 
     train/export.py --data data/flowers --run nightly --checkpoint best
 
-It is one process, and takes no GPU. The work itself is in train/exporting.py.
+It is one process, and takes no GPU. The work itself is in train/serving/exporter.py.
 """
 
 from typing import Any, NoReturn
@@ -43,7 +43,7 @@ def command(**values: Any) -> None:
     loads it. train/predict.py uses it on files and folders.
     """
     with loading():
-        from train.exporting import Export, export_run
+        from train.serving.exporter import Export, export_run
     export_run(Export(**values))
 
 

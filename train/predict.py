@@ -3,7 +3,7 @@
 
     train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3
 
-The work itself is in train/prediction.py.
+The work itself is in train/serving/predictor.py.
 """
 
 import os
@@ -16,10 +16,10 @@ from etl.options.click_command import invoke
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.storage.place import open_place
-from train import export_files
 from train.config.settings import ENVIRONMENT_PREFIX
-from train.image_files import find_images
 from train.parallel.startup import loading
+from train.serving import files
+from train.serving.image_files import find_images
 
 
 @click.command(
@@ -49,10 +49,10 @@ def command(export: str, places: tuple[str, ...], top: int, as_json: bool, batch
     cannot be used is told on standard error, and the others go on; the exit status is 1 then.
     """
     images = find_images(places)
-    with export_files.fetched(open_place(export)) as (folder, marker):
+    with files.fetched(open_place(export)) as (folder, marker):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a damaged image is in our one line
         with loading():
-            from train.prediction import Predictor, Wish, predict
+            from train.serving.predictor import Predictor, Wish, predict
         predict(Predictor(folder, marker), images, Wish(top, batch, as_json))
 
 

@@ -25,16 +25,16 @@ from etl.images.result import Normalized
 from etl.storage.place import open_place
 from tests.conftest import contents, failed, run, succeeded
 from tests.train.conftest import Exported
-from train import export_files
 from train.config.settings import NEWEST
 from train.evaluation import find_checkpoint, load, settings_of
-from train.exporting import find_config
 from train.loop import EVALUATION_EPOCH
-from train.orientation import read_orientation
 from train.parallel.strategy import Horovod
-from train.raw_pixels import RawPixels
 from train.reader.intervals import Steps
 from train.runs.folder import find_dataset
+from train.serving import files as export_files
+from train.serving.exif import read_orientation
+from train.serving.exporter import find_config
+from train.serving.preprocess import RawPixels
 from train.session import Choice, Session, open_session
 
 Pixels = npt.NDArray[np.uint8]

@@ -10,9 +10,9 @@ from PIL import Image
 from etl.errors import DataError
 from tests.conftest import contents, failed, run, succeeded
 from tests.train.conftest import Exported
-from train import export_files
-from train.image_files import find_images
-from train.prediction import Predictor, Wish, predict
+from train.serving import files as export_files
+from train.serving.image_files import find_images
+from train.serving.predictor import Predictor, Wish, predict
 
 SCRIPT = "train/predict.py"
 

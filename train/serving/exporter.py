@@ -13,14 +13,14 @@ from etl.stages.layout import normalized_stage
 from etl.stages.stage import Run
 from etl.stages.summary import Summary
 from etl.storage.place import open_place
-from train import export_files
 from train.config.settings import AUTO, CPU
 from train.evaluation import find_checkpoint, load, settings_of, weights_of
 from train.parallel.devices import take_device
 from train.parallel.startup import hushed
 from train.parallel.strategy import Horovod
 from train.runs.folder import Dataset, choose_run, find_dataset
-from train.serving import SIGNATURE, Preprocessing, Serving
+from train.serving import files
+from train.serving.graph import SIGNATURE, Preprocessing, Serving
 from train.session import Choice, open_session
 
 FOLDER = "export"
@@ -54,7 +54,7 @@ def export_run(wanted: Export) -> None:
     marker = find_checkpoint(run, dataset, wanted.checkpoint).marker
     config = find_config(dataset)
     place = open_place(wanted.output) if wanted.output else run / FOLDER
-    export_files.require_free(place)  # before the long work
+    files.require_free(place)  # before the long work
     session = open_session(settings_of(marker, data=wanted.data), strategy, Choice(dataset, run.uri))
     load(session, marker)
     size = session.settings.picture_size(session.manifest)
@@ -67,7 +67,7 @@ def export_run(wanted: Export) -> None:
     }
     with TemporaryDirectory(prefix="ringslice-export-") as made:
         save(serving, made)
-        told = export_files.write(
+        told = files.write(
             Path(made), place, facts | {"normalize": config.to_json(), "classes": dataset.manifest["classes"]}
         )
     size_bytes = sum((place / name).info().size for name in told["files"])

@@ -9,7 +9,7 @@ import tensorflow as tf
 from etl.images.config import JPEG, NormalizeConfig
 from etl.slices.manifest import Manifest
 from train.input.decode import Decoder, Size
-from train.raw_pixels import RawPixels
+from train.serving.preprocess import RawPixels
 
 SIGNATURE = "serving_default"
 AT_ONCE = 8  # pictures of a batch that are decoded side by side, at most

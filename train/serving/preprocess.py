@@ -16,7 +16,7 @@ from etl.images import jpeg, png
 from etl.images.config import NormalizeConfig
 from etl.images.geometry import CROP, PAD
 from etl.images.normalize import SPARE, in_channels
-from train.orientation import is_mirrored, is_turned, make_upright, read_orientation
+from train.serving.exif import is_mirrored, is_turned, make_upright, read_orientation
 
 _RATIOS = (1, 2, 4, 8)
 _INKS = 4  # components of a JPEG that is meant for printing
