@@ -53,15 +53,15 @@ install: $(INSTALLED)
 hadoop-up hadoop-down hadoop-status: hadoop-%: $(INSTALLED)
 	$(BIN)/python -m tests.hadoop $*
 
-$(INSTALLED): setup.py pyproject.toml train/build_horovod.py train/build_records_op.py train/native/records_op.cc
+$(INSTALLED): setup.py pyproject.toml train/toolchain/build_horovod.py train/toolchain/build_records_op.py train/toolchain/native/records_op.cc
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is missing; install it first: apt-get install python3.11 python3.11-venv" >&2; exit 3; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv; install it first: apt-get install python3-venv" >&2; exit 3; }
 	@command -v g++ >/dev/null || { echo "a C++ compiler is missing; install it first: apt-get install g++" >&2; exit 3; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[train,report,dev]'
-	$(BIN)/python train/build_horovod.py --cache "$(CACHE)"
-	$(BIN)/python -m train.build_records_op --cache "$(CACHE)"
+	$(BIN)/python train/toolchain/build_horovod.py --cache "$(CACHE)"
+	$(BIN)/python -m train.toolchain.build_records_op --cache "$(CACHE)"
 	touch $@
 
 clean:

@@ -22,8 +22,8 @@ setup(
         "etl": ["py.typed"],
         "etl.report": ["templates/*.html"],
         "etl.slices": ["schemas/*.json"],
-        "train": ["native/*.cc"],
         "train.config": ["recipes/*.toml"],
+        "train.toolchain": ["native/*.cc"],
     },
     entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
     install_requires=[
@@ -43,7 +43,7 @@ setup(
         "setuptools<81; python_version >= '3.12'",
     ],
     extras_require={
-        # horovod itself comes from train/build_horovod.py: its sdist does not compile as it is
+        # horovod itself comes from train/toolchain/build_horovod.py: its sdist does not compile as it is
         "train": [
             "tensorflow-cpu==2.21.0",
             "safetensors>=0.4",

@@ -40,7 +40,7 @@ from etl.stages.layout import slices_stage
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import open_place
 from etl.values import parse_bytes
-from train.build_records_op import installed_library
+from train.toolchain.build_records_op import installed_library
 
 HERE = Path(__file__).resolve().parent
 TFIO_PYTHON = HERE.parent / ".venvs" / "tfio" / "bin" / "python"

@@ -121,10 +121,10 @@ def test_commands_start_without_what_only_a_report_needs() -> None:
 
 
 def test_horovod_is_there_in_seconds_the_second_time() -> None:
-    told = succeeded(run("python", "train/build_horovod.py", timeout_s=30))
+    told = succeeded(run("python", "train/toolchain/build_horovod.py", timeout_s=30))
     assert "is in the cache" in told.stdout
     assert "is installed" in told.stdout
 
 
 def test_the_native_op_is_there_at_once_the_second_time() -> None:
-    assert "is installed" in succeeded(run("python", "-m", "train.build_records_op", timeout_s=30)).stdout
+    assert "is installed" in succeeded(run("python", "-m", "train.toolchain.build_records_op", timeout_s=30)).stdout

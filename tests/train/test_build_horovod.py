@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from train import build_horovod
-from train.build_horovod import SETTINGS, build_settings
+from train.toolchain import build_horovod
+from train.toolchain.build_horovod import SETTINGS, build_settings
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from train.build_horovod import BuildError
-from train.build_records_op import installed_library
 from train.reader.batches import RecordBatch
+from train.toolchain.build_horovod import BuildError
+from train.toolchain.build_records_op import installed_library
 
 
 def to_tensor(batch: RecordBatch) -> tf.Tensor:

@@ -12,10 +12,10 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
 from etl.errors import RingsliceError
-from train.build_horovod import INIT_ERROR
 from train.monitor.heartbeat import PULSE
 from train.monitor.messages import PeerLost
 from train.monitor.rank_process import peer_lost
+from train.toolchain.build_horovod import INIT_ERROR
 
 T = TypeVar("T")
 

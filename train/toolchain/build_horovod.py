@@ -7,8 +7,8 @@ builds a wheel (Gloo for the ring, NCCL where CUDA and NCCL are found, no MPI) a
 keyed by everything that decides its bytes: sdist, changes, build settings, Python and TensorFlow. Once it is cached, a
 run takes seconds.
 
-    python train/build_horovod.py            # build or take from the cache, then install
-    python train/build_horovod.py --jobs 8   # more compilers at once
+    python train/toolchain/build_horovod.py            # build or take from the cache, then install
+    python train/toolchain/build_horovod.py --jobs 8   # more compilers at once
 
 Needs in the environment: TensorFlow, ``setuptools<81``, wheel, packaging and cmake 3; in the system: a C++ compiler.
 Uses the standard library only, for it runs before anything of ringslice's is installed.
@@ -130,7 +130,7 @@ class BuildError(Exception):
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Build Horovod for this environment's TensorFlow, and install it.",
-        epilog="example: python train/build_horovod.py --jobs 8",
+        epilog="example: python train/toolchain/build_horovod.py --jobs 8",
     )
     add_cache_option(parser, "wheels")
     parser.add_argument(

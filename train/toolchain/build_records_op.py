@@ -1,10 +1,11 @@
 """Build the native part of the reader's way into TensorFlow, and install it into this environment.
 
-One small file, ``train/native/records_op.cc``, against the TensorFlow of this environment: about 20 seconds. The
-library is kept in a cache outside the tree, and its name says what decides its bytes: source, compiler options, Python
-and TensorFlow. One that was built for anything else is never loaded. Without it the trainer works too, more slowly.
+One small file, ``train/toolchain/native/records_op.cc``, against the TensorFlow of this environment: about 20 seconds.
+The library is kept in a cache outside the tree, and its name says what decides its bytes: source, compiler options,
+Python and TensorFlow. One that was built for anything else is never loaded. Without it the trainer works too, more
+slowly.
 
-    python -m train.build_records_op
+    python -m train.toolchain.build_records_op
 
 Needs in the environment: TensorFlow; in the system: a C++ compiler.
 """
@@ -17,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from train.build_horovod import (
+from train.toolchain.build_horovod import (
     BuildError,
     add_cache_option,
     key_of,
