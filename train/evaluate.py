@@ -4,7 +4,7 @@
     train/evaluate.py --data data/flowers --run nightly
     horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9
 
-The number of ranks need not be the training's. The work itself is in train/evaluation.py.
+The number of ranks need not be the training's. The work itself is in train/trainer/evaluation.py.
 """
 
 from typing import Any, NoReturn
@@ -49,7 +49,7 @@ def command(min_accuracy: float | None, stall_timeout_s: float, **values: Any) -
         raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
     begin_watch(stall_timeout_s)
     with loading():
-        from train.evaluation import Evaluation, evaluate_run
+        from train.trainer.evaluation import Evaluation, evaluate_run
     evaluate_run(Evaluation(min_accuracy=min_accuracy, **values))
 
 

@@ -69,7 +69,7 @@ def fill_up(filler: Path) -> None:
 
 def disturb_checkpoint(is_unlucky: bool) -> None:
     """Rank 0 writes a checkpoint in part: then it comes to grief, or waits for another rank to do."""
-    from train import keeping
+    from train.trainer import commits
 
     def saver(run: Place, attempts: Place, keep: int, tick: Callable[[], None]) -> Saver:
         folder = run / FOLDER / name_of(STEPS[CHECKPOINT])
@@ -88,7 +88,7 @@ def disturb_checkpoint(is_unlucky: bool) -> None:
 
         return Saver(run, attempts, keep, halfway)
 
-    keeping.Saver = saver  # type: ignore[assignment, attr-defined]
+    commits.Saver = saver  # type: ignore[assignment, attr-defined]
 
 
 def half() -> Path:
@@ -98,7 +98,7 @@ def half() -> Path:
 
 def disturb_steps(moment: str) -> None:
     """This rank comes to grief after a step, before anything is said of it to the others or written down."""
-    from train.keeping import Keeper
+    from train.trainer.commits import Keeper
 
     after_step = Keeper.after_step
 

@@ -25,7 +25,6 @@ from etl.storage.place import open_place
 from train.config.recipe import Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
-from train.holding import holding
 from train.parallel.startup import OPTIONAL, claim_cores, without
 from train.reader.batches import RecordBatch
 from train.reader.intervals import Interval, Steps
@@ -33,14 +32,16 @@ from train.reader.order import EpochOrder
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
 from train.runs.position import Position
+from train.trainer.run_lease import holding
 
 with without(OPTIONAL):
     import tensorflow as tf
 
-    from train.keeping import Keeper, Memory
-    from train.loop import compile_steps, train_epoch
+    from train.loop import train_epoch
     from train.parallel.strategy import Horovod
-    from train.session import prepare
+    from train.trainer.commits import Keeper, Memory
+    from train.trainer.session import prepare
+    from train.trainer.steps import compile_steps
 
 BATCH = {1: 28, 2: 14, 4: 7}
 RATE = 0.36

@@ -26,8 +26,6 @@ from etl.storage.place import open_place
 from tests.conftest import contents, failed, run, succeeded
 from tests.train.conftest import Exported
 from train.config.settings import NEWEST
-from train.evaluation import find_checkpoint, load, settings_of
-from train.loop import EVALUATION_EPOCH
 from train.parallel.strategy import Horovod
 from train.reader.intervals import Steps
 from train.runs.folder import find_dataset
@@ -35,7 +33,9 @@ from train.serving import files as export_files
 from train.serving.exif import read_orientation
 from train.serving.exporter import find_config
 from train.serving.preprocess import RawPixels
-from train.session import Choice, Session, open_session
+from train.trainer.evaluation import find_checkpoint, load, settings_of
+from train.trainer.session import Choice, Session, open_session
+from train.trainer.steps import EVALUATION_EPOCH
 
 Pixels = npt.NDArray[np.uint8]
 

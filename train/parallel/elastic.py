@@ -3,7 +3,7 @@
 ``horovodrun --host-discovery-script`` starts ranks where there are hosts and tells rank 0 when that changes. Whenever a
 rank is lost, or at the next commit after hosts have changed, all ranks that are left leave the ring and make another
 one, together with those that are new. Then every one of them goes through the same steps from the top, so that it makes
-no difference who is new; what those that stay bring along is the last commit (`train.keeping`).
+no difference who is new; what those that stay bring along is the last commit (`train.trainer.commits`).
 """
 
 import threading

@@ -12,7 +12,6 @@ from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
-from train.agreement import require_agreement
 from train.checkpoints.variables import Groups
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
@@ -29,6 +28,7 @@ from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
 from train.runs.folder import Dataset, choose_run, find_dataset
 from train.runs.position import FIRST_EPOCH, Position
+from train.trainer.rank_consistency import require_agreement
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 

@@ -10,13 +10,13 @@ from etl.stages.stage import RUN_FILE, WORK_FOLDER, Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import json_bytes, replace_bytes, withdraw
 from train.input.records_op import why_not_native
-from train.keeping import Tally
 from train.monitor.rank_process import say
 from train.runs.confusion import Confusion
 from train.runs.folder import RESULT_FORMAT
 from train.runs.metrics import shares, sums_over
 from train.runs.position import Metrics, Position
-from train.session import Session
+from train.trainer.commits import Tally
+from train.trainer.session import Session
 
 RANKS_TOLD = 16
 LAST_STEPS = 20  # that a progress bar tells of

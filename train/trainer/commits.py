@@ -27,7 +27,7 @@ from train.runs.audit import Audit
 from train.runs.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
 from train.runs.position import Position
 from train.runs.tensorboard_events import Summaries
-from train.session import Choice, Session
+from train.trainer.session import Choice, Session
 
 
 @dataclass

@@ -8,20 +8,20 @@ from etl.stages.stage import Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import json_bytes, replace_bytes
 from etl.storage.place import Place, open_place
-from train.agreement import require_agreement
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint, DamagedError
 from train.checkpoints.variables import assign
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
-from train.loop import compile_steps, evaluate
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import open_log
 from train.parallel.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reader.config import Reading
 from train.runs.folder import Dataset, choose_run, find_dataset
-from train.session import Choice, Session, open_session
+from train.trainer.rank_consistency import require_agreement
+from train.trainer.session import Choice, Session, open_session
+from train.trainer.steps import compile_steps, evaluate
 
 FORMAT = "ringslice.evaluation/1"
 
