@@ -25,11 +25,11 @@ import numpy as np
 from etl.options.option import parse_values
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import parse_split
-from etl.slices.manifest import Manifest, read_manifest, with_checksum
+from etl.slices.manifest import Manifest, read_manifest
 from etl.slices.plan import make_plan
 from etl.slices.writer import slice_names
 from etl.stages.layout import NORMALIZED_FORMAT, SLICES_FORMAT, normalized_stage, slices_stage
-from etl.storage.atomic import json_bytes
+from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
 
 SPLIT = parse_split("train=0.8,validation=0.1,test=0.1")

@@ -27,7 +27,8 @@ from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage, State
 from etl.stages.summary import Summary, shard_summary
-from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.atomic import publish_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.stage_job import main
 from mapreduce.jobs.work import Work, worthwhile_tasks

@@ -20,7 +20,8 @@ from etl.slices.manifest import read_manifest, slices_of
 from etl.stages.layout import VERIFICATION_FORMAT, slices_stage_in, verification_stage, verification_stage_in
 from etl.stages.stage import Stage, State
 from etl.stages.summary import Summary, verify_summary
-from etl.storage.atomic import json_bytes, publish_bytes, replace_file
+from etl.storage.atomic import publish_bytes, replace_file
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.verify.collect import (
     DUPLICATES,

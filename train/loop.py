@@ -12,6 +12,7 @@ import tensorflow as tf
 from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.settings import Settings
+from train.config.stopping import scores_of
 from train.input.decode import epoch_seed
 from train.monitor.heartbeat import PULSE, READING
 from train.monitor.rank_process import is_elastic, open_log
@@ -79,7 +80,9 @@ def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, member
 
 def why_over(session: Session, position: Position, seconds: float) -> str:
     """Why no more steps follow, on which all ranks agree; empty where they do."""
-    return session.strategy.from_root(lambda: session.settings.stopping.why(position, session.judge, seconds))
+    scores = scores_of(position.history, session.judge)
+    why = session.settings.stopping.why
+    return session.strategy.from_root(lambda: why(position.epoch, position.step, scores, seconds))
 
 
 def train_epoch(

@@ -22,7 +22,8 @@ from etl.normalized.parts import Origin, Row, read_images, read_part, rejects_pl
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.stages.stage import WORK_FOLDER
-from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.atomic import publish_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
 RETRY = "rejects, tried again"  # what the plan of a run says of it

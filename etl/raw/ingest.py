@@ -28,7 +28,8 @@ from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, Renewal, fingerprint_of
 from etl.stages.stage import Run, Stage, State
 from etl.stages.summary import Summary, ingest_summary
-from etl.storage.atomic import json_bytes, replace_bytes
+from etl.storage.atomic import replace_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.values import parse_bytes
 

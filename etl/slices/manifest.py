@@ -1,32 +1,18 @@
 """The manifest of a set of slices: how it is made from the finished slices, and what readers take from it."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
 from etl.stages.stage import Stage
+from etl.storage.json_files import checksum_of
 
 EXAMPLES, BLOCKS, CLASS_COUNTS, DEPARTED = "examples", "blocks", "class_counts", "departed"
 EXAMPLES_FILE = f"{EXAMPLES}.parquet"
 BLOCKS_FILE = f"{BLOCKS}.parquet"
 CLASS_COUNTS_FILE = f"{CLASS_COUNTS}.parquet"
 DEPARTED_FILE = f"{DEPARTED}.parquet"
-
-
-def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
-    """A manifest of this ``content`` and its checksum.
-
-    The checksum is the SHA-256 of the content as JSON in UTF-8, with sorted keys and nothing between tokens.
-    """
-    return {**content, "checksum": _checksum(content)}
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def read_manifest(stage: Stage) -> dict[str, Any]:
@@ -36,7 +22,7 @@ def read_manifest(stage: Stage) -> dict[str, Any]:
     """
     manifest = stage.read_marker()
     content = {name: value for name, value in manifest.items() if name != "checksum"}
-    if manifest.get("checksum") != _checksum(content):
+    if manifest.get("checksum") != checksum_of(content):
         raise DataError(
             f"{stage.marker} was edited or damaged: its checksum is not that of its content;"
             " put the original back, or run shard again with --overwrite"

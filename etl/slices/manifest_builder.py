@@ -19,11 +19,11 @@ from etl.slices.manifest import (
     DEPARTED_FILE,
     EXAMPLES,
     EXAMPLES_FILE,
-    with_checksum,
 )
 from etl.slices.writer import blocks_place, facts_place
 from etl.stages.layout import SLICES_FORMAT
 from etl.stages.stage import Stage, require
+from etl.storage.json_files import with_checksum
 from etl.storage.place import Place
 
 

@@ -17,6 +17,7 @@ from etl.slices.previous import finished_at, finished_slices
 from etl.stages.layout import VERIFIED_FOLDER, normalized_stage, raw_stage, slices_stage_in, verification_stage
 from etl.stages.lease import BusyError
 from etl.stages.marker import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
+from etl.stages.run_files import RUN_SLICES_FILE
 from etl.stages.stage import WORK_FOLDER, Stage
 from etl.stages.summary import Summary
 from etl.storage.place import Place
@@ -26,7 +27,6 @@ PRUNE_OPTIONS = (
     Option("--keep", "So many of the newest slices stay, and all that a run names.", positive, metavar="N"),
     Option("--dry-run", "Remove nothing; tell what would be removed.", parse=None),
 )
-RUN_SLICES_FILE = "slices.json"  # in a run's work folder: the fingerprint of the slices that its trainer reads
 
 
 @dataclass

@@ -23,7 +23,8 @@ from typing import Any, Self
 
 from etl.errors import EnvironmentFailure
 from etl.progress import tell
-from etl.storage.atomic import TakenError, json_bytes, publish_bytes
+from etl.storage.atomic import TakenError, publish_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
 CLAIMS_FOLDER = "claims"

@@ -9,3 +9,6 @@ CONFUSION_FORMAT = "ringslice.confusion/1"
 def confusion_file(split: str) -> str:
     """Of the table of what was taken for what, over this split."""
     return f"confusion-{split}.json"
+
+
+RUN_SLICES_FILE = "slices.json"  # in a run's work folder: the fingerprint of the slices that its trainer reads

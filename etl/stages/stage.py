@@ -19,7 +19,8 @@ from etl.stages.marker import PLAN_FILE as PLAN_FILE
 from etl.stages.marker import RUN_FILE as RUN_FILE
 from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
 from etl.stages.run_record import Run as Run
-from etl.storage.atomic import json_bytes, publish_bytes, replace_bytes
+from etl.storage.atomic import publish_bytes, replace_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
 _TASKS = "tasks-"

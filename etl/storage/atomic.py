@@ -10,11 +10,9 @@ are ordered by the filesystem), so an owner that has been replaced stops at its 
 
 import errno
 import hashlib
-import json
 import os
 import secrets
 import socket
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -162,24 +160,3 @@ def replace_file(made: Place, final: Place) -> None:
     made.filesystem.sync(made.path)
     final.parent.make_folder()
     made.filesystem.replace(made.path, final.path)
-
-
-def json_bytes(value: object) -> bytes:
-    """``value`` as the JSON text that markers are written in: the same value, the same bytes.
-
-    What holds no object or list of its own stands on one line.
-    """
-    return (_json_text(value, 0) + "\n").encode()
-
-
-def _json_text(value: object, depth: int) -> str:
-    value = value.tolist() if isinstance(value, array) else value
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    if not any(isinstance(child, dict | list | tuple | array) and child for child in children):
-        return json.dumps(value, ensure_ascii=False)
-    indent = "\n" + " " * (depth + 1)
-    items = [_json_text(child, depth + 1) for child in children]
-    if isinstance(value, dict):
-        items = [f"{json.dumps(str(key), ensure_ascii=False)}: {item}" for key, item in zip(value, items, strict=True)]
-    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
-    return f"{opening}{indent}" + f",{indent}".join(items) + "\n" + " " * depth + closing

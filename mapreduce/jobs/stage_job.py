@@ -31,7 +31,8 @@ from etl.options.stage_options import (
 )
 from etl.stages.stage import Run, Stage
 from etl.stages.summary import Summary
-from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.atomic import publish_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.values import positive
 from mapreduce.jobs.local import DRIVER_PID, LocalRunner, end_with_driver, run_here

@@ -16,7 +16,7 @@ from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Claim
 from etl.storage import place
-from etl.storage.atomic import json_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.local import LocalFilesystem
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize

@@ -24,9 +24,9 @@ from etl.report.dataset.samples import ClassSampler
 from etl.report.dataset.sources import MOST_PARTS, SourceSurvey, choose
 from etl.report.dataset.thumbnails import SIDE, thumbnail
 from etl.report.dataset.verified import SHOWN_CONTENTS
-from etl.slices.manifest import read_manifest, with_checksum
+from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage
-from etl.storage.atomic import json_bytes
+from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
 from tests.conftest import failed, flip_bit, ringslice, run, succeeded
 from tests.etl.pages import Page

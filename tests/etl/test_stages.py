@@ -18,7 +18,8 @@ from etl.stages import lease
 from etl.stages.lease import Owner
 from etl.stages.marker import Renewal, difference
 from etl.stages.stage import Run, Stage, State
-from etl.storage.atomic import json_bytes, publish_bytes
+from etl.storage.atomic import publish_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from tests.conftest import contents
 from tests.etl.conftest import IN_CHILD, run_in_child

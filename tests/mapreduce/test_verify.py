@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.slices.manifest import with_checksum
 from etl.stages.layout import slices_stage
+from etl.storage.json_files import with_checksum
 from etl.storage.place import open_place
 from etl.verify.collect import bucket_place, task_place
 from etl.verify.repair import holding

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.formats import parquet_tables, schemas
-from etl.storage.atomic import json_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import open_place
 from etl.verify.check_markers import input_faults
 from mapreduce.normalize import count_images

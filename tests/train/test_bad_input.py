@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.slices.manifest import with_checksum
-from etl.storage.atomic import json_bytes
+from etl.storage.json_files import json_bytes, with_checksum
 from tests.conftest import (
     DIGITS_OPTIONS,
     REPOSITORY,

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.slices.manifest import with_checksum
-from etl.storage.atomic import json_bytes
+from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
 from tests.conftest import REPOSITORY, failed, flip_bit, run
 from tests.faults import READ, Fault, FaultError, faulty

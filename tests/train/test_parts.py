@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from etl.errors import UsageError
-from etl.slices.manifest import with_checksum
 from etl.stages.layout import SLICES_FORMAT
+from etl.storage.json_files import with_checksum
 from etl.storage.place import open_place
 from tests.conftest import run, succeeded
 from train.config.settings import AUTO

@@ -14,9 +14,7 @@ from etl.errors import UsageError
 from train.config.recipe import Recipe
 from train.config.recipe_options import known_recipes, read_recipe, to_toml
 from train.config.settings import Settings, command
-from train.config.stopping import Stopping, epochs_without_progress
-from train.reader.state import ReaderState
-from train.runs.position import Position
+from train.config.stopping import Stopping, epochs_without_progress, scores_of
 
 
 def settings_of(*words: object, **variables: str) -> Settings:
@@ -127,30 +125,25 @@ def test_what_is_no_time_is_told(text: str) -> None:
 # --- when a run is over ---
 
 
-def position(step: int, *scores: float) -> Position:
-    history = tuple({"epoch": number, "test_accuracy": score} for number, score in enumerate(scores, 1))
-    state = ReaderState("s", "train", 0, len(scores) + 1, 8, ((0, 100),))
-    return Position(step, state, history=history)
-
-
 @pytest.mark.parametrize(
-    ("stopping", "at", "seconds", "why"),
+    ("stopping", "step", "scores", "seconds", "why"),
     [
-        (Stopping(2), position(9, 0.1), 0, ""),
-        (Stopping(2), position(9, 0.1, 0.2), 0, "epochs"),
-        (Stopping(9, max_steps=10), position(9), 0, ""),
-        (Stopping(9, max_steps=9), position(9), 0, "steps"),
-        (Stopping(9, until_accuracy=0.9), position(9, 0.95, 0.89), 0, ""),
-        (Stopping(9, until_accuracy=0.9), position(9, 0.1, 0.9), 0, "accuracy"),
-        (Stopping(9, patience=2), position(9, 0.3, 0.2), 0, ""),
-        (Stopping(9, patience=2), position(9, 0.3, 0.2, 0.3), 0, "no progress"),
-        (Stopping(9, patience=2), position(9, 0.3, 0.2, 0.31), 0, ""),
-        (Stopping(9, max_time_s=5), position(9), 4.9, ""),
-        (Stopping(9, max_time_s=5), position(9), 5, "time"),
+        (Stopping(2), 9, [0.1], 0, ""),
+        (Stopping(2), 9, [0.1, 0.2], 0, "epochs"),
+        (Stopping(9, max_steps=10), 9, [], 0, ""),
+        (Stopping(9, max_steps=9), 9, [], 0, "steps"),
+        (Stopping(9, until_accuracy=0.9), 9, [0.95, 0.89], 0, ""),
+        (Stopping(9, until_accuracy=0.9), 9, [0.1, 0.9], 0, "accuracy"),
+        (Stopping(9, patience=2), 9, [0.3, 0.2], 0, ""),
+        (Stopping(9, patience=2), 9, [0.3, 0.2, 0.3], 0, "no progress"),
+        (Stopping(9, patience=2), 9, [0.3, 0.2, 0.31], 0, ""),
+        (Stopping(9, max_time_s=5), 9, [], 4.9, ""),
+        (Stopping(9, max_time_s=5), 9, [], 5, "time"),
     ],
 )
-def test_a_run_is_over(stopping: Stopping, at: Position, seconds: float, why: str) -> None:
-    assert stopping.why(at, "test", seconds) == why
+def test_a_run_is_over(stopping: Stopping, step: int, scores: list[float], seconds: float, why: str) -> None:
+    history = [{"epoch": number, "test_accuracy": score} for number, score in enumerate(scores, 1)]
+    assert stopping.why(len(history) + 1, step, scores_of(history, "test"), seconds) == why
 
 
 @given(st.lists(st.floats(0, 1)))

@@ -22,8 +22,8 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.progress import tell
-from etl.slices.manifest import with_checksum
-from etl.storage.atomic import json_bytes, publish_bytes, replacing, withdraw
+from etl.storage.atomic import publish_bytes, replacing, withdraw
+from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place
 from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 

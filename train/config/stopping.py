@@ -1,10 +1,10 @@
 """When a run is over. Pure, but for a clock that is handed in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from etl.errors import UsageError
-from train.runs.position import Metrics, Position
 
 EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
 
@@ -29,16 +29,18 @@ class Stopping:
         if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
             raise UsageError(f"--until-accuracy {self.until_accuracy:g} is out of range; give a number from 0 to 1")
 
-    def why(self, position: Position, judge: str, seconds: float) -> str:
-        """Why a run at ``position``, ``seconds`` after it was started, is over; empty where it is not."""
-        scores = scores_of(position.history, judge)
-        if position.epoch > self.epochs:
+    def why(self, epoch: int, step: int, scores: Sequence[float], seconds: float) -> str:
+        """The reason why a run in ``epoch``, after ``step`` steps and ``seconds``, is over; empty if it is not.
+
+        ``scores`` has the accuracy after each finished epoch: `scores_of`.
+        """
+        if epoch > self.epochs:
             return EPOCHS
         if self.until_accuracy is not None and scores and scores[-1] >= self.until_accuracy:
             return ACCURACY
         if self.patience is not None and epochs_without_progress(scores) >= self.patience:
             return NO_PROGRESS
-        return self.why_in_epoch(position.step, seconds)
+        return self.why_in_epoch(step, seconds)
 
     def why_in_epoch(self, steps: int, seconds: float) -> str:
         """Likewise after so many steps, of what ends a run in mid-epoch too."""
@@ -49,7 +51,7 @@ class Stopping:
         return ""
 
 
-def scores_of(history: Sequence[Metrics], judge: str) -> list[float]:
+def scores_of(history: Sequence[Mapping[str, Any]], judge: str) -> list[float]:
     """The accuracy after each epoch, on the split ``judge``."""
     return [each[f"{judge}_accuracy"] for each in history if f"{judge}_accuracy" in each]
 

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from etl.errors import DataError, UsageError
-from etl.slices.manifest import with_checksum
 from etl.stages.lease import Claim
-from etl.storage.atomic import json_bytes, publish_bytes, publishing, withdraw
+from etl.storage.atomic import publish_bytes, publishing, withdraw
+from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 FORMAT = "ringslice.export/1"

@@ -6,7 +6,8 @@ from typing import Any
 from etl.errors import DataError, UsageError
 from etl.stages.stage import Run
 from etl.stages.summary import Summary
-from etl.storage.atomic import json_bytes, replace_bytes
+from etl.storage.atomic import replace_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint, DamagedError

@@ -4,11 +4,11 @@ from dataclasses import asdict
 from itertools import islice
 
 from etl.progress import Progress
-from etl.slices.prune import RUN_SLICES_FILE
-from etl.stages.run_files import RECIPE_FILE, RESULT_FILE, confusion_file
+from etl.stages.run_files import RECIPE_FILE, RESULT_FILE, RUN_SLICES_FILE, confusion_file
 from etl.stages.stage import RUN_FILE, WORK_FOLDER, Run
 from etl.stages.summary import Summary
-from etl.storage.atomic import json_bytes, replace_bytes, withdraw
+from etl.storage.atomic import replace_bytes, withdraw
+from etl.storage.json_files import json_bytes
 from train.input.records_op import why_not_native
 from train.monitor.rank_process import say
 from train.runs.confusion import Confusion

@@ -1,0 +1,39 @@
+"""JSON files of stages and runs: canonical bytes, and the checksum that a marker carries."""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+
+def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """A marker with this ``content`` and its checksum, `checksum_of`."""
+    return {**content, "checksum": checksum_of(content)}
+
+
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """The SHA-256, in hex, of ``content`` as canonical JSON: UTF-8, sorted keys, no space between tokens."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def json_bytes(value: object) -> bytes:
+    """``value`` as the JSON text that markers are written in: the same value, the same bytes.
+
+    What holds no object or list of its own stands on one line.
+    """
+    return (_json_text(value, 0) + "\n").encode()
+
+
+def _json_text(value: object, depth: int) -> str:
+    value = value.tolist() if isinstance(value, array) else value
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    if not any(isinstance(child, dict | list | tuple | array) and child for child in children):
+        return json.dumps(value, ensure_ascii=False)
+    indent = "\n" + " " * (depth + 1)
+    items = [_json_text(child, depth + 1) for child in children]
+    if isinstance(value, dict):
+        items = [f"{json.dumps(str(key), ensure_ascii=False)}: {item}" for key, item in zip(value, items, strict=True)]
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    return f"{opening}{indent}" + f",{indent}".join(items) + "\n" + " " * depth + closing
