@@ -32,8 +32,6 @@ from mapreduce.jobs.retry_rejects import Retry
 from mapreduce.jobs.stage_job import StageJob, main
 from mapreduce.jobs.work import Work, worthwhile_tasks
 
-Row = dict[str, Any]
-
 
 class Normalize(StageJob):
     """Normalise the raw images under ROOT/raw into ROOT/normalized."""
@@ -49,7 +47,7 @@ class Normalize(StageJob):
         with ImageHelper(NormalizeConfig.from_json(self.job["config"])) as self._helper:
             super().run_mapper(step_num)
 
-    def mapper(self, _: None, task: Row) -> Iterator[tuple[str, int]]:
+    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
         """From the line of a pack: normalise its images and publish its part; or try the rejects of a part again."""
         again, root = task.get("retried"), open_place(self.job["root"])
         folders, name = (root / "raw", root / "normalized"), again["part"] if again else task["name"]
@@ -68,10 +66,10 @@ class Normalize(StageJob):
             self.increment_counter("images", reason, count)
         yield facts["part"], facts["records"]
 
-    def stage_at(self, root: Place, values: Row) -> Stage:
+    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
         return normalized_stage(root)
 
-    def prepare(self, root: Place, values: Row, runner: str, overwrite: bool) -> Work | None:
+    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         self._root, self._max_rejects = root, values["max_rejects"]
         if values["retry_rejects"]:
             if overwrite:
@@ -148,7 +146,7 @@ class Normalize(StageJob):
         }
         self.stage.commit(marker, self.run_record)
 
-    def _require_enough(self, counts: Row) -> None:
+    def _require_enough(self, counts: dict[str, Any]) -> None:
         """Raise DataError where too many images are rejects; those of a finished normalisation were not too many."""
         if counts["rejects"] > self._max_rejects * counts["input"] and not self._retry:
             reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
@@ -164,7 +162,7 @@ class Normalize(StageJob):
     def summary(self, already_done: bool) -> Summary:
         return normalize_summary(self.stage, already_done or self._unchanged)
 
-    def _checked_parts(self) -> list[Row]:
+    def _checked_parts(self) -> list[dict[str, Any]]:
         """What the marker says of each part: facts that never change, and what of it is live."""
         removed = Removed.read(self._root, self._raw)
         known = parts_by_pack(self._parent)
@@ -187,7 +185,7 @@ class Normalize(StageJob):
             parts.append(facts)
         return parts
 
-    def _checked_facts(self, pack: Row) -> Row:
+    def _checked_facts(self, pack: dict[str, Any]) -> dict[str, Any]:
         """The facts of a part that this run, or one that it goes on with, has made."""
         rows = rows_place(self.stage.folder, pack["name"])
         require(rows.exists(), f"{rows} is missing though the job ended; run again")
@@ -196,7 +194,7 @@ class Normalize(StageJob):
         return facts | {"rows_sha256": rows.sha256()}
 
 
-def parts_by_pack(generation: Generation | None) -> dict[str, Row]:
+def parts_by_pack(generation: Generation | None) -> dict[str, dict[str, Any]]:
     """What a generation of ``normalized``, where there is one, says of the part of each pack."""
     return {pack_of(part): part for part in generation.marker["parts"]} if generation else {}
 
@@ -207,11 +205,11 @@ def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
     return part is not None and tuple(map(part.get, made_of)) != (pack["sha256"], pack["list_sha256"])
 
 
-def _without_live(part: Mapping[str, Any]) -> Row:
+def _without_live(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name not in ("removed", "live")}
 
 
-def count_images(facts: list[Row], classes: int) -> Row:
+def count_images(facts: list[dict[str, Any]], classes: int) -> dict[str, Any]:
     """Counts of the live images of all parts, from their facts."""
     reasons: Counter[str] = Counter()
     by_class = [0] * classes

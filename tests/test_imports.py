@@ -1,7 +1,9 @@
-"""Who may import whom, and what modules may be called; read from the source."""
+"""Who may import whom, how large modules and packages may be, and what they may be called; read from the source."""
 
 import ast
 import sys
+from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -9,105 +11,151 @@ import pytest
 
 from tests.conftest import REPOSITORY, run, succeeded
 
-CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "mrjob", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
-ALLOWED = {
-    "etl": CORE - {"mrjob"},
-    "mapreduce": {"etl", "mrjob", "numpy", "packaging"},
-    "train": {"etl", "click", "crc32c", "horovod", "keras", "numpy", "pyarrow", "safetensors", "tensorflow"},
-}
-# asked for by the extra "report", and imported when a report is made only
-DRAWN_WITH = {
-    "charts.py": {"matplotlib"},
-    "drawing.py": {"matplotlib"},
-    "render.py": {"jinja2"},
-    "run_charts.py": {"matplotlib"},
-}
-# the core of the reader: a PyTorch reader can stand on it
-WITHOUT_TENSORFLOW = {
-    "array_file.py",
-    "budget.py",
-    "buffers.py",
-    "build_horovod.py",
-    "build_records_op.py",
-    "cache.py",
-    "cache_files.py",
-    "checkpoints.py",
-    "damage.py",
-    "drawing.py",
-    "evaluate.py",
-    "export.py",
-    "export_files.py",
-    "guard.py",
-    "holding.py",
-    "image_files.py",
-    "intervals.py",
-    "lanes.py",
-    "last_words.py",
-    "lateness.py",
-    "layouts.py",
-    "letterbox.py",
-    "main.py",
-    "order.py",
-    "patience.py",
-    "peers.py",
-    "predict.py",
-    "pulse.py",
-    "ranks.py",
-    "read_bench.py",
-    "reader.py",
-    "reading.py",
-    "reading_options.py",
-    "run_log.py",
-    "runs.py",
-    "saver.py",
-    "schedule.py",
-    "settings.py",
-    "slice_file.py",
-    "stalls.py",
-    "state.py",
-    "steps.py",
-    "watch.py",
-    "windows.py",
-}
+# The packages in the order of their imports: each may import its own modules and those of the levels above it.
+LEVELS = (
+    ("etl", "etl.errors", "etl.values", "etl.progress", "etl.threads", "etl.processes"),
+    ("etl.hadoop", "etl.partition", "etl.images"),
+    ("etl.storage",),
+    ("etl.options", "etl.formats", "etl.stages", "etl.sources", "etl.doctor"),
+    ("etl.raw",),
+    ("etl.normalized",),
+    ("etl.slices",),
+    ("etl.verify", "etl.report", "etl.inspection"),
+    ("etl.cli",),
+    ("mapreduce", "mapreduce.jobs"),
+    ("mapreduce.shuffle",),
+    ("mapreduce.normalize", "mapreduce.shard", "mapreduce.verify"),
+    ("train", "train.toolchain", "train.monitor"),
+    ("train.checkpoints",),
+    ("train.reader",),
+    ("train.input", "train.config", "train.runs"),
+    ("train.model", "train.parallel"),
+    ("train.trainer",),
+    ("train.loop", "train.serving"),
+    ("train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench"),
+)
+LEVEL_OF = {package: level for level, packages in enumerate(LEVELS) for package in packages}
+# Modules of one level that stand on each other: the leaves first.
+LEAVES = {"etl", "etl.errors", "etl.values", "mapreduce", "train", "train.main"}
 
-MODULES = [path for package in ALLOWED for path in sorted((REPOSITORY / package).rglob("*.py"))]
-by_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
+THIRD_PARTY = {
+    "etl": CORE,
+    "mapreduce": {"mrjob", "numpy", "packaging"},
+    "train": {"click", "crc32c", "horovod", "keras", "numpy", "pyarrow", "safetensors", "tensorflow"},
+}
+# of the extra "report": imported only while a report is made
+DRAWING = {
+    "etl.report.render": {"jinja2"},
+    "etl.report.drawing": {"matplotlib"},
+    "etl.report.dataset.charts": {"matplotlib"},
+    "etl.report.run.charts": {"matplotlib"},
+}
+HEAVY = {"tensorflow", "keras", "horovod"}
+WITHOUT_TENSORFLOW = ("train.reader", "train.monitor", "train.config", "train.checkpoints", "train.toolchain")
+STARTERS = ("train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench")
+TENSORFLOW_AT_ITS_EDGE = {"train.checkpoints.variables"}  # takes its arrays from, and puts them into, a model
+
+MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_MODULES = 350, 60, 16
 
 
-def imported(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for top in THIRD_PARTY for path in sorted((REPOSITORY / top).rglob("*.py"))}
+by_module = pytest.mark.parametrize("module", MODULES)
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """Every module that ``module`` imports, anywhere in it; of ours the module itself, not its package."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
-            names.add((node.module or "").split(".")[0])
-    return names - sys.stdlib_module_names
+            assert node.level == 0 and node.module, f"{module} imports relatively"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
+            found |= inner or {node.module}
+    return frozenset(found)
+
+
+def ours(module: str) -> frozenset[str]:
+    return imports_of(module) & set(MODULES)
+
+
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def upward(module: str) -> Iterator[str]:
+    """The imports of ``module`` that go against the order of `LEVELS`."""
+    own = package_of(module)
+    for other in sorted(ours(module)):
+        package = package_of(other)
+        if package != own and package not in LEAVES and LEVEL_OF[package] >= LEVEL_OF[own]:
+            yield other
+
+
+def cycle_from(module: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A circle of imports that ``module`` leads to; empty if there is none."""
+    if module in above:
+        return (*above[above.index(module) :], module)
+    if module in _ACYCLIC:
+        return ()
+    for other in sorted(ours(module)):
+        if other != module and (found := cycle_from(other, (*above, module))):
+            return found
+    _ACYCLIC.add(module)
+    return ()
+
+
+_ACYCLIC: set[str] = set()
 
 
 @by_module
-def test_imports_go_one_way(path: Path) -> None:
-    package = path.relative_to(REPOSITORY).parts[0]
-    drawn_with = DRAWN_WITH.get(path.name, set()) if "report" in path.parts else set()
-    assert imported(path) <= ALLOWED[package] | {package} | drawn_with
-    if path.name in WITHOUT_TENSORFLOW:
-        assert not imported(path) & {"tensorflow", "keras", "horovod"}
+def test_imports_follow_the_order_of_packages(module: str) -> None:
+    assert package_of(module) in LEVEL_OF, f"name {package_of(module)} in LEVELS"
+    assert list(upward(module)) == []
+    top = module.split(".")[0]
+    others = {name.split(".")[0] for name in imports_of(module)} - set(THIRD_PARTY) - sys.stdlib_module_names
+    assert others <= THIRD_PARTY[top] | DRAWING.get(module, set())
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    assert [circle for module in MODULES if (circle := cycle_from(module))] == []
 
 
 @by_module
-def test_no_module_is_named_like_another(path: Path) -> None:
-    others = set(packages_distributions()) - set(ALLOWED) | sys.stdlib_module_names
-    assert path.stem in {"__init__", "main"} or path.stem not in others
+def test_tensorflow_is_imported_only_where_it_is_needed(module: str) -> None:
+    without = module.startswith(WITHOUT_TENSORFLOW) and module not in TENSORFLOW_AT_ITS_EDGE
+    if without or module in STARTERS:
+        assert not {name.split(".")[0] for name in imports_of(module)} & HEAVY
 
 
-def test_modules_and_functions_stay_readable() -> None:
-    for path in MODULES:
-        text = path.read_text()
-        assert text.count("\n") <= 350, path
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef):
-                assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"
+@by_module
+def test_no_module_is_named_like_another(module: str) -> None:
+    others = set(packages_distributions()) - set(THIRD_PARTY) | sys.stdlib_module_names
+    stem = MODULES[module].stem
+    assert stem in {"__init__", "main"} or stem not in others
+
+
+@by_module
+def test_modules_and_functions_stay_readable(module: str) -> None:
+    text = MODULES[module].read_text()
+    assert text.count("\n") <= MAX_MODULE_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+
+
+def test_packages_stay_small_and_say_what_belongs_in_them() -> None:
+    for folder in {path.parent for path in MODULES.values()}:
+        modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+        assert len(modules) <= MAX_MODULES, f"{folder}: {len(modules)} modules"
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
 def test_a_mapper_starts_without_tensorflow() -> None:

@@ -10,8 +10,6 @@ from etl.normalized.parts import pack_of, records_place, rows_place
 from etl.raw.packs import list_place, pack_place
 from etl.storage.place import Place
 
-Row = dict[str, Any]
-
 
 def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, Any]:
     """What the part's rows and the pack's image list tell of the image ``key``, by name.
@@ -35,7 +33,7 @@ def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, A
     return found
 
 
-def _in_pack(raw: Place, pack: str, file: str | None, key: str, sha256: bytes) -> Row:
+def _in_pack(raw: Place, pack: str, file: str | None, key: str, sha256: bytes) -> dict[str, Any]:
     """Where an image lies in its pack: an offset and a size, the column and the row of a Parquet file left in place."""
     listed = list_place(raw, pack)
     number, image = _row_of(listed, key, sha256)
@@ -47,12 +45,12 @@ def _in_pack(raw: Place, pack: str, file: str | None, key: str, sha256: bytes) -
     return told | {"offset": image["offset"], "size": image["size"]}
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def _columns(row: dict[str, Any]) -> dict[str, Any]:
     told = row.get("columns") or {}  # pyarrow gives a map as pairs
     return dict(told)
 
 
-def _row_of(place: Place, key: str, sha256: bytes | None) -> tuple[int, Row]:
+def _row_of(place: Place, key: str, sha256: bytes | None) -> tuple[int, dict[str, Any]]:
     """Number and content of the row of ``key``. Raises DataError where there is none."""
     try:
         rows = parquet_tables.read_table(place)
@@ -61,7 +59,7 @@ def _row_of(place: Place, key: str, sha256: bytes | None) -> tuple[int, Row]:
     number = pc.index(rows["key"], key).as_py()
     if number < 0:
         raise DataError(f"{place} does not tell of {key}")
-    row: Row = rows.slice(number, 1).to_pylist()[0]
+    row: dict[str, Any] = rows.slice(number, 1).to_pylist()[0]
     if sha256 is not None and row["sha256"] != sha256:
         raise DataError(f"{place} tells of another image called {key}")
     return number, row

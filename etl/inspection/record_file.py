@@ -21,8 +21,6 @@ from etl.storage.place import Place, open_place
 ENDINGS = (".tfrecord", ".idx", ".parquet")
 MOST_LEVELS = 4  # of folders between a slice and its manifest, that folder counted
 
-Row = dict[str, Any]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFile:

@@ -15,8 +15,6 @@ from etl.normalized.parts import count_by_split_and_label, pack_of, read_rows, r
 from etl.raw.removed import Removed
 from etl.storage.place import Place
 
-Row = dict[str, Any]
-
 
 def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:
     """These columns of the rows of a part that are live, in its order. ``part`` is what the marker says of it."""
@@ -41,7 +39,7 @@ def live_examples(part: Mapping[str, Any], classes: int) -> dict[str, list[int]]
     return {split: [*by_label, *[0] * (classes - len(by_label))] for split, by_label in counts.items()}
 
 
-def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> Row:
+def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> dict[str, Any]:
     """What `live_facts` gives for a part some of whose images are removed: read from its rows and its rejects."""
     rows = live_rows(normalized, part, removed, ["split", "label", "size"])
     examples = zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True)

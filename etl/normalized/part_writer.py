@@ -27,8 +27,6 @@ from etl.raw.packs import TarWriter, list_place, pack_place
 from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place
 
-Row = dict[str, Any]
-
 
 @dataclass
 class PartWriter:
@@ -41,12 +39,12 @@ class PartWriter:
     classes: Sequence[str]
     records: OutputFile
     open_rejects: Callable[[], OutputFile]
-    rows: list[Row] = field(default_factory=list)
-    rejects: list[Row] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    rejects: list[dict[str, Any]] = field(default_factory=list)
     rejected: TarWriter | None = None
-    facts: Row = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, image: Row, data: bytes, result: Normalized | Reject) -> None:
+    def add(self, image: dict[str, Any], data: bytes, result: Normalized | Reject) -> None:
         """Add an image, and what became of it; of ``image`` what the pack's list tells is taken."""
         known = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
         if isinstance(result, Reject):
@@ -68,17 +66,17 @@ class PartWriter:
         self.rows.append(known | row)
         self.records.write(record)
 
-    def keep(self, row: Row, record: Record) -> None:
+    def keep(self, row: dict[str, Any], record: Record) -> None:
         """Add a good image of an earlier part of this pack, as it is."""
         self.rows.append(row | {"offset": self.records.size_bytes})
         self.records.write(record.framed)
 
-    def _reject(self, row: Row, data: bytes) -> None:
+    def _reject(self, row: dict[str, Any], data: bytes) -> None:
         if self.rejected is None:
             self.rejected = TarWriter(self.open_rejects())
         self.rejects.append(row | {"offset": self.rejected.add(row["key"], data), "size": len(data)})
 
-    def _example(self, image: Row, result: Normalized) -> ImageExample:
+    def _example(self, image: dict[str, Any], result: Normalized) -> ImageExample:
         config = self.config
         return ImageExample(
             key=image["key"],
@@ -113,7 +111,7 @@ def writing_part(
         yield part
         if part.rejected is not None:
             part.rejected.finish()
-    rejects: Row = {"count": len(part.rejects), "by_reason": {}}
+    rejects: dict[str, Any] = {"count": len(part.rejects), "by_reason": {}}
     if opened:
         listed = parquet_tables.write_table(list_file, attempts, parquet_tables.table_of(schemas.REJECTS, part.rejects))
         by_reason = Counter(row["reason"] for row in part.rejects)

@@ -22,8 +22,6 @@ from etl.storage.place import READ_BUFFER_BYTES, Place
 
 PART_FOLDERS = ("parts", "rejects")
 
-Row = dict[str, Any]
-
 
 def pack_of(part: Mapping[str, Any]) -> str:
     """The name of the pack that a part was made of; ``part`` are its facts, or what a marker says of it."""
@@ -59,7 +57,7 @@ class Origin:
         number = int(self.part.removeprefix(self.pack).removeprefix(".") or 0)
         return replace(self, part=f"{self.pack}.{number + 1}")
 
-    def to_json(self) -> Row:
+    def to_json(self) -> dict[str, Any]:
         """As the part's facts have it."""
         own = {"part": self.part} | ({"pack": self.pack} if self.pack != self.part else {})
         own |= {"file": self.file} if self.file else {}
@@ -88,8 +86,8 @@ def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_images(
-    file: Place, images: Sequence[Row], remedy: str, column: str | None = None
-) -> Iterator[tuple[Row, bytes]]:
+    file: Place, images: Sequence[dict[str, Any]], remedy: str, column: str | None = None
+) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The bytes of images in a file, front to back; each tells its ``key``, ``offset``, ``size`` and ``sha256``.
 
     The file is a tar file, or a Parquet file with the images in ``column``, whose rows the offsets are then.
@@ -108,7 +106,7 @@ def read_images(
         yield image, data
 
 
-def _read_members(tar: Place, images: Sequence[Row]) -> Iterator[bytes]:
+def _read_members(tar: Place, images: Sequence[dict[str, Any]]) -> Iterator[bytes]:
     with tar.open_input() as file:
         file.seek(position := images[0]["offset"] if images else 0)  # others may come before, where packs share a file
         stream = pa.BufferedInputStream(file, READ_BUFFER_BYTES)
@@ -119,7 +117,7 @@ def _read_members(tar: Place, images: Sequence[Row]) -> Iterator[bytes]:
             position = image["offset"] + image["size"]
 
 
-def _read_rows(file: Place, images: Iterable[Row], column: str) -> Iterator[bytes]:
+def _read_rows(file: Place, images: Iterable[dict[str, Any]], column: str) -> Iterator[bytes]:
     from etl.sources.parquet_columns import read_cells  # most packs are tar files
 
     return (cell or b"" for cell in read_cells(file, column, [image["offset"] for image in images]))

@@ -18,7 +18,7 @@ from etl.images.result import Normalized, Reject
 from etl.images.sandbox import ImageHelper
 from etl.normalized.live_rows import count_live, live_facts
 from etl.normalized.part_writer import writing_part
-from etl.normalized.parts import Origin, Row, read_images, read_part, rejects_places, rows_place
+from etl.normalized.parts import Origin, read_images, read_part, rejects_places, rows_place
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.stages.stage import WORK_FOLDER
@@ -29,7 +29,7 @@ from etl.storage.place import Place
 RETRY = "rejects, tried again"  # what the plan of a run says of it
 REMEDY = "run: ringslice verify --every-stage --repair"
 
-Outcome = tuple[Row, bytes, Normalized | Reject]
+Outcome = tuple[dict[str, Any], bytes, Normalized | Reject]
 
 
 def require_other_limits_only(known: Mapping[str, Any], asked: NormalizeConfig) -> None:
@@ -48,7 +48,7 @@ def stays_folder(normalized: Place) -> Place:
     return normalized / WORK_FOLDER / "stays"
 
 
-def parts_to_try(marker: Mapping[str, Any]) -> list[Row]:
+def parts_to_try(marker: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a marker of ``normalized`` says of those parts that have rejects which are live."""
     return [part for part in marker["parts"] if live_facts(part)["rejects"]["count"]]
 
@@ -94,7 +94,7 @@ class RejectsAgain:
         classes: list[str],
         attempts: Place,
         report: Callable[[int], None] = lambda images: None,
-    ) -> Row | None:
+    ) -> dict[str, Any] | None:
         """Try each of the rejects, and publish the next part where that has changed anything; returns its facts.
 
         ``report`` is told how many rejects were tried, after each. No more is kept in memory than where a pack is
@@ -118,11 +118,13 @@ class RejectsAgain:
             yield row, data, helper.normalize(data)
             report(done)
 
-    def _rejects(self) -> Iterator[tuple[Row, bytes]]:
+    def _rejects(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         tar, listed = rejects_places(self.normalized, self.part["part"])
         return read_images(tar, _read_checked(listed, self.part["rejects"]["list_sha256"]), REMEDY)
 
-    def _publish(self, helper: ImageHelper, classes: list[str], attempts: Place, outcomes: Iterator[Outcome]) -> Row:
+    def _publish(
+        self, helper: ImageHelper, classes: list[str], attempts: Place, outcomes: Iterator[Outcome]
+    ) -> dict[str, Any]:
         part, origin = self.part["part"], self.next
         keys = [row["key"] for row in _read_checked(list_place(self.raw, origin.pack), origin.list_sha256, ["key"])]
         rows_file = rows_place(self.normalized, part)
@@ -144,7 +146,7 @@ class RejectsAgain:
                 raise DataError(f"{rows_file} tells of images that are not of the pack; {REMEDY}")
         return writer.facts
 
-    def entry(self, marker: Mapping[str, Any], config: NormalizeConfig, removed: Removed) -> Row:
+    def entry(self, marker: Mapping[str, Any], config: NormalizeConfig, removed: Removed) -> dict[str, Any]:
         """What the next marker says of this part, or of the one that takes its place.
 
         ``marker`` is the one that ``part`` is of, ``config`` that of the next one. Raises DataError where a task has
@@ -168,7 +170,7 @@ class RejectsAgain:
         return bool(images == facts["input"] == self.part["input"] and facts["records"] >= self.part["records"])
 
 
-def kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: NormalizeConfig) -> Row:
+def kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: NormalizeConfig) -> dict[str, Any]:
     """What the next marker says of a part that stays: with its ``limits``, where those of ``config`` are others.
 
     A part without rejects is the same with any limits that allow more.
@@ -178,9 +180,9 @@ def kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: Norma
     return told | ({"limits": limits} if part["rejects"]["count"] and limits != config.limits.to_json() else {})
 
 
-def _read_checked(place: Place, sha256: str, columns: list[str] | None = None) -> list[Row]:
+def _read_checked(place: Place, sha256: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
     """The rows of a table. Raises DataError where it is not the one of this SHA-256."""
     if place.sha256() != sha256:
         raise DataError(f"{place} has another SHA-256 than the one recorded; {REMEDY}")
-    rows: list[Row] = parquet_tables.read_table(place, columns).to_pylist()
+    rows: list[dict[str, Any]] = parquet_tables.read_table(place, columns).to_pylist()
     return rows

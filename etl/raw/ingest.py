@@ -33,9 +33,7 @@ from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.values import parse_bytes
 
-Row = dict[str, Any]
-
-Pack = Callable[[list[SourceImage], int], list[Row]]
+Pack = Callable[[list[SourceImage], int], list[dict[str, Any]]]
 
 SAME = Comparison.with_nothing(0)
 
@@ -119,7 +117,7 @@ def _listing(source: Source, in_place: bool) -> str:
     return fingerprint_of("\n".join([listing, *(file.place.uri for file in source.large_files())]).encode())
 
 
-def _join(source: Source, table: str | None) -> Row:
+def _join(source: Source, table: str | None) -> dict[str, Any]:
     """Give the images their columns from the table at this place; returns what there is to tell of it.
 
     Raises UsageError where it has a row for none of them.
@@ -147,7 +145,7 @@ def _note_versions(stage: Stage, generation: str, versions: dict[str, bytes]) ->
                 replace_bytes(stage.folder / name, stage.attempts, data)
 
 
-def _write(stage: Stage, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> Row:
+def _write(stage: Stage, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> dict[str, Any]:
     """Write the packs of what is new, and the table of removed rows; returns what the marker says of them."""
     known = {pack["name"]: pack for pack in parent.marker["packs"]} if parent else {}
     kept = [known[pack.name] | {"removed": len(pack.removed)} for pack in found.plan.kept]
@@ -167,7 +165,7 @@ def _write(stage: Stage, source: Source, parent: Generation | None, found: Compa
     }
 
 
-def _counts(source: Source) -> Row:
+def _counts(source: Source) -> dict[str, Any]:
     labels = Counter(image.label for image in source.images)
     splits = Counter(image.split for image in source.images)
     return {

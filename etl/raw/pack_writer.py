@@ -15,14 +15,13 @@ from etl.stages.stage import Stage
 from etl.storage.atomic import publishing
 from etl.threads import in_threads
 
-Row = dict[str, Any]
 # Makes the pack of a plan from the contents of its images; stops to yield after each, and returns rows and facts.
-Make = Callable[[PackPlan, Iterator[bytes]], Generator[None, None, tuple[list[Row], Row]]]
+Make = Callable[[PackPlan, Iterator[bytes]], Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]]
 
 
 def copy_to_packs(
     stage: Stage, source: Source, images: Iterable[SourceImage], first: int, *, pack_bytes: int, at_once: int
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """Write packs of these images, numbered from ``first``, ``at_once`` of them at the same time.
 
     Packs that are there already are kept. Returns what the marker says of each, in their order.
@@ -30,7 +29,9 @@ def copy_to_packs(
     plans = list(plan_packs(images, pack_bytes, first))
     runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
 
-    def copy(plan: PackPlan, contents: Iterator[bytes]) -> Generator[None, None, tuple[list[Row], Row]]:
+    def copy(
+        plan: PackPlan, contents: Iterator[bytes]
+    ) -> Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]:
         rows = []
         with publishing(pack_place(stage.folder, plan.name), stage.attempts) as output:
             tar = TarWriter(output)
@@ -46,7 +47,7 @@ def copy_to_packs(
 
 def list_in_place(
     stage: Stage, source: Source, images: Iterable[SourceImage], first: int, *, at_once: int
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """As `copy_to_packs`, but each file of the source is a pack as it is, and only the lists are written.
 
     One of many images is several packs, which share it.
@@ -55,7 +56,9 @@ def list_in_place(
     runs = [list(run) for _, run in groupby(plan_files(images, first), _file_of)]
     hashes = dict[int, str]()  # each of one run, that is of one thread
 
-    def look(plan: PackPlan, contents: Iterator[bytes]) -> Generator[None, None, tuple[list[Row], Row]]:
+    def look(
+        plan: PackPlan, contents: Iterator[bytes]
+    ) -> Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]:
         rows = []
         file = files[number := _file_of(plan)]
         for image in plan.images:
@@ -84,9 +87,9 @@ class _Packer:
 
     def __init__(self, stage: Stage, source: Source, make: Make) -> None:
         self._stage, self._source, self._make = stage, source, make
-        self._made: dict[str, Row] = {}
+        self._made: dict[str, dict[str, Any]] = {}
 
-    def pack(self, runs: Sequence[Sequence[PackPlan]], at_once: int) -> list[Row]:
+    def pack(self, runs: Sequence[Sequence[PackPlan]], at_once: int) -> list[dict[str, Any]]:
         """Make the packs of each run one after the other, and ``at_once`` runs at the same time."""
         plans = [plan for run in runs for plan in run]
         missing = [[plan for plan in run if not list_place(self._stage.folder, plan.name).exists()] for run in runs]
@@ -111,7 +114,7 @@ class _Packer:
         )
         self._made[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
 
-    def _facts(self, plan: PackPlan) -> Row:
+    def _facts(self, plan: PackPlan) -> dict[str, Any]:
         """What the marker says of a pack that this run, or one that it goes on with, has made."""
         if plan.name in self._made:
             return self._made[plan.name]
@@ -129,6 +132,6 @@ def _file_of(plan: PackPlan) -> int:
     return plan.images[0].position[0]
 
 
-def _row(plan: PackPlan, image: SourceImage, offset: int, data: bytes) -> Row:
+def _row(plan: PackPlan, image: SourceImage, offset: int, data: bytes) -> dict[str, Any]:
     known = {"key": image.key, "label": image.label, "split": image.split, "columns": image.columns}
     return known | {"pack": plan.name, "offset": offset, "size": len(data), "sha256": content_sha256(data)}

@@ -71,8 +71,6 @@ def _first_of_each(held: Integers) -> npt.NDArray[np.bool_]:
 
 _COLUMNS = ["key", "label", "split", "size", "sha256", "columns"]
 
-Row = dict[str, Any]
-
 
 @dataclass
 class Comparison:
@@ -110,7 +108,7 @@ class Comparison:
             )
 
 
-def compare(source: Source, root: Place, marker: Row, versions: Versions) -> Comparison:
+def compare(source: Source, root: Place, marker: dict[str, Any], versions: Versions) -> Comparison:
     """Hold ``source`` against the packs of ``marker``, that of raw. Raises DataError where a list is damaged."""
     comparer = _Comparer(source, root, marker, versions)
     with Progress("ingest", sum(pack["images"] for pack in marker["packs"]), "images compared", ends=False) as progress:
@@ -119,7 +117,7 @@ def compare(source: Source, root: Place, marker: Row, versions: Versions) -> Com
 
 
 class _Comparer:
-    def __init__(self, source: Source, root: Place, marker: Row, versions: Versions) -> None:
+    def __init__(self, source: Source, root: Place, marker: dict[str, Any], versions: Versions) -> None:
         self._source, self._raw, self._marker, self._versions = source, root / "raw", marker, versions
         self._removed = Removed.read(root, marker)
         self._hashes: dict[str, str] = {}
@@ -151,7 +149,7 @@ class _Comparer:
             self.result.removed_keys[pack["name"]] = rows["key"].combine_chunks()
             yield pack["name"], held
 
-    def _look(self, row: Row, number: int) -> int:
+    def _look(self, row: dict[str, Any], number: int) -> int:
         """The number of the image that a live row holds as far as the source's list tells, or `NO_IMAGE`; counted."""
         self.result.known += 1
         if number == NO_IMAGE:
@@ -183,7 +181,7 @@ class _Comparer:
         files = {self._source.images[number].position[0] for number in held.tolist() if number != NO_IMAGE}
         return {self._files[number] for number in files} <= {file}
 
-    def _judge_file(self, pack: Row, held: Integers) -> None:
+    def _judge_file(self, pack: dict[str, Any], held: Integers) -> None:
         """A file that is a pack must be the same as a whole, for places in it count."""
         self._tell_of_reading(pack["images"])
         if not (self._lies_there(pack["file"], held) and self._sha256_of(pack["file"]) == pack["sha256"]):

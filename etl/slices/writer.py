@@ -20,7 +20,6 @@ from etl.storage.place import Place
 BLOCK_BYTES = 1 << 20
 BLOCK_RECORDS = 256
 
-Row = dict[str, Any]
 # A serialized example, the part that it came from, and the SHA-256 (32 bytes) of its source image.
 DealtExample = tuple[bytes, str, bytes]
 
@@ -68,7 +67,7 @@ class BlockCounter:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.rows: list[Row] = []
+        self.rows: list[dict[str, Any]] = []
 
     def add(self, record: bytes, position: int, offset: int) -> None:
         """Add the record, with its framing, that is the slice's ``position``-th and begins at ``offset``."""

@@ -28,8 +28,6 @@ from etl.stages.stage import Stage
 from etl.storage.place import Place
 from mapreduce.jobs.work import Work, worthwhile_tasks
 
-Row = dict[str, Any]
-
 # what a task needs to know of a part
 NEEDED = ("part", "pack", "pack_sha256", "list_sha256", "rows_sha256", "records", "bytes", "rejects")
 
@@ -58,7 +56,7 @@ class Retry:
         return cls(root, stage, parent, config)
 
     @property
-    def identity(self) -> Row:
+    def identity(self) -> dict[str, Any]:
         """The same input, the limits of now."""
         return {"config": self.config.to_json(), "input": self.parent.marker["input"]}
 
@@ -94,7 +92,7 @@ class Retry:
         made, stay = ({info.base_name for info in folder.children()} for folder in folders)
         return sum(each.part["rejects"]["count"] for each in self._parts if each.is_among(made, stay)), ""
 
-    def entries(self) -> list[Row]:
+    def entries(self) -> list[dict[str, Any]]:
         """What the next marker says of each part. Raises DataError where a task has not published what it should."""
         marker = self.parent.marker
         removed, tried = Removed.read(self.root, marker), {each.part["part"]: each for each in self._parts}
@@ -105,11 +103,11 @@ class Retry:
             for part in marker["parts"]
         ]
 
-    def changes_nothing(self, entries: list[Row]) -> bool:
+    def changes_nothing(self, entries: list[dict[str, Any]]) -> bool:
         """Whether the marker says all this by now."""
         return (self.parent.marker["config"], self.parent.marker["parts"]) == (self.config.to_json(), entries)
 
-    def notes(self, entries: list[Row]) -> Row:
+    def notes(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """What ``run.json`` keeps of it."""
         before = {part["part"] for part in self.parent.marker["parts"]}
         tried = sum(live_facts(each.part)["rejects"]["count"] for each in self._parts)
