@@ -1,0 +1,457 @@
+"""The docs are held to the code: links and anchors resolve, options exist, command lines parse, Python imports exist.
+
+Nothing is run and TensorFlow is not loaded. Each check has a twin: a text with a mistake, which it must find.
+"""
+
+import ast
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import click
+import pytest
+
+from etl.cli import cli
+from etl.example import CHANNELS, ENCODED, FORMAT, HEIGHT, KEY, LABEL, TEXT, WIDTH
+from etl.options import ENVIRONMENT_OPTIONS, HADOOP_OPTIONS, NORMALIZE_OPTIONS, SHARD_OPTIONS, VERIFY_OPTIONS
+from etl.rejects import Reason
+from etl.tables import BLOCKS, CLASS_COUNTS, DEPARTED, EXAMPLES, IMAGES, REJECTS, REMOVED, ROWS
+from mapreduce.normalize import Normalize
+from mapreduce.shard import Shard
+from mapreduce.verify import Verify
+from tests.conftest import REPOSITORY
+from train.evaluate import command as evaluate_command
+from train.export import command as export_command
+from train.predict import command as predict_command
+from train.settings import command as train_command
+
+MAX_README_LINES = 150
+FORMAT_PAGE = REPOSITORY / "docs" / "format.md"
+SCHEMA = "etl/schemas/manifest.json"
+
+PAGES = [
+    *sorted(REPOSITORY.glob("*.md")),
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / "airflow_dags").glob("*.md")),
+]
+# The changelog also names options and commands of earlier versions.
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
+PACKAGES = ("etl", "mapreduce", "train")
+LANGUAGES = {"sh", "python", "toml", "sql", "text"}
+
+# Options of horovodrun that the docs use, each with the number of its values.
+HOROVODRUN = {
+    "-np": 1,
+    "-H": 1,
+    "--min-np": 1,
+    "--max-np": 1,
+    "--host-discovery-script": 1,
+    "--blacklist-cooldown-range": 2,
+    "--network-interface": 1,
+    "--gloo": 0,
+}
+# Commands of others, with those of their long options that the docs use.
+FOREIGN: dict[str, set[str]] = {
+    ".": set(),
+    "airflow": {"--conf"},
+    "apt-get": set(),
+    "export": set(),
+    "ln": set(),
+    "tensorboard": {"--logdir"},
+}
+JOBS = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
+TRAINERS: dict[str, click.Command] = {
+    "train/main.py": train_command(lambda settings: None),
+    "train/evaluate.py": evaluate_command,
+    "train/export.py": export_command,
+    "train/predict.py": predict_command,
+}
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+MAKE = re.compile(r"`make ([^`\s]+)`")
+HEADING = re.compile(r"#{1,6} +(.+?) *#*")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: the language it names, and its text."""
+
+    language: str
+    text: str
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def split_page(text: str) -> tuple[str, list[Block]]:
+    """The prose of a page without fenced blocks, and the blocks."""
+    prose, blocks, inside = list[str](), list[Block](), None
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("```"):
+            (prose if inside is None else lines).append(line)
+        elif inside is None:
+            inside, lines = line[3:].strip(), []
+        else:
+            blocks.append(Block(inside, "\n".join(lines)))
+            inside = None
+    assert inside is None, "a fenced block has no end"
+    return "\n".join(prose), blocks
+
+
+# --- links ---
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    found: dict[str, int] = {}
+    anchors = set()
+    for line in split_page(text)[0].splitlines():
+        if heading := HEADING.fullmatch(line):
+            title = LINK.sub(lambda link: link[0][1 : link[0].index("]")], heading[1])
+            slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+            number = found.get(slug, 0)
+            found[slug] = number + 1
+            anchors.add(f"{slug}-{number}" if number else slug)
+    return anchors
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """The relative links of a page, at its path, that lead to no file or to no heading."""
+    broken = []
+    for target in LINK.findall(split_page(text)[0]):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if file == page:
+            found = not anchor or anchor in anchors_of(text)
+        else:
+            found = file.exists() and (not anchor or anchor in anchors_of(file.read_text()))
+        if not found:
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_resolve(page: Path) -> None:
+    assert not broken_links(page, page.read_text())
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A title\n\n## `code`, and *more*\n\n## Twice\n\n## Twice\n")
+    good = ["other.md", "other.md#a-title", "other.md#code-and-more", "other.md#twice-1", "#own", "https://a.example/x"]
+    bad = ["gone.md", "other.md#b-title", "other.md#twice-2", "#other", "docs/gone.md#x"]
+    text = "# Own\n\n" + " ".join(f"[x]({target})" for target in [*good, *bad])
+    assert broken_links(tmp_path / "page.md", text) == bad
+
+
+# --- options ---
+
+
+def click_flags(command: click.Command) -> set[str]:
+    """The options of a command and of all its subcommands."""
+    flags = {flag for each in command.params for flag in [*each.opts, *each.secondary_opts]}
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return flags.union({"--help"}, *map(click_flags, below))
+
+
+@cache
+def script_flags(path: Path) -> frozenset[str]:
+    """The options that a script declares for click or argparse, read from its source."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    declaring = [call for call in calls if isinstance(call.func, ast.Attribute)]
+    words = [
+        word.value
+        for call in declaring
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("option", "add_argument")
+        for word in call.args
+        if isinstance(word, ast.Constant) and isinstance(word.value, str)
+    ]
+    return frozenset({"--help", *(word for word in words if word.startswith("-"))})
+
+
+@cache
+def known_options() -> frozenset[str]:
+    """The long options of all commands."""
+    flags = click_flags(cli).union(HOROVODRUN, *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
+    for job in JOBS.values():
+        flags |= set(job([]).arg_parser._option_string_actions)
+    for script in [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]:
+        flags |= script_flags(script)
+    return frozenset(flag for flag in flags if flag.startswith("--"))
+
+
+def unknown_options(text: str) -> list[str]:
+    """The options in a text that no command has."""
+    return [option for option in OPTION.findall(text) if option not in known_options()]
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=name_of)
+def test_options_exist(page: Path) -> None:
+    assert not unknown_options(page.read_text())
+
+
+def test_unknown_options_are_found() -> None:
+    text = "| `--size 224`, `--sise` | --num-cores\n|---|\n`--no-check` a--b `--hdfs-drivers native` --max-pixel -->"
+    assert unknown_options(text) == ["--sise", "--hdfs-drivers", "--max-pixel"]
+
+
+def undocumented_options(text: str) -> list[str]:
+    """The options of this project's commands that a text does not name."""
+    jobs = (*SHARD_OPTIONS, *VERIFY_OPTIONS, *NORMALIZE_OPTIONS, *HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS)
+    flags = click_flags(cli).union(*map(click_flags, TRAINERS.values()), (option.flag for option in jobs))
+    named = set(OPTION.findall(text)) | {"--version"}
+    return sorted(
+        flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-") and flag not in named
+    )
+
+
+def test_every_option_is_documented() -> None:
+    assert not undocumented_options("".join(page.read_text() for page in CURRENT))
+
+
+def test_an_undocumented_option_is_found() -> None:
+    text = "".join(page.read_text() for page in CURRENT)
+    assert undocumented_options(text.replace("--skip-limit", "--skip")) == ["--skip-limit"]
+
+
+# --- formats ---
+
+
+def undescribed_names(text: str) -> list[str]:
+    """The columns, features and reasons of the formats that a text does not name as code."""
+    schemas = (IMAGES, REMOVED, ROWS, REJECTS, EXAMPLES, DEPARTED, BLOCKS, CLASS_COUNTS)
+    columns = {column for schema in schemas for column in schema.names}
+    features = {ENCODED, FORMAT, HEIGHT, WIDTH, CHANNELS, LABEL, TEXT, KEY}
+    schema = json.loads((REPOSITORY / SCHEMA).read_text())
+    fields = {*schema["properties"], *schema["properties"]["config"]["properties"]}
+    named = set(re.findall(r"`([^`]+)`", text))
+    return sorted((columns | features | fields) - named)
+
+
+def test_the_formats_are_described() -> None:
+    assert not undescribed_names(FORMAT_PAGE.read_text())
+
+
+def test_a_column_that_is_not_described_is_found() -> None:
+    assert undescribed_names(FORMAT_PAGE.read_text().replace("`source_format`", "source")) == ["source_format"]
+
+
+def test_every_reason_of_a_reject_is_described() -> None:
+    named = set(re.findall(r"`([^`]+)`", (REPOSITORY / "docs/images.md").read_text()))
+    assert {reason.value for reason in Reason} <= named
+
+
+# --- command lines ---
+
+
+class WrongCommandError(Exception):
+    """A command line that its command would refuse."""
+
+
+@cache
+def make_targets() -> frozenset[str]:
+    """The targets that the Makefile and what it includes define by name."""
+    texts = [each.read_text() for each in [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk")]]
+    variables = dict(re.findall(r"^(\w+) :?\??= (.+)$", "\n".join(texts), re.MULTILINE))
+    targets = set()
+    for line in re.findall(r"^([^\s#:=][^:=\n]*):(?!=)", "\n".join(texts), re.MULTILINE):
+        while (expanded := re.sub(r"\$\((\w+)\)", lambda name: variables.get(name[1], ""), line)) != line:
+            line = expanded
+        targets.update(line.split())
+    return frozenset(targets)
+
+
+def check_make(words: Sequence[str]) -> None:
+    for word in words:
+        if "=" not in word and word not in make_targets():
+            raise WrongCommandError(f"make has no target {word}")
+
+
+def check_click(command: click.Command, name: str, words: Sequence[str]) -> None:
+    """Parse ``words`` as the command, or the subcommand that they name, does; nothing is invoked."""
+    if isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            raise WrongCommandError(f"{name} has no command {words[0]}")
+        check_click(command.commands[words[0]], f"{name} {words[0]}", words[1:])
+        return
+    try:
+        command.make_context(name, list(words))
+    except click.exceptions.Exit:  # --help or --version
+        return
+    except click.ClickException as error:
+        raise WrongCommandError(error.format_message()) from None
+
+
+def check_job(job: Callable[..., Any], words: Sequence[str]) -> None:
+    """Parse ``words`` as an mrjob script does."""
+    try:
+        roots = job(list(words)).options.args
+    except ValueError as error:  # mrjob raises it in place of argparse's exit
+        raise WrongCommandError(str(error)) from None
+    if len(roots) != 1:
+        raise WrongCommandError(f"one ROOT, not {roots}")
+
+
+def check_script(path: Path, words: Sequence[str]) -> None:
+    """A script that is there and declares the options that it is given."""
+    if not path.exists():
+        raise WrongCommandError(f"there is no {path}")
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    if unknown := given - script_flags(path):
+        raise WrongCommandError(f"{path.name} has no {', '.join(sorted(unknown))}")
+
+
+def check_python(words: Sequence[str]) -> None:
+    if words[:1] == ["-m"]:
+        module = REPOSITORY / words[1].replace(".", "/")
+        check_script(module / "__main__.py" if module.is_dir() else module.with_suffix(".py"), words[2:])
+    elif words[0] in JOBS:
+        check_job(JOBS[words[0]], words[1:])
+    else:
+        check_script(REPOSITORY / words[0], words[1:])
+
+
+def check_horovodrun(words: Sequence[str]) -> None:
+    """horovodrun's own options, then a trainer with its options."""
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        option = words[position]
+        if option not in HOROVODRUN:
+            raise WrongCommandError(f"horovodrun has no {option} here")
+        position += 1 + HOROVODRUN[option]
+    if position >= len(words) or words[position] not in TRAINERS:
+        raise WrongCommandError(f"horovodrun runs no trainer in {shlex.join(words)}")
+    check_click(TRAINERS[words[position]], words[position], words[position + 1 :])
+
+
+def check_command(line: str) -> None:
+    """Raise WrongCommandError if the command line would be refused by its command, or is of no known command."""
+    words = shlex.split(line, comments=True)
+    head, rest = words[0], words[1:]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("RINGSLICE_")}
+    with mock.patch.dict(os.environ, variables, clear=True):  # options leave settings there
+        if head == "make":
+            check_make(rest)
+        elif head == "ringslice":
+            check_click(cli, head, rest)
+        elif head == "horovodrun":
+            check_horovodrun(rest)
+        elif head in TRAINERS:
+            check_click(TRAINERS[head], head, rest)
+        elif head == "python":
+            check_python(rest)
+        elif head not in FOREIGN:
+            raise WrongCommandError(f"{head} is no command that is known here")
+
+
+def command_lines(blocks: Sequence[Block]) -> Iterator[str]:
+    """The command lines of shell blocks, each on one line."""
+    for block in blocks:
+        if block.language == "sh":
+            joined = re.sub(r"\\\n\s*", " ", block.text)
+            yield from (line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+
+
+def wrong_commands(text: str) -> list[str]:
+    """The command lines of a page that would be refused, and make's targets in its prose that do not exist."""
+    prose, blocks = split_page(text)
+    wrong = []
+    for line in [*command_lines(blocks), *(f"make {target}" for target in MAKE.findall(prose))]:
+        try:
+            check_command(line)
+        except WrongCommandError as error:
+            wrong.append(f"{line}: {error}")
+    return wrong
+
+
+@pytest.fixture
+def config_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TOML blocks of the docs as files of the current folder, by the name in their first line."""
+    monkeypatch.chdir(tmp_path)
+    for page in PAGES:
+        for block in split_page(page.read_text())[1]:
+            if block.language == "toml":
+                (tmp_path / block.text.splitlines()[0].lstrip("# ")).write_text(block.text)
+
+
+@pytest.mark.usefixtures("config_files")
+@pytest.mark.parametrize("page", CURRENT, ids=name_of)
+def test_command_lines_parse(page: Path) -> None:
+    assert not wrong_commands(page.read_text())
+
+
+WRONG = [
+    "ringslice normalise data/flowers",
+    "ringslice shard data/flowers --workers none",
+    "ringslice ingest",
+    "ringslice pipeline photos data/flowers --config gone.toml",
+    "ringslice pipeline photos data/flowers \\\n    --sise 224",
+    "python mapreduce/normalize.py -r local data/flowers --sise 224",
+    "python mapreduce/normalize.py -r local --size 224",
+    "python mapreduce/denormalize.py data/flowers",
+    "python -m tests.gone OUT",
+    "python benchmarks/reader.py --worklod small",
+    "horovodrun -np 2 train/main.py --epochs few",
+    "horovodrun -np 2 train/loop.py",
+    "horovodrun --ranks 2 train/main.py",
+    "train/evaluate.py --epochs 3",
+    "train/predict.py data/flowers/runs/nightly/export",
+    "make tests",
+    "ringslicer --help",
+]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_command_lines_are_found(line: str) -> None:
+    good = "ringslice shard data/flowers --workers 8  # fine\nmake demo"
+    assert len(wrong_commands(f"```sh\n{good}\n{line}\n```")) == 1
+
+
+def test_wrong_targets_in_prose_are_found() -> None:
+    assert wrong_commands("`make demo`, `make .venvs/airflow/.installed` and `make tea`") == [
+        "make tea: make has no target tea"
+    ]
+
+
+# --- blocks ---
+
+
+def missing_imports(code: str) -> list[str]:
+    """The names that Python code imports from this project and that no module defines."""
+    missing = []
+    for node in ast.parse(code).body:
+        if not isinstance(node, ast.ImportFrom) or str(node.module).split(".")[0] not in PACKAGES:
+            continue
+        path = REPOSITORY / f"{str(node.module).replace('.', '/')}.py"
+        text = path.read_text() if path.exists() else ""
+        defined = {each.name for each in ast.parse(text).body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
+        missing += [f"{node.module}.{name.name}" for name in node.names if name.name not in defined]
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_name_their_language_and_python_imports_exist(page: Path) -> None:
+    prose, blocks = split_page(page.read_text())
+    assert {block.language for block in blocks} <= LANGUAGES
+    heads = ("ringslice ", "horovodrun ", "python ", "make ", "train/")
+    indented = [line for line in prose.splitlines() if line.startswith("    ") and line.lstrip().startswith(heads)]
+    assert not indented, "put commands into a fenced block, where they are checked"
+    assert not [name for block in blocks if block.language == "python" for name in missing_imports(block.text)]
+
+
+def test_missing_imports_are_found() -> None:
+    code = "import json\nfrom etl.errors import DataError\nfrom etl.errors import Gone\nfrom etl.gone import x\n"
+    assert missing_imports(code) == ["etl.errors.Gone", "etl.gone.x"]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= MAX_README_LINES
