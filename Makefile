@@ -28,7 +28,7 @@ help:
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
 
 demo: $(INSTALLED)
-	$(BIN)/python -m tests.digits data/sources/digits
+	$(BIN)/python -m tests.lib.digits data/sources/digits
 	$(BIN)/ringslice pipeline data/sources/digits $(DEMO) --size 28 --color gray --format png --pack-size 32KB --workers 8
 	PATH="$(CURDIR)/$(BIN):$$PATH" horovodrun -np 2 train/main.py --data $(DEMO) --run demo --resume --recipe digits
 	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py, or ringslice report $(DEMO)/runs/demo"

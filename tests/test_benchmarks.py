@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import REPOSITORY, run, succeeded
-from tests.inline import ingest_here
+from tests.lib.commands import REPOSITORY, run, succeeded
+from tests.lib.inline import ingest_here
 
 
 @pytest.mark.parametrize("way", ["ringslice", "floor", "floor_area", "opencv", "pillow"])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, TreeMaker, contents, environment, failed, ringslice, run, succeeded
+from tests.conftest import TreeMaker
+from tests.lib.commands import REPOSITORY, contents, environment, failed, ringslice, run, succeeded
 
 
 @pytest.mark.parametrize(

@@ -18,22 +18,28 @@ import click
 import pytest
 
 from etl.cli import cli
-from etl.example import CHANNELS, ENCODED, FORMAT, HEIGHT, KEY, LABEL, TEXT, WIDTH
-from etl.options import ENVIRONMENT_OPTIONS, HADOOP_OPTIONS, NORMALIZE_OPTIONS, SHARD_OPTIONS, VERIFY_OPTIONS
-from etl.rejects import Reason
-from etl.tables import BLOCKS, CLASS_COUNTS, DEPARTED, EXAMPLES, IMAGES, REJECTS, REMOVED, ROWS
+from etl.formats.example import CHANNELS, ENCODED, FORMAT, HEIGHT, KEY, LABEL, TEXT, WIDTH
+from etl.formats.schemas import BLOCKS, CLASS_COUNTS, DEPARTED, EXAMPLES, IMAGES, REJECTS, REMOVED, ROWS
+from etl.images.result import Reason
+from etl.options.stage_options import (
+    ENVIRONMENT_OPTIONS,
+    HADOOP_OPTIONS,
+    NORMALIZE_OPTIONS,
+    SHARD_OPTIONS,
+    VERIFY_OPTIONS,
+)
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
-from tests.conftest import REPOSITORY
+from tests.lib.commands import REPOSITORY
+from train.config.settings import command as train_command
 from train.evaluate import command as evaluate_command
 from train.export import command as export_command
 from train.predict import command as predict_command
-from train.settings import command as train_command
 
 MAX_README_LINES = 150
 FORMAT_PAGE = REPOSITORY / "docs" / "format.md"
-SCHEMA = "etl/schemas/manifest.json"
+SCHEMA = "etl/slices/schemas/manifest.json"
 
 PAGES = [
     *sorted(REPOSITORY.glob("*.md")),

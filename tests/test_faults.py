@@ -14,10 +14,10 @@ from etl.storage.local import LocalFilesystem
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
-from tests.conftest import contents, copy_some
-from tests.etl.test_stages import as_a_process_that_is_gone
-from tests.faults import Fault, FaultError, FaultyFilesystem
-from tests.inline import ingest_values
+from tests.etl.stages.test_stage import as_a_process_that_is_gone
+from tests.lib.commands import contents, copy_some
+from tests.lib.faults import Fault, FaultError, FaultyFilesystem
+from tests.lib.inline import ingest_values
 
 SAMPLE = 8
 VALUES = ingest_values(pack_size="3000", packs_at_once="1")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, run, succeeded
+from tests.lib.commands import REPOSITORY, run, succeeded
 
 # The packages in the order of their imports: each may import its own modules and those of the levels above it.
 LEVELS = (

@@ -1,9 +1,9 @@
 import shutil
 from pathlib import Path
 
-from tests.conftest import run, succeeded
+from tests.lib.commands import run, succeeded
 
-CHECKER = "tests/independent_checker.py"
+CHECKER = "tests/lib/independent_checker.py"
 
 
 def test_it_agrees(digits_root: Path, digits: Path) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.conftest import DIGITS_OPTIONS, REPOSITORY, contents, environment, ringslice, succeeded
+from tests.lib.commands import DIGITS_OPTIONS, REPOSITORY, contents, environment, ringslice, succeeded
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from etl.storage.place import Place
-from tests.conftest import REPOSITORY, run, succeeded
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks
 from tests.hadoop.processes import Process
+from tests.lib.commands import REPOSITORY, run, succeeded
 from tests.test_on_hadoop import OPTIONS, digests, expected, few_digits, hdfs, require_succeeded  # noqa: F401
 
 NORMALIZE = (REPOSITORY / "mapreduce" / "normalize.py", "-r", "hadoop", *OPTIONS[:6])

@@ -14,8 +14,8 @@ from PIL import Image
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin
 from mapreduce import normalize
-from tests.conftest import ringslice, succeeded
-from tests.inline import ingest_here, normalize_here, shard_here
+from tests.lib.commands import ringslice, succeeded
+from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 FIRST, MORE = 400, 4
 CLASSES = ("ant", "bee", "cat")

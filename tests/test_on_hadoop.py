@@ -10,8 +10,8 @@ import pytest
 
 from etl.storage.hdfs_settings import DRIVER_VARIABLE
 from etl.storage.place import Place, open_place
-from tests.conftest import REPOSITORY, Finished, failed, ringslice, run, succeeded
 from tests.hadoop.cluster import Cluster
+from tests.lib.commands import REPOSITORY, Finished, failed, ringslice, run, succeeded
 
 IMAGES = 240
 OPTIONS = (

@@ -10,8 +10,8 @@ import pytest
 
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage.place import open_place
-from tests.conftest import contents, copy_some
-from tests.faults import Fault
+from tests.lib.commands import contents, copy_some
+from tests.lib.faults import Fault
 from tests.test_faults import SAMPLE, STAGES, run_ingest, run_normalize, with_fault
 from tests.test_interrupts import CTRL_C, KILL, TRIES, Running, Stage, Stop, stop_what_runs
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPOSITORY, Finished, environment, succeeded
+from tests.lib.commands import REPOSITORY, Finished, environment, succeeded
 
 BIN = REPOSITORY / ".venvs" / "airflow" / "bin"
 DAG_FILE = REPOSITORY / "airflow_dags" / "image_training.py"

@@ -17,8 +17,8 @@ import pytest
 
 from etl.storage.place import open_place
 from tests.airflow_dags.real_airflow import BIN, DAG_FILE, Airflow
-from tests.conftest import copy_some, ringslice, succeeded
 from tests.hadoop.cluster import Cluster
+from tests.lib.commands import copy_some, ringslice, succeeded
 
 TASKS = ["ingest", "normalize", "shard", "verify", "train", "evaluate", "prune"]
 HERE = Path(__file__).parent

@@ -15,8 +15,8 @@ import pytest
 
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
-from tests.conftest import REPOSITORY
 from tests.hadoop.cluster import Cluster
+from tests.lib.commands import REPOSITORY
 
 CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
 CLUSTER_VARIABLE = "RINGSLICE_TEST_CLUSTER"  # the folder of a cluster that runs already

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from tests.conftest import REPOSITORY, environment
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import Process, find_all
 from tests.hadoop.state import MARK
+from tests.lib.commands import REPOSITORY, environment
 
 WAIT_S = 150.0
 POLL_S = 0.02

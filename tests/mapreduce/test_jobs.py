@@ -23,8 +23,9 @@ from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.shuffle.shuffle_job import read_pairs, write_pair
 from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS
-from tests.conftest import REPOSITORY, TreeMaker, contents, failed, ringslice, run, succeeded
-from tests.inline import normalize_here, refused, shard_here
+from tests.conftest import TreeMaker
+from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
+from tests.lib.inline import normalize_here, refused, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
 

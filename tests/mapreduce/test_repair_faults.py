@@ -9,9 +9,9 @@ import pytest
 from etl.errors import RingsliceError
 from etl.storage import place
 from etl.storage.local import LocalFilesystem
-from tests.conftest import contents
-from tests.etl.test_stages import as_a_process_that_is_gone
-from tests.faults import Fault, FaultError, FaultyFilesystem
+from tests.etl.stages.test_stage import as_a_process_that_is_gone
+from tests.lib.commands import contents
+from tests.lib.faults import Fault, FaultError, FaultyFilesystem
 from tests.mapreduce.test_verify import FIRST, SLICES, flip, remove, root, several, source, verify, whole
 
 __all__ = ["root", "source", "whole"]  # fixtures

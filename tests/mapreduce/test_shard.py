@@ -20,8 +20,9 @@ from etl.stages.layout import slices_stage
 from etl.storage.place import open_place
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
-from tests.conftest import REPOSITORY, TreeMaker, run, succeeded
-from tests.inline import ingest_here, normalize_here, refused, run_here, shard_here
+from tests.conftest import TreeMaker
+from tests.lib.commands import REPOSITORY, run, succeeded
+from tests.lib.inline import ingest_here, normalize_here, refused, run_here, shard_here
 
 SMALL = ("--size", "8", "--format", "png")
 SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())
@@ -199,7 +200,7 @@ def test_tables_answer_questions_in_sql(digits_root: Path) -> None:
 def test_the_tfrecord_package_reads_slices_by_their_index(digits_root: Path) -> None:
     """All records, in order, equal; that TensorFlow reads the same is what the independent checker holds."""
     folder = digits_root / "slices/default"
-    told = succeeded(run("python", "tests/read_by_index.py", folder)).stdout
+    told = succeeded(run("python", "tests/lib/read_by_index.py", folder)).stdout
     ours = []
     for split in manifest_of(digits_root)["splits"].values():
         for each in split["slices"]:

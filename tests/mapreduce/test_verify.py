@@ -15,7 +15,7 @@ from etl.storage.place import open_place
 from etl.verify.collect import bucket_place, task_place
 from etl.verify.repair import holding
 from mapreduce.verify import Verify
-from tests.conftest import contents, copy_some, failed, flip_bit, ringslice, succeeded
+from tests.lib.commands import contents, copy_some, failed, flip_bit, ringslice, succeeded
 
 Damage = Callable[[Path], None]
 Things = set[tuple[str, str]]

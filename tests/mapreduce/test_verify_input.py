@@ -15,8 +15,8 @@ from etl.storage.json_files import json_bytes
 from etl.storage.place import open_place
 from etl.verify.check_markers import input_faults
 from mapreduce.normalize import count_images
-from tests.conftest import copy_some
-from tests.inline import ingest_here, normalize_here, shard_here
+from tests.lib.commands import copy_some
+from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.mapreduce.test_verify import verify
 
 Tables = dict[str, pa.Table]

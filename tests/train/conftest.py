@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from etl.storage.place import Place, open_place
-from tests.conftest import ringslice, run, succeeded
+from tests.lib.commands import ringslice, run, succeeded
 
 
 @pytest.fixture

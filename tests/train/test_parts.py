@@ -12,7 +12,7 @@ from etl.errors import UsageError
 from etl.stages.layout import SLICES_FORMAT
 from etl.storage.json_files import with_checksum
 from etl.storage.place import open_place
-from tests.conftest import run, succeeded
+from tests.lib.commands import run, succeeded
 from train.config.settings import AUTO
 from train.model.builders import build, cnn, mlp
 from train.model.schedule import Schedule

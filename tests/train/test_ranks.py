@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import (
+from tests.lib.commands import (
     REPOSITORY,
     contents,
     copy_some,
@@ -23,8 +23,8 @@ from tests.conftest import (
     run,
     succeeded,
 )
-from tests.inline import shard_here
-from tests.train.audits import committed_keys, require_each_key_once
+from tests.lib.inline import shard_here
+from tests.lib.ranks.audits import committed_keys, require_each_key_once
 
 
 def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from etl.errors import DataError
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from tests.conftest import failed, ringslice, succeeded
+from tests.lib.commands import failed, ringslice, succeeded
 from train.input.throughput import WAYS, Rate, Throughput
 from train.read_bench import show
 

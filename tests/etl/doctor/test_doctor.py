@@ -1,0 +1,260 @@
+"""``ringslice doctor``: what works is told as working, what is broken by a line of its own; nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import hdfs_native
+import pytest
+
+from etl.doctor.child import call_within, run_within
+from etl.errors import EnvironmentFailure
+from mapreduce.jobs.python_archive import check
+from tests.hadoop.cluster import Cluster
+from tests.hadoop.fixture import hadoop, hadoop_undisturbed  # noqa: F401
+from tests.lib.commands import REPOSITORY, Finished, environment, failed, ringslice, succeeded
+
+SETTINGS = ("HADOOP_", "CLASSPATH", "ARROW_", "LIBHDFS_", "JAVA_HOME", "RINGSLICE_")
+CLOSED_PORT = 1
+NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+--query*) echo "0, NVIDIA H200, 143771 MiB, 570.86.15" ;;
+*) echo "| Driver Version: 570.86.15   CUDA Version: 12.8 |" ;;
+esac
+"""
+CRASHING = "void __attribute__((constructor)) crash(void) { *(volatile int *)0 = 1; }"
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was told of no Hadoop."""
+    for name in [name for name in os.environ if name.startswith(SETTINGS)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> dict[str, str]:
+    """The settings of a site whose servers are down, with a Hadoop home that holds nothing."""
+    configuration, home = tmp_path / "conf", tmp_path / "home"
+    configuration.mkdir()
+    home.mkdir()
+    _configure(configuration / "core-site.xml", "fs.defaultFS", f"hdfs://127.0.0.1:{CLOSED_PORT}")
+    address = "yarn.resourcemanager.webapp.address"
+    _configure(configuration / "yarn-site.xml", address, f"127.0.0.1:{CLOSED_PORT}")
+    return {"HADOOP_CONF_DIR": str(configuration), "HADOOP_HOME": str(home)}
+
+
+def _configure(path: Path, name: str, value: str) -> None:
+    path.write_text(f"<configuration><property><name>{name}</name><value>{value}</value></property></configuration>")
+
+
+def told(finished: Finished, status: int) -> dict[str, tuple[str, str]]:
+    """State and text of each check, by its name, of a doctor that printed JSON and ended with ``status``."""
+    assert finished.returncode == status, f"{finished.stdout}\n{finished.stderr}"
+    assert finished.stderr == ""
+    answer = json.loads(finished.stdout)
+    assert answer["healthy"] == (status == 0)
+    return {each["check"]: (each["state"], each["text"]) for each in answer["checks"]}
+
+
+def diagnosed(status: int, *words: object, **more: str) -> dict[str, tuple[str, str]]:
+    return told(ringslice("doctor", "--json", *words, **more), status)
+
+
+def failures(found: dict[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: text for name, (state, text) in found.items() if state == "fails"}
+
+
+def test_help_has_an_example() -> None:
+    assert "Example: ringslice doctor" in succeeded(ringslice("doctor", "--help")).stdout
+
+
+def test_a_machine_without_hadoop_is_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a GPU, whose driver's program a script stands in for."""
+    program, place = tmp_path / "bin" / "nvidia-smi", tmp_path / "place"
+    place.mkdir()
+    program.parent.mkdir()
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    finished = succeeded(ringslice("doctor", place / "a" / "b"))
+    *lines, last = finished.stdout.splitlines()
+    found = {line.split(": ")[1]: line for line in lines}
+    states = {name: line.split()[0] for name, line in found.items()}
+    assert last == "nothing fails"
+    assert {states[name] for name in ("version", "packages", "files", "Horovod", "native op", "GPU 0")} == {"ok"}
+    assert {states[name] for name in ("configuration", "ResourceManager", "streaming jar", "imports", "NCCL")} == {
+        "note"
+    }
+    assert found["ResourceManager"].endswith("not set up; only needed for -r hadoop")
+    assert "NVIDIA H200, 143771 MiB, driver 570.86.15" in found["GPU 0"]
+    assert "1, CUDA 12.8; Horovod is built without NCCL" in found["GPUs"]
+    assert finished.stderr == ""
+    assert os.listdir(place) == []
+
+
+def test_a_terminal_gets_groups() -> None:
+    command = "ringslice doctor --only python --only storage /tmp"
+    words = ["script", "-qec", command, "/dev/null"]
+    shown = subprocess.run(words, env=environment(TERM="xterm"), cwd=REPOSITORY, capture_output=True, text=True)
+    assert shown.returncode == 0
+    assert "\x1b[1mstorage" in shown.stdout
+    assert "nothing fails" in shown.stdout
+
+
+def test_wrong_java_home(site: dict[str, str]) -> None:
+    found = diagnosed(3, "--only", "hadoop", JAVA_HOME="/nowhere", CLASSPATH="/nowhere.jar", **site)
+    assert "JAVA_HOME /nowhere has no bin/java" in failures(found)["Java"]
+    assert "no hadoop program" in failures(found)["hadoop program"]
+    assert "unset CLASSPATH" in failures(found)["class path"]
+
+
+def test_configuration_that_cannot_be_read(site: dict[str, str], tmp_path: Path) -> None:
+    """Told once; what stands on it is not checked."""
+    groups = ("--only", "hadoop", "--only", "storage", "--only", "yarn")
+    found = diagnosed(3, *groups, "hdfs:///x", **site | {"HADOOP_CONF_DIR": str(tmp_path / "none")})
+    assert "is no folder" in failures(found)["configuration"]
+    assert found["NameNode"][0] == found["ResourceManager"][0] == "note"
+    (tmp_path / "conf" / "core-site.xml").write_text("<configuration>")
+    found = diagnosed(3, *groups, "hdfs:///x", **site)
+    assert "core-site.xml is not XML" in failures(found)["configuration"]
+    assert found["NameNode"][0] == found["ResourceManager"][0] == "note"
+
+
+def test_services_that_are_down(site: dict[str, str]) -> None:
+    found = diagnosed(3, "--only", "storage", "--only", "yarn", "hdfs:///x", **site)
+    assert f"127.0.0.1:{CLOSED_PORT} does not answer (Connection refused)" in failures(found)["NameNode"]
+    assert "does not answer" in failures(found)["ResourceManager"]
+    assert "files by native" not in found
+
+
+def test_hdfs_by_address_needs_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the NameNode nothing fails where only a URI was given; with libhdfs chosen Java must be there."""
+    monkeypatch.setenv("PATH", "/nonexistent")  # no java
+    place = f"hdfs://127.0.0.1:{CLOSED_PORT}/x"
+    assert failures(diagnosed(3, place, "--only", "hadoop", "--only", "storage")).keys() == {"NameNode"}
+    assert "Java" in failures(diagnosed(3, place, "--only", "hadoop", "--hdfs-driver", "libhdfs"))
+
+
+def test_a_libhdfs_that_crashes_takes_nobody_down(site: dict[str, str], tmp_path: Path) -> None:
+    library, source, jar = tmp_path / "libhdfs.so", tmp_path / "crash.c", tmp_path / "hadoop-common-0.jar"
+    source.write_text(CRASHING)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    jar.touch()
+    more = site | {"ARROW_LIBHDFS_DIR": str(tmp_path), "CLASSPATH": str(jar)}
+    found = diagnosed(3, "--only", "hadoop", **more)
+    assert f"{library} crashed (SIGSEGV)" in failures(found)["libhdfs"]
+    os.truncate(library, 5000)
+    found = diagnosed(3, "--only", "hadoop", **more)
+    assert f"{library} crashed (SIGBUS)" in failures(found)["libhdfs"]
+    found = diagnosed(3, "--only", "hadoop", **more | {"ARROW_LIBHDFS_DIR": "/nowhere"})
+    assert "or /nowhere; set ARROW_LIBHDFS_DIR" in failures(found)["libhdfs"]
+
+
+def test_places_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = diagnosed(3, "--only", "storage", tmp_path / "file" / "below")
+    assert failures(found) == {"files": f"{tmp_path}/file is a file; give a folder"}
+    failed(ringslice("doctor", "s3://bucket/x"), 2, "cannot open 's3://bucket/x'")
+
+
+def test_a_python_of_the_nodes_own() -> None:
+    found = diagnosed(0, "--only", "tasks", "--python-bin", sys.executable)
+    assert "imports the jobs" in found["imports"][1]
+    base = os.path.realpath(sys.executable)
+    found = diagnosed(3, "--only", "tasks", "--python-bin", base)
+    assert "cannot import what tasks need (ModuleNotFoundError" in failures(found)["imports"]
+
+
+def test_the_packed_python_is_tried_unpacked(tmp_path: Path) -> None:
+    """With stand-ins for archives; a real one takes a while to make."""
+    archive, jobs = tmp_path / "python.tar.gz", tmp_path / "mapreduce"
+    jobs.mkdir()
+    (jobs / "normalize.py").touch()
+    _pack(archive, jobs)
+    with pytest.raises(EnvironmentFailure, match=r"No module named 'mapreduce.shard'"):
+        check(archive)
+    (jobs / "shard.py").touch()
+    _pack(archive, jobs)
+    assert check(archive).endswith(f"imports the jobs; every node needs {os.path.realpath(sys.executable)}")
+    archive.write_bytes(b"no archive")
+    with pytest.raises(EnvironmentFailure, match="does not work"):
+        check(archive)
+
+
+def _pack(archive: Path, jobs: Path) -> None:
+    with tarfile.open(archive, "w:gz") as tar:
+        entry = tarfile.TarInfo("bin/python")
+        entry.type, entry.linkname = tarfile.SYMTYPE, os.path.realpath(sys.executable)
+        tar.addfile(entry)
+        tar.add(jobs, "mapreduce")
+
+
+@pytest.mark.chaos
+def test_the_packed_python_of_this_environment(site: dict[str, str]) -> None:
+    found = diagnosed(0, "--only", "tasks", **site)
+    assert "MiB) imports the jobs" in found["imports"][1]
+
+
+def test_a_child_that_hangs_is_stopped_with_its_own() -> None:
+    began = time.monotonic()
+    ended = run_within(0.5, ["sh", "-c", "sleep 60 & echo begun; wait"])
+    assert ended.output == "begun\n"
+    assert ended.complaint == "did not end within 0 s"
+    with pytest.raises(EnvironmentFailure, match="no answer within"):
+        call_within(0.1, lambda: time.sleep(2))
+    assert time.monotonic() - began < 3
+
+
+def test_a_hadoop_cluster_is_healthy(hadoop_undisturbed: Cluster) -> None:  # noqa: F811
+    cluster = hadoop_undisturbed
+    before = _listing(cluster)
+    words = [cluster.uri + "/doctor/x", "--queue", "default"]
+    for group in ("hadoop", "storage", "yarn"):
+        words += ["--only", group]
+    found = diagnosed(0, *words, **cluster.environment())
+    assert {state for state, _ in found.values()} == {"ok"}
+    assert {"NameNode", "DataNodes", "files by native", "files by libhdfs", "queues", "streaming jar"} <= found.keys()
+    assert _listing(cluster) == before
+
+
+def test_a_queue_that_hadoop_does_not_have(hadoop_undisturbed: Cluster) -> None:  # noqa: F811
+    found = diagnosed(3, "--only", "yarn", "--queue", "missing", **hadoop_undisturbed.environment())
+    assert "there is no queue 'missing'" in failures(found)["queues"]
+
+
+@pytest.mark.parametrize("stopped", ["doctor", "probe"])
+def test_nothing_is_left_on_hdfs_when_stopped(hadoop_undisturbed: Cluster, stopped: str, tmp_path: Path) -> None:  # noqa: F811
+    cluster = hadoop_undisturbed
+    folder = f"/doctor-{stopped}-{os.getpid()}"
+    client = hdfs_native.Client(cluster.uri)
+    client.mkdirs(folder, create_parent=True)
+    words = ["ringslice", "doctor", "--json", "--only", "storage", cluster.uri + folder]
+    more = environment(**cluster.environment())
+    with subprocess.Popen(words, env=more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as doctor:
+        while not list(client.list_status(folder)):
+            assert doctor.poll() is None
+            time.sleep(0.01)
+        if stopped == "doctor":
+            doctor.send_signal(signal.SIGINT)
+        else:
+            (probe,) = Path(f"/proc/{doctor.pid}/task/{doctor.pid}/children").read_text().split()
+            os.kill(int(probe), signal.SIGKILL)
+        output, errors = doctor.communicate(timeout=60)
+    assert list(client.list_status(folder)) == []
+    client.delete(folder, recursive=True)
+    if stopped == "doctor":
+        assert doctor.returncode == 130, output
+        assert "interrupted" in errors
+    else:
+        assert doctor.returncode == 3
+        assert "crashed (SIGKILL)" in output
+
+
+def _listing(cluster: Cluster) -> list[str]:
+    return sorted(status.path for status in hdfs_native.Client(cluster.uri).list_status("/", False))

@@ -1,0 +1,301 @@
+"""Looking into a slice: the example told is the one that is there, and where it came from is where it came from."""
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from etl.errors import DataError, UsageError
+from etl.formats.example import parse
+from etl.formats.records import read_records
+from etl.inspection.command import inspect_example, inspect_file, inspect_slice
+from etl.inspection.record_file import open_record_file
+from tests.conftest import TreeMaker
+from tests.lib.commands import failed, flip_bit, ringslice, succeeded
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+
+SLICE = "slices/default/train/train-00001-of-00002"
+Damage = Callable[[Path], None]
+
+
+def make_slices(source: Path, root: Path, kind: str, *words: object, columns: str | None = None) -> None:
+    ingest_here(source, root, pack_size="2KB", columns=columns)
+    normalize_here(root, "--size", 8, "--format", kind)
+    shard_here(root, "--workers", 2, *words)
+
+
+@pytest.fixture(scope="module")
+def raw_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root of two classes of 15, kept as raw pixels, in several packs and two training slices."""
+    source, root = tmp_path_factory.mktemp("raw") / "source", tmp_path_factory.mktemp("raw") / "root"
+    generator = np.random.default_rng(3)
+    for number in range(30):
+        path = source / ("left", "right")[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(path)
+    columns = source.parent / "columns.csv"
+    columns.write_text(
+        "key,patient\n" + "".join(f"left/{number:02d}.png,p{number // 4}\n" for number in range(0, 30, 2))
+    )
+    make_slices(source, root, "raw", columns=str(columns))
+    return root
+
+
+def records_of(path: Path) -> list[bytes]:
+    with open(f"{path}.tfrecord", "rb") as stream:
+        return [record.data for record in read_records(stream, str(path))]
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_every_example_is_told_as_it_is(raw_root: Path) -> None:
+    file = open_record_file(str(raw_root / SLICE))
+    for number, data in enumerate(records_of(raw_root / SLICE)):
+        example, told = parse(data), inspect_example(file, number)
+        features = told["features"]
+        assert told["key"] == example.key
+        assert file.find(example.key) == number
+        assert features["image/key"] == {
+            "type": "bytes",
+            "length": 1,
+            "bytes": len(example.key.encode()),
+            "values": [example.key],
+        }
+        assert features["image/class/label"] == {"type": "int64", "length": 1, "values": [example.label]}
+        assert features["image/encoded"]["bytes"] == len(example.encoded) == 8 * 8 * 3
+        position = told["position"]
+        block = position["block"]
+        with open(f"{raw_root / SLICE}.tfrecord", "rb") as stream:
+            stream.seek(position["offset"])
+            assert stream.read(position["size"])[12:-4] == data
+        assert block["first"] <= number < block["first"] + block["records"]
+        assert block["offset"] <= position["offset"] < block["offset"] + block["size"]
+
+
+def test_it_came_from_where_it_says(raw_root: Path) -> None:
+    """The bytes that pack and part hold at the places told are this image's."""
+    file = open_record_file(str(raw_root / SLICE))
+    for number, data in enumerate(records_of(raw_root / SLICE)):
+        origin = inspect_example(file, number)["origin"]
+        part, pack, image = origin["part"], origin["pack"], origin["image"]
+        with open(part["file"], "rb") as stream:
+            stream.seek(part["offset"])
+            assert stream.read(part["size"])[12:-4] == data
+        with open(pack["file"], "rb") as stream:
+            stream.seek(pack["offset"])
+            source = stream.read(pack["size"])
+        assert sha256(source) == image["sha256"]
+        assert (image["format"], image["width"], image["height"]) == ("png", 12, 9)
+        assert Image.open(io.BytesIO(source)).size == (12, 9)
+        side, _, name = parse(data).key.partition("/")
+        assert image["columns"] == ({"patient": f"p{int(name[:2]) // 4}"} if side == "left" else {})
+        assert records_of(Path(part["file"]).with_suffix(""))[part["record"]] == data
+
+
+def test_a_slice_is_summed_up(raw_root: Path) -> None:
+    told = inspect_file(open_record_file(str(raw_root / SLICE)))
+    data, records = (raw_root / f"{SLICE}.tfrecord").read_bytes(), records_of(raw_root / SLICE)
+    assert (told["examples"], told["bytes"], told["sha256"]) == (len(records), len(data), sha256(data))
+    assert told["as_written"] == {"sha256": True, "index": True}
+    assert sum(told["classes"].values()) == len(records)
+    assert [row["key"] for row in told["first"]] == [parse(record).key for record in records[:5]]
+
+
+@pytest.mark.parametrize("ending", ["", ".tfrecord", ".idx", "/"])
+def test_a_slice_is_found_by_any_of_its_names(ending: str, raw_root: Path) -> None:
+    assert open_record_file(f"{raw_root / SLICE}{ending}").name == "train/train-00001-of-00002"
+    assert open_record_file(f"file://{raw_root / SLICE}{ending}").records == len(records_of(raw_root / SLICE))
+
+
+def test_a_part_is_looked_into_as_well(raw_root: Path) -> None:
+    path = sorted((raw_root / "normalized/parts").glob("*.tfrecord"))[1]
+    file = open_record_file(str(path))
+    assert inspect_file(file)["as_written"] == {"sha256": True}
+    for number, data in enumerate(records_of(path.with_suffix(""))):
+        told = inspect_example(file, number)
+        assert told["key"] == parse(data).key
+        assert told["origin"]["part"]["record"] == number
+    with pytest.raises(UsageError, match="part pack-00001 holds no example with the key 'nope'"):
+        file.find("nope")
+
+
+def test_slices_of_groups_are_found(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make_slices(make_tree({"a": 30}), root, "png", "--groups", 2)
+    paths = sorted(root.glob("slices/default/train/group-*/worker-*/*.tfrecord"))
+    assert len(paths) >= 2
+    for path in paths:
+        file = open_record_file(str(path))
+        told = inspect_file(file)
+        assert f"group-{told['group']}/worker-{told['worker']}" in told["slice"]
+        keys = [parse(record).key for record in records_of(path.with_suffix(""))]
+        assert [inspect_example(file, number)["key"] for number in range(file.records)] == keys
+
+
+def test_only_its_own_record_is_read(raw_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(raw_root, tmp_path / "root")
+    path = root / f"{SLICE}.tfrecord"
+    file = open_record_file(str(path))
+    offset, size = (column[3] for column in file.index)
+    data = path.read_bytes()
+    path.write_bytes(bytes(offset) + data[offset : offset + size] + bytes(len(data) - offset - size))
+    assert inspect_example(file, 3)["position"]["offset"] == offset
+    with pytest.raises(DataError, match="wrong CRC of the length at offset"):
+        inspect_example(file, 2)
+
+
+def cut(root: Path, name: str, size: int) -> None:
+    (root / name).write_bytes((root / name).read_bytes()[:size])
+
+
+def swap(root: Path) -> None:
+    """Put the other slice in the place of this one."""
+    for ending in ("tfrecord", "idx"):
+        shutil.copy(root / f"slices/default/train/train-00000-of-00002.{ending}", root / f"{SLICE}.{ending}")
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda root: flip_bit(root / f"{SLICE}.tfrecord", 3), "wrong CRC of the length at offset 0"),
+        (lambda root: flip_bit(root / f"{SLICE}.tfrecord", 40), "wrong CRC of the data at offset 0"),
+        (lambda root: cut(root, f"{SLICE}.tfrecord", 30), "ends within the record at offset 0"),
+        (lambda root: cut(root, f"{SLICE}.tfrecord", 0), "has no record 0 at offset 0"),
+        (lambda root: (root / f"{SLICE}.idx").write_text("0 5 7\n"), "is no index"),
+        (lambda root: (root / f"{SLICE}.idx").write_text("0 5\n"), "tells of 1 records"),
+        (lambda root: (root / f"{SLICE}.idx").unlink(), r"\.idx is missing"),
+        (lambda root: (root / f"{SLICE}.tfrecord").unlink(), r"\.tfrecord is missing"),
+        (swap, "that examples.parquet tells of"),
+        (lambda root: flip_bit(root / "slices/default/manifest.json", 1500), "edited or damaged"),
+    ],
+)
+def test_damage_is_told_with_a_remedy(damage: Damage, line: str, raw_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(raw_root, tmp_path / "root")
+    damage(root)
+    with pytest.raises(DataError, match=line) as raised:
+        inspect_slice(str(root / SLICE), 0, None, (None, False), as_json=True)
+    remedies = (f"ringslice verify {root} --name default --repair", "put the original back")
+    assert any(remedy in str(raised.value) for remedy in remedies)
+
+
+def test_a_slice_that_is_not_as_written_is_told(raw_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(raw_root, tmp_path / "root")
+    flip_bit(root / f"{SLICE}.tfrecord", 100)
+    told = ringslice("inspect", root / SLICE, "--json")
+    failed(told, 1, "is not as it was written (sha256); run: ringslice verify")
+    assert json.loads(told.stdout)["as_written"] == {"sha256": False, "index": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "line"),
+    [
+        ("ROOT/slices/default/train/train-00009-of-00002", (), "tells of no slice train/train-00009-of-00002"),
+        ("ROOT/slices/default/manifest.json", (), r"tells of no slice manifest\.json"),
+        ("ROOT/raw/packs/pack-00000.tar", (), "is no slice"),
+        ("ROOT/normalized/parts/pack-09999", (), "tells of no part pack-09999"),
+        ("TMP/nothing", (), r"is no slice: no manifest\.json above it tells of it"),
+        ("SLICE", (99,), "out of range: slice train/train-00001-of-00002 has 12 examples, 0 to 11"),
+        ("SLICE", (-1,), "--index -1 is out of range"),
+        ("SLICE", (None, "nope"), "holds no example with the key 'nope'"),
+        ("SLICE", (0, None, "TMP/missing/x.png"), "no such folder"),
+        ("SLICE", (0, None, "ROOT/slices"), "is there already"),
+    ],
+)
+def test_what_is_not_there(path: str, asked: tuple[Any, ...], line: str, raw_root: Path, tmp_path: Path) -> None:
+    def placed(text: str) -> str:
+        return text.replace("SLICE", f"ROOT/{SLICE}").replace("ROOT", str(raw_root)).replace("TMP", str(tmp_path))
+
+    index, key, save = (*asked, None, None, None)[:3]
+    with pytest.raises(UsageError, match=line):
+        inspect_slice(placed(path), index, key, (save and placed(save), False), as_json=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--index", "x"), "'x' is not a valid integer"),
+        (("--key", "a", "--index", "1"), "give either --index or --key"),
+        (("--save", "x.png"), "give either --index or --key with --save"),
+    ],
+)
+def test_wrong_use_gets_one_line(words: tuple[str, ...], line: str, raw_root: Path) -> None:
+    failed(ringslice("inspect", raw_root / SLICE, *words), 2, line)
+
+
+def test_the_image_is_saved(raw_root: Path, tmp_path: Path) -> None:
+    """Raw pixels become a PNG of the same pixels; what is there is replaced only by --force."""
+    example = parse(records_of(raw_root / SLICE)[2])
+    target = tmp_path / "image.png"
+    told = succeeded(ringslice("inspect", raw_root / SLICE, "--key", example.key, "--save", target, "--json"))
+    assert json.loads(told.stdout)["saved"] == {
+        "file": str(target),
+        "format": "PNG",
+        "bytes": target.stat().st_size,
+    }
+    assert np.asarray(Image.open(target)).tobytes() == example.encoded
+    target.write_text("mine")
+    failed(ringslice("inspect", raw_root / SLICE, "--index", 2, "--save", target), 2, "is there already")
+    assert target.read_text() == "mine"
+    succeeded(ringslice("inspect", raw_root / SLICE, "--index", 2, "--save", target, "--force"))
+    assert np.asarray(Image.open(target)).tobytes() == example.encoded
+    assert [path.name for path in tmp_path.iterdir()] == ["image.png"]
+
+
+def test_an_encoded_image_is_saved_as_it_is(digits_root: Path, tmp_path: Path) -> None:
+    path = digits_root / "slices/default/train/train-00000-of-00008"
+    told = succeeded(ringslice("inspect", path, "--index", 1, "--save", tmp_path / "digit.png"))
+    assert (tmp_path / "digit.png").read_bytes() == parse(records_of(path)[1]).encoded
+    for word in ("features", "image/encoded", "position", "came from: pack", "block"):
+        assert word in told.stdout
+
+
+def without(root: Path, name: str) -> None:
+    shutil.rmtree(root / name)
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "known"),
+    [
+        (lambda root: without(root, "raw"), "is not there any more", {"part", "image", "unknown"}),
+        (lambda root: without(root, "normalized"), "is not there any more", {"unknown"}),
+    ],
+)
+def test_what_is_gone_is_said_to_be(change: Damage, line: str, known: set[str], raw_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(raw_root, tmp_path / "root")
+    change(root)
+    origin = inspect_example(open_record_file(str(root / SLICE)), 0)["origin"]
+    assert origin.keys() == known
+    assert line in origin["unknown"]
+
+
+def test_another_image_of_the_same_key_is_not_taken_for_it(raw_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(raw_root, tmp_path / "root")
+    for path in (root / "normalized/parts").glob("*.parquet"):
+        table = pq.read_table(path)
+        column = table.schema.get_field_index("sha256")
+        pq.write_table(
+            table.set_column(column, table.schema.field(column), pa.array([bytes(32)] * table.num_rows, pa.binary(32))),
+            path,
+        )
+    origin: dict[str, Any] = inspect_example(open_record_file(str(root / SLICE)), 0)["origin"]
+    assert origin.keys() == {"unknown"}
+    assert "another image called" in origin["unknown"]
+
+
+def test_slices_that_were_copied_away(raw_root: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(raw_root / "slices/default", tmp_path / "copied")
+    file = open_record_file(str(copied / "train/train-00001-of-00002"))
+    assert inspect_file(file)["as_written"] == {"sha256": True, "index": True}
+    assert inspect_example(file, 1)["origin"] == {"unknown": "these slices lie outside of their dataset"}

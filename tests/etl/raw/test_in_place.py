@@ -1,0 +1,227 @@
+"""Images that stay where they lie, in tar and Parquet files: the same parts, no copy, and nothing trusted blindly."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from etl.errors import DataError, UsageError
+from etl.inspection.provenance import trace
+from etl.normalized.live_rows import live_rows
+from etl.normalized.parts import read_rows
+from etl.raw.removed import Removed
+from etl.slices.prune import prune
+from etl.storage.place import Place, open_place
+from mapreduce.verify import Verify
+from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
+from tests.lib.sources.archives import Entry, packed, tar_of
+from tests.lib.sources.parquet_images import image_column, image_table, write_file, write_parquet
+
+Write = Callable[..., Place]
+
+PLAINLY = {
+    "compression": "none",
+    "use_dictionary": False,
+    "write_statistics": False,
+}  # an image's bytes stand there once
+
+
+def picture(number: int) -> bytes:
+    """A PNG of 12x10 pixels, of one colour."""
+    output = io.BytesIO()
+    Image.new("RGB", (12, 10), (number % 256, 7 * number % 256, 99)).save(output, "PNG")
+    return output.getvalue()
+
+
+def write_tar(source: Place, shard: int, first: int, count: int = 5) -> Place:
+    """A shard of WebDataset; what is no image lies between the images."""
+    entries = []
+    for number in range(first, first + count):
+        entries += [Entry(f"{number:04d}.png", picture(number)), Entry(f"{number:04d}.cls", b"%d" % (number % 3))]
+        entries += [Entry(f"{number:04d}.npy", bytes(1500))]
+    return write_file(source / f"part-{shard}.tar", tar_of(entries))
+
+
+def write_rows(source: Place, shard: int, first: int, count: int = 5) -> Place:
+    """A Parquet file of two row groups, with another column of bytes in the struct."""
+    table = image_table(count, first, names=None)
+    table = table.set_column(0, "image", image_column([picture(first + row) for row in range(count)]))
+    return write_parquet(source / f"part-{shard}.parquet", table, row_group_size=3, **PLAINLY)
+
+
+@pytest.fixture(params=[write_tar, write_rows], ids=["tar", "parquet"])
+def write(request: pytest.FixtureRequest) -> Write:
+    found: Write = request.param
+    return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Place:
+    return open_place(str(tmp_path / "source"))
+
+
+def examples(root: Place) -> dict[str, tuple[bytes, int]]:
+    """SHA-256 of the source and checksum of the normalised record, by key."""
+    marker = (root / "normalized" / "dataset.json").read_json()
+    removed = Removed.read(root, marker)
+    columns = ["key", "sha256", "crc32c"]
+    tables = [live_rows(root / "normalized", part, removed, columns) for part in marker["parts"]]
+    return {row["key"]: (row["sha256"], row["crc32c"]) for table in tables for row in table.to_pylist()}
+
+
+def raw_marker(root: Place) -> dict[str, Any]:
+    return (root / "raw" / "dataset.json").read_json()
+
+
+def make(source: Place, root: Place, in_place: bool = True) -> None:
+    ingest_here(source, root, in_place=in_place, max_removed="1")
+    normalize_here(root, "--size", "8")
+
+
+def test_it_is_what_a_copy_gives(root: Place, source: Place, tmp_path: Path, write: Write) -> None:
+    here, place, copied = root / "here", root / "source", open_place(str(tmp_path / "copied"))
+    for shard in range(2):
+        for each in (place, source):
+            write(each, shard, 10 * shard)
+    make(place, here)
+    make(source, copied, in_place=False)
+    assert len(examples(here)) == 10
+    assert examples(here) == examples(copied)
+    packs = raw_marker(here)["packs"]
+    assert [pack["file"] for pack in packs] == [(place / info.base_name).uri for info in place.children()]
+    assert {info.extension for info in (here / "raw" / "packs").children()} == {"parquet"}
+
+
+def test_it_is_verified_and_traced_to_its_file(tmp_path: Path, source: Place, write: Write) -> None:
+    root = open_place(str(tmp_path / "root"))
+    files = [write(source, shard, 10 * shard) for shard in range(2)]
+    make(source, root)
+    shard_here(root, "--slices", "2", "--workers", "2")
+    run_here(Verify, root, "--every-stage")
+    told = trace(root, "pack-00001", *one_of_part(root, "pack-00001"))
+    where: dict[str, Any] = {"column": "image.bytes", "row": 4} if write is write_rows else {"offset": 4 * 4096 + 512}
+    assert told["pack"] == {"file": files[1].uri, "size": len(picture(14)), **where}
+
+
+def one_of_part(root: Place, part: str) -> tuple[str, bytes]:
+    """Key and SHA-256 of the last row of a part."""
+    row = read_rows(root / "normalized", part, ["key", "sha256"]).to_pylist()[-1]
+    return row["key"], row["sha256"]
+
+
+def test_a_file_of_many_images_is_several_packs(
+    tmp_path: Path, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etl.raw.packs.MOST_IMAGES", 3)
+    root = open_place(str(tmp_path / "root"))
+    file = write(source, 0, 0, 8)
+    make(source, root)
+    packs = raw_marker(root)["packs"]
+    assert [(pack["images"], pack["file"]) for pack in packs] == [(3, file.uri), (3, file.uri), (2, file.uri)]
+    assert len({pack["sha256"] for pack in packs}) == 1
+    assert len(examples(root)) == 8
+    os.utime(file.path, ns=(1, 1))
+    make(source, root)
+    assert raw_marker(root)["packs"] == packs
+
+
+def test_new_and_changed_files_become_new_packs(tmp_path: Path, source: Place, write: Write) -> None:
+    root = open_place(str(tmp_path / "root"))
+    files = [write(source, shard, 10 * shard) for shard in range(3)]
+    make(source, root)
+    before = raw_marker(root)
+    make(source, root)
+    assert raw_marker(root) == before
+    os.utime(files[0].path, ns=(1, 1))  # touched
+    write(source, 1, 70)  # another one under the same name, with images of other keys in a tar file
+    write(source, 3, 30)
+    files[2].delete()
+    make(source, root)
+    after = raw_marker(root)
+    assert [pack["name"] for pack in after["packs"]] == ["pack-00000", "pack-00003", "pack-00004"]
+    assert after["packs"][0] == before["packs"][0]
+    make(source, open_place(str(tmp_path / "other")))
+    assert examples(root) == examples(open_place(str(tmp_path / "other")))
+    shard_here(root)
+    run_here(Verify, root, "--every-stage")
+
+
+def test_the_same_images_in_other_places_of_the_file_are_looked_up_anew(tmp_path: Path, source: Place) -> None:
+    root, entries = open_place(str(tmp_path / "root")), [Entry(f"c/{n}.png", picture(n)) for n in range(4)]
+    file = write_file(source / "some.tar", tar_of(entries))
+    make(source, root)
+    write_file(file, tar_of(entries[::-1]))
+    make(source, root)
+    (pack,) = raw_marker(root)["packs"]
+    assert pack["name"] == "pack-00001"
+    assert len(examples(root)) == 4
+
+
+@pytest.mark.parametrize("is_touched", [False, True])
+def test_a_copy_of_the_source_elsewhere_is_taken_from_there(
+    tmp_path: Path, source: Place, write: Write, is_touched: bool
+) -> None:
+    root, elsewhere = open_place(str(tmp_path / "root")), open_place(str(tmp_path / "elsewhere"))
+    file = write(source, 0, 0)
+    make(source, root)
+    copy = write(elsewhere, 0, 0)
+    if is_touched:
+        os.utime(copy.path, ns=(1, 1))
+    else:
+        os.utime(copy.path, ns=(file.info().mtime_ns, file.info().mtime_ns))
+    file.delete()
+    make(elsewhere, root)
+    assert [pack["file"] for pack in raw_marker(root)["packs"]] == [(elsewhere / file.name).uri]
+
+
+@pytest.mark.parametrize("how", ["flipped", "missing", "cut"])
+def test_a_file_that_changes_behind_our_back_is_named(tmp_path: Path, source: Place, write: Write, how: str) -> None:
+    root = open_place(str(tmp_path / "root"))
+    file = write(source, 0, 0, 40)
+    ingest_here(source, root, in_place=True)
+    normalize_here(root, "--size", "8")
+    shard_here(root)
+    data = bytearray(file.read_bytes())
+    start = data.index(picture(20)) + 50
+    data[start] ^= 1
+    file.delete()
+    if how != "missing":
+        write_file(file, bytes(data) if how == "flipped" else bytes(data[:start]))
+    with pytest.raises(DataError, match="part-0"):
+        run_here(Verify, root, "--every-stage")
+    with pytest.raises(DataError, match=r"part-0\.(tar|parquet) .*(put the original back|fetch or write it again)"):
+        normalize_here(root, "--size", "9", "--overwrite")
+
+
+def test_pruning_leaves_what_is_not_ours(tmp_path: Path, source: Place, write: Write) -> None:
+    root = open_place(str(tmp_path / "root"))
+    file = write(source, 0, 0)
+    make(source, root)
+    shard_here(root, "--slices", "1", "--workers", "1")
+    write(source, 0, 50)
+    make(source, root)
+    shard_here(root, "--slices", "1", "--workers", "1", "--name", "second")
+    prune(root, keep=1)
+    assert file.exists()
+    assert [pack["name"] for pack in raw_marker(root)["packs"]] == ["pack-00001"]
+    run_here(Verify, root, "--every-stage", "--name", "second")
+
+
+def test_what_cannot_stay_is_refused(tmp_path: Path, source: Place) -> None:
+    write_file(source / "some.tar.gz", packed(tar_of([Entry("c/1.png", picture(1))]), "gzip"))
+    write_file(open_place(str(tmp_path / "folder" / "c" / "1.png")), picture(1))
+    for place, why in ((source, r"some\.tar\.gz is compressed"), (tmp_path / "folder", "files of their own")):
+        with pytest.raises(UsageError, match=rf"--in-place is for plain tar files and Parquet files.*{why}"):
+            ingest_here(place, tmp_path / "root", in_place=True)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_copy_does_not_become_one_in_place(tmp_path: Path, source: Place) -> None:
+    write_tar(source, 0, 0)
+    ingest_here(source, tmp_path / "root")
+    with pytest.raises(UsageError, match="in_place False there, True asked"):
+        ingest_here(source, tmp_path / "root", in_place=True)

@@ -1,0 +1,334 @@
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from etl.errors import DataError, UsageError
+from etl.raw.ingest import ingest
+from etl.raw.mtimes import VERSIONS_FILE
+from etl.sources import open_source
+from etl.storage.place import open_place
+from tests.conftest import TreeMaker
+from tests.lib.commands import contents
+from tests.lib.inline import ingest_here, ingest_values
+from tests.lib.sources.archives import some_images, tar_of
+from tests.lib.sources.parquet_images import image_table, write_parquet
+
+VALUES = ingest_values(pack_size="2000")
+
+
+def run(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dict[str, Any]:
+    summary = ingest(open_place(str(source)), open_place(str(root)), VALUES | values, overwrite)
+    return summary.to_json()
+
+
+def contents_of(files: dict[str, bytes], left_out: str) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if not name.endswith(left_out)}
+
+
+def write_idx(
+    folder: Path, stem: str, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], zipped: bool
+) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, values in ((f"{stem}-images-idx{images.ndim}-ubyte", images), (f"{stem}-labels-idx1-ubyte", labels)):
+        header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+        data = header + values.astype(np.uint8).tobytes()
+        (folder / (name + ".gz" * zipped)).write_bytes(gzip.compress(data) if zipped else data)
+
+
+def test_packs_hold_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"b": 7, "a": 5}), tmp_path / "root"
+    (source / "a" / ".hidden").write_text("x")
+    (source / "readme.txt").write_text("x")
+    (source / "a" / "empty.png").write_bytes(b"")
+    told = run(source, root)
+    assert (told["images"], told["classes"], told["skipped_files"]) == (13, 2, 2)
+    assert told["packs"] > 1
+    rows = [row for path in sorted((root / "raw/packs").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
+    for row in rows:
+        data = (source / row["key"]).read_bytes()
+        pack = root / "raw/packs" / f"{row['pack']}.tar"
+        with tarfile.open(pack) as archive:
+            member = archive.getmember(row["key"])
+            assert (member.offset_data, member.size) == (row["offset"], row["size"])
+            assert archive.extractfile(member).read() == data  # type: ignore[union-attr]
+        assert row["sha256"] == hashlib.sha256(data).digest()
+        assert row["label"] == ["a", "b"].index(row["key"][0])
+
+
+def test_the_same_images_give_the_same_bytes_anywhere(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 4, "b": 4})
+    moved = shutil.copytree(source, tmp_path / "moved" / "elsewhere")
+    run(source, tmp_path / "one")
+    run(moved, tmp_path / "two")
+    assert contents(tmp_path / "one", "run.json") == contents(tmp_path / "two", "run.json")
+
+
+def test_a_second_run_does_nothing_and_another_dataset_is_refused(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 4, "b": 4}), tmp_path / "root"
+    run(source, root)
+    before = contents(root)
+    assert run(source, root)["already_done"]
+    assert contents(root) == before
+    os.utime(source / "a" / "000.png", (1, 1))
+    assert run(source, root)["already_done"]  # touched, but its content is the same
+    assert contents(root, VERSIONS_FILE) == contents_of(before, VERSIONS_FILE)
+    before = contents(root)
+    for name in ("000", "001"):
+        (source / "a" / f"{name}.png").write_bytes(b"another")
+    with pytest.raises(UsageError, match=r"of 8 images in .* 0 are missing in this source and 2 have changed"):
+        run(source, root)
+    with pytest.raises(UsageError, match=r"more than --max-removed 0\.1; is this another source"):
+        run(shutil.copytree(source, tmp_path / "above" / "below").parent, root)
+    with pytest.raises(UsageError, match="pack_bytes 2000 there, 9 asked"):
+        run(source, root, pack_size=9)
+    assert contents(root) == before
+    assert run(source, root, overwrite=True)["images"] == 8
+
+
+def test_an_unfinished_run_goes_on_and_that_of_another_source_does_not(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 6, "b": 6}), tmp_path / "root"
+    run(source, root)
+    whole = contents(root, "run.json")
+    plan = root / "raw" / "_work" / "plan.json"
+
+    def undo(keep: int) -> None:
+        (root / "raw" / "dataset.json").unlink()
+        packs = sorted((root / "raw" / "packs").iterdir(), key=lambda path: (path.stem, path.suffix == ".parquet"))
+        for path in packs[keep:]:  # a pack's list comes after the pack
+            path.unlink()
+
+    # a run that was killed leaves packs, an attempt, and its plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("etl.raw.ingest.copy_to_packs", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(source, tmp_path / "other")
+    killed_plan = (tmp_path / "other" / "raw" / "_work" / "plan.json").read_bytes()
+    undo(keep=3)
+    plan.parent.mkdir()
+    plan.write_bytes(killed_plan)
+    (plan.parent / "attempt-host-1-ab").write_bytes(b"half")
+    kept = (root / "raw" / "packs" / "pack-00000.tar").stat().st_mtime_ns
+    run(source, root)
+    assert contents(root, "run.json") == whole
+    assert (root / "raw" / "packs" / "pack-00000.tar").stat().st_mtime_ns == kept
+    undo(keep=3)
+    plan.parent.mkdir()
+    plan.write_bytes(killed_plan.replace(b"2000", b"2001"))
+    run(source, root)
+    assert contents(root, "run.json") == whole
+    assert (root / "raw" / "packs" / "pack-00000.tar").stat().st_mtime_ns != kept
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_idx_files_keep_their_pixels_and_splits(tmp_path: Path, zipped: bool, channels: int) -> None:
+    shape = (12, 5, 4) if channels == 1 else (12, 5, 4, 3)
+    images = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    labels = np.arange(12) % 11  # as numbers, not as text: 10 comes after 9
+    write_idx(tmp_path / "idx", "train", images[:8], labels[:8], zipped)
+    write_idx(tmp_path / "idx", "t10k", images[8:], labels[8:], zipped)
+    told = run(tmp_path / "idx", tmp_path / "root")
+    assert told["source_splits"] == {"test": 4, "train": 8}
+    rows = [row for path in (tmp_path / "root/raw/packs").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    for row in rows:
+        stem, number = row["key"].split(".")[0].split("/")
+        place = int(number) + (8 if stem == "t10k" else 0)
+        data = (tmp_path / "root/raw/packs" / f"{row['pack']}.tar").read_bytes()
+        member = data[row["offset"] : row["offset"] + row["size"]]
+        assert member.endswith(b" 4 5 255\n" + images[place].tobytes())
+        assert row["label"] == labels[place]
+
+
+def test_classes_name_the_numbers_of_folders_and_of_idx_files(make_tree: TreeMaker, tmp_path: Path) -> None:
+    listed = tmp_path / "classes.txt"
+    listed.write_text("cat\ndog\nowl\n")
+    folder = make_tree({"2": 2, "0": 1, "dog": 1})
+    write_idx(tmp_path / "idx", "train", np.zeros((4, 2, 2)), np.array([2, 2, 0, 1]), zipped=False)
+    for source in (folder, tmp_path / "idx"):
+        run(source, tmp_path / "roots" / source.name, classes=str(listed))
+        marker = json.loads((tmp_path / "roots" / source.name / "raw/dataset.json").read_bytes())
+        assert (marker["classes"], marker["counts"]["by_class"]) == (["cat", "dog", "owl"], [1, 1, 2])
+    listed.write_text("cat\ndog\n")
+    for source in (folder, tmp_path / "idx"):
+        with pytest.raises(UsageError, match="has the label '2', which is not one of the 2 --classes"):
+            run(source, tmp_path / "root", classes=str(listed))
+
+
+def test_folders_of_splits(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"train/a": 2, "val/a": 1, "test/b": 1})
+    with pytest.raises(UsageError, match="look like splits, not classes; give --split-folders"):
+        run(source, tmp_path / "root")
+    assert run(source, tmp_path / "root", split_folders=True)["source_splits"] == {
+        "test": 1,
+        "train": 2,
+        "validation": 1,
+    }
+    with pytest.raises(UsageError, match="names no split"):
+        run(make_tree({"dev/a": 1}), tmp_path / "other", split_folders=True)
+
+
+def test_what_is_no_source_is_told(make_tree: TreeMaker, tmp_path: Path) -> None:
+    images = np.zeros((3, 2, 2), np.uint8)
+    with pytest.raises(UsageError, match="no such folder"):
+        run(tmp_path / "nowhere", tmp_path / "root")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no images in"):
+        run(tmp_path / "empty", tmp_path / "root")
+    write_idx(tmp_path / "idx", "train", images, np.zeros(2), zipped=False)
+    with pytest.raises(DataError, match="do not belong together"):
+        run(tmp_path / "idx", tmp_path / "root")
+    (tmp_path / "idx" / "train-labels-idx1-ubyte").unlink()
+    with pytest.raises(UsageError, match="no labels beside it; expected train-labels-idx1-ubyte"):
+        run(tmp_path / "idx", tmp_path / "root")
+    write_idx(tmp_path / "cut", "train", images, np.zeros(3), zipped=True)
+    path = tmp_path / "cut" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="no whole gzip file"):
+        run(tmp_path / "cut", tmp_path / "root")
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 3]) + np.array([3, 2, 2], ">u4").tobytes() + bytes(11)))
+    with pytest.raises(DataError, match="truncated or too long"):
+        run(tmp_path / "cut", tmp_path / "root")
+    for length in range(17):  # the header is cut
+        path.write_bytes(gzip.compress((bytes([0, 0, 8, 3]) + np.array([3, 2, 2], ">u4").tobytes())[:length]))
+        with pytest.raises(DataError, match=r"truncated or too long|no IDX file"):
+            run(tmp_path / "cut", tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("promised", [(2, 3, 4), (1 << 31, 1 << 31, 4)])
+def test_a_gzip_bomb_is_unpacked_no_further_than_its_header_promises(tmp_path: Path, promised: tuple[int, ...]) -> None:
+    """64 MB of zeros: neither one that promises less, nor one that promises more than deflate could hold."""
+    write_idx(tmp_path, "train", np.zeros((3, 2, 2)), np.zeros(3), zipped=True)
+    header = bytes([0, 0, 8, 3]) + np.array(promised, ">u4").tobytes()
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + bytes(64 << 20), compresslevel=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="truncated or too long"):
+            open_source(open_place(str(tmp_path)))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_options_that_say_nothing_to_a_source_are_refused(make_tree: TreeMaker, tmp_path: Path) -> None:
+    folder = make_tree({"a": 2})
+    write_idx(tmp_path / "idx", "train", np.zeros((2, 2, 2)), np.zeros(2), zipped=False)
+    (tmp_path / "some.tar").write_bytes(tar_of(some_images()))
+    (tmp_path / "list.csv").write_text(f"path,label\n{folder}/a/000.png,a\n")
+    write_parquet(open_place(str(tmp_path / "some.parquet")), image_table(2))
+    columns = {"image_column", "label_column", "split_column"}
+    heeded = {
+        folder: {"split_folders"},
+        tmp_path / "idx": set(),
+        tmp_path / "some.tar": {"split_folders", "label_column", "split_column"},
+        tmp_path / "list.csv": columns,
+        tmp_path / "some.parquet": columns,
+    }
+    for source, known in heeded.items():
+        for name in {"split_folders", *columns} - known:
+            option = f"--{name.replace('_', '-')}"
+            values: dict[str, Any] = {name: name == "split_folders" or "x"}
+            with pytest.raises(UsageError, match=rf"{option} says nothing to a source of the kind '.*{source.name}"):
+                ingest_here(source, tmp_path / "root", **values)
+        assert run(source, tmp_path / "roots" / source.name)["images"] >= 1
+    with pytest.raises(UsageError, match="--pack-size: with --in-place each file of SOURCE is a pack; leave one of"):
+        run(tmp_path / "some.tar", tmp_path / "root", in_place=True)
+    with pytest.raises(UsageError, match=r"--classes .*: no such file"):
+        ingest_here(folder, tmp_path / "root", classes=tmp_path)
+    with pytest.raises(UsageError, match=r"--columns .*: no such file"):
+        ingest_here(folder, tmp_path / "root", columns=tmp_path)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "root", "a/root"])
+def test_a_root_inside_the_source_is_refused(make_tree: TreeMaker, tmp_path: Path, inside: str) -> None:
+    source = make_tree({"a": 2})
+    before = contents(source)
+    (tmp_path / "link").symlink_to(source)
+    for place in (source / inside, tmp_path / "link" / inside):
+        with pytest.raises(UsageError, match=r"ROOT .* lies in SOURCE .* give a ROOT outside"):
+            run(source, place)
+    assert contents(source) == before
+    assert run(source, source / ".root")["images"] == run(source, source.with_name(f"{source.name}2"))["images"] == 2
+    assert run(source, source / ".root")["already_done"]
+
+
+@pytest.mark.parametrize("name", ["archive.tar.gz", "table.parquet"])
+def test_a_large_file_among_others_is_no_image(make_tree: TreeMaker, tmp_path: Path, name: str) -> None:
+    """What was downloaded may lie beside the folders it was unpacked to, but is no image of a class."""
+    source = make_tree({"a": 2})
+    (source / name).write_bytes(b"x")
+    assert run(source, tmp_path / "root")["skipped_files"] == 1
+    (source / "a" / name).write_bytes(b"x")
+    with pytest.raises(UsageError, match=rf"a/{name} is no image; give a folder of archives, or"):
+        run(source, tmp_path / "root")
+    (tmp_path / "mixed").mkdir()
+    for each in (name, "notes.docx"):
+        (tmp_path / "mixed" / each).write_bytes(b"x")
+    with pytest.raises(UsageError, match=rf"no images in .*; give {name} itself"):
+        run(tmp_path / "mixed", tmp_path / "other")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    os.mkfifo(tmp_path / "source" / "x.tar")
+    with pytest.raises(UsageError, match=r"x\.tar is no file, but a pipe or a device"):
+        run(tmp_path / "source", tmp_path / "root")
+    with pytest.raises(UsageError, match=r"x\.tar is neither a file nor a folder"):
+        run(tmp_path / "source" / "x.tar", tmp_path / "root")
+
+
+@pytest.mark.parametrize("name", ["x\ny.png", "x\x1b[31m.png", "x\u2028.png"])
+def test_a_name_of_more_than_a_line_is_no_key(make_tree: TreeMaker, tmp_path: Path, name: str) -> None:
+    """One on each line, keys are given to `shard --remove`."""
+    source = make_tree({"a": 1})
+    (source / "a" / name).write_bytes(b"x")
+    with pytest.raises(UsageError, match="cannot be a key, for it holds control characters; rename it") as raised:
+        run(source, tmp_path / "root")
+    assert str(raised.value).isprintable()
+
+
+def test_a_link_to_nothing_is_no_silent_loss(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 2})
+    (source / "a" / "lost.jpg").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"a/lost\.jpg is a link to nothing"):
+        run(source, tmp_path / "root")
+
+
+def test_links_are_followed_but_not_in_circles(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 2})
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(source / "a/000.png", tmp_path / "elsewhere/x.png")
+    (source / "b").symlink_to(tmp_path / "elsewhere")
+    (source / "a" / "link.png").symlink_to(source / "a/000.png")
+    told = run(source, tmp_path / "root")
+    assert told["images"] == 4
+    (source / "a" / "loop").symlink_to(source)
+    with pytest.raises(UsageError, match="a/loop is a link back to a folder"):
+        run(source, tmp_path / "other")
+
+
+def test_a_name_that_is_not_utf8_is_told(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 1})
+    Path(os.fsdecode(os.fsencode(source / "a") + b"/\xff.png")).write_bytes(b"x")
+    with pytest.raises(UsageError, match="is not UTF-8; rename it"):
+        run(source, tmp_path / "root")
+
+
+def test_files_of_somebody_else_are_left_alone(make_tree: TreeMaker, tmp_path: Path) -> None:
+    (tmp_path / "root" / "raw").mkdir(parents=True)
+    (tmp_path / "root" / "raw" / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds files but neither"):
+        run(make_tree({"a": 1}), tmp_path / "root")
+    assert contents(tmp_path / "root") == {"raw/thesis.txt": b"mine"}

@@ -1,0 +1,385 @@
+"""Renewal as arithmetic, and of real packs: what stays, what is packed anew, and what is told of it."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.errors import RingsliceError, UsageError
+from etl.raw.ingest import ingest
+from etl.raw.packs import plan_packs
+from etl.raw.removed import Removed
+from etl.raw.source_diff import NO_IMAGE, plan_renewal
+from etl.sources import SourceImage
+from etl.stages.layout import raw_stage
+from etl.storage.place import Place, open_place
+from tests.conftest import TreeMaker
+from tests.etl.raw.test_ingest import write_idx
+from tests.lib.commands import contents
+from tests.lib.inline import ingest_values
+
+VALUES = ingest_values(pack_size="2000")
+
+
+# Packs as a dictionary of name to the image of each row, of few numbers, so that images come twice and are gone.
+packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max_size=8)
+
+
+@given(packs_of_images, st.integers(31, 40))
+@settings(deadline=None)
+def test_every_image_is_held_by_one_kept_pack_or_packed_anew(packs: list[list[int]], images: int) -> None:
+    named = {f"pack-{number}": rows for number, rows in enumerate(packs)}
+    plan = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
+    held = [
+        image
+        for pack in plan.kept
+        for row, image in enumerate(named[pack.name])
+        if row not in set(pack.removed.tolist())
+    ]
+    assert sorted([*held, *plan.unpacked.tolist()]) == list(range(images))
+    kept = [pack.name for pack in plan.kept]
+    assert kept == [name for name in named if name in kept]
+    for pack in plan.kept:
+        assert 2 * len(pack.removed) <= len(named[pack.name])
+    for name in named.keys() - set(kept):
+        there = [image for image in named[name] if image != NO_IMAGE]
+        others = {image for other in kept for image in named[other]}
+        lost = len(named[name]) - len(set(there) - others)
+        assert 2 * lost > len(named[name]) or lost == len(named[name])
+
+
+@given(st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=8), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_night_after_night_every_image_is_in_one_pack_and_no_name_comes_again(
+    nights: list[set[int]], pack_images: int
+) -> None:
+    """Sources as sets of contents (a changed image has another), against packs as a model keeps them."""
+    packs: dict[str, list[int]] = {}
+    live: dict[str, set[int]] = {}
+    names: set[str] = set()
+    for night in nights:
+        source = sorted(night)
+        held = {
+            name: np.array(
+                [source.index(each) if each in night and each in live[name] else NO_IMAGE for each in packs[name]]
+            )
+            for name in packs
+        }
+        plan = plan_renewal(held.items(), len(source))
+        before = {name: list(rows) for name, rows in packs.items()}
+        new = [SourceImage(str(source[number]), 0, None, 1) for number in plan.unpacked.tolist()]
+        packs = {pack.name: packs[pack.name] for pack in plan.kept}
+        live = {
+            pack.name: {each for row, each in enumerate(packs[pack.name]) if row not in set(pack.removed.tolist())}
+            for pack in plan.kept
+        }
+        for written in plan_packs(new, pack_images, len(names)):
+            assert written.name not in names
+            names.add(written.name)
+            packs[written.name] = [int(image.key) for image in written.images]
+            live[written.name] = set(packs[written.name])
+        assert all(packs[name] == before[name] for name in packs.keys() & before.keys())
+        assert sorted(each for rows in live.values() for each in rows) == source
+
+
+def renew(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dict[str, Any]:
+    return ingest(open_place(str(source)), open_place(str(root)), VALUES | values, overwrite).to_json()
+
+
+def marker_of(root: Path) -> dict[str, Any]:
+    marker: dict[str, Any] = json.loads((root / "raw/dataset.json").read_text())
+    return marker
+
+
+def live_images(root: Path) -> dict[str, dict[str, Any]]:
+    """By key, the row of every live image, with the bytes that its pack has for it; each exactly once."""
+    marker = marker_of(root)
+    removed = Removed.read(open_place(str(root)), marker)
+    images: dict[str, dict[str, Any]] = {}
+    for pack in marker["packs"]:
+        table = pq.read_table(root / "raw/packs" / f"{pack['name']}.parquet")
+        live = removed.live(pack["name"], table["key"])
+        assert (~live).sum() == pack["removed"] == removed.number(pack["name"])
+        data = (root / "raw/packs" / f"{pack['name']}.tar").read_bytes()
+        for row in table.filter(pa.array(live)).to_pylist():
+            assert row["key"] not in images
+            images[row["key"]] = row | {"data": data[row["offset"] : row["offset"] + row["size"]]}
+    return images
+
+
+def require_same(root: Path, source: Path) -> None:
+    """What is live is what the source holds now, byte for byte, with its class; and the marker counts it."""
+    images, marker = live_images(root), marker_of(root)
+    files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    assert {key: row["data"] for key, row in images.items()} == files
+    classes = marker["classes"]
+    assert all(classes[row["label"]] == key.split("/")[0] for key, row in images.items())
+    assert marker["counts"]["images"] == len(files)
+    assert marker["counts"]["bytes"] == sum(map(len, files.values()))
+    by_class = [sum(key.startswith(f"{name}/") for key in files) for name in classes]
+    assert marker["counts"]["by_class"] == by_class
+
+
+def packs_of(root: Path) -> dict[str, bytes]:
+    return contents(root / "raw/packs")
+
+
+def test_only_what_is_new_or_changed_is_packed(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"b": 20, "d": 20}), tmp_path / "root"
+    renew(source, root)
+    before, first = packs_of(root), (root / "raw/dataset.json").read_bytes()
+    (source / "b/000.png").unlink()
+    (source / "d/001.png").write_bytes(b"of another size")
+    same_size = source / "d/002.png"
+    same_size.write_bytes(same_size.read_bytes()[:-1] + b"!")
+    make_tree({"a": 2})
+    (source / "b/new.png").write_bytes(b"new")
+    told = renew(source, root)
+    assert (told["newly_packed"], told["removed_or_changed"], told["images"]) == (5, 3, 42)
+    assert told["already_done"] is False
+    after = packs_of(root)
+    assert {name: after[name] for name in before} == before
+    marker = marker_of(root)
+    assert marker["classes"] == ["b", "d", "a"]
+    assert marker["removed"]["rows"] == 3
+    stage = raw_stage(open_place(str(root)))
+    assert stage.find_generation(marker["parent"]) == json.loads(first)
+    assert (root / "raw/generations" / f"{marker['parent']}.json").read_bytes() == first
+    require_same(root, source)
+    assert renew(source, root)["already_done"]
+    assert packs_of(root) == after
+
+
+def test_a_pack_that_lost_most_is_packed_anew_and_an_empty_one_goes(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 40}), tmp_path / "root"
+    renew(source, root)
+    packs = marker_of(root)["packs"]
+    by_pack = {
+        pack["name"]: pq.read_table(root / "raw/packs" / f"{pack['name']}.parquet")["key"].to_pylist() for pack in packs
+    }
+    half, most, all_of, *_ = by_pack
+    gone = [
+        *by_pack[half][: len(by_pack[half]) // 2],
+        *by_pack[most][: len(by_pack[most]) // 2 + 1],
+        *by_pack[all_of],
+    ]
+    for key in gone:
+        (source / key).unlink()
+    with pytest.raises(UsageError, match=f"of 40 images in .* {len(gone)} are missing in this source and 0 have"):
+        renew(source, root)
+    assert len(marker_of(root)["packs"]) == len(packs)
+    told = renew(source, root, max_removed=0.7)
+    assert told["newly_packed"] == len(by_pack[most]) - len(by_pack[most]) // 2 - 1
+    names = [pack["name"] for pack in marker_of(root)["packs"]]
+    assert half in names
+    assert most not in names
+    assert all_of not in names
+    assert names[-1] == f"pack-{len(packs):05d}"
+    require_same(root, source)
+    before = packs_of(root)
+    for text in (b"changed ", b"again "):
+        for key in live_images(root):
+            (source / key).write_bytes(text + key.encode())
+        renew(source, root, max_removed=1)
+        require_same(root, source)
+        after = packs_of(root)
+        assert all(after.get(name, data) == data for name, data in before.items())
+        assert min(after.keys() - before.keys()) > max(before)  # no name comes again
+        before |= after
+        shutil.rmtree(root / "raw/generations")  # what no generation names goes with the next renewal
+    assert f"{half}.tar" not in after
+
+
+def test_an_image_that_comes_back_is_packed_anew(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 30}), tmp_path / "root"
+    renew(source, root)
+    data = (source / "a/003.png").read_bytes()
+    (source / "a/003.png").unlink()
+    renew(source, root)
+    (source / "a/003.png").write_bytes(data)
+    told = renew(source, root)
+    assert (told["newly_packed"], told["removed_or_changed"]) == (1, 0)
+    assert marker_of(root)["removed"]["rows"] == 1
+    require_same(root, source)
+    assert len(list((root / "raw/removed").iterdir())) == 1
+
+
+def test_a_class_without_images_keeps_its_label(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 1, "b": 30}), tmp_path / "root"
+    renew(source, root)
+    shutil.rmtree(source / "a")
+    renew(source, root)
+    assert marker_of(root)["classes"] == ["a", "b"]
+    assert marker_of(root)["counts"]["by_class"] == [0, 30]
+    require_same(root, source)
+    assert renew(source, root)["already_done"]
+
+
+def test_files_written_again_are_compared_once(
+    make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, root = make_tree({"a": 10}), tmp_path / "root"
+    said = "comparing their contents"
+    renew(source, root)
+    os.utime(source / "a/004.png", (1, 1))
+    assert renew(source, root)["already_done"]
+    assert said in capsys.readouterr().err
+    assert renew(source, root)["already_done"]
+    assert said not in capsys.readouterr().err
+    (source / "a/new.png").write_bytes(b"new")
+    assert renew(source, root)["newly_packed"] == 1
+    assert said not in capsys.readouterr().err
+    (root / "raw/versions.parquet").write_bytes(b"damaged")
+    assert renew(source, root)["already_done"]
+    assert said in capsys.readouterr().err
+    assert renew(source, root)["already_done"]
+    assert said not in capsys.readouterr().err
+
+
+def test_versions_of_another_generation_hold_for_its_packs_alone(
+    make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A renewal that was killed after its marker and before its versions."""
+    source, root = make_tree({"a": 20}), tmp_path / "root"
+    renew(source, root)
+    old = (root / "raw/versions.parquet").read_bytes()
+    changed = source / "a/001.png"
+    data = changed.read_bytes()
+    changed.write_bytes(data[:-1] + b"!")
+    told = renew(source, root)
+    assert told["newly_packed"] == 1
+    (root / "raw/versions.parquet").write_bytes(old)
+    changed.write_bytes(data)
+    time = pq.read_table(pa.BufferReader(old)).to_pylist()[1]["version"]
+    os.utime(changed, ns=(time, time))
+    capsys.readouterr()
+    assert renew(source, root)["newly_packed"] == 1
+    require_same(root, source)
+
+
+def test_idx_files_grow(tmp_path: Path) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (120, 5, 4), dtype=np.uint8)
+    write_idx(tmp_path / "idx", "train", images[:100], np.arange(100) % 3 + 1, zipped=False)
+    root = tmp_path / "root"
+    renew(tmp_path / "idx", root)
+    before = packs_of(root)
+    images[7] += 1
+    write_idx(tmp_path / "idx", "train", images, np.arange(120) % 3 + np.arange(120) // 100 * -1 + 1, zipped=False)
+    told = renew(tmp_path / "idx", root)
+    assert (told["newly_packed"], told["removed_or_changed"]) == (21, 1)
+    assert marker_of(root)["classes"] == ["1", "2", "3", "0"]
+    assert {name: packs_of(root)[name] for name in before} == before
+    for key, row in live_images(root).items():
+        assert row["data"].endswith(images[int(key[6:11])].tobytes())
+    assert renew(tmp_path / "idx", root)["already_done"]
+
+
+def test_the_same_history_gives_the_same_bytes(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source = make_tree({"a": 30, "b": 30})
+    roots = [tmp_path / name for name in ("one", "two")]
+    for change in range(4):
+        if change:
+            (source / f"a/{change:03d}.png").unlink()
+            (source / f"b/new-{change}.png").write_bytes(b"x" * change)
+        for root in roots:
+            renew(source, root)
+    assert contents(roots[0], "run.json") == contents(roots[1], "run.json")
+    require_same(roots[0], source)
+
+
+def table_in(place: Path, text: str) -> Path:
+    place.write_text(text, errors="surrogateescape")
+    return place
+
+
+def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 20}), tmp_path / "root"
+    rows = [f"a/{number:03d}.png,00{number // 5},\n" for number in range(19)]
+    table = table_in(tmp_path / "patients.csv", "key,patient,site\n" + "".join(rows) + 'b/x.png,7,"x"\n')
+    told = renew(source, root, columns=str(table))
+    assert told["columns"] == {"rows": 20, "rows_without_image": 1, "images_without_row": 1}
+    images = live_images(root)
+    assert images["a/007.png"]["columns"] == [("patient", "001")]
+    assert images["a/019.png"]["columns"] is None
+    assert renew(source, root, columns=str(table))["already_done"]
+    with pytest.raises(UsageError, match=r"0 are missing in this source and 19 have changed"):
+        renew(source, root)
+    rows[3] = 'a/003.png,000,"north"\n'
+    parquet = tmp_path / "patients.parquet"
+    same = {"key": [row.split(",")[0] for row in rows], "patient": [row.split(",")[1] for row in rows]}
+    pq.write_table(pa.table({**same, "site": [None, None, None, "north", *([None] * 15)]}), parquet)
+    told = renew(source, root, columns=str(parquet))  # one value changed: only its image is packed anew
+    assert (told["newly_packed"], told["removed_or_changed"]) == (1, 1)
+    assert live_images(root)["a/003.png"]["columns"] == [("patient", "000"), ("site", "north")]
+    require_same(root, source)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("x.csv", "key,a\nx,1\nx,2\n", "has the key 'x' more than once"),
+        ("x.csv", 'key,a\n"x\ny",1\n"x\ny",2\n', r"has the key 'x\\ny' more than once"),
+        ("x.csv", "name,a\nx,1\n", "has the columns 'name', 'a'; it needs 'key'"),
+        ("x.csv", "key\nx\n", "has the columns 'key'; it needs"),
+        ("x.csv", "key,a\n\x1b[2J\x0e\n", r"is no CSV table: .* got 1: \\x1b\[2J\\x0e"),
+        ("x.csv", "key,a\n,1\n", "has 1 rows without a key"),
+        ("x.csv", "key,a\nx,1,2\n", "is no CSV table"),
+        ("x.csv", "key,\udcff\nx,1\n", "is no CSV table: 'utf-8' codec can't decode"),
+        ("x.csv", "", "is no CSV table"),
+        (
+            "x.csv",
+            "key,a\nb/000.png,1\n",
+            "none of its 1 keys is that of an image, as 'a/000.png' is",
+        ),
+        ("x.csv", "key,a\n", "none of its 0 keys is that of an image"),
+        ("x.parquet", "no", "is damaged"),
+        (None, "", "no such file"),
+    ],
+)
+def test_what_is_no_table_of_columns_is_told(
+    name: str | None, text: str, line: str, make_tree: TreeMaker, tmp_path: Path
+) -> None:
+    table = table_in(tmp_path / name, text) if name else tmp_path / "nowhere.csv"
+    with pytest.raises(RingsliceError, match=line):
+        renew(make_tree({"a": 3}), tmp_path / "root", columns=str(table))
+    assert not (tmp_path / "root").exists()
+
+
+def test_another_source_is_refused_and_nothing_is_touched(make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 20}), tmp_path / "root"
+    renew(source, root)
+    before = contents(root)
+    moved = tmp_path / "moved"
+    shutil.copytree(source / "a", moved / "z")
+    with pytest.raises(UsageError, match=r"more than --max-removed 0\.1; is this another source\?"):
+        renew(moved, root)
+    assert contents(root) == before
+    renew(moved, root, max_removed=1)
+    assert marker_of(root)["classes"] == ["a", "z"]
+    require_same(root, moved)
+
+
+def test_a_renewal_on_any_root(root: Place, make_tree: TreeMaker) -> None:
+    source = make_tree({"a": 20})
+    stage = raw_stage(root)
+    ingest(open_place(str(source)), root, VALUES)
+    first, before = stage.fingerprint(), stage.read_marker()
+    (source / "a/000.png").unlink()
+    (source / "a/new.png").write_bytes(b"new")
+    os.utime(source / "a/001.png", (1, 1))
+    for done in (False, True):
+        assert ingest(open_place(str(source)), root, VALUES).to_json()["already_done"] is done
+    assert stage.find_generation(first) == before
+    marker = stage.read_marker()
+    assert [pack["name"] for pack in marker["packs"][:-1]] == [pack["name"] for pack in before["packs"]]
+    assert Removed.read(root, marker).number("pack-00000") == 1
+    names = sorted(info.base_name for info in stage.folder.children())
+    assert names == ["dataset.json", "generations", "packs", "removed", "run.json", "versions.parquet"]

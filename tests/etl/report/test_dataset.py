@@ -1,0 +1,446 @@
+"""The report's page: its numbers are the manifest's, nothing is loaded from elsewhere, whatever the slices are like."""
+
+import hashlib
+import io
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image, ImageFile
+
+from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables, schemas
+from etl.report.command import write_report
+from etl.report.dataset.balance import ClassSpread, split_balances
+from etl.report.dataset.samples import ClassSampler
+from etl.report.dataset.sources import MOST_PARTS, SourceSurvey, choose
+from etl.report.dataset.thumbnails import SIDE, thumbnail
+from etl.report.dataset.verified import SHOWN_CONTENTS
+from etl.slices.manifest import read_manifest
+from etl.stages.layout import slices_stage
+from etl.storage.json_files import json_bytes, with_checksum
+from etl.storage.place import open_place
+from tests.lib.commands import failed, flip_bit, ringslice, run, succeeded
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.report.pages import Page
+
+REJECTS = {"truncated": 1, "not-an-image": 2, "empty": 1}
+
+
+def page_of(root: Path, target: Path, name: str = "default") -> Page:
+    write_report(open_place(str(root)), name, open_place(str(target)))
+    return Page(target.read_text())
+
+
+def manifest_of(root: Path) -> dict[str, Any]:
+    return read_manifest(slices_stage(open_place(str(root)), "default"))
+
+
+def picture(seed: int, width: int, height: int, kind: str = "png") -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def make_slices(
+    source: Path, root: Path, name: str = "default", split: str = "train=0.8,validation=0.1,test=0.1"
+) -> None:
+    ingest_here(source, root, pack_size="4KB", max_removed="1")
+    normalize_here(root, "--size", 8, "--format", "png", "--max-rejects", 0.5)
+    shard_here(root, "--workers", 2, "--name", name, "--split", split)
+
+
+@pytest.fixture(scope="module")
+def mixed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root of three classes of 20, 12 and 4, of two formats and many sizes, with rejects of three reasons."""
+    source, root = tmp_path_factory.mktemp("mixed") / "source", tmp_path_factory.mktemp("mixed") / "root"
+    for name, count in {"a & <b>": 20, "cat": 12, "dog": 4}.items():
+        (source / name).mkdir(parents=True)
+        for number in range(count):
+            kind = "jpeg" if number % 4 == 0 else "png"
+            (source / name / f"{number:02d}.{kind}").write_bytes(picture(number, 6 + number, 9, kind))
+    (source / "cat" / "cut.png").write_bytes(picture(1, 50, 40)[:4000])
+    (source / "cat" / "text.png").write_bytes(b"no image at all")
+    (source / "dog" / "text.png").write_bytes(b"<html>")
+    (source / "dog" / "empty.png").write_bytes(b"")
+    make_slices(source, root)
+    return root
+
+
+def test_the_numbers_are_those_of_the_manifest(mixed_root: Path, tmp_path: Path) -> None:
+    page, manifest = page_of(mixed_root, tmp_path / "page.html"), manifest_of(mixed_root)
+    balance, by_class, on_slices, slices = page.tables[0], page.tables[1], page.tables[3], page.tables[4]
+    for row, (name, split) in zip(balance[1:], manifest["splits"].items(), strict=True):
+        records = [each["records"] for each in split["slices"]]
+        assert row[:3] == [name, str(split["records"]), str(len(records))]
+        assert row[3:5] == [f"{min(records)} to {max(records)}", str(max(records) - min(records))]
+        assert int(row[5]) <= 1  # stratified
+    for label, row in enumerate(by_class[1:]):
+        counts = [split["by_class"][label] for split in manifest["splits"].values()]
+        assert row[:5] == [manifest["classes"][label], *map(str, counts), str(sum(counts))]
+    totals = np.array([[int(cell) for cell in row[1:]] for row in on_slices[1:]])
+    told = [each for split in manifest["splits"].values() for each in split["slices"]]
+    assert totals.sum(axis=0).tolist() == [each["records"] for each in told]
+    assert [row[:3] for row in slices[1:]] == [
+        [each["name"], str(each["records"]), f"{each['bytes']:,}"] for each in told
+    ]
+    assert f"{sum(REJECTS.values())} of 40 images (10.0 %) could not be used" in page.told
+    assert "jpeg 9 (25.0 %)" in page.told
+    assert "6 to 25 pixels, median" in page.told
+
+
+def test_nothing_is_loaded_from_elsewhere(mixed_root: Path, tmp_path: Path) -> None:
+    page = page_of(mixed_root, tmp_path / "page.html")
+    assert len(page.check_self_contained()) < 60_000
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert {attributes["href"] for attributes in page.of("a")} == {f"#{name}" for name in ids}
+
+
+def test_pictures_have_words_and_are_all_there(mixed_root: Path, tmp_path: Path) -> None:
+    page = page_of(mixed_root, tmp_path / "page.html")
+    assert all(attributes["alt"] for attributes in page.of("img"))
+    examples = [str(each["alt"]) for each in page.of("img") if str(each["alt"]).startswith("an example")]
+    assert len(examples) == 12 + 12 + 4  # at most twelve of a class
+    assert sum("of class dog" in alt for alt in examples) == 4
+    assert not any("damaged" in alt for alt in examples)
+    shown = [str(each["alt"]) for each in page.of("img") if str(each["alt"]).startswith("reject")]
+    assert shown == ["reject cat/cut.png (truncated)"]
+    placeholders = {each["aria-label"] for each in page.of("div") if each.get("class") == "nothing"}
+    assert len(placeholders) == 3
+    assert "reject dog/empty.png (empty): nothing can be shown" in placeholders
+    for each in page.of("div"):
+        if "scroll" in (each.get("class") or "") and "tabindex" in each:
+            assert each["aria-label"]
+
+
+def test_the_same_slices_give_the_same_page(mixed_root: Path, tmp_path: Path) -> None:
+    before = set(mixed_root.rglob("*"))
+    first = page_of(mixed_root, tmp_path / "first.html").text
+    assert page_of(mixed_root, tmp_path / "second.html").text == first
+    assert set(mixed_root.rglob("*")) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.html", "second.html"]
+
+
+def test_one_class_that_lies_in_one_split(tmp_path: Path) -> None:
+    source, root = tmp_path / "source" / "only", tmp_path / "root"
+    source.mkdir(parents=True)
+    for number in range(4):
+        (source / f"{number}.png").write_bytes(picture(number, 8, 8))
+    make_slices(source.parent, root, split="train=1")
+    page = page_of(root, tmp_path / "page.html")
+    assert "only, has 4 examples." in page.told
+    assert "None: every image of the source could be used." in page.told
+    assert "8 pixels" in page.told
+    assert [row[:3] for row in page.tables[1]] == [["class", "train", "all"], ["only", "4", "4"]]
+
+
+def made_up(root: Path, classes: int, slices: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """The manifest and the tables of slices whose files are not there; returns examples, (classes, slices)."""
+    folder = root / "slices" / "default"
+    folder.mkdir(parents=True)
+    counts = np.random.default_rng(seed).integers(0, 4, (classes, slices))
+    counts[:, 0] += 1
+    splits: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    examples: list[dict[str, Any]] = []
+    for number in range(slices):
+        split = "test" if number >= slices - slices // 4 else "train"
+        told = splits.setdefault(split, {"records": 0, "bytes": 0, "by_class": [0] * classes, "slices": []})
+        name, records = f"{split}/{split}-{number:05d}", int(counts[:, number].sum())
+        told["slices"].append(
+            {"name": name, "records": records, "blocks": 1, "bytes": 1000 + number, "sha256": f"{number:064d}"}
+        )
+        told["records"] += records
+        told["bytes"] += 1000 + number
+        for label in np.flatnonzero(counts[:, number]).tolist():
+            held = int(counts[label, number])
+            told["by_class"][label] += held
+            rows.append({"slice": name, "split": split, "label": label, "records": held})
+            for _ in range(held):
+                own = {"key": f"k{len(examples)}", "label": label, "split": split, "slice": name}
+                examples.append(own | {"offset": 0, "size": 100})
+    pq.write_table(
+        parquet_tables.table_of(schemas.CLASS_COUNTS, rows), folder / "class_counts.parquet", row_group_size=97
+    )
+    pq.write_table(parquet_tables.table_of(schemas.EXAMPLES, examples), folder / "examples.parquet", row_group_size=101)
+    config = {"partition": "uniform", "split": "source", "workers": 1, "groups": 1, "seed": seed}
+    unused = ("group_by", "splits_from", "removed_keys", "drop_duplicates")
+    manifest = {
+        "format": "ringslice.slices/2",
+        "config": config | dict.fromkeys(unused),
+        "input": "0" * 64,
+        "classes": [f"class-{label}" for label in range(classes)],
+        "image": {"height": 8, "width": 8, "channels": 3, "format": "RAW"},
+        "splits": splits,
+        "statistics": {"mean": [1.0] * 3, "std": [2.0] * 3},
+        "left_out": {"removed_keys": 0, "duplicates": 0},
+        "tables": {name: {"file": f"{name}.parquet"} for name in ("examples", "class_counts")},
+    }
+    (folder / "manifest.json").write_bytes(json_bytes(with_checksum(manifest)))
+    return counts
+
+
+@pytest.mark.parametrize(("classes", "slices"), [(1, 4), (50, 64), (51, 64), (60, 5), (3, 100)])
+def test_many_classes_and_slices_are_summed_up(classes: int, slices: int, tmp_path: Path) -> None:
+    counts = made_up(tmp_path, classes, slices)
+    page = page_of(tmp_path, tmp_path / "page.html")
+    by_class = page.tables[1]
+    if classes <= 50:
+        assert [row[0] for row in by_class[1:]] == [f"class-{label}" for label in range(classes)]
+    else:
+        assert [row for row in by_class if len(row) == 1] == [[f"{classes - 24} more classes"]]
+        shown = [int(row[3]) for row in by_class[1:] if len(row) > 1]
+        ordered = np.sort(counts.sum(axis=1))[::-1].tolist()
+        assert shown == ordered[:12] + ordered[-12:]
+    titles = re.findall(r"<figcaption><b>(.*?)</b>", page.text)
+    assert ("Classes on slices" in titles) == (classes <= 50 and slices <= 64)
+    assert ("All classes by size" in titles) == (classes > 50)
+    assert ("Examples per slice" in titles) == (slices <= 64)
+    assert ("train: examples per slice" in titles) == (slices > 64)
+    assert len(page.of("img")) <= len(titles)  # the slices' files are not there: no pictures
+    assert "are gone" in page.told  # nor are the normalised images
+    assert len(page.text) < 2_000_000
+
+
+def test_balance_is_that_of_the_counts(tmp_path: Path) -> None:
+    counts = made_up(tmp_path, 7, 40, seed=3)
+    manifest = manifest_of(tmp_path)
+    spread = ClassSpread(manifest)
+    place = open_place(str(tmp_path)) / "slices" / "default" / "class_counts.parquet"
+    spread.add(parquet_tables.iterate_groups(place))
+    assert np.array_equal(spread.matrix if spread.matrix is not None else [], counts)
+    train, test = split_balances(manifest, spread)
+    for found, own in ((train, counts[:, :30]), (test, counts[:, 30:])):
+        totals, by_class = own.sum(axis=0), own.max(axis=1) - own.min(axis=1)
+        assert found.total.difference == totals.max() - totals.min()
+        assert found.by_class.difference == by_class.max()
+        assert found.worst_class == f"class-{by_class.argmax()}"
+        off = np.abs(own.sum(axis=1) - counts.sum(axis=1) * (own.sum() / counts.sum()))
+        assert found.off_share == pytest.approx(off.max())
+        least, most = spread.extremes(found.name)
+        assert (least == own.min(axis=1)).all()
+        assert (most == own.max(axis=1)).all()
+
+
+def test_samples_depend_on_the_seed_alone() -> None:
+    labels = np.random.default_rng(5).integers(0, 6, 5000).astype(np.int32)
+    labels[labels == 4] = 5
+    labels[1234] = 4
+
+    def sample(step: int, seed: int = 0) -> list[int]:
+        sampler = ClassSampler([0, 2, 4, 5], 10, seed)
+        for start in range(0, len(labels), step):
+            sampler.add(labels[start : start + step])
+        return sampler.positions.tolist()
+
+    chosen = sample(5000)
+    assert sample(7) == sample(999) == chosen
+    assert sample(5000, seed=1) != chosen
+    assert np.bincount(labels[chosen], minlength=6).tolist() == [10, 0, 10, 0, 1, 10]
+    assert 1234 in chosen
+
+
+def test_every_row_may_be_sampled() -> None:
+    drawn: set[int] = set()
+    for seed in range(60):
+        sampler = ClassSampler([0], 3, seed)
+        sampler.add(np.zeros(12, np.int32))
+        drawn |= set(sampler.positions.tolist())
+    assert drawn == set(range(12))
+
+
+def test_rows_are_taken_from_their_groups(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": range(100), "b": range(100)}), tmp_path / "table", row_group_size=7)
+    place = open_place(str(tmp_path / "table"))
+    assert parquet_tables.take_rows(place, [0, 6, 7, 55, 99], ["b"]).to_pydict() == {"b": [0, 6, 7, 55, 99]}
+    assert parquet_tables.take_rows(place, [], ["a"]).num_rows == 0
+
+
+def test_the_survey_counts_all_sizes() -> None:
+    survey = SourceSurvey(target_height=10, target_width=20)
+    widths, heights = [5, 20, 20, 40_000, 300], [10, 10, 10, 100, 9]
+    formats = ["png", "png", "jpeg", "png", "gif"]
+    rows = pa.table({"source_width": widths, "source_height": heights, "source_format": formats})
+    survey.add(rows.slice(0, 2))
+    survey.add(rows.slice(2))
+    assert (survey.images, survey.enlarged) == (5, 2)
+    assert survey.formats == {"png": 3, "jpeg": 1, "gif": 1}
+    assert survey.common_sizes(1) == [(20, 10, 2)]
+    assert survey.quantiles(survey.heights) == (9, 10, 100)
+    assert survey.quantiles(survey.widths)[:2] == (5, 20)
+    assert survey.grid.sum() == 5
+
+
+def test_of_very_many_parts_some_are_chosen() -> None:
+    names = [f"pack-{number:05d}" for number in range(5000)]
+    chosen = choose(names, MOST_PARTS, 0)
+    assert len(set(chosen)) == MOST_PARTS
+    assert chosen == sorted(chosen) == choose(names, MOST_PARTS, 0) != choose(names, MOST_PARTS, 1)
+    assert choose(names[:9], MOST_PARTS, 0) == names[:9]
+
+
+def test_after_a_renewal_only_what_is_live_counts(tmp_path: Path) -> None:
+    """A good image and a reject gone from the source, of packs that stay; the slices before are told of as well."""
+    source, root = tmp_path / "source", tmp_path / "root"
+    for number in range(20):
+        path = source / "ab"[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number, 8 + number, 9) if number % 5 else b"no image")
+    make_slices(source, root)
+    assert "4 of 20 images (20.0 %) could not be used" in page_of(root, tmp_path / "page.html").told
+    (source / "a" / "00.png").unlink()
+    (source / "b" / "19.png").unlink()
+    (source / "b" / "new.jpeg").write_bytes(picture(99, 90, 9, "jpeg"))
+    make_slices(source, root, name="second")
+    page = page_of(root, tmp_path / "second.html", "second")
+    assert "3 of 19 images (15.8 %) could not be used" in page.told
+    assert "reject a/00.png (not-an-image)" not in page.text
+    assert "9 to 90 pixels" in page.told
+    assert "png 15 (93.8 %), jpeg 1 (6.2 %)" in page.told
+    assert [row[:2] for row in page.tables[-1][1:3]] == [["ingest", "1"], ["normalize", "1"]]
+    before = page_of(root, tmp_path / "page.html")
+    assert "4 of 20 images (20.0 %) could not be used" in before.told
+    assert "reject a/00.png (not-an-image)" in before.text
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_of_a_damaged_image_what_is_there_is_shown(kind: str) -> None:
+    data = picture(2, 200, 100, kind)
+    whole = thumbnail(data, caption="", alt="")
+    part = thumbnail(data[: len(data) // 2], caption="", alt="")
+    assert (whole.width, whole.height) == (part.width, part.height) == (SIDE, SIDE // 2)
+    assert whole.uri != part.uri
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+    for nothing in (b"", b"text", data[:20]):
+        assert thumbnail(nothing, caption="", alt="").uri is None
+
+
+def test_an_image_too_large_is_not_decoded() -> None:
+    buffer = io.BytesIO()
+    Image.new("1", (9000, 9000)).save(buffer, "PNG")
+    assert thumbnail(buffer.getvalue(), caption="", alt="").uri is None
+
+
+def test_damaged_records_have_a_place_holder(mixed_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(mixed_root, tmp_path / "root")
+    for path in (root / "slices/default/train").glob("*.tfrecord"):
+        flip_bit(path, path.stat().st_size // 2)
+    assert page_of(root, tmp_path / "page.html").text.count("(damaged): nothing can be shown") in (1, 2)
+
+
+def verified(root: Path, findings: int = 0, changed: bool = False) -> None:
+    """What a finished verify leaves; one content in two splits and two classes, and others in one."""
+    folder = root / "verified" / "default"
+    folder.mkdir(parents=True)
+    manifest = (root / "slices/default/manifest.json").read_bytes()
+    rows = [
+        {"sha256": number.to_bytes(32, "big"), "key": f"key-{number}-{copy}", "label": 0, "split": "train"}
+        for number in range(30)
+        for copy in range(2)
+    ]
+    rows[-1] |= {"split": "test", "label": 1}
+    pq.write_table(pa.Table.from_pylist(rows), folder / "duplicates.parquet", row_group_size=7)
+    lines = [{"what": "slice", "name": "x", "line": f"finding <{number}>"} for number in range(findings)]
+    marker = {
+        "format": "ringslice.verification/1",
+        "config": {"every_stage": False},
+        "input": hashlib.sha256(manifest + b"x" * changed).hexdigest(),
+        "findings": lines,
+        "more_findings": 3 if findings else 0,
+        "counts": {"examples": 36},
+        "duplicates": {"contents": 30, "examples": 60, "across_splits": 1, "across_classes": 1},
+        "tables": {"duplicates": {"file": "duplicates.parquet", "rows": 60, "sha256": ""}},
+    }
+    (folder / "verification.json").write_text(json.dumps(marker))
+    (folder / "run.json").write_text(json.dumps({"finished": "2026-01-02T03:04:05+00:00", "seconds": 2.0}))
+
+
+@pytest.mark.parametrize(
+    ("made", "badge", "told"),
+    [
+        (None, "not verified yet", "Not known: verify these slices first"),
+        ({}, "verified 2026-01-02 03:04 UTC: nothing found", "30 contents under several keys"),
+        ({"findings": 25}, "verified 2026-01-02 03:04 UTC: 28 findings", "and 8 more"),
+        ({"changed": True}, "but these are other slices: verify again", "the last verify was of other slices"),
+    ],
+)
+def test_what_verify_found_is_told(
+    made: Mapping[str, Any] | None, badge: str, told: str, mixed_root: Path, tmp_path: Path
+) -> None:
+    root = shutil.copytree(mixed_root, tmp_path / "root")
+    shutil.rmtree(root / "verified", ignore_errors=True)
+    if made is not None:
+        verified(root, **made)
+    page = page_of(root, tmp_path / "page.html")
+    assert badge in page.told
+    assert told in page.told
+    assert "<0>" not in page.text
+
+
+def test_duplicates_across_splits_come_first(mixed_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(mixed_root, tmp_path / "root")
+    shutil.rmtree(root / "verified", ignore_errors=True)
+    verified(root)
+    told = page_of(root, tmp_path / "page.html").told
+    assert told.index("key-29-1") < told.index("key-0-0")
+    assert told.count("several splits") == 2  # the one content, and the number of them
+    assert f"and {30 - SHOWN_CONTENTS} more" in told
+
+
+def test_without_normalized_it_says_so(mixed_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(mixed_root, tmp_path / "root")
+    shutil.rmtree(root / "normalized")
+    page = page_of(root, tmp_path / "page.html")
+    assert "the normalised images that these slices were made from are gone" in page.told
+    assert page.tables[-1][2] == ["normalize", "not known"]
+
+
+def test_the_command(mixed_root: Path, tmp_path: Path) -> None:
+    told = run("ringslice", "report", mixed_root, "--json", cwd=tmp_path)
+    summary = json.loads(succeeded(told).stdout)
+    assert (tmp_path / "default-report.html").stat().st_size == summary["bytes"]
+    assert (summary["examples_shown"], summary["rejects_shown"]) == (28, 4)
+    succeeded(ringslice("report", mixed_root, "-o", f"file://{tmp_path}/there.html"))
+    assert (tmp_path / "there.html").read_bytes() == (tmp_path / "default-report.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("ROOT", "other", "TMP/page.html"), "holds no finished shard"),
+        (("ROOT", "../x", "TMP/page.html"), "no plain folder name"),
+        (("ROOT", "default", "TMP/missing/page.html"), "no such folder"),
+        (("ROOT", "default", "TMP"), "is a folder"),
+        (("ROOT", "default", "ROOT/slices/default/page.html"), "lies among the files of a stage"),
+        (("TMP", "default", "TMP/page.html"), "holds no finished shard"),
+    ],
+)
+def test_wrong_use(words: tuple[str, str, str], line: str, mixed_root: Path, tmp_path: Path) -> None:
+    root, name, target = (word.replace("ROOT", str(mixed_root)).replace("TMP", str(tmp_path)) for word in words)
+    with pytest.raises(UsageError, match=line):
+        write_report(open_place(root), name, open_place(target))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_table_is_named(mixed_root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(mixed_root, tmp_path / "root")
+    (root / "slices/default/class_counts.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"class_counts\.parquet is damaged"):
+        page_of(root, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "matplotlib"])
+def test_what_it_draws_with_is_missing(missing: str, mixed_root: Path, tmp_path: Path) -> None:
+    probe = f"import sys; sys.modules[{missing!r}] = None; from etl.cli import main; main()"
+    told = run("python", "-c", probe, "report", mixed_root, "-o", tmp_path / "page.html")
+    failed(told, 3, f"report needs {missing}; run: pip install 'ringslice[report]'")

@@ -1,0 +1,216 @@
+"""What pruning removes and what stays, also where it is stopped at any call."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from etl.errors import RingsliceError
+from etl.raw.ingest import ingest
+from etl.slices.prune import prune
+from etl.stages.layout import normalized_stage, raw_stage, slices_stage
+from etl.stages.lease import Claim
+from etl.storage import place
+from etl.storage.json_files import json_bytes
+from etl.storage.local import LocalFilesystem
+from etl.storage.place import open_place
+from mapreduce.normalize import Normalize
+from mapreduce.shard import Shard
+from tests.etl.stages.test_stage import as_a_process_that_is_gone
+from tests.lib.commands import contents, failed, ringslice, succeeded
+from tests.lib.faults import Fault, FaultError, FaultyFilesystem
+from tests.lib.inline import ingest_values
+
+NIGHTS = 4
+VALUES = ingest_values(pack_size="3000", max_removed="1.0")
+
+
+def add_images(source: Path, night: int) -> None:
+    """Night after night some images are new and most of the first pack's go, so that packs are dropped."""
+    generator = np.random.default_rng(night)
+    for label in "ab":
+        (source / label).mkdir(parents=True, exist_ok=True)
+        for path in sorted((source / label).iterdir())[: 6 * bool(night)]:
+            path.unlink()
+        for number in range(12):
+            pixels = generator.integers(0, 256, (9, 9), dtype=np.uint8)
+            Image.fromarray(pixels).save(source / label / f"{night}-{number:03d}.png")
+        (source / label / f"{night}-bad.png").write_bytes(b"bad")
+
+
+def make_night(source: Path, root: Path, night: int) -> None:
+    add_images(source, night)
+    ingest(open_place(str(source)), open_place(str(root)), VALUES)
+    Normalize(["-r", "inline", str(root), "--size", "8", "--format", "png", "--max-rejects", "1"]).run_job()
+    Shard(["-r", "inline", str(root), "--name", f"night-{night}", "--workers", "1", "--slices", "1"]).run_job()
+    verified = root / "verified" / f"night-{night}"
+    verified.mkdir(parents=True)
+    (verified / "verification.json").write_text("{}")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nights")
+    for night in range(NIGHTS):
+        make_night(folder / "source", folder / "root", night)
+    return folder / "root"
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "root")
+    return tmp_path / "root"
+
+
+def run(root: Path, keep: int, dry_run: bool = False) -> dict[str, Any]:
+    return prune(open_place(str(root)), keep, dry_run).to_json()
+
+
+def slices_of(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "slices").iterdir())
+
+
+def record_run(root: Path, night: int, file: str) -> None:
+    fingerprint = slices_stage(open_place(str(root)), f"night-{night}").fingerprint()
+    (root / "runs/run-0001" / file).parent.mkdir(parents=True)
+    (root / "runs/run-0001" / file).write_bytes(json_bytes({"slices": fingerprint}))
+
+
+def require_whole(root: Path) -> None:
+    """Every generation that is left has all its files, no other file is left, and each of the slices has its input."""
+    place = open_place(str(root))
+    for stage, folder, files in (
+        (raw_stage(place), "packs", lambda pack: [f"{pack['name']}.tar", f"{pack['name']}.parquet"]),
+        (normalized_stage(place), "parts", lambda part: [f"{part['part']}.tfrecord", f"{part['part']}.parquet"]),
+    ):
+        markers = [stage.read_marker()]
+        markers += [json.loads(path.read_text()) for path in (root / stage.folder.name / "generations").glob("*.json")]
+        named = {name for marker in markers for each in marker[folder] for name in files(each)}
+        assert {path.name for path in (root / stage.folder.name / folder).iterdir()} == named
+    tables = {path.name for path in (root / "raw/removed").glob("*")}
+    for name in slices_of(root):
+        manifest = slices_stage(place, name).read_marker()
+        normalized = normalized_stage(place).find_generation(manifest["input"])
+        assert normalized is not None
+        assert raw_stage(place).find_generation(normalized["input"]) is not None
+        assert normalized["removed"] is None or normalized["removed"]["file"].rpartition("/")[2] in tables
+    assert sorted(path.name for path in (root / "verified").iterdir()) == slices_of(root)
+    assert not list(root.rglob("_work"))
+
+
+def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
+    before, size = contents(root), sum(map(len, contents(root).values()))
+    told = run(root, keep=2, dry_run=True)
+    assert contents(root) == before
+    done = run(root, keep=2)
+    assert {**told, "dry_run": False} == done
+    assert done["kept_slices"] == {"night-3": "among the newest", "night-2": "among the newest"}
+    assert done["removed_slices"] == ["night-0", "night-1"]
+    assert slices_of(root) == ["night-2", "night-3"]
+    assert done["removed_generations"] == 4  # two of raw, two of normalized
+    assert done["removed_bytes"] == size - sum(map(len, contents(root).values()))
+    assert done["removed_files"] == len(before) - len(contents(root))
+    after = contents(root)
+    assert "raw/packs/pack-00000.tar" in before
+    assert "raw/packs/pack-00000.tar" not in after
+    assert {name: before[name] for name in after} == after
+    require_whole(root)
+    assert run(root, keep=2)["removed_files"] == 0
+
+
+@pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json", "_work/slices.json"])
+def test_what_a_run_names_stays(root: Path, file: str) -> None:
+    record_run(root, 1, file)
+    told = run(root, keep=1)
+    assert told["kept_slices"]["night-1"] == f"named by {root}/runs/run-0001"
+    assert slices_of(root) == ["night-1", "night-3"]
+    shutil.rmtree(root / "runs")
+    require_whole(root)
+
+
+def test_a_run_that_has_not_said_what_it_reads_keeps_all(root: Path) -> None:
+    (root / "runs/run-0001/_work/claims").mkdir(parents=True)
+    assert run(root, keep=1)["removed_slices"] == []
+
+
+def test_what_is_worked_on_stays(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = open_place(str(root))
+    normalized = slices_stage(place, "night-0").read_marker()["input"]
+    source = slices_stage(place, "night-1").fingerprint()
+    plan = {"identity": {"config": {"splits_from": source}, "input": normalized}}
+    (root / "slices/being-made/_work").mkdir(parents=True)
+    (root / "slices/being-made/_work/plan.json").write_bytes(json_bytes(plan))
+    claim = Claim.take(slices_stage(place, "night-2").work, "a test")
+    told = run(root, keep=1)
+    claim.release()
+    assert told["kept_slices"] == {"night-3": "among the newest", "night-1": "worked on"}
+    assert told["removed_slices"] == ["night-0"]  # but not what it was made from
+    assert "night-2 stays as it is" in capsys.readouterr().err
+    assert normalized_stage(place).find_generation(normalized) is not None
+    assert slices_of(root) == ["being-made", "night-1", "night-2", "night-3"]
+
+
+def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = contents(root / "normalized")
+    (root / "normalized/_work").mkdir()
+    (root / "normalized/_work/plan.json").write_bytes(json_bytes({"identity": {"config": {}, "input": "x"}}))
+    told = run(root, keep=1)
+    assert "normalize was begun and not finished" in capsys.readouterr().err
+    assert contents(root / "normalized", "plan.json") == parts
+    assert told["removed_generations"] == 0  # raw's are named by those of normalized
+    shutil.rmtree(root / "normalized/_work")
+    assert run(root, keep=1)["removed_generations"] == 6
+    require_whole(root)
+
+
+def prune_with(fault: Fault, root: Path) -> None:
+    with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
+        try:
+            run(root, keep=1)
+        except (FaultError, RingsliceError):
+            assert fault.hit
+
+
+def stop_and_prune_again(made: Path, tmp_path: Path, sample: int | None) -> None:
+    """Stop at calls that delete, before and after they take effect; then prune again: the same is left."""
+    shutil.copytree(made, tmp_path / "undisturbed")
+    undisturbed = Fault()
+    prune_with(undisturbed, tmp_path / "undisturbed")
+    require_whole(tmp_path / "undisturbed")
+    expected = contents(tmp_path / "undisturbed")
+    deletes = [number for number, kind in enumerate(undisturbed.calls, start=1) if kind == "delete"]
+    assert len(deletes) > 20
+    generator = random.Random(3)
+    for number in generator.sample(deletes, sample) if sample else deletes:
+        for after in [generator.random() < 0.5] if sample else [False, True]:
+            again = tmp_path / f"{number}-{after}"
+            shutil.copytree(made, again)
+            prune_with(Fault(number, after, dies=True), again)
+            run(again, keep=1)
+            assert contents(again) == expected, (number, after)
+            require_whole(again)
+
+
+def test_it_can_be_stopped(made: Path, tmp_path: Path) -> None:
+    stop_and_prune_again(made, tmp_path, sample=8)
+
+
+@pytest.mark.chaos
+def test_it_can_be_stopped_at_any_call_that_deletes(made: Path, tmp_path: Path) -> None:
+    stop_and_prune_again(made, tmp_path, sample=None)
+
+
+def test_the_command(root: Path) -> None:
+    failed(ringslice("prune", root), 2, "give --keep N")
+    failed(ringslice("prune", root, "--keep", 0), 2, "'0' is no whole number")
+    told = json.loads(succeeded(ringslice("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
+    assert told["removed_slices"] == ["night-0"]
+    assert "night-0" in succeeded(ringslice("prune", root, "--keep", 3)).stdout
+    assert slices_of(root) == ["night-1", "night-2", "night-3"]
+    require_whole(root)

@@ -1,0 +1,406 @@
+"""Archives that are damaged, cut off or hostile: one clear line, and never fewer images without a word."""
+
+import gzip
+import io
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etl.errors import DataError, UsageError
+from etl.sources.tar_members import MOST_EXTENDED_BYTES, MOST_MEMBER_BYTES
+from tests.lib.commands import REPOSITORY, contents
+from tests.lib.inline import ingest_here
+from tests.lib.sources.archives import (
+    FORMATS,
+    Entry,
+    contents_of,
+    files_of,
+    open_archive,
+    packed,
+    packed_by_zstd,
+    some_images,
+    tar_by_program,
+    tar_of,
+)
+
+BLOCK = tarfile.BLOCKSIZE
+LONG_NAME = "cats/" + "long" * 60 + ".jpg"
+
+needs_zstd = pytest.mark.skipif(not shutil.which("zstd"), reason="needs the program zstd")
+by_kind = pytest.mark.parametrize("kind", list(FORMATS))
+
+
+def example(kind: str) -> list[Entry]:
+    """Members with every header that a format has."""
+    name = LONG_NAME if kind != "ustar" else "cats/" + "long" * 20 + ".jpg"
+    sample = files_of(dogs__9_json=b'{"label": "dogs", "n": 1}', dogs__9_jpg=b"9" * 700)
+    return [*some_images(), Entry(name, b"n" * 600), *sample]
+
+
+def end_of(archive: bytes) -> int:
+    """Where the two blocks end that end an archive."""
+    last = len(archive.rstrip(b"\0"))
+    return last + -last % BLOCK + 2 * BLOCK
+
+
+def images_by_tarfile(archive: bytes) -> int | None:
+    """How many images Python's own reader finds; None where it finds a fault."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as opened:
+            return sum(name.endswith(".jpg") for name in opened.getnames())
+    except (tarfile.TarError, ValueError):
+        return None
+
+
+@by_kind
+def test_a_cut_is_found_wherever_it_is(kind: str, tmp_path: Path) -> None:
+    archive = tar_of(example(kind), kind)
+    end = end_of(archive)
+    chance = random.Random(1)
+    cuts = {*range(0, end, BLOCK), *range(1, end, BLOCK), *range(BLOCK - 1, end, BLOCK), end - 1}
+    unnoticed = 0
+    for cut in sorted(cuts | {chance.randrange(end) for _ in range(40)}):
+        with pytest.raises(DataError, match=r"some\.tar is cut off: of the \d+ bytes from byte \d+ on only"):
+            open_archive(tmp_path / "source", archive[:cut])
+        unnoticed += images_by_tarfile(archive[:cut]) is not None
+    assert unnoticed > len(cuts) // 4, "tarfile finds cuts too; is all this needed still?"
+    for cut in range(end, len(archive) + 1, 500):  # of the padding behind the end nothing depends
+        source = open_archive(tmp_path / "source", archive[:cut])
+        assert len(contents_of(source)) == images_by_tarfile(archive) == 8
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_cut_of_what_is_packed_is_found_wherever_it_is(codec: str, tmp_path: Path) -> None:
+    data = packed(tar_of([*example("pax"), Entry("cats/noise.jpg", random.Random(1).randbytes(3000))]), codec)
+    for cut in range(0, len(data), 17):
+        with pytest.raises(DataError, match=r"some\.tar is (damaged or )?cut off: .* byte \d+"):
+            open_archive(tmp_path / "source", data[:cut])
+    assert len(contents_of(open_archive(tmp_path / "source", data))) == 9
+
+
+@pytest.mark.parametrize("codec", ["", "gzip", "zstd"])
+def test_what_follows_the_end_is_told(codec: str, tmp_path: Path) -> None:
+    archive = tar_of(some_images())
+    joined = archive + tar_of([Entry("cats/another.jpg")])
+    assert images_by_tarfile(joined) == 6, "tarfile sees it too"
+    with pytest.raises(
+        DataError, match=rf"goes on behind its end, at byte {len(archive)}( of its content)?; make archives"
+    ):
+        open_archive(tmp_path / "source", packed(joined, codec))
+
+
+def headers_of(archive: bytes) -> list[int]:
+    """The offset of every header but those of extended headers."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        return [member.offset_data - BLOCK for member in opened]
+
+
+@by_kind
+def test_a_damaged_header_is_named_by_its_offset(kind: str, tmp_path: Path) -> None:
+    archive = tar_of(example(kind), kind)
+    unnoticed = 0
+    for header in headers_of(archive):
+        for byte in range(0, 345, 23):  # behind it nothing is said
+            damaged = bytearray(archive)
+            damaged[header + byte] ^= 0x10
+            with pytest.raises(DataError, match=rf"some\.tar is damaged at byte {header} \(.*; copy it again"):
+                open_archive(tmp_path / "source", bytes(damaged))
+            unnoticed += images_by_tarfile(bytes(damaged)) is not None
+    assert unnoticed, "tarfile finds them too; is all this needed still?"
+
+
+def test_a_header_that_was_zeroed_is_no_end(tmp_path: Path) -> None:
+    archive = tar_of(some_images())
+    header = headers_of(archive)[3]
+    one, two = bytearray(archive), bytearray(archive)
+    one[header : header + BLOCK] = bytes(BLOCK)
+    two[header : header + 2 * BLOCK] = bytes(2 * BLOCK)
+    with pytest.raises(DataError, match=rf"damaged at byte {header} \(one empty block, where two end an archive"):
+        open_archive(tmp_path / "source", bytes(one))
+    with pytest.raises(DataError, match="goes on behind its end, at byte"):
+        open_archive(tmp_path / "source", bytes(two))
+
+
+def header(name: str = "cats/1.jpg", **fields: object) -> bytes:
+    """One header as GNU tar writes it, with what nobody would write."""
+    info = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def pax(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    return header("pax", type=kind, size=len(records)) + records + bytes(-len(records) % BLOCK)
+
+
+def record(name: str, value: str) -> bytes:
+    text = f" {name}={value}\n"
+    size = next(size for size in range(len(text), len(text) + 9) if len(f"{size}{text}") == size)
+    return f"{size}{text}".encode()
+
+
+END = bytes(2 * BLOCK)
+
+DAMAGED = {
+    "a negative size": (header(size=-5), "a size of -5"),
+    "a size that is no number": (pax(record("size", "many")) + header(), "a size of b'many'"),
+    "a huge member": (
+        header(size=2 << 30),
+        f"'cats/1.jpg' .* claims {2 << 30} bytes, at byte 0( of its content)?;",
+    ),
+    "a huge member by pax": (pax(record("size", f"{1 << 60}")) + header(), f"claims {1 << 60} bytes, at byte 1024"),
+    "a member longer than the file": (header(size=MOST_MEMBER_BYTES), "cut off: of the 512 bytes from byte 10737"),
+    "a text longer than the file": (header("1.json", size=99_999), "cut off: of the 99999 bytes from byte 512"),
+    "a huge name": (header(type=tarfile.GNUTYPE_LONGNAME, size=1 << 40), f"an extended header of {1 << 40} bytes"),
+    "a huge pax header": (header(type=tarfile.XHDTYPE, size=MOST_EXTENDED_BYTES + 1), "an extended header of 1048577"),
+    "pax without records": (pax(b"path\n") + header(), "no list of pax records"),
+    "a record of length 0": (pax(b"0 path=x\n") + header(), "no list of pax records"),
+    "a record that is too long": (pax(b"99 path=x\n") + header(), "no list of pax records"),
+    "a record that is too short": (pax(b"7 path=x\n") + header(), "no list of pax records"),
+    "a name for all": (pax(record("path", "a/b.jpg"), tarfile.XGLTYPE) + header(), "a global header with 'path'"),
+    "a header of nothing": (pax(record("path", "a/b.jpg")), "end of file header"),
+    "only headers of headers": (pax(record("path", "a/b.jpg")) * 2000, "end of file header"),
+    "no archive": (b"GIF89a" * 500, r"damaged at byte 0.* \(.*; is it a tar archive, plain or by gzip or zstd\?"),
+    "bzip2": (b"BZh9" + bytes(600), "is it a tar archive"),
+}
+
+
+@pytest.mark.parametrize("codec", ["", "gzip"])
+@pytest.mark.parametrize("what", DAMAGED)
+def test_what_no_archive_says_is_told(what: str, codec: str, tmp_path: Path) -> None:
+    data, told = DAMAGED[what]
+    with pytest.raises(DataError, match=told) as raised:
+        open_archive(tmp_path / "source", packed(data + END, codec))
+    assert str(raised.value).isprintable()
+    assert "some.tar" in str(raised.value)
+
+
+REFUSED = {
+    "an absolute name": (header("/etc/passwd.jpg"), "'/etc/passwd.jpg' .* its name is absolute"),
+    "a name that leads out": (header("../../x.jpg"), r"'../../x.jpg' .* its name has the part '\.\.'"),
+    "one that leads out inside": (header("a/../../x.jpg"), r"the part '\.\.'"),
+    "one by pax": (pax(record("path", "a/../x.jpg")) + header(), r"the part '\.\.'"),
+    "a folder left out": (header("a//x.jpg"), "the part ''"),
+    "a dot": (header("a/./x.jpg"), r"the part '\.'"),
+    "two lines": (header("a/x\n.jpg"), r"'a/x\\n.jpg' .* its name holds control characters"),
+    "an escape": (header("a/\x1b[2J.jpg"), "control characters"),
+    "no UTF-8": (header("a/x.jpg").replace(b"x.jpg", b"\xff.jpg"), "its name is not UTF-8"),
+    "no name": (header(""), "its name has the part ''"),
+    "a long name": (pax(record("path", "a/" + "x" * 5000)) + header(), "its name has 5002 bytes, more than 4096"),
+    "a hard link": (
+        header(type=tarfile.LNKTYPE, linkname="x"),
+        "no regular file but a hard link; pack again with: tar",
+    ),
+    "a symbolic link": (header(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "a symbolic link; .* tar --dereference"),
+    "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* a device"),
+    "a disk": (header(type=tarfile.BLKTYPE), "a device; pack again without it"),
+    "a FIFO": (header(type=tarfile.FIFOTYPE), "a FIFO; pack again without it"),
+    "a sparse file": (header(type=tarfile.GNUTYPE_SPARSE), "a sparse file; pack again without: tar --sparse"),
+    "a sparse file by pax": (pax(record("GNU.sparse.name", "a/b.jpg")) + header(), "'a/b.jpg' .* a sparse file"),
+    "a volume": (header(type=b"V"), "of type b'V'; pack again without it"),
+    "the same name twice": (header() * 2, "has two members 'cats/1.jpg'; pack again with one of them"),
+    "the same but for a dot": (header() + header("./cats/1.jpg"), "has two members 'cats/1.jpg'"),
+}
+
+
+def with_checksums(data: bytes) -> bytes:
+    """The same with the checksum of its first block put right."""
+    block = bytearray(data[:BLOCK])
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + data[BLOCK:]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_hostile_or_no_file_is_refused(what: str, tmp_path: Path) -> None:
+    data, told = REFUSED[what]
+    with pytest.raises(UsageError, match=told) as raised:
+        open_archive(tmp_path / "source", with_checksums(data) + END)
+    assert str(raised.value).isprintable()
+    assert "some.tar" in str(raised.value)
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match=told):
+        ingest_here(tmp_path / "source", tmp_path / "below" / "root")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["gnu", "pax"])
+def test_links_and_sparse_files_as_the_program_writes_them(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "files" / "cats"
+    folder.mkdir(parents=True)
+    (folder / "1.jpg").write_bytes(b"1")
+
+    def told_of(*options: str) -> str:
+        with pytest.raises(UsageError) as raised:
+            open_archive(tmp_path / "source", tar_by_program(tmp_path / "files", f"--format={kind}", *options))
+        return str(raised.value)
+
+    (folder / "2.jpg").symlink_to("1.jpg")
+    assert "'./cats/2.jpg'" in told_of()
+    (folder / "2.jpg").unlink()
+    os.link(folder / "1.jpg", folder / "2.jpg")
+    assert "a hard link" in told_of()
+    (folder / "2.jpg").unlink()
+    os.truncate(folder / "1.jpg", 1 << 20)
+    assert "a sparse file" in told_of("--sparse")
+    source = open_archive(tmp_path / "source", tar_by_program(tmp_path / "files", f"--format={kind}"))
+    assert contents_of(source) == {"some/cats/1.jpg": b"1" + bytes((1 << 20) - 1)}
+
+
+def flip(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 3, 30))):
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def cut(data: bytes, chance: random.Random) -> bytes:
+    return data[: chance.randrange(len(data))]
+
+
+def swap_blocks(data: bytes, chance: random.Random) -> bytes:
+    size = BLOCK if len(data) > 16 * BLOCK else 32  # the latter of what is packed
+    blocks = [data[start : start + size] for start in range(0, len(data), size)]
+    first, second = chance.randrange(len(blocks)), chance.randrange(len(blocks))
+    blocks[first], blocks[second] = blocks[second], blocks[first]
+    return b"".join(blocks)
+
+
+def lose(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data))
+    return data[:start] + data[start + chance.randint(1, 2 * BLOCK) :]
+
+
+def zero(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data))
+    lost = data[start : start + chance.randint(1, 3 * BLOCK)]
+    return data[:start] + bytes(len(lost)) + data[start + len(lost) :]
+
+
+DAMAGE: tuple[Callable[[bytes, random.Random], bytes], ...] = (flip, cut, swap_blocks, lose, zero)
+
+
+@pytest.mark.parametrize("codec", ["", "gzip", "zstd"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_told_or_loses_nothing(
+    damage: Callable[[bytes, random.Random], bytes], codec: str, tmp_path: Path
+) -> None:
+    """What is not told left every member there: as an image, or counted; a flip may turn a name into another."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(40):
+        chance = random.Random(f"{damage.__name__} {codec} {seed}")
+        kind = chance.choice(list(FORMATS))
+        archive = tar_of(example(kind), kind)
+        data = damage(packed(archive, codec), chance)
+        try:
+            source = open_archive(tmp_path / "source", data)
+            found = contents_of(source)
+        except (DataError, UsageError) as error:
+            assert str(error).isprintable(), f"{seed}: {error!r}"
+            assert "some.tar" in str(error), f"{seed}: {error!r}"
+            outcomes[type(error).__name__] += 1
+        else:
+            assert len(found) + source.skipped == 8, f"{seed} of {damage.__name__}: lost without a word"
+            outcomes["good"] += 1
+    assert outcomes["DataError"] > 5
+
+
+@pytest.mark.parametrize(
+    ("pack", "start"),
+    [
+        pytest.param(gzip.compress, 10, id="gzip"),  # behind the header, whose time and system are nobody's concern
+        pytest.param(
+            packed_by_zstd, 0, id="zstd", marks=pytest.mark.skipif(not shutil.which("zstd"), reason="no zstd")
+        ),
+    ],
+)
+def test_damage_to_what_is_packed_with_a_checksum_gives_no_wrong_byte(
+    pack: Callable[[bytes], bytes], start: int, tmp_path: Path
+) -> None:
+    data = pack(tar_of(example("pax")))
+    expected = contents_of(open_archive(tmp_path / "source", data))
+    refused = 0
+    for byte in range(start, len(data), 3):
+        changed = bytearray(data)
+        changed[byte] ^= 1 << byte % 8
+        try:
+            assert contents_of(open_archive(tmp_path / "source", bytes(changed))) == expected
+        except DataError:
+            refused += 1
+    assert refused > (len(data) - start) // 3 - 9
+
+
+MOST_GROWTH = 8 << 20
+PEAK = """
+import re, sys, resource
+from pathlib import Path
+from tests.lib.inline import ingest_here
+from etl.sources import open_source
+from etl.storage.place import open_place
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+small, large, root = map(Path, sys.argv[1:])
+ingest_here(small, root / "small")
+before = peak()
+ingest_here(large, root / "large")
+print(peak() - before)
+"""
+
+
+def grown_by(small: Path, large: Path, root: Path) -> int:
+    """By how many bytes a process grows that ingests an archive, after it has ingested a small one."""
+    words = [sys.executable, "-c", PEAK, str(small), str(large), str(root)]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def write_tar_gz(path: Path, members: int, member_bytes: int, *, noise: bool) -> Path:
+    """An archive of images of one size, each its own noise or all zeros; not held in memory either."""
+    chance = random.Random(1)
+    with gzip.open(path, "wb", compresslevel=1) as output, tarfile.open(fileobj=output, mode="w") as archive:
+        for number in range(members):
+            info = tarfile.TarInfo(f"c{number % 2}/{number:06d}.jpg")
+            info.size = member_bytes
+            archive.addfile(info, io.BytesIO(chance.randbytes(member_bytes) if noise else bytes(member_bytes)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("members", "member_bytes"), [(400, 50_000), pytest.param(3000, 100_000, marks=pytest.mark.chaos)]
+)
+def test_memory_does_not_grow_with_the_archive(members: int, member_bytes: int, tmp_path: Path) -> None:
+    small = write_tar_gz(tmp_path / "small.tar.gz", 8, member_bytes, noise=True)
+    large = write_tar_gz(tmp_path / "large.tar.gz", members, member_bytes, noise=True)
+    assert grown_by(small, large, tmp_path / "root") < MOST_GROWTH < large.stat().st_size // 2
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_bomb_streams_by(codec: str, tmp_path: Path) -> None:
+    """40 kB that unpack to 40 MB which is no image, and as much behind the end."""
+    bomb = Entry("c0/bomb.bin", bytes(40_000_000))
+    data = packed(tar_of([bomb, *some_images()]) + bytes(40_000_000), codec)
+    assert len(data) < 100_000
+    (tmp_path / "bomb.tar").write_bytes(data)
+    small = write_tar_gz(tmp_path / "small.tar.gz", 8, 1000, noise=True)
+    del bomb
+    assert grown_by(small, tmp_path / "bomb.tar", tmp_path / "root") < MOST_GROWTH
+
+
+def test_a_bomb_that_claims_to_be_an_image_is_refused_by_its_header(tmp_path: Path) -> None:
+    packer = zlib.compressobj(wbits=31)
+    data = packer.compress(header(size=MOST_MEMBER_BYTES + 1)) + packer.compress(bytes(10_000_000)) + packer.flush()
+    with pytest.raises(DataError, match=re.escape(f"claims {MOST_MEMBER_BYTES + 1} bytes, at byte 0 of its content")):
+        open_archive(tmp_path / "source", data)

@@ -1,0 +1,480 @@
+"""Parquet files as a source: which columns, which rows, which bytes; and what is refused, in one line."""
+
+import datetime
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from etl.errors import DataError, RingsliceError, UsageError
+from etl.sources import Reading, Source, open_source
+from etl.sources.hf_class_labels import class_names
+from etl.sources.parquet import ParquetSource
+from etl.storage.place import Place, open_place
+from tests.lib.commands import REPOSITORY, contents
+from tests.lib.damage.sources import parquet_mutation, try_parquet
+from tests.lib.damage.trials import Report, run_trials
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.sources.packed import interrupted_after, packed_images
+from tests.lib.sources.parquet_images import (
+    IMAGE,
+    NAMES,
+    class_label,
+    image_column,
+    image_table,
+    some_bytes,
+    write_file,
+    write_parquet,
+)
+
+SAMPLE, ALL = 300, 20_000
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Place:
+    return open_place(str(tmp_path / "source"))
+
+
+def bytes_by_key(source: Source) -> dict[str, bytes]:
+    """All images, read, each as long as was told."""
+    found = dict(zip([image.key for image in source.images], source.read_all(source.images), strict=True))
+    assert len(found) == len(source.images)
+    assert [len(data) for data in found.values()] == [image.size_bytes for image in source.images]
+    return found
+
+
+def refused(place: Place, kind: type[RingsliceError], *told: str, reading: Reading | None = None) -> None:
+    """Opening the source, or reading all of it, fails with one line that has all this in it."""
+    with pytest.raises(RingsliceError) as raised:
+        bytes_by_key(open_source(place, reading or Reading()))
+    assert type(raised.value) is kind, raised.value
+    assert str(raised.value).isprintable(), repr(str(raised.value))
+    for each in told:
+        assert each in str(raised.value)
+
+
+def test_files_of_splits_give_their_bytes_classes_and_splits(root: Place) -> None:
+    place = root / "source"
+    write_parquet(place / "train-00000-of-00002.parquet", image_table(40), row_group_size=7)
+    write_parquet(place / "train-00001-of-00002.parquet", image_table(10, first=40))
+    write_parquet(place / "data" / "test" / "0000.parquet", image_table(5, first=50))
+    write_file(place / "README.md", b"# a card")
+    source = open_source(place)
+    assert (source.kind, source.classes, source.skipped, source.pixels) == ("parquet", NAMES, 0, None)
+    expected = {f"train-00000-of-00002/{row:08d}": some_bytes(row) for row in range(40)}
+    expected |= {f"train-00001-of-00002/{row:08d}": some_bytes(40 + row) for row in range(10)}
+    expected |= {f"data/test/0000/{row:08d}": some_bytes(50 + row) for row in range(5)}
+    assert bytes_by_key(source) == expected
+    for image in source.images:
+        assert image.split == ("test" if image.key.startswith("data/test") else "train")
+        assert image.columns is None
+    by_key = {image.key: NAMES[image.label] for image in source.images}
+    assert by_key["train-00001-of-00002/00000003"] == NAMES[43 % 3]
+    assert [image.position for image in source.images] == sorted(image.position for image in source.images)
+
+
+def test_any_selection_in_any_order_is_read(here: Place) -> None:
+    for name, first in (("a", 0), ("b", 50)):
+        write_parquet(here / f"{name}.parquet", image_table(50, first), row_group_size=9, data_page_size=200)
+    source = open_source(here)
+    whole = bytes_by_key(source)
+    generator = np.random.default_rng(3)
+    for count in (1, 2, 30, 100):
+        chosen = [source.images[number] for number in generator.permutation(100)[:count]]
+        assert list(source.read_all(chosen)) == [whole[image.key] for image in chosen]
+        chosen.sort(key=lambda image: image.position)
+        assert list(source.read_all(chosen)) == [whole[image.key] for image in chosen]
+    assert list(source.read_all([])) == []
+    twice = [source.images[4]] * 2
+    assert list(source.read_all(twice)) == [some_bytes(4)] * 2
+
+
+def test_row_groups_without_wanted_rows_are_not_read(here: Place) -> None:
+    file = write_parquet(here / "a.parquet", image_table(60), row_group_size=20, compression="none")
+    source = open_source(here)
+    data = file.read_bytes()
+    where = data.index(some_bytes(25))
+    stat = os.stat(file.path)
+    Path(file.path).write_bytes(data[: where - 40] + b"\xff" * 300 + data[where + 260 :])
+    os.utime(file.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    others = [image for image in source.images if not 20 <= image.position[1] < 40]
+    assert list(source.read_all(others)) == [some_bytes(image.position[1]) for image in others]
+    with pytest.raises(DataError):
+        list(source.read_all(source.images))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_a_plain_column_of_bytes_is_taken_too(here: Place, kind: pa.DataType) -> None:
+    images = [some_bytes(row) for row in range(4)]
+    table = pa.table({"id": [1, 2, 3, 4], "jpeg": pa.array(images, kind), "label": ["b", "a", "b", "a"]})
+    write_parquet(here / "x.pq", table)
+    source = open_source(here)
+    assert list(source.read_all(source.images)) == images
+    assert source.classes == ["a", "b"]
+    assert [image.label for image in source.images] == [1, 0, 1, 0]
+    assert [image.columns for image in source.images] == [(("id", str(number)),) for number in (1, 2, 3, 4)]
+    assert {image.split for image in source.images} == {None}
+
+
+def test_other_scalars_become_columns_and_the_rest_is_told_once(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    table = image_table(
+        3,
+        patient=pa.array(["p1", None, "ä"]),
+        age=pa.array([30, 31, None], pa.uint8()),
+        weight=[1.5, None, 0.1],
+        ill=[True, None, False],
+        day=pa.array([datetime.date(2026, 1, 2), None, None]),
+        at=pa.array([datetime.datetime(2026, 1, 2, 3, 4, 5), None, None], pa.timestamp("s")),
+        ward=pa.array(["x", None, "y"]).dictionary_encode(),
+        boxes=[[1], [2], []],
+        camera=[{"make": "a"}] * 3,
+    )
+    for name in ("a", "b"):
+        write_parquet(here / f"{name}.parquet", table)
+    source = open_source(here)
+    first = {"age": "30", "at": "2026-01-02 03:04:05.000", "day": "2026-01-02", "ill": "true", "patient": "p1"}
+    assert source.images[0].columns == tuple(sorted((first | {"ward": "x", "weight": "1.5"}).items()))
+    assert source.images[1].columns == (("age", "31"),)
+    assert source.images[2].columns == (("ill", "false"), ("patient", "ä"), ("ward", "y"), ("weight", "0.1"))
+    assert source.skipped == 0
+    lines = [line for line in capfd.readouterr().err.splitlines() if "left out" in line]
+    assert lines == ["ringslice ingest: columns that are neither text nor numbers are left out: boxes, camera"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "numbers"),
+    [
+        (["10", "9", "b"], ["9", "10", "b"], [1, 0, 2]),
+        (pa.array([10, 9, -1], pa.int8()), ["9", "10", "-1"], [1, 0, 2]),
+        ([True, False, True], ["false", "true"], [1, 0, 1]),
+        (pa.array(["z", "y", "z"]).dictionary_encode(), ["y", "z"], [1, 0, 1]),
+    ],
+)
+def test_labels_are_text_numbers_or_booleans(here: Place, labels: Any, classes: list[str], numbers: list[int]) -> None:
+    table = image_table(3, names=None).set_column(1, "labels", pa.array(labels) if isinstance(labels, list) else labels)
+    write_parquet(here / "a.parquet", table)
+    source = open_source(here)
+    assert source.classes == classes
+    assert [image.label for image in source.images] == numbers
+
+
+def test_the_names_of_numbers(here: Place) -> None:
+    write_parquet(here / "a.parquet", image_table(2))  # 0 and 1: no image of an owl
+    assert open_source(here).classes == NAMES
+    assert open_source(here, Reading(known=("dog", "fox"))).classes == ["dog", "fox", "cat", "owl"]
+    chosen = Reading(classes=("owl", "dog", "cat"))
+    source = open_source(here, chosen)
+    assert [source.classes[image.label] for image in source.images] == ["cat", "dog"]
+    assert source.classes == ["owl", "dog", "cat"]
+    refused(here, UsageError, "the label 'cat'", "not one of the 2 --classes", reading=Reading(classes=("dog", "owl")))
+    write_parquet(here / "a.parquet", image_table(2, names=None))
+    assert open_source(here).classes == ["0", "1"]
+    source = open_source(here, chosen)
+    assert [source.classes[image.label] for image in source.images] == ["owl", "dog"]
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"label": {"num_classes": 2, "names": ["a", "b"], "names_file": None, "id": None, "_type": "ClassLabel"}},
+        {"label": {"dtype": {"class_label": {"names": {"0": "a", "1": "b"}}}}},
+        {"label": {"class_label": {"names": ["a", "b"]}}},
+        [{"name": "image", "dtype": "image"}, {"name": "label", "dtype": {"class_label": {"names": ["a", "b"]}}}],
+    ],
+)
+def test_names_of_classes_in_every_form(features: Any) -> None:
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    assert class_names(metadata, "label") == ("a", "b")
+    assert class_names(metadata, "image") is None
+    assert class_names({b"pandas": b"{}"}, "label") is None
+    assert class_names(None, "label") is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"huggingface": "{"}, "are not JSON"),
+        ({"huggingface": "[" * 100_000}, "are not JSON"),
+        (class_label(["a", 1]), "no list of text"),
+        (class_label({"1": "a", "2": "b"}), "no list of text"),
+        (class_label(["a", "a"]), "'a' of the column label more than once"),
+    ],
+)
+def test_damaged_names_of_classes_are_told(here: Place, metadata: dict[str, str], told: str) -> None:
+    file = write_parquet(here / "a.parquet", image_table(2).replace_schema_metadata(metadata))
+    refused(here, DataError, str(file), told)
+
+
+def test_a_split_column_goes_before_the_names_of_files(here: Place) -> None:
+    splits = pa.array(["test", "val", None, ""])
+    write_parquet(here / "train" / "a.parquet", image_table(4, split=splits, fold=["valid", "train", "test", "val"]))
+    assert [image.split for image in open_source(here).images] == ["test", "validation", "train", "train"]
+    source = open_source(here, Reading(split_column="fold"))
+    assert [image.split for image in source.images] == ["validation", "train", "test", "validation"]
+    assert dict(source.images[0].columns or ()) == {"split": "test"}
+    write_parquet(here / "train" / "a.parquet", image_table(2, split=["train", "dev"]))
+    refused(here, UsageError, "row 1 of", "the split 'dev'", "train, val, valid, validation, test", "--split-column")
+    write_parquet(here / "train" / "a.parquet", image_table(2, split=[1, 2]))
+    refused(here, UsageError, "the column split of", "is int64; splits are text")
+    refused(here, UsageError, "--split-column x: no such column", "image, label", reading=Reading(split_column="x"))
+
+
+def test_the_column_of_images(here: Place) -> None:
+    table = image_table(2)
+    file = write_parquet(here / "a.parquet", table.append_column("mask", pa.array([b"m0", b"m1"])))
+    refused(here, UsageError, str(file), "several columns with bytes, image, mask", "--image-column")
+    source = open_source(here, Reading(image_column="mask"))
+    assert list(source.read_all(source.images)) == [b"m0", b"m1"]
+    asked = Reading(image_column="label")
+    refused(here, UsageError, "no column label with image bytes (--image-column)", "label (int64)", reading=asked)
+    write_parquet(here / "a.parquet", table.drop_columns("image").append_column("url", pa.array(["x", "y"])))
+    refused(here, UsageError, "no column with image bytes", "label (int64), url (string)", "'bytes' of a struct")
+    write_parquet(here / "a.parquet", table.rename_columns(["image", "class"]))
+    refused(here, UsageError, "no column label", "image, class", "--label-column")
+    refused(here, UsageError, "--label-column x: no such column", reading=Reading(label_column="x"))
+    assert open_source(here, Reading(label_column="class")).classes == ["0", "1"]
+    write_parquet(here / "a.parquet", table.append_column("label", pa.array([1, 2])))
+    refused(here, UsageError, "the column label more than once")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("image", image_column([b"x", b"y", None, b"z"]), ["row 2 of", "no image bytes", "embed_table_storage"]),
+        ("image", pa.array([None, *image_column([b"x"] * 3).to_pylist()], IMAGE), ["row 0 of", "no image bytes"]),
+        ("label", pa.array([0, 1, 2, None]), ["row 3 of", "has no label in the column label"]),
+        ("label", pa.array([0, 1, 3, 3]), ["row 2 of", "has the label 3", "the classes 0 to 2"]),
+        ("label", pa.array([0, -1, 3, 3]), ["row 1 of", "has the label -1"]),
+        ("label", pa.array(["a", "", "a", "a"]), ["row 1 of", "a label that is empty"]),
+        ("label", pa.array(["a", "b\nc", "a", "a"]), ["row 1 of", "'b\\nc'", "control characters"]),
+        ("label", pa.array([0.5] * 4), ["the column label of", "is double", "integers, text or booleans"]),
+        ("label", pa.array([[1]] * 4), ["the column label of", "is list", "integers, text or booleans"]),
+    ],
+)
+def test_rows_that_cannot_be_are_named(here: Place, column: str, values: pa.Array, told: list[str]) -> None:
+    table = image_table(4)
+    file = here / "train" / "a.parquet"
+    write_parquet(file, table.set_column(table.column_names.index(column), column, values), row_group_size=2)
+    refused(here, UsageError, str(file), *told)
+
+
+def test_files_must_agree(here: Place) -> None:
+    first = write_parquet(here / "a.parquet", image_table(2))
+    second = write_parquet(here / "b.parquet", image_table(2, names=["dog", "cat", "owl"]))
+    refused(here, UsageError, str(first), str(second), "differ in the names of classes", "dog, cat, owl")
+    write_parquet(second, image_table(2, names=None))
+    refused(here, UsageError, str(second), "; none)")
+    write_parquet(second, image_table(2).slice(0, 0))
+    assert len(open_source(here).images) == 2
+    write_parquet(first, image_table(0))
+    refused(here, UsageError, "no images in", "no rows")
+    write_parquet(here / "a.pq", image_table(2))
+    refused(here, UsageError, "the key a comes twice")
+
+
+@pytest.mark.parametrize("name", ["a\nb.parquet", "a\x1b[31m.parquet"])
+def test_a_name_that_is_no_key_is_refused(here: Place, name: str) -> None:
+    write_parquet(here / name, image_table(1))
+    with pytest.raises(UsageError, match="cannot be a key"):
+        open_source(here)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data[: len(data) // 2],
+        lambda data: b"<html>\x1b[31m no </html>\n" * 9,
+        lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1",
+        lambda data: data[:4] + data[-300:],
+    ],
+)
+def test_what_is_no_whole_file_is_told(here: Place, spoil: Callable[[bytes], bytes]) -> None:
+    file = write_parquet(here / "a.parquet", image_table(9))
+    write_file(file, spoil(file.read_bytes()))
+    refused(here, DataError, str(file), "cannot be read as a Parquet file: ", "fetch or write it again")
+
+
+@pytest.mark.parametrize(
+    ("of_file", "of_group", "told"),
+    [
+        (101, 100, "it says that it has 101 rows, its row groups 100"),
+        (101, 101, "row group 0 ends 1 rows early"),
+        (100, -100, "it says that it has 100 rows, its row groups -100"),
+    ],
+)
+def test_no_row_is_lost_where_a_footer_lies(here: Place, of_file: int, of_group: int, told: str) -> None:
+    file = write_parquet(here / "a.parquet", image_table(100))
+    data = file.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:]
+    # i64 fields in Thrift's compact form, known by what follows: the list of row groups, the offset of a row group
+    for number, following in ((of_file, b"\x19\x1c"), (of_group, b"\x26\x08")):
+        assert footer.count(rows_field(100) + following) == 1
+        footer = footer.replace(rows_field(100) + following, rows_field(number) + following)
+    write_file(file, data[:start] + footer)
+    refused(here, DataError, str(file), told)
+
+
+def rows_field(number: int) -> bytes:
+    """A field of 64 to 8191 or of -64 to -8192, one after the field before: two bytes of a zigzag varint."""
+    zigzag = 2 * number if number >= 0 else -2 * number - 1
+    return bytes([0x16, zigzag & 0x7F | 0x80, zigzag >> 7])
+
+
+def test_a_flipped_bit_in_a_checked_page_is_told(here: Place) -> None:
+    file = write_parquet(here / "a.parquet", image_table(9), compression="none", write_page_checksum=True)
+    data = bytearray(file.read_bytes())
+    data[data.index(some_bytes(3))] ^= 1
+    write_file(file, bytes(data))
+    refused(here, DataError, str(file), "CRC checksum")
+
+
+def test_a_file_that_changes_is_told(here: Place) -> None:
+    """By its time of change, or where that is the same by the length of the image that is wanted."""
+    table = image_table(9)
+    file = write_parquet(here / "a.parquet", table)
+    source = open_source(here)
+    stat = os.stat(file.path)
+    others = image_column([some_bytes(row)[::-1] for row in range(9)])
+    write_parquet(file, table.set_column(0, "image", others))
+    os.utime(file.path, (1, 1))
+    with pytest.raises(DataError, match=r"a\.parquet changed while it was read"):
+        list(source.read_all(source.images[4:5]))
+    for another in (image_table(9, first=1), image_table(3)):
+        write_parquet(file, another)
+        os.utime(file.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        with pytest.raises(DataError, match=r"a\.parquet changed while it was read"):
+            list(source.read_all(source.images[4:5]))
+    write_parquet(file, table)
+    os.utime(file.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert list(source.read_all(source.images[4:5])) == [some_bytes(4)]
+
+
+def test_memory_goes_by_pages_and_not_by_row_groups(here: Place) -> None:
+    """A row group of 96 MiB, in pages of 1 MiB: a process that lists and reads it grows by little."""
+    row = np.random.default_rng(1).bytes(100 << 10)
+    count = 960
+    table = pa.table({"image": image_column([row] * count), "label": ["x"] * count})
+    options = {"use_dictionary": False, "write_batch_size": 8, "compression": "none"}
+    write_parquet(here / "a.parquet", table, row_group_size=count, **options)
+    code = f"""
+import re
+from etl.sources import open_source
+from etl.storage.place import open_place
+def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
+import pyarrow.parquet, pyarrow.compute
+before = peak()
+source = open_source(open_place({here.path!r}))
+assert sum(map(len, source.read_all(source.images))) == {count * len(row)}
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 48
+
+
+def test_packs_hold_the_images_and_a_new_file_leaves_them(root: Place) -> None:
+    place, data = root / "source", root / "data"
+    patients = [f"p{row % 5}" for row in range(30)]
+    write_parquet(place / "train-0.parquet", image_table(30, patient=patients), row_group_size=8)
+    ingest_here(place, data, pack_size="2000")
+    before = files_below(data / "raw" / "packs")
+    assert len(before) > 4
+    ingest_here(place, data, pack_size="2000")
+    assert files_below(data / "raw" / "packs") == before
+    write_parquet(place / "test-0.parquet", image_table(4, first=30))
+    ingest_here(place, data, pack_size="2000")
+    after = files_below(data / "raw" / "packs")
+    assert before.items() < after.items()
+    found = packed_images(data)
+    assert len(found) == 34
+    for number in range(34):
+        key = f"train-0/{number:08d}" if number < 30 else f"test-0/{number - 30:08d}"
+        assert found[key].data == some_bytes(number)
+        assert found[key].name == NAMES[number % 3]
+        assert found[key].split == ("train" if number < 30 else "test")
+        assert found[key].columns == ({"patient": f"p{number % 5}"} if number < 30 else {})
+
+
+def files_below(folder: Place) -> dict[str, str]:
+    """The SHA-256 of each file, by name."""
+    return {info.base_name: (folder / info.base_name).sha256() for info in folder.children()}
+
+
+def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_parquet(here / "train-0.parquet", image_table(30), row_group_size=8)
+    root, other = tmp_path / "root", tmp_path / "other"
+    ingest_here(here, other, pack_size="2000")
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetSource, "read_all", interrupted_after(25, ParquetSource.read_all))
+        with pytest.raises(KeyboardInterrupt):
+            ingest_here(here, root, pack_size="2000", packs_at_once="1")
+    assert not (root / "raw" / "dataset.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in (root / "raw" / "packs").iterdir()}
+    assert len(kept) >= 2
+    ingest_here(here, root, pack_size="2000")
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert contents(root, "run.json") == contents(other, "run.json")
+
+
+def test_images_of_a_group_stay_in_one_split(here: Place, tmp_path: Path) -> None:
+    pictures = [png(number) for number in range(40)]
+    table = pa.table(
+        {
+            "image": image_column(pictures),
+            "label": [number % 2 for number in range(40)],
+            "patient": [f"p{number // 4}" for number in range(40)],
+        }
+    )
+    write_parquet(here / "a.parquet", table)
+    ingest_here(here, tmp_path / "root")
+    normalize_here(tmp_path / "root", "--size", "8")
+    shard_here(tmp_path / "root", "--group-by", "patient", "--split", "train=0.5,test=0.5", "--workers", "1")
+    examples = pq.read_table(tmp_path / "root/slices/default/examples.parquet").to_pylist()
+    splits: dict[int, set[str]] = {}
+    for row in examples:
+        splits.setdefault(int(row["key"].split("/")[1]) // 4, set()).add(row["split"])
+    assert len(examples) == 40
+    assert all(len(each) == 1 for each in splits.values())
+    assert set.union(*splits.values()) == {"train", "test"}
+
+
+def png(number: int) -> bytes:
+    """A picture of its own colour."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (number, 255 - number, 7)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_sample_of_damaged_files() -> None:
+    check(run_trials(try_parquet, 0, SAMPLE), SAMPLE)
+
+
+@pytest.mark.chaos
+def test_many_damaged_files() -> None:
+    check(run_trials(try_parquet, 0, ALL, timeout_s=1200), ALL)
+
+
+def check(report: Report, trials: int) -> None:
+    assert report.faults == []
+    assert report.outcomes.total() == trials
+    assert report.outcomes["good"] > trials // 50, "nothing is good: the damage is too coarse to tell anything"
+    assert report.outcomes["DataError"] > trials // 5
+
+
+def test_a_mutation_follows_from_its_number() -> None:
+    before = [parquet_mutation(number) for number in range(100)]
+    assert [parquet_mutation(number) for number in reversed(range(100))] == before[::-1]
+    assert {each.steps[0] for each in before} >= {"pages", "footer", "swap"}

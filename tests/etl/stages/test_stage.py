@@ -1,0 +1,374 @@
+"""What a stage finds when it begins, and that a failure of any call of storage leaves nothing wrong."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.errors import EnvironmentFailure, UsageError
+from etl.stages import lease
+from etl.stages.lease import Owner
+from etl.stages.marker import Renewal, difference
+from etl.stages.stage import Run, Stage, State
+from etl.storage.atomic import publish_bytes
+from etl.storage.json_files import json_bytes
+from etl.storage.place import Place, open_place
+from tests.etl.conftest import IN_CHILD, run_in_child
+from tests.hadoop.cluster import Cluster
+from tests.lib.commands import contents
+from tests.lib.faults import Fault, FaultError, faulty
+
+OLD: dict[str, Any]
+NEW: dict[str, Any]
+OLD, NEW = {"config": {"size": 1}, "input": "x"}, {"config": {"size": 2}, "input": "x"}
+
+
+@contextmanager
+def as_a_process_that_is_gone() -> Iterator[None]:
+    """Within the block, claims are those of a process that is dead when the next one looks."""
+    gone = dataclasses.replace(Owner.this_process(), started="never")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease.Owner, "this_process", classmethod(lambda cls: gone))
+        yield
+
+
+def stage_in(place: Place) -> Stage:
+    return Stage("normalize", place / "stage", "dataset.json", "test/1")
+
+
+def work_on(stage: Stage, identity: dict[str, Any], overwrite: bool = False) -> State:
+    """A stage with one file, published by a task, whose content is its configuration."""
+    try:
+        state = stage.begin(identity, overwrite)
+        file = stage.folder / "part"
+        if state is not State.DONE:
+            if not file.exists():
+                publish_bytes(file, stage.open_tasks(), repr(identity).encode())
+            stage.commit({"format": stage.format, **identity}, Run())
+        return state
+    finally:
+        stage.release()
+
+
+def require_finished(stage: Stage, identity: dict[str, Any]) -> None:
+    assert sorted(info.base_name for info in stage.folder.children(recursive=True)) == [
+        "dataset.json",
+        "part",
+        "run.json",
+    ]
+    assert (stage.folder / "part").read_bytes() == repr(identity).encode()
+    assert stage.read_marker()["config"] == identity["config"]
+
+
+def replace_with(fault: Fault, place: Place) -> None:
+    try:
+        work_on(stage_in(faulty(place, fault)), NEW, overwrite=True)
+    except (FaultError, EnvironmentFailure):
+        assert fault.hit
+
+
+def require_sound(place: Place) -> None:
+    """What readers see is whole: the old or the new; and what is neither goes on, without --overwrite."""
+    stage = stage_in(place)
+    if stage.marker.exists():
+        marker = stage.read_marker()
+        assert (stage.folder / "part").read_bytes() == repr({key: marker[key] for key in OLD}).encode()
+        if marker["config"] == OLD["config"]:
+            return
+    work_on(stage, NEW)
+    work_on(stage, NEW)
+    require_finished(stage, NEW)
+
+
+def replace_stages(faults: Mapping[str, Fault], place: Place) -> None:
+    """A stage for each fault, by name; many at once, for on HDFS most of the time is spent waiting."""
+    places = [place / name for name in faults]
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda each: work_on(stage_in(each), OLD), places))
+        with as_a_process_that_is_gone():
+            list(pool.map(replace_with, faults.values(), places))
+        list(pool.map(require_sound, places))
+
+
+def count_calls(place: Place) -> int:
+    """How many calls of storage there are to fail."""
+    fault = Fault()
+    replace_stages({"counted": fault}, place)
+    assert {"create", "write", "close", "rename", "delete", "list"} <= set(fault.calls)
+    assert len(fault.calls) > 30, fault.calls
+    return len(fault.calls)
+
+
+def every_fault(place: Place, after: bool, dies: bool) -> dict[str, Fault]:
+    return {str(number): Fault(number, after, dies) for number in range(1, count_calls(place) + 1)}
+
+
+by_way = pytest.mark.parametrize(
+    ("after", "dies"),
+    [*itertools.product((False, True), repeat=2)],
+    ids=["before-fails", "before-dies", "after-fails", "after-dies"],
+)
+
+
+@by_way
+def test_any_call_of_replacing_a_stage_may_fail(after: bool, dies: bool, tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    faults = every_fault(place, after, dies)
+    replace_stages(faults, place)
+    assert all(fault.hit for fault in faults.values())
+
+
+def test_calls_of_replacing_a_stage_on_hdfs_may_fail(hdfs_root: Place) -> None:
+    """A sample of them: six calls, failing before and after they take effect, half of them with all that follow."""
+    numbers = random.Random(5).sample(range(1, count_calls(hdfs_root) + 1), 6)
+    faults = {
+        f"{number}-{after}": Fault(number, after, dies=(index + after) % 2 == 0)
+        for index, number in enumerate(numbers)
+        for after in (False, True)
+    }
+    replace_stages(faults, hdfs_root)
+
+
+@pytest.mark.chaos
+@by_way
+def test_any_call_of_replacing_a_stage_on_hdfs_may_fail(after: bool, dies: bool, hdfs_root: Place) -> None:
+    replace_stages(every_fault(hdfs_root, after, dies), hdfs_root)
+
+
+if not IN_CHILD:
+
+    @pytest.mark.chaos
+    def test_any_call_by_libhdfs_may_fail(cluster: Cluster) -> None:
+        words = ("-m", "chaos", "-k", "test_any_call_of_replacing_a_stage_on_hdfs_may_fail")
+        run_in_child(cluster, "tests/etl/stages/test_stage.py", *words, timeout_s=600)
+
+
+def test_an_unfinished_stage_of_another_configuration_is_begun_afresh(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    assert stage.begin(OLD) is State.FRESH
+    publish_bytes(stage.folder / "part", stage.attempts, b"old")
+    stage.release()
+    assert stage.begin(OLD) is State.RESUMED
+    assert (stage.folder / "part").exists()
+    stage.release()
+    assert stage.begin(NEW) is State.FRESH
+    assert not (stage.folder / "part").exists()
+    stage.release()
+
+
+def test_files_that_no_stage_wrote_are_not_touched(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "thesis.tex").write_text("all I have")
+    with pytest.raises(UsageError, match=r"holds files but neither dataset\.json nor a plan"):
+        stage.begin(OLD)
+    assert [path.name for path in (tmp_path / "stage").iterdir()] == ["thesis.tex"]
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    work_on(stage, OLD)
+    with pytest.raises(UsageError, match="has format 'test/1', this version reads 'test/2'"):
+        Stage("normalize", stage.folder, "dataset.json", "test/2").read_marker()
+
+
+LATER: dict[str, Any] = {"config": {"size": 1}, "input": "y"}
+LAST: dict[str, Any] = {"config": {"size": 1}, "input": "z"}
+
+
+def named_files(marker: Mapping[str, Any]) -> list[str]:
+    return [f"files/{name}" for name in marker["files"]]
+
+
+def renewal_of(stage: Stage, wanted: bool = False) -> Renewal:
+    parent = stage.read_generation().fingerprint if stage.marker.exists() else None
+    return Renewal(parent, ("files",), named_files, wanted)
+
+
+def renew(stage: Stage, identity: dict[str, Any], wanted: bool = False) -> State:
+    """A stage whose every generation adds a file called after its input, with that input as its content."""
+    marker = stage.read_marker() if stage.marker.exists() else {"files": []}
+    try:
+        state = stage.begin(identity, renewal=renewal_of(stage, wanted))
+        if state is not State.DONE:
+            file = stage.folder / "files" / identity["input"]
+            if not file.exists():
+                publish_bytes(file, stage.open_tasks(), identity["input"].encode())
+            files = [*marker["files"], identity["input"]]
+            stage.commit({"format": stage.format, **identity, "files": files}, Run(), {"beside": b"new"})
+        return state
+    finally:
+        stage.release()
+
+
+def files_of(stage: Stage) -> list[str]:
+    return [info.path[len(stage.folder.path) + 1 :] for info in stage.folder.children(True) if info.is_file]
+
+
+def test_what_is_another_is_told_by_its_own_name() -> None:
+    limits = {"pixels": 5, "frames": 3}
+    there, asked = ({"config": {"size": 1, "limits": limits | more}} for more in ({}, {"pixels": 6}))
+    assert difference(there, asked) == "limits pixels 5 there, 6 asked"
+    assert difference({"config": {"slices": {"train": 8, "test": 2}}}, {"config": {"slices": {"train": 8}}})
+    assert not difference(there, there)
+
+
+def test_a_renewal_keeps_what_was_there(root: Place) -> None:
+    stage = stage_in(root)
+    assert [renew(stage, OLD), renew(stage, OLD)] == [State.FRESH, State.DONE]
+    first = stage.marker.read_bytes()
+    fingerprint = stage.fingerprint()
+    assert [renew(stage, LATER), renew(stage, LATER)] == [State.RENEWED, State.DONE]
+    assert (stage.folder / "generations" / f"{fingerprint}.json").read_bytes() == first
+    assert stage.find_generation(fingerprint) == json.loads(first)
+    assert stage.find_generation(stage.fingerprint()) == stage.read_marker()
+    assert stage.find_generation("0" * 64) is None
+    assert stage.find_generation("../dataset") is None
+    assert stage.read_marker()["files"] == ["x", "y"]
+    kept = ["beside", "dataset.json", "files/x", "files/y", f"generations/{fingerprint}.json", "run.json"]
+    assert files_of(stage) == kept
+    with pytest.raises(UsageError, match="size 1 there, 2 asked"):
+        renew(stage, NEW)
+    with pytest.raises(UsageError, match="made from other input"):
+        work_on(stage, OLD)
+    assert files_of(stage) == kept
+    assert work_on(stage_in(root), NEW, overwrite=True) is State.FRESH
+    require_finished(stage, NEW)
+
+
+def test_the_same_identity_is_renewed_where_it_is_wanted(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    assert renew(stage, OLD, wanted=True) is State.RENEWED
+    assert stage.read_marker()["files"] == ["x", "x"]
+
+
+def test_a_renewal_may_change_what_it_says_and_no_more(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    wide = dataclasses.replace(renewal_of(stage), changes=frozenset({"config"}))
+    with pytest.raises(UsageError, match="made from other input"):
+        stage.begin(LATER, renewal=wide)
+    assert stage.begin(NEW, renewal=wide) is State.RENEWED
+    stage.commit({"format": stage.format, **NEW, "files": ["x"]}, Run())
+    assert stage.read_marker()["config"] == NEW["config"]
+    assert len(list((tmp_path / "stage/generations").iterdir())) == 1
+
+
+def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    before = contents(tmp_path)
+    assert stage.begin(OLD, renewal=renewal_of(stage, wanted=True)) is State.RENEWED
+    stage.leave()
+    stage.release()
+    assert contents(tmp_path) == before
+
+
+def test_a_renewal_planned_from_what_was_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    planned = renewal_of(stage)
+    renew(stage, OLD)
+    with pytest.raises(EnvironmentFailure, match="another run has written"):
+        stage.begin(LATER, renewal=planned)
+    planned = renewal_of(stage)
+    renew(stage, LATER)
+    with pytest.raises(EnvironmentFailure, match="another run has written"):
+        stage.begin(LAST, renewal=planned)
+    assert renew(stage, LAST) is State.RENEWED
+
+
+def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    before = stage.marker.read_bytes()
+    for _ in range(2):
+        assert stage.begin(LATER, renewal=renewal_of(stage)) is State.RENEWED
+        if not stage.resumed:
+            publish_bytes(stage.folder / "files" / "y", stage.attempts, b"y")
+        stage.release()
+    assert stage.resumed
+    stage = stage_in(open_place(str(tmp_path)))
+    assert stage.begin(LAST, renewal=renewal_of(stage)) is State.RENEWED
+    assert not stage.resumed
+    assert sorted(path.name for path in (tmp_path / "stage/files").iterdir()) == ["x"]
+    assert stage.marker.read_bytes() == before
+    stage.release()
+    assert renew(stage_in(open_place(str(tmp_path))), OLD) is State.DONE  # the source went back to what it was
+    assert files_of(stage) == ["beside", "dataset.json", "files/x", "run.json"]
+
+
+def renew_with(fault: Fault, place: Place) -> None:
+    try:
+        renew(stage_in(faulty(place, fault)), LATER)
+    except (FaultError, EnvironmentFailure):
+        assert fault.hit
+
+
+def require_readable(place: Place) -> None:
+    """Whatever happened to a renewal, every generation and all its files are there, and another renewal succeeds."""
+    stage = stage_in(place)
+    for marker in (stage.read_marker(), stage.find_generation(hashlib.sha256(FIRST_MARKER).hexdigest())):
+        assert marker is not None
+        assert all((stage.folder / name).read_bytes() == name[-1].encode() for name in named_files(marker))
+    renew(stage, LATER)
+    assert renew(stage, LAST) is State.RENEWED
+    kept = sorted(f"generations/{name}" for name in _names(stage.folder / "generations"))
+    assert len(kept) == 2
+    assert files_of(stage) == ["beside", "dataset.json", *(f"files/{name}" for name in "xyz"), *kept, "run.json"]
+
+
+def _names(folder: Place) -> list[str]:
+    return [info.base_name for info in folder.children()]
+
+
+FIRST_MARKER = json_bytes({"format": "test/1", **OLD, "files": ["x"]})
+
+
+@by_way
+def test_any_call_of_renewing_a_stage_may_fail(after: bool, dies: bool, tmp_path: Path) -> None:
+    def renew_at(number: int) -> Fault:
+        place, fault = open_place(str(tmp_path)) / str(number), Fault(number, after, dies)
+        renew(stage_in(place), OLD)
+        with as_a_process_that_is_gone():
+            renew_with(fault, place)
+        require_readable(place)
+        return fault
+
+    calls = renew_at(0).calls
+    assert len(calls) > 30, calls
+    assert all(renew_at(number).hit for number in range(1 + dies, len(calls) + 1, 3))  # tests/test_renewals.py has more
+
+
+def test_what_is_made_again_replaces_its_marker(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+
+    def make(identity: dict[str, Any], finishes: bool = True) -> State:
+        stage = stage_in(place)
+        try:
+            state = stage.begin(identity, again=True)
+            if finishes:
+                stage.commit({"format": stage.format, **identity, "state": state.value}, Run())
+            else:
+                publish_bytes(stage.work / "half", stage.attempts, b"")
+            return state
+        finally:
+            stage.release()
+
+    stage = stage_in(place)
+    assert [make(OLD), make(OLD), make(NEW)] == [State.FRESH] * 3
+    assert make(OLD, finishes=False) is State.FRESH
+    assert stage.read_marker()["config"] == NEW["config"]  # readers have the old one until the new one is there
+    assert (stage.work / "half").exists()
+    assert make(OLD) is State.RESUMED
+    assert make(OLD, finishes=False) is State.FRESH
+    assert make(NEW) is State.FRESH
+    assert files_of(stage) == ["dataset.json", "run.json"]

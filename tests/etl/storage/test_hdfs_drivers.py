@@ -1,0 +1,186 @@
+"""What HDFS has besides: its settings, and connections that do not outlive a fork. Both drivers give the same."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import hdfs_native
+import pytest
+
+from etl.storage.hdfs_settings import (
+    BLOCK_SIZE_VARIABLE,
+    DRIVER_VARIABLE,
+    LIBHDFS,
+    NATIVE,
+    REPLICATION_VARIABLE,
+    USER_VARIABLE,
+)
+from etl.storage.place import Place
+from tests.hadoop.cluster import Cluster
+from tests.lib.commands import REPOSITORY
+
+MIB = 1 << 20
+by_driver = pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
+
+
+def run_python(script: str, *words: str, **environment: str) -> str:
+    """What a Python process of its own prints; a JVM ends with it."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *words],
+        cwd=REPOSITORY,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stderr == "", done.stderr
+    return done.stdout
+
+
+@by_driver
+def test_settings_are_kept(driver: str, hdfs_root: Place) -> None:
+    client = hdfs_native.Client(hdfs_root.uri.removesuffix(hdfs_root.path))
+    client.set_permission(hdfs_root.path, 0o777)
+    run_python(
+        """
+        import sys
+        from etl.storage.place import open_place
+
+        folder = open_place(sys.argv[1])
+        for name in ("file", "empty"):
+            with folder.filesystem.open_new((folder / name).path) as stream:
+                stream.write(b"x" * (5 << 20) if name == "file" else b"")
+        (folder / "folder").make_folder()
+        """,
+        hdfs_root.uri,
+        **{DRIVER_VARIABLE: driver, USER_VARIABLE: "bob", REPLICATION_VARIABLE: "2", BLOCK_SIZE_VARIABLE: "4MiB"},
+    )
+    for name in ("file", "empty"):
+        status = client.get_file_info(f"{hdfs_root.path}/{name}")
+        assert (status.owner, status.replication, status.blocksize) == ("bob", 2, 4 * MIB)
+        assert status.permission == 0o644
+    assert client.get_file_info(f"{hdfs_root.path}/folder").owner == "bob"
+
+
+@by_driver
+def test_without_settings_it_is_as_the_site_has_it(driver: str, hdfs_root: Place) -> None:
+    run_python(
+        """
+        import sys
+        from etl.storage.place import open_place
+
+        place = open_place(sys.argv[1])
+        place.filesystem.open_new(place.path).close()
+        """,
+        (hdfs_root / "file").uri,
+        **{DRIVER_VARIABLE: driver},
+    )
+    status = hdfs_native.Client(hdfs_root.uri.removesuffix(hdfs_root.path)).get_file_info(f"{hdfs_root.path}/file")
+    assert (status.owner, status.replication) == (os.environ[USER_VARIABLE], 1)
+
+
+FORK = """
+    import os, sys
+    from etl.errors import EnvironmentFailure
+    from etl.storage.place import open_place
+
+    place = open_place(sys.argv[1])
+    if sys.argv[2] == "used":
+        assert place.exists()
+    number = os.fork()
+    if number == 0:
+        try:
+            print("there" if place.exists() else "missing", flush=True)
+            place.filesystem.touch(place.path)
+        except EnvironmentFailure as error:
+            print(error, flush=True)
+        finally:
+            os._exit(0)
+    assert os.waitpid(number, 0)[1] == 0
+    print("parent", place.exists(), flush=True)
+"""
+
+
+@by_driver
+def test_a_connection_does_not_outlive_a_fork(driver: str, hdfs_root: Place) -> None:
+    told, parent = run_python(FORK, hdfs_root.uri, "used", **{DRIVER_VARIABLE: driver}).splitlines()
+    assert "was opened by process" in told
+    assert "open places after the fork, in each process" in told
+    assert parent == "parent True"
+
+
+@by_driver
+def test_a_place_that_was_not_used_may_be_used_in_a_fork(driver: str, hdfs_root: Place) -> None:
+    file = hdfs_root / "file"
+    file.filesystem.open_new(file.path).close()
+    told = run_python(FORK, file.uri, "unused", **{DRIVER_VARIABLE: driver})
+    assert told.splitlines() == ["there", "parent True"]
+
+
+def test_a_place_is_the_same_by_name(hdfs_root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an authority it is the site's default; the same address is one connection."""
+    from etl.storage.place import open_place
+
+    by_default = open_place(f"hdfs://{hdfs_root.path}")
+    assert by_default.exists()
+    assert by_default.uri == hdfs_root.uri
+    assert open_place(hdfs_root.uri).filesystem is hdfs_root.filesystem
+    monkeypatch.setenv(REPLICATION_VARIABLE, "2")
+    assert open_place(hdfs_root.uri).filesystem is not hdfs_root.filesystem
+
+
+@by_driver
+def test_a_nameservice_whose_first_namenode_is_dead(
+    driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path
+) -> None:
+    """hdfs://pair/… as the site's hdfs-site.xml has it; hdfs:/// where that is the default filesystem."""
+    site = {
+        "dfs.nameservices": "pair",
+        "dfs.ha.namenodes.pair": "first,second",
+        "dfs.namenode.rpc-address.pair.first": "127.0.0.1:1",
+        "dfs.namenode.rpc-address.pair.second": cluster.uri.removeprefix("hdfs://"),
+        "dfs.client.failover.proxy.provider.pair": (
+            "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+        ),
+        "dfs.replication": "1",
+    }
+    for name, properties in (("core-site.xml", {"fs.defaultFS": "hdfs://pair"}), ("hdfs-site.xml", site)):
+        lines = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in properties.items())
+        (tmp_path / name).write_text(f"<configuration>{''.join(lines)}</configuration>")
+    script = """
+        import sys
+        from etl.storage.atomic import publish_bytes
+        from etl.storage.place import open_place
+
+        folder = open_place(sys.argv[1])
+        publish_bytes(folder / "file", folder, b"by a nameservice")
+        print(open_place(sys.argv[2]).read_bytes().decode())
+        """
+    places = (f"hdfs://pair{hdfs_root.path}", f"hdfs://{hdfs_root.path}/file")
+    assert run_python(script, *places, **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}) == (
+        "by a nameservice\n"
+    )
+
+
+def test_both_drivers_find_the_same(hdfs_root: Place) -> None:
+    (hdfs_root / "b" / "c").make_folder()
+    for name in ("b/ü", "a"):
+        hdfs_root.filesystem.open_new((hdfs_root / name).path).close()
+    script = """
+        import sys
+        from etl.storage.place import open_place
+
+        for info in open_place(sys.argv[1]).children(recursive=True):
+            print(info.path, info.type, info.size, info.mtime_ns // 10**9)
+    """
+    native, libhdfs = (run_python(script, hdfs_root.uri, **{DRIVER_VARIABLE: driver}) for driver in (NATIVE, LIBHDFS))
+    assert native == libhdfs
+    assert [line.split()[0].removeprefix(f"{hdfs_root.path}/") for line in native.splitlines()] == [
+        "a",
+        "b",
+        "b/c",
+        "b/ü",
+    ]

@@ -1,0 +1,89 @@
+"""Run the commands as a user does, and check how they end."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+BIN = Path(sys.executable).parent
+
+HOROVODRUN = (sys.executable, REPOSITORY / "tests" / "lib" / "horovodrun.py")  # in a tenth of the time
+
+DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-size", "32KB")
+
+Finished = subprocess.CompletedProcess[str]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a user who has activated the project's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGSLICE_")}
+    return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "TF_CPP_MIN_LOG_LEVEL": "2"} | more
+
+
+def run(
+    *words: object,
+    cwd: Path = REPOSITORY,
+    timeout_s: float = 120,
+    variables: Mapping[str, str] | None = None,
+    **more: str,
+) -> Finished:
+    """Run a command to its end, with these ``variables`` in its environment; its output as text."""
+    return subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment(**{**(variables or {}), **more}),
+        timeout=timeout_s,
+        capture_output=True,
+        text=True,
+    )
+
+
+def ringslice(*words: object, **variables: str) -> Finished:
+    return run("ringslice", *words, variables=variables)
+
+
+def horovodrun(ranks: int, *words: object, timeout_s: float = 240, **variables: str) -> Finished:
+    return run(*HOROVODRUN, "-np", ranks, *words, timeout_s=timeout_s, variables=variables)
+
+
+def succeeded(finished: Finished) -> Finished:
+    """The same, if it exited 0; what it printed, if not."""
+    assert finished.returncode == 0, (
+        f"{finished.args} exited {finished.returncode}\n{finished.stdout}\n{finished.stderr}"
+    )
+    return finished
+
+
+def failed(finished: Finished, status: int, line: str) -> None:
+    """It exited with ``status``, and told why in one line that holds ``line``; no traceback."""
+    errors = [each for each in finished.stderr.splitlines() if "ringslice: error:" in each]
+    assert finished.returncode == status, f"{finished.returncode}: {finished.stderr}"
+    assert len(errors) == 1, finished.stderr
+    assert line in errors[0], errors[0]
+    assert "Traceback" not in finished.stderr, finished.stderr
+
+
+def contents(folder: Path, *left_out: str) -> dict[str, bytes]:
+    """Every file below, by its path; without the names in ``left_out``."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in left_out)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def flip_bit(path: Path, position: int) -> None:
+    """The last bit of the byte at ``position``, from the end where that is negative, is another one from now on."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def copy_some(digits: Path, folder: Path, labels: str, images: slice) -> Path:
+    """Of each of these labels some images, into a folder by class that is made or grows; returns it."""
+    for label in labels:
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for path in sorted((digits / label).iterdir())[images]:
+            shutil.copy(path, folder / label)
+    return folder

@@ -1,0 +1,133 @@
+"""What must become of damaged Parquet files and lists: all images, or one line. Trials for `tests.lib.damage.trials`.
+
+python -m tests.lib.damage.trials tests.lib.damage.sources:try_parquet 1234 1
+"""
+
+import random
+import tempfile
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from etl.errors import DataError, UsageError
+from etl.sources import open_source
+from etl.storage.place import open_place
+from tests.lib.damage.mutations import Mutation, mutate
+from tests.lib.sources.parquet_images import image_table, some_bytes
+
+_ROWS = 24
+_FOOTER_END = 8  # its length, and PAR1
+_ONE_BYTE = "one byte"
+
+
+@cache
+def _parquet_files() -> dict[str, bytes]:
+    """The same images, written in different ways."""
+    table = image_table(_ROWS, split=["train", "test"] * (_ROWS // 2), age=[None, 1.5, 2.0] * (_ROWS // 3))
+    wards = pa.array(["x", None, "yy"] * (_ROWS // 3)).dictionary_encode()
+    table = table.append_column("ward", wards)
+    ways = {
+        "plain": {"compression": "none", "use_dictionary": False},
+        "snappy": {"compression": "snappy", "data_page_size": 500},
+        "zstd": {"compression": "zstd", "data_page_version": "2.0", "write_page_index": True},
+        "gzip": {"compression": "gzip", "write_page_checksum": True, "store_schema": False},
+    }
+    return {name: _written(table, options) for name, options in ways.items()}
+
+
+def _written(table: pa.Table, options: dict[str, object]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=_ROWS // 3, **options)
+    return bytes(sink.getvalue())
+
+
+def _parts(data: bytes) -> list[bytes]:
+    """The pages of each column of each row group, and the footer: joined, they are the file."""
+    footer_start = len(data) - _FOOTER_END - int.from_bytes(data[-8:-4], "little")
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    starts = {chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks}
+    cuts = sorted({0, *starts, footer_start, len(data)})
+    return [data[start:end] for start, end in pairwise(cuts)]
+
+
+def parquet_mutation(number: int) -> Mutation:
+    """Damage inside of some pages, or of the footer; or pages in each other's place; or a file that is cut."""
+    chance = random.Random(number)
+    name = chance.choice(sorted(_parquet_files()))
+    data = _parquet_files()[name]
+    parts = _parts(data)
+    how = chance.choice(("pages", "footer", "swap", "whole"))
+    if how == "swap":
+        first, second = chance.sample(range(1, len(parts) - 1), 2)
+        parts[first], parts[second] = parts[second], parts[first]
+        return Mutation(number, name, (how,), b"".join(parts))
+    if how == "whole":
+        return mutate(number, {name: data})
+    which = len(parts) - 1 if how == "footer" else chance.randrange(1, len(parts) - 1)
+    inner = mutate(number, {name: parts[which]})
+    parts[which] = inner.data
+    return Mutation(number, name, (how, *inner.steps), b"".join(parts))
+
+
+def list_mutation(number: int) -> Mutation:
+    """Half of them have one other byte, the rest is damaged as images are."""
+    chance = random.Random(number)
+    if chance.random() < 0.5:
+        return mutate(number, _lists())
+    name = chance.choice(sorted(_lists()))
+    data = bytearray(_lists()[name])
+    data[chance.randrange(len(data))] = chance.choice((chance.randrange(256), *b'",\r\n{}x/'))
+    return Mutation(number, name, (_ONE_BYTE,), bytes(data))
+
+
+@cache
+def _lists() -> dict[str, bytes]:
+    rows = [(f"i/{row}.png", "cat" if row % 2 else "dög", "train", f'"{row}", years') for row in range(_ROWS)]
+    quoted = "".join('"{}",{},{},"{}"\r\n'.format(*cells[:3], cells[3].replace('"', '""')) for cells in rows)
+    objects = "".join(
+        f'{{"path": "{path}", "label": "{label}", "split": "{split}", "age": {row}}}\n'
+        for row, (path, label, split, _) in enumerate(rows)
+    )
+    return {"list.csv": f"path,label,split,age\r\n{quoted}".encode(), "list.jsonl": objects.encode()}
+
+
+def try_parquet(number: int) -> str:
+    """'good', or the name of the error that tells in one line what is wrong. Good has all images."""
+    mutation = parquet_mutation(number)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.parquet").write_bytes(mutation.data)
+        return _try(Path(folder), mutation)
+
+
+def try_list(number: int) -> str:
+    """The same, of a list; good has all images where one byte was another."""
+    mutation = list_mutation(number)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "i").mkdir()
+        for row in range(_ROWS):
+            (Path(folder) / "i" / f"{row}.png").write_bytes(some_bytes(row))
+        file = Path(folder) / mutation.origin
+        file.write_bytes(mutation.data)
+        return _try(file, mutation)
+
+
+def _try(source: Path, mutation: Mutation) -> str:
+    try:
+        opened = open_source(open_place(str(source)))
+        sizes = [len(data) for data in opened.read_all(opened.images)]
+        assert sizes == [image.size_bytes for image in opened.images], "images were lost"
+        if mutation.origin not in _lists() or mutation.steps == (_ONE_BYTE,):
+            assert len(sizes) == _ROWS, f"it has {len(sizes)} images"
+    except (DataError, UsageError) as error:
+        assert str(error).isprintable(), f"{mutation}: {str(error)!r} is no line of text"
+        assert len(str(error)) < 1000, f"{mutation}: its line has {len(str(error))} characters"
+        return type(error).__name__
+    except Exception as error:
+        error.add_note(str(mutation))
+        raise
+    return "good"

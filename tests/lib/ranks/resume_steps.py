@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Two epochs of a tiny model on the digits, of the named runs one after the other, each from where its checkpoint says.
+
+horovodrun -np 3 tests/lib/ranks/resume_steps.py ROOT RUN RUN …
+"""
+
+import os
+import sys
+
+from etl.errors import end_process
+from train.config.recipe import Recipe
+from train.config.settings import Settings
+from train.config.stopping import Stopping
+from train.parallel.startup import OPTIONAL, claim_cores, without
+
+with without(OPTIONAL):
+    from train.loop import train
+    from train.parallel.strategy import Horovod
+
+BATCH = 72  # 10 steps of 2 ranks
+
+
+class Staying(Horovod):
+    """Horovod for several runs."""
+
+    def leave(self) -> None:
+        pass
+
+
+def main(root: str, *runs: str) -> None:
+    strategy = Staying()
+    for run in runs:
+        settings = Settings(
+            data=root,
+            recipe=Recipe(model="tests.lib.ranks.tiny:tiny", batch=BATCH, lr=0.04, augment="crop,flip"),
+            stopping=Stopping(epochs=2),
+            run=run,
+            resume="auto",
+            audit=True,
+            json=True,
+            checkpoint_steps=1,
+            keep=1000,
+            deterministic=True,
+        )
+        train(settings, strategy)
+    Horovod.leave(strategy)
+
+
+if __name__ == "__main__":
+    claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    main(*sys.argv[1:])
+    end_process(0)

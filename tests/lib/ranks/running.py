@@ -1,0 +1,78 @@
+"""Runs that go on while a test does something to them, and that end with it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from etl.storage.place import Place
+from tests.hadoop.processes import Process, find_all
+from tests.lib.commands import REPOSITORY, environment
+from train.checkpoints import store
+
+# what is in the folder of a run that is done
+FINISHED = [
+    *("checkpoints", "confusion-test.json", "logs", "metrics", "recipe.toml", "result.json", "run.json", "tensorboard")
+]
+
+
+def metric_lines(run: Path) -> list[dict[str, Any]]:
+    """What the run in this folder tells of its steps and epochs, in their order."""
+    files = sorted((run / "metrics").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def is_rank(words: list[bytes], environment: list[bytes]) -> bool:
+    return b"train/main.py" in words and any(each.startswith(b"HOROVOD_RANK=") for each in environment)
+
+
+def wait_until(holds: Callable[[], Any], running: "subprocess.Popen[str]", timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert running.poll() is None, "it ended before it was disturbed"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def marked(mark: str) -> list[Process]:
+    """The processes with ``MARK=mark`` in their environment."""
+    return find_all(lambda _, its: f"MARK={mark}".encode() in its)
+
+
+@contextmanager
+def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command that runs while the block does, and no longer; what it tells goes to ``log``.
+
+    With ``MARK`` among ``more`` all that it started ends with it, see `marked`.
+    """
+    with log.open("w") as output:
+        running = subprocess.Popen(
+            [str(word) for word in words],
+            cwd=REPOSITORY,
+            env=environment(**more),
+            start_new_session=True,
+            stdout=output,
+            stderr=output,
+            text=True,
+        )
+    try:
+        yield running
+    finally:
+        mark = next((str(word) for word in words if str(word).startswith(("hdfs://", "/"))), "")
+        for left in find_all(lambda found, _: b"train/main.py" in found and mark.encode() in found):
+            left.send(signal.SIGKILL)
+        for left in marked(more["MARK"]) if "MARK" in more else []:
+            left.send(signal.SIGKILL)
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def checkpoints_of(run: Place) -> list[int]:
+    """The steps of the finished checkpoints of a run."""
+    return store.steps(run)

@@ -1,0 +1,271 @@
+"""The containers' Python: the same bytes each time, at home in any folder, with all that a task needs and no more."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from PIL import features
+
+from etl.errors import EnvironmentFailure
+from mapreduce.jobs import python_archive
+from mapreduce.jobs.python_archive import SITE, Member, cached_archive, describe, fingerprint
+from tests.lib.commands import REPOSITORY, Finished, run, succeeded
+
+LARGEST_BYTES = 160_000_000  # half of it OpenCV
+LARGEST_UNPACKED_BYTES = 400_000_000
+MAKE = """
+import sys, pathlib
+from mapreduce.jobs.python_archive import cached_archive
+print(cached_archive(pathlib.Path(sys.argv[1])))
+"""
+
+EVERY_MODULE = """
+import importlib, importlib.util, io, pkgutil, sys
+import click, crc32c, google.protobuf, hdfs_native, mrjob, numpy, PIL, pyarrow, rich
+import pyarrow.compute, pyarrow.dataset, pyarrow.fs, pyarrow.parquet as pq
+import etl, mapreduce
+from PIL import features
+for package in (etl, mapreduce):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+table = pyarrow.table({"key": ["a", "b", "a"], "sums": [[1, 2], [3], []]})
+file = io.BytesIO()
+pq.write_table(table.sort_by("key"), file, compression="zstd")
+assert pq.read_table(file).num_rows == 3 and pq.ParquetFile(file).read().equals(table.sort_by("key"))
+assert pyarrow.fs.LocalFileSystem().get_file_info(sys.prefix).type == pyarrow.fs.FileType.Directory
+assert (numpy.ones((2, 3)) @ numpy.ones(3)).tolist() == [3, 3]
+assert importlib.util.find_spec("tensorflow") is None
+outside = [name for name, module in sys.modules.items() if not (getattr(module, "__file__", None) or sys.prefix)
+           .startswith((sys.prefix, sys.base_prefix))]
+assert not outside, outside
+print(*sorted(features.get_supported()))
+etl.errors.end_process(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the archive of this environment, and ``moved``, what it was unpacked to. Made once for all."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "python-of-containers"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "moved").exists():
+            path = shutil.copy(cached_archive(), folder)  # where jobs on Hadoop have theirs
+            subprocess.run(["tar", "-x", "-z", "-f", path, "--one-top-level=unpacked"], cwd=folder, check=True)
+            (folder / "unpacked").rename(folder / "moved")
+    yield folder
+
+
+@pytest.fixture
+def tar_gz(made: Path) -> Path:
+    (path,) = made.glob("*.tar.gz")
+    return path
+
+
+def in_container(made: Path, *words: object) -> Finished:
+    """Run the archive's Python as in a container: nothing of this environment, a home that cannot hold a cache."""
+    python = made / "moved/bin/python"
+    return subprocess.run(
+        ["env", "-i", "HOME=/nonexistent", "PYTHONDONTWRITEBYTECODE=1", python, *map(str, words)],
+        cwd=made,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_another_process_makes_the_same_bytes(tar_gz: Path, tmp_path: Path) -> None:
+    told = run("python", "-c", MAKE, tmp_path, PYTHONHASHSEED="7", TZ="Asia/Tokyo", LC_ALL="C", USER="someone")
+    other = Path(succeeded(told).stdout.strip())
+    assert other.name == tar_gz.name
+    assert other.read_bytes() == tar_gz.read_bytes()
+    assert os.listdir(tmp_path) == [other.name]
+
+
+def test_a_job_runs_from_any_folder(made: Path) -> None:
+    told = succeeded(in_container(made, made / "moved" / SITE / "mapreduce/normalize.py", "--help"))
+    assert "Normalise the raw images" in told.stdout
+    before = os.times()
+    succeeded(in_container(made, "-c", "import mapreduce.normalize"))
+    after = os.times()
+    # processor time: 0.4 s, and 1 s without byte code
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 2
+
+
+def test_every_module_is_there_and_images_decode_alike(made: Path) -> None:
+    told = succeeded(in_container(made, "-W", "error:::etl", "-c", EVERY_MODULE))
+    assert told.stdout.split() == sorted(features.get_supported())
+
+
+def test_it_holds_no_more_than_tasks_need(tar_gz: Path) -> None:
+    with tarfile.open(tar_gz) as tar:
+        members = tar.getmembers()
+    names = [member.name for member in members]
+    assert names == sorted(set(names))
+    tops = {name.removeprefix(f"{SITE}/").split("/")[0] for name in names}
+    assert tops >= {"bin", "pyvenv.cfg", "etl", "mapreduce", "hdfs_native", "mrjob", "pyarrow"}
+    assert not tops & {"train", "tensorflow", "keras", "horovod", "pytest", "_pytest", "pip", "sklearn", "tests"}
+    assert not any("/etl/report" in name for name in names)
+    assert not any(name.endswith((".pyx", ".pyi", ".h")) or "/tests/" in name for name in names)
+    assert {(member.uid, member.gid, member.uname, member.gname, member.mtime) for member in members} == {
+        (0, 0, "", "", 0)
+    }
+    assert {member.mode for member in members if member.isfile()} <= {0o644, 0o755}
+    assert tar_gz.stat().st_size < LARGEST_BYTES
+    assert sum(member.size for member in members) < LARGEST_UNPACKED_BYTES
+
+
+def test_it_knows_one_path_of_this_machine_the_interpreters(made: Path) -> None:
+    for path in (made / "moved").rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            assert os.fsencode(REPOSITORY) not in content, path
+            assert os.fsencode(made) not in content, path
+    interpreter = (made / "moved/bin/python").readlink()
+    assert interpreter == Path(os.path.realpath(sys.executable))
+    assert f"home = {interpreter.parent}\n" in (made / "moved/pyvenv.cfg").read_text()
+
+
+def test_byte_code_is_there_for_every_source_and_taken_unchecked(made: Path) -> None:
+    site = made / "moved" / SITE
+    for source in site.rglob("*.py"):
+        byte_code = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+        assert byte_code.read_bytes()[4:8] == b"\1\0\0\0", source  # PEP 552: by hash, not checked
+
+
+def test_the_fingerprint_follows_the_sources_and_the_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint()
+    assert fingerprint() == before
+    for package in python_archive.PACKAGES:
+        shutil.copytree(package, tmp_path / package.name)
+    monkeypatch.setattr(
+        python_archive, "PACKAGES", tuple(tmp_path / package.name for package in python_archive.PACKAGES)
+    )
+    assert fingerprint() == before
+    with (tmp_path / "etl/errors.py").open("a") as file:
+        file.write("# changed\n")
+    changed = fingerprint()
+    members = [
+        Member(member.name, "another", member.source) if "click/core.py" in member.name else member
+        for member in describe()
+    ]
+    assert len({before, changed, fingerprint(members)}) == 3
+
+
+def test_the_fingerprint_is_told_soon() -> None:
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        fingerprint()
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.5  # 0.1 s on an idle machine
+
+
+def small(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Have the archive hold nothing but ``text``."""
+    members = [python_archive._made_here("text", text.encode())]
+    monkeypatch.setattr(python_archive, "describe", lambda: members)
+
+
+def test_the_cache_keeps_the_archives_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for number, text in enumerate("abca"):
+        small(monkeypatch, text)
+        made.append(cached_archive(tmp_path))
+        if number < 3:
+            os.utime(made[-1], (number, number))
+    assert made[3] == made[0]
+    left_over, at_work = tmp_path / "old.tmp", tmp_path / "new.tmp"
+    for folder in (left_over, at_work):
+        folder.mkdir()
+        (folder / "archive").write_text("half")
+    os.utime(left_over, (0, 0))
+    small(monkeypatch, "d")
+    newest = cached_archive(tmp_path)
+    assert set(tmp_path.iterdir()) == {newest, made[0], made[2], at_work}
+
+
+def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch, "a")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cached_archive().parent == tmp_path / "ringslice/python"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cached_archive().parent == tmp_path / "home/.cache/ringslice/python"
+
+
+def test_a_maker_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_archive, "describe", lambda: [Member("gone.txt", "1", tmp_path / "gone.txt")])
+    with pytest.raises(EnvironmentFailure, match=r"gone\.txt is missing; install its distribution again"):
+        cached_archive(tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+class Odd(metadata.PathDistribution):
+    """PyYAML as some other installer left it: ``read_text`` gives what the class says."""
+
+    told: dict[str, str | None] = {}
+
+    def read_text(self, filename: str | os.PathLike[str]) -> str | None:
+        return self.told[str(filename)] if str(filename) in self.told else super().read_text(filename)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, name: str, found: metadata.Distribution | None) -> None:
+    really = metadata.distribution
+
+    def distribution(asked: str) -> metadata.Distribution:
+        if asked.lower() != name:
+            return really(asked)
+        if found is None:
+            raise metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(metadata, "distribution", distribution)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("pyyaml", r"PyYAML is not installed in this environment \(pip install 'PyYAML>=3\.10'\)"),
+        ("ringslice", r"ringslice is not installed in this environment \(pip install -e \. in its source tree\)"),
+    ],
+)
+def test_a_missing_distribution_is_named(monkeypatch: pytest.MonkeyPatch, name: str, line: str) -> None:
+    pretend(monkeypatch, name, None)
+    with pytest.raises(EnvironmentFailure, match=line):
+        describe()
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({"RECORD": None}, "pyyaml does not tell its files"),
+        ({"direct_url.json": '{"url": "file:///x", "dir_info": {"editable": true}}'}, "pyyaml is installed to be edi"),
+    ],
+)
+def test_a_distribution_that_cannot_be_packed_is_named(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str | None], line: str
+) -> None:
+    monkeypatch.setattr(Odd, "told", told)
+    metadata_folder = metadata.distribution("pyyaml").locate_file("")
+    (folder,) = Path(str(metadata_folder)).glob("[Pp]y[Yy][Aa][Mm][Ll]-*.dist-info")
+    pretend(monkeypatch, "pyyaml", Odd(folder))
+    with pytest.raises(EnvironmentFailure, match=line):
+        describe()
+
+
+def test_requirements_of_other_systems_and_of_extras_are_left_out() -> None:
+    names = set(python_archive._closure())
+    assert names >= {"ringslice", "mrjob", "pyyaml", "hdfs-native", "fsspec", "markdown-it-py", "mdurl"}
+    assert not names & {"colorama", "boto3", "pytest", "tensorflow-cpu"}
+    assert ("setuptools" in names) == (sys.version_info >= (3, 12))

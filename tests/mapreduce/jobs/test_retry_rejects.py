@@ -1,0 +1,368 @@
+"""Rejects that are tried again: `normalize --retry-rejects` against normalising everything with the new limits."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from etl.inspection.command import inspect_example
+from etl.inspection.record_file import open_record_file
+from etl.raw.removed import Removed
+from etl.report.dataset.samples import sample_rejects
+from etl.slices.prune import prune
+from etl.storage.place import open_place
+from mapreduce.normalize import Normalize
+from tests.lib.commands import contents, flip_bit, run, succeeded
+from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
+from tests.mapreduce.test_verify import verify
+
+WORDS = ("--size", "8", "--format", "png", "--max-rejects", "1", "--max-aspect", "100")
+STRICT, LOOSE, LOOSEST = (("--max-pixels", str(number)) for number in (200, 500, 100_000))
+RETRY = "--retry-rejects"
+
+Parts = dict[str, dict[str, Any]]
+
+
+def image(side: int, seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(stream := io.BytesIO(), "PNG")
+    return stream.getvalue()
+
+
+def write_source(folder: Path, night: int = 0) -> Path:
+    """Two classes of small images; in "a" some of 20 and of 30 pixels a side and a long one; one of "b" is a line."""
+    for label, sides in (("a", (9, 20, 9, 30, 9, 20, 9)), ("b", (9,) * 40)):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for number, side in enumerate(sides):
+            (folder / label / f"{night}-{number}.png").write_bytes(image(side, 100 * night + number))
+    Image.new("RGB", (400, 1)).save(folder / "a" / f"{night}-7.png")
+    Image.new("RGB", (1, 150)).save(folder / "b" / f"{night}-99.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_source(tmp_path_factory.mktemp("images") / "source")
+
+
+@pytest.fixture(scope="module")
+def strict(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Normalised with a limit that rejects the larger images; packs of a few images, some with rejects."""
+    root = tmp_path_factory.mktemp("strict") / "root"
+    ingest_here(source, root, pack_size="5.5KB")
+    normalize_here(root, *WORDS, *STRICT)
+    return root
+
+
+@pytest.fixture(scope="module")
+def fresh(strict: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]], Path]:
+    """Roots with the same packs, all normalised anew with other limits."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def make(limits: tuple[str, str]) -> Path:
+        if limits not in made:
+            made[limits] = tmp_path_factory.mktemp("fresh") / "root"
+            shutil.copytree(strict / "raw", made[limits] / "raw")
+            normalize_here(made[limits], *WORDS, *limits)
+        return made[limits]
+
+    return make
+
+
+@pytest.fixture
+def root(strict: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(strict, tmp_path / "root")
+
+
+def marker_of(root: Path) -> dict[str, Any]:
+    marker: dict[str, Any] = json.loads((root / "normalized/dataset.json").read_text())
+    return marker
+
+
+def parts_of(root: Path) -> Parts:
+    """What the marker says of the part of each pack."""
+    return {part.get("pack", part["part"]): part for part in marker_of(root)["parts"]}
+
+
+def reasons_of(root: Path) -> dict[str, str]:
+    """The reason of each reject, of all parts that the marker names."""
+    listed = [part["part"] for part in parts_of(root).values() if part["rejects"]["count"]]
+    rows = [row for part in listed for row in pq.read_table(root / f"normalized/rejects/{part}.parquet").to_pylist()]
+    return {row["key"]: row["reason"] for row in rows}
+
+
+def require_nothing_is_lost(root: Path) -> None:
+    """Input = good + rejects: every image of each pack is either one, in all files that the marker names."""
+    marker = marker_of(root)
+    for pack, part in parts_of(root).items():
+        read = [pq.read_table(root / "raw/packs" / f"{pack}.parquet"), *tables_of(root, part)]
+        images, goods, rejects = (table["key"].to_pylist() for table in read)
+        assert sorted(goods + rejects) == sorted(images)
+        assert len(images) == part["input"] == part["records"] + part["rejects"]["count"]
+    assert marker["counts"]["input"] == marker["counts"]["good"] + marker["counts"]["rejects"]
+
+
+def tables_of(root: Path, part: dict[str, Any]) -> Iterator[Any]:
+    for folder in ("parts", "rejects"):
+        path = root / "normalized" / folder / f"{part['part']}.parquet"
+        yield pq.read_table(path) if path.exists() else pq.read_table(root / "raw/packs/pack-00000.parquet").slice(0, 0)
+
+
+def require_equal(root: Path, fresh: Path) -> None:
+    """All images became what normalising all of them anew makes: the same records, rows and rejects."""
+    ours, theirs = parts_of(root), parts_of(fresh)
+    assert list(ours) == list(theirs)
+    for pack, part in ours.items():
+        for name in ("sha256", "input", "records", "bytes", "examples", "pack_sha256", "list_sha256"):
+            assert part[name] == theirs[pack][name]
+        assert part["rejects"]["by_reason"] == theirs[pack]["rejects"]["by_reason"]
+        if part["part"] != pack:
+            assert part["rejects"] == theirs[pack]["rejects"], "to the same bytes"
+        tables = zip(tables_of(root, part), tables_of(fresh, theirs[pack]), strict=True)
+        (rows, others), _ = tables
+        assert rows.equals(others)
+    assert marker_of(root)["config"] == marker_of(fresh)["config"]
+    assert marker_of(root)["counts"] == marker_of(fresh)["counts"]
+
+
+def test_looser_limits_give_what_normalising_all_with_them_gives(
+    root: Path, fresh: Callable[[tuple[str, str]], Path]
+) -> None:
+    large = {f"a/0-{number}.png": "too-many-pixels" for number in (1, 3, 5, 7)}
+    assert reasons_of(root) == large | {"b/0-99.png": "bad-aspect"}
+    before = contents(root)
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    require_equal(root, fresh(LOOSE))
+    require_nothing_is_lost(root)
+    left = {"a/0-7.png": "bad-aspect", "b/0-99.png": "bad-aspect"}
+    assert reasons_of(root) == {"a/0-3.png": "too-many-pixels"} | left
+    now = contents(root)
+    changed = {name for name, data in before.items() if now.get(name) != data}
+    assert changed == {"normalized/dataset.json", "normalized/run.json"}, "files never change"
+    assert before["normalized/dataset.json"] in contents(root / "normalized/generations").values()
+    assert [part["part"] for part in parts_of(root).values()] == [f"pack-0000{end}" for end in ("0.1", "1.1", "2", "3")]
+
+    normalize_here(root, *WORDS, *LOOSEST, RETRY)
+    require_equal(root, fresh(LOOSEST))
+    require_nothing_is_lost(root)
+    assert reasons_of(root) == left
+    assert [part["part"] for part in parts_of(root).values()] == [f"pack-0000{end}" for end in ("0.2", "1.1", "2", "3")]
+    told = json.loads((root / "normalized/run.json").read_text())
+    assert (told["rejects_tried"], told["now_good"]) == (3, 1)
+
+
+def test_where_nothing_is_good_now_no_part_is_made(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    before = contents(root)
+    refused(Normalize, 2, "--max-pixels 200 is stricter than the 500", root, *WORDS, *STRICT, RETRY)
+    capfd.readouterr()
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    told = capfd.readouterr()
+    assert "no reject of" in told.err
+    assert "was done before" in told.out
+    assert contents(root) == before
+    wider = ("--max-seconds", "20")  # which changes none of these rejects
+    normalize_here(root, *WORDS, *LOOSE, *wider, RETRY)
+    assert {name for name in contents(root).keys() - before.keys() if "generations" not in name} == set()
+    assert marker_of(root)["config"]["limits"]["seconds"] == 20
+    normalize_here(root, *WORDS, *LOOSE, *wider)
+    assert "was done before" in capfd.readouterr().out
+    shard_here(root, "--workers", "1", "--split", "train=1")
+    for part in parts_of(root).values():  # rejects tell the limits of then, to which they are made again
+        for path in (root / "normalized/rejects").glob(f"{part['part']}.*"):
+            path.unlink()
+    assert {what for what, _ in verify(root, "--every-stage")[0]} == {"rejects"}
+    assert verify(root, "--every-stage", "--repair") == (set(), "")
+    require_nothing_is_lost(root)
+
+
+def test_only_looser_limits_may_differ(root: Path) -> None:
+    before = contents(root)
+    for line, *words in (
+        ("--size: [8, 8] there, [9, 9] asked; ", *STRICT, "--size", "9"),
+        ("--format: png there, jpeg asked; ", *STRICT, "--format", "jpeg"),
+        ("--pass-through: False there, True asked; ", *STRICT, "--pass-through"),
+        ("--max-pixels 100 is stricter than the 200 that", "--max-pixels", "100"),
+        ("--min-side 2 is stricter than the 1 that", *STRICT, "--min-side", "2"),
+        ("--max-seconds 1.0 is stricter than the 10.0 that", *STRICT, "--max-seconds", "1"),
+        ("--retry-rejects and --overwrite contradict each other", *LOOSE, "--overwrite"),
+    ):
+        refused(Normalize, 2, line, root, *WORDS, *words, RETRY)
+    assert contents(root) == before
+
+
+def test_what_is_not_finished_has_no_rejects_to_try(root: Path, source: Path, tmp_path: Path) -> None:
+    shutil.rmtree(root / "normalized")
+    refused(Normalize, 2, "holds no finished normalize (no dataset.json)", root, *WORDS, *LOOSE, RETRY)
+    assert not (root / "normalized").exists()
+    normalize_here(root, *WORDS, *STRICT)
+    ingest_here(write_source(shutil.copytree(source, tmp_path / "source"), 1), root, pack_size="5.5KB")
+    last = json.loads((root / "raw/dataset.json").read_text())["packs"][-1]["name"]
+    flip_bit(root / f"raw/packs/{last}.tar", 600)
+    refused(Normalize, 1, f"{last}.tar is damaged", root, *WORDS, *STRICT)  # a renewal is begun and not finished
+    refused(Normalize, 2, "first run it without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
+
+
+def test_without_rejects_nothing_is_written_but_other_limits(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "source"
+    shutil.copytree(source / "b", good / "b", ignore=shutil.ignore_patterns("0-99.png"))
+    ingest_here(good, tmp_path / "root")
+    normalize_here(tmp_path / "root", *WORDS, *STRICT)
+    before = contents(tmp_path / "root")
+    normalize_here(tmp_path / "root", *WORDS, *STRICT, RETRY)
+    assert "has no rejects to try again" in capfd.readouterr().err
+    assert contents(tmp_path / "root") == before
+    normalize_here(tmp_path / "root", *WORDS, *LOOSE, RETRY)
+    normalize_here(tmp_path / "root", *WORDS, *LOOSE)
+    parts = contents(tmp_path / "root/normalized/parts")
+    assert {f"normalized/parts/{name}": data for name, data in parts.items()}.items() <= before.items()
+
+
+def test_runners_make_the_same_bytes(root: Path, strict: Path, tmp_path: Path) -> None:
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    other = shutil.copytree(strict, tmp_path / "other")
+    told = succeeded(run("mapreduce/normalize.py", "-r", "local", other, *WORDS, *LOOSE, RETRY, "--json"))
+    assert {"good": 46, "rejects": 3, "rejects_tried": 5, "now_good": 2}.items() <= json.loads(told.stdout).items()
+    assert contents(other / "normalized", "run.json") == contents(root / "normalized", "run.json")
+
+
+def test_a_bad_night_is_made_good(tmp_path: Path) -> None:
+    """An image that took too long for a limit of next to nothing, and that is good with a usual one."""
+    (tmp_path / "source/a").mkdir(parents=True)
+    Image.effect_noise((2000, 2000), 99).save(tmp_path / "source/a/large.gif")
+    (tmp_path / "source/a/small.png").write_bytes(image(9, 0))
+    root = tmp_path / "root"
+    ingest_here(tmp_path / "source", root)
+    normalize_here(root, *WORDS, "--max-seconds", "0.005")
+    assert reasons_of(root) == {"a/large.gif": "too-slow"}
+    normalize_here(root, *WORDS, "--max-seconds", "60", RETRY)
+    assert marker_of(root)["counts"]["good"] == 2
+    shutil.copytree(root / "raw", tmp_path / "fresh/raw")
+    normalize_here(tmp_path / "fresh", *WORDS, "--max-seconds", "60")
+    require_equal(root, tmp_path / "fresh")
+
+
+def test_night_after_night_a_part_that_was_made_again_stays(root: Path, source: Path, tmp_path: Path) -> None:
+    """And of images that are gone from the source: those of a pack, whatever its part is called."""
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    before = parts_of(root)
+    refused(Normalize, 2, "already holds another normalize (limits ", root, *WORDS, *STRICT)
+    night = write_source(shutil.copytree(source, tmp_path / "source"), 1)
+    for name in ("a/0-1.png", "a/0-3.png", "b/0-0.png"):
+        (night / name).unlink()
+    prune(open_place(str(root)), keep=1)
+    assert not (root / "normalized/parts/pack-00000.parquet").exists(), "no slices are made from it"
+    ingest_here(night, root, pack_size="5.5KB", max_removed="1")
+    normalize_here(root, *WORDS, *LOOSE)
+    require_live(root, before)
+    normalize_here(root, *WORDS, *LOOSEST, RETRY)
+    require_live(root, before)
+    assert "a/1-3.png" not in reasons_of(root)
+    place, marker = open_place(str(root)), marker_of(root)
+    shown = sample_rejects(place / "normalized", marker, Removed.read(place, marker), seed=0)
+    assert {reason: len(pictures) for reason, pictures in shown.items()} == marker["counts"]["rejects_by_reason"]
+    shard_here(root, "--workers", "1", "--split", "train=1")
+    assert verify(root, "--every-stage") == (set(), "")
+
+
+def test_it_does_not_matter_whether_raw_has_gone_on(root: Path, source: Path, tmp_path: Path) -> None:
+    night, other = write_source(shutil.copytree(source, tmp_path / "source"), 1), shutil.copytree(root, tmp_path / "2")
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    ingest_here(night, root, pack_size="5.5KB")
+    ingest_here(night, other, pack_size="5.5KB")
+    normalize_here(other, *WORDS, *LOOSE, RETRY)
+    for each in (root, other):
+        normalize_here(each, *WORDS, *LOOSE)
+        require_nothing_is_lost(each)
+    assert contents(root / "normalized", "run.json") == contents(other / "normalized", "run.json")
+
+
+def require_live(root: Path, before: Parts) -> None:
+    """The parts of before that have nothing new are there, and counts are of live images."""
+    parts, marker = parts_of(root), marker_of(root)
+    packs = {pack["name"]: pack for pack in json.loads((root / "raw/dataset.json").read_text())["packs"]}
+    assert any(pack["removed"] and parts[name]["part"] != name for name, pack in packs.items())
+    for name, part in parts.items():
+        live = part.get("live", part)
+        alive = packs[name]["images"] - packs[name]["removed"]
+        assert live["records"] + live["rejects"]["count"] == alive, name
+        if name in before and not part["removed"] and part["part"] == before[name]["part"]:
+            assert {**before[name], "limits": 0} == {**part, "limits": 0}
+    require_nothing_is_lost(root)
+    assert marker["counts"]["input"] == sum(pack["images"] - pack["removed"] for pack in packs.values())
+
+
+def test_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -> None:
+    shard_here(root, "--name", "old", "--workers", "1", "--split", "train=0.5,test=0.5")
+    old = contents(root / "slices/old")
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    shard_here(root, "--name", "new", "--workers", "1", "--split", "train=0.5,test=0.5", "--splits-from", "old")
+    splits = [dict(zip(*map(column_of(root, name), ("key", "split")), strict=True)) for name in ("old", "new")]
+    assert splits[0].items() <= splits[1].items()
+    assert splits[1].keys() - splits[0].keys() == {"a/0-1.png", "a/0-5.png"}
+    require_provenance(root, "a/0-1.png")
+    flip_bit(root / "normalized/parts/pack-00000.1.tfrecord", 300)
+    (root / "normalized/parts/pack-00001.tfrecord").unlink()
+    (root / "slices/old/train/train-00000-of-00001.tfrecord").unlink()
+    for name in ("new", "old"):
+        assert verify(root, "--name", name, "--every-stage", "--repair") == (set(), ""), name
+    assert contents(root / "slices/old") == old
+    prune(open_place(str(root)), keep=2)
+    assert verify(root, "--name", "old", "--every-stage") == (set(), "")
+    prune(open_place(str(root)), keep=1)
+    assert not list((root / "normalized/generations").iterdir())
+    named = {f"{part['part']}{end}" for part in parts_of(root).values() for end in (".tfrecord", ".parquet")}
+    assert {path.name for path in (root / "normalized/parts").iterdir()} == named
+    assert verify(root, "--name", "new", "--every-stage") == (set(), "")
+
+
+def column_of(root: Path, name: str) -> Callable[[str], list[str]]:
+    table = pq.read_table(root / "slices" / name / "examples.parquet")
+    return lambda column: table[column].to_pylist()
+
+
+def require_provenance(root: Path, key: str) -> None:
+    """A part that was made again tells the pack of an image, and where in it."""
+    part = (
+        root
+        / "normalized/parts"
+        / next(
+            part["part"]
+            for part in parts_of(root).values()
+            if key in pq.read_table(root / f"normalized/parts/{part['part']}.parquet")["key"].to_pylist()
+        )
+    )
+    file = open_record_file(str(part))
+    told = inspect_example(file, file.find(key))["origin"]
+    with open(told["pack"]["file"], "rb") as pack:
+        pack.seek(told["pack"]["offset"])
+        data = pack.read(told["pack"]["size"])
+    assert data == image(20, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "position"),
+    [
+        ("rejects/pack-00000.tar", 700),
+        ("rejects/pack-00000.parquet", 200),
+        ("parts/pack-00000.parquet", 200),
+        ("parts/pack-00000.tfrecord", 300),
+    ],
+)
+def test_damage_is_told_and_nothing_comes_of_it(name: str, position: int, root: Path) -> None:
+    flip_bit(root / "normalized" / name, position)
+    before = {file for file in contents(root) if "_work" not in file}
+    refused(Normalize, 1, name.rpartition("/")[2], root, *WORDS, *LOOSEST, RETRY)
+    assert {file for file in contents(root) if "_work" not in file} == before
+    flip_bit(root / "normalized" / name, position)
+    normalize_here(root, *WORDS, *LOOSEST, RETRY)
+    require_nothing_is_lost(root)

@@ -1,0 +1,123 @@
+"""Rejects that are tried again, stopped in the middle: run again, the same bytes, and nothing is lost."""
+
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.lib.commands import contents, copy_some
+from tests.lib.faults import Fault
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.mapreduce.jobs.test_retry_rejects import (
+    LOOSE,
+    RETRY,
+    WORDS,
+    reasons_of,
+    require_nothing_is_lost,
+    root,
+    source,
+    strict,
+)
+from tests.mapreduce.test_verify import verify
+from tests.test_faults import SAMPLE, with_fault
+from tests.test_interrupts import KILL, TRIES, Running, Stage, stop_what_runs
+from tests.test_renewals import require_earlier_generations
+
+NARROW, WIDE = ((*WORDS, "--size", "128", "--max-aspect", aspect) for aspect in ("2", "10"))
+
+__all__ = ["root", "source", "stop_what_runs", "strict"]  # fixtures
+
+
+def retry_here(source: Path, root: Path) -> None:
+    del source
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+
+
+def fail_and_retry(fault: Fault, strict: Path, done: Path, root: Path) -> None:
+    shutil.copytree(strict, root)
+    with_fault(retry_here, root, root, fault)
+    require_earlier_generations(root)
+    retry_here(root, root)
+    assert contents(root / "normalized", "run.json") == contents(done / "normalized", "run.json"), fault
+
+
+def test_some_calls_of_storage_fail(root: Path, strict: Path, tmp_path: Path) -> None:
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    counted = Fault()
+    fail_and_retry(counted, strict, root, tmp_path / "counted")
+    generator = random.Random(RETRY)
+    for call in generator.sample(range(1, len(counted.calls) + 1), SAMPLE // 2):
+        fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
+        fail_and_retry(fault, strict, root, tmp_path / str(call))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_every_call_of_storage_fails(after: bool, dies: bool, root: Path, strict: Path, tmp_path: Path) -> None:
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    counted = Fault()
+    fail_and_retry(counted, strict, root, tmp_path / "counted")
+    for call in range(1, len(counted.calls) + 1):
+        fail_and_retry(Fault(call, after, dies), strict, root, tmp_path / str(call))
+        shutil.rmtree(tmp_path / str(call))
+
+
+@pytest.fixture(scope="module")
+def many(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits in many packs, with images of two shapes among them that are rejects, or one alone."""
+    folder = tmp_path_factory.mktemp("many")
+    copy_some(digits, folder / "source", "012", slice(40))
+    for number, path in enumerate(sorted((folder / "source").rglob("*.png"))):
+        if number % 3 == 0:
+            Image.effect_noise((64, 20), 99).save(path)
+        elif number % 10 == 7:
+            Image.new("RGB", (400, 1)).save(path)
+    ingest_here(folder / "source", folder / "root", pack_size="4KB")
+    return folder / "root"
+
+
+def kill_and_run_again(stage: Stage, begun: Path, root: Path, sign: Callable[[Path], bool]) -> Path:
+    """Kill all processes of a normalisation in the middle, run it once more, and see that nothing is lost."""
+    for number in range(TRIES):
+        stopped = shutil.copytree(begun, root / str(number))
+        before = (stopped / stage.marker).read_bytes() if (stopped / stage.marker).exists() else None
+        running = Running(stage, stopped, stopped)
+        if running.met(lambda: sign(stopped)):  # noqa: B023 - called within this turn
+            running.stop(KILL)
+            after = (stopped / stage.marker).read_bytes() if (stopped / stage.marker).exists() else None
+            if running.process.returncode == -signal.SIGKILL and after == before:
+                break
+    else:
+        pytest.fail(f"{stage.name} was done before it was killed, {TRIES} times")
+    again = Running(stage, stopped, stopped)
+    assert again.wait() == 0, again.told()
+    require_nothing_is_lost(stopped)
+    return stopped
+
+
+def test_nothing_is_lost_by_kill_9(many: Path, tmp_path: Path) -> None:
+    """In the middle of a normalisation, and of its rejects being tried again; by real processes."""
+    normalize, retry = (
+        Stage("normalize", "normalized", words, "normalized/dataset.json", "") for words in (NARROW, (*WIDE, RETRY))
+    )
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    done = kill_and_run_again(normalize, many, tmp_path / "1", lambda root: any_file(root, "pack-*.parquet"))
+    undisturbed = shutil.copytree(many, tmp_path / "undisturbed")
+    normalize_here(undisturbed, *normalize.options)
+    assert contents(done / "normalized", "run.json") == contents(undisturbed / "normalized", "run.json")
+    again = kill_and_run_again(retry, done, tmp_path / "2", lambda root: any_file(root, "*.1.parquet"))
+    normalize_here(undisturbed, *retry.options)
+    assert contents(again / "normalized", "run.json") == contents(undisturbed / "normalized", "run.json")
+    assert set(reasons_of(again).values()) == {"bad-aspect"}
+    shard_here(again, "--workers", "1", "--split", "train=1")
+    assert verify(again, "--every-stage") == (set(), "")
+
+
+def any_file(root: Path, pattern: str) -> bool:
+    return any((root / "normalized/parts").glob(pattern))

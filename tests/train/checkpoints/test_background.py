@@ -1,0 +1,144 @@
+"""Checkpoints in the background: nothing is lost, nothing is swallowed, and nobody waits for ever."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from etl.errors import EnvironmentFailure
+from etl.storage.place import Place
+from tests.lib.commands import REPOSITORY, run, succeeded
+from train.checkpoints.background import Saver
+from train.checkpoints.store import restore, steps
+
+GROUPS = {"model": {"a": np.arange(5)}}
+PATIENCE_S = 60  # for a thread that is about to end
+
+
+class Gate:
+    """A tick that waits until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+def in_background(work: object) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)  # type: ignore[arg-type]
+    thread.start()
+    return thread
+
+
+def test_it_is_written_while_the_caller_goes_on(place: Place, attempts: Place, gate: Gate) -> None:
+    saver = Saver(place, attempts, keep=2, tick=gate)
+    assert not saver.busy
+    saver.submit(10, GROUPS, {"score": 0.5})
+    assert gate.reached.wait(PATIENCE_S)
+    assert saver.busy
+    saver.check()
+    assert steps(place) == []
+    gate.opened.set()
+    saver.finish()
+    assert not saver.busy
+    found = restore(place)
+    assert found is not None
+    assert (found[0].step, found[0].marker["score"], found[1]["model"]["a"].tolist()) == (10, 0.5, [0, 1, 2, 3, 4])
+
+
+def test_one_at_a_time_and_the_last_is_never_lost(place: Place, attempts: Place, gate: Gate) -> None:
+    saver = Saver(place, attempts, keep=9, tick=gate)
+    saver.submit(10, GROUPS, {})
+    ends = threading.Event()
+
+    def go_on() -> None:
+        saver.submit(20, GROUPS, {})
+        saver.finish()
+        ends.set()
+
+    thread = in_background(go_on)
+    assert gate.reached.wait(PATIENCE_S)
+    assert not ends.wait(0.2)
+    assert steps(place) == []
+    gate.opened.set()
+    thread.join(PATIENCE_S)
+    assert ends.is_set()
+    assert steps(place) == [10, 20]
+
+
+def test_old_ones_are_removed_after_each(place: Place, attempts: Place) -> None:
+    saver = Saver(place, attempts, keep=2)
+    for step, score in ((10, 0.9), (20, 0.1), (30, 0.2), (40, 0.3)):
+        saver.submit(step, GROUPS, {"score": score})
+    saver.finish()
+    assert steps(place) == [10, 30, 40]
+
+
+@pytest.mark.parametrize("call", ["submit", "check", "finish"])
+def test_what_goes_wrong_is_raised_in_the_caller_once(call: str, place: Place, attempts: Place) -> None:
+    saver = Saver(place, attempts, keep=2)
+    attempts.delete()
+    saver.submit(10, GROUPS, {})
+    while saver.busy:
+        pass
+    calls = {"submit": lambda: saver.submit(20, GROUPS, {}), "check": saver.check, "finish": saver.finish}
+    with pytest.raises(EnvironmentFailure, match="another run has taken this stage over"):
+        calls[call]()
+    attempts.make_folder()
+    saver.submit(30, GROUPS, {})
+    saver.finish()
+    assert steps(place) == [30]
+
+
+def test_no_kind_of_failure_is_swallowed(place: Place, attempts: Place) -> None:
+    def tick() -> None:
+        raise SystemExit("from the background")
+
+    saver = Saver(place, attempts, keep=2, tick=tick)
+    saver.submit(10, GROUPS, {})
+    with pytest.raises(SystemExit, match="from the background"):
+        saver.finish()
+    saver.finish()
+
+
+def test_an_abandoned_one_leaves_nothing_half_written(place: Place, attempts: Place, gate: Gate) -> None:
+    saver = Saver(place, attempts, keep=2, tick=gate)
+    saver.submit(10, GROUPS, {})
+    assert gate.reached.wait(PATIENCE_S)
+    thread = in_background(saver.abandon)
+    gate.opened.set()
+    thread.join(PATIENCE_S)
+    saver.finish()
+    assert steps(place) == []
+    assert attempts.children() == []
+
+
+def test_one_that_hangs_is_left_behind(place: Place, attempts: Place, gate: Gate) -> None:
+    saver = Saver(place, attempts, keep=2, tick=gate)
+    saver.submit(10, GROUPS, {})
+    assert gate.reached.wait(PATIENCE_S)
+    saver.abandon()
+    assert saver.busy
+    Saver(place, attempts, keep=2).abandon()  # that never began
+
+
+def test_the_end_of_the_process_does_not_wait(place: Place, attempts: Place) -> None:
+    program = (
+        "import sys, threading; import numpy as np\n"
+        "from etl.storage.place import open_place; from train.checkpoints.background import Saver\n"
+        "run, attempts = map(open_place, sys.argv[1:]); reached = threading.Event()\n"
+        "def tick(): reached.set(); threading.Event().wait()\n"
+        "Saver(run, attempts, 2, tick).submit(1, {'model': {'a': np.zeros(3)}}, {}); assert reached.wait(60)"
+    )
+    succeeded(run("python", "-c", program, place, attempts, cwd=REPOSITORY))
+    assert steps(place) == []

@@ -1,0 +1,231 @@
+"""Pictures from examples: what is random goes by seed, epoch and number alone, and stays within its ranges."""
+
+import dataclasses
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+from PIL import Image
+
+from etl.errors import UsageError
+from etl.formats.example import ImageExample, serialize
+from etl.slices.manifest import Manifest
+from tests.lib.commands import failed, run, succeeded
+from tests.train.input.test_feed import batch_of
+from train.config.settings import command
+from train.input.augment import GRAY, Augmentation, random_window, recolour_at_random
+from train.input.decode import Decoder, Size, centre_window, epoch_seed
+from train.input.feed import PixelBatch, PixelFeed
+from train.reader.batches import RecordBatch
+
+Pixels = npt.NDArray[np.uint8]
+
+HEIGHT, WIDTH = 40, 48
+EVERYTHING = Augmentation(crop=True, flip=True, colour=True)
+
+
+def manifest_of(format: str, channels: int = 3, size: Size = (HEIGHT, WIDTH)) -> Manifest:
+    return Manifest(("a", "b"), *size, channels, format, {}, (100.0, 110.0, 120.0)[:channels], (50.0,) * channels)
+
+
+def picture(number: int, channels: int = 3) -> Pixels:
+    """A smooth one, as photographs are, so that JPEG changes little."""
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH] / WIDTH
+    waves = [np.sin((2 + channel) * rows + number) + np.cos(3 * columns + channel) for channel in range(channels)]
+    return (127 + 60 * np.stack(waves, axis=-1)).astype(np.uint8)
+
+
+def encode(pixels: Pixels, format: str) -> bytes:
+    if format == "RAW":
+        return pixels.tobytes()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.squeeze()).save(buffer, format, **({"quality": 95} if format == "JPEG" else {}))
+    return buffer.getvalue()
+
+
+def example(number: int, format: str, channels: int = 3) -> bytes:
+    encoded = encode(picture(number, channels), format)
+    return serialize(ImageExample(f"{number:04d}", number % 2, "a", format, HEIGHT, WIDTH, channels, encoded))
+
+
+def decode(
+    decoder: Decoder, numbers: list[int], *, batch: int = 5, format: str = "PNG", seed: int = 0
+) -> list[PixelBatch]:
+    def batches() -> Iterator[RecordBatch]:
+        for start in range(0, len(numbers), batch):
+            own = numbers[start : start + batch]
+            made = batch_of([example(number, format, decoder.manifest.channels) for number in own])
+            yield RecordBatch(made.addresses, made.sizes, np.array(own, np.int64), made.weights, made.holding)
+
+    return list(PixelFeed(decoder, batch, threads=2).epoch(batches(), seed))
+
+
+def by_key(found: list[PixelBatch]) -> dict[bytes, Pixels]:
+    return {key: pixels.numpy() for each in found for key, pixels in zip(each.keys.numpy(), each.pixels, strict=True)}
+
+
+def test_a_picture_goes_by_its_number_and_not_by_batch_or_order() -> None:
+    decoder = Decoder(manifest_of("PNG"), (24, 24), EVERYTHING)
+    numbers = list(range(20))
+    once = by_key(decode(decoder, numbers, seed=epoch_seed(3, 7)))
+    again = by_key(decode(decoder, numbers[::-1], batch=2, seed=epoch_seed(3, 7)))
+    assert once.keys() == again.keys()
+    assert all(np.array_equal(once[key], again[key]) for key in once)
+    for seed in ((3, 8), (4, 7)):
+        other = by_key(decode(decoder, numbers, seed=epoch_seed(*seed)))
+        assert not any(np.array_equal(once[key], other[key]) for key in once)
+
+
+@pytest.mark.parametrize("format", ["PNG", "RAW", "JPEG"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_formats_give_the_same_pictures(format: str, channels: int) -> None:
+    plain = by_key(decode(Decoder(manifest_of(format, channels), (HEIGHT, WIDTH)), list(range(5)), format=format))
+    difference = 10 if format == "JPEG" else 0
+    for key, pixels in plain.items():
+        assert pixels.dtype == np.uint8
+        assert np.abs(pixels.astype(int) - picture(int(key), channels)).max() <= difference
+    augmented, wanted = (
+        by_key(decode(Decoder(manifest_of(each, channels), (24, 24), EVERYTHING), list(range(5)), format=each))
+        for each in (format, "RAW")
+    )
+    for key, pixels in augmented.items():
+        assert np.abs(pixels.astype(int) - wanted[key]).max() <= 3 * difference
+
+
+def test_a_jpeg_is_the_same_where_only_its_window_is_decoded() -> None:
+    encoded = encode(picture(0), "JPEG")
+    whole = tf.io.decode_jpeg(encoded).numpy()
+    decoder = Decoder(manifest_of("JPEG"), (20, 20))
+    top, left, height, width = centre_window((HEIGHT, WIDTH), (20, 20))
+    wanted = tf.image.resize(whole[top : top + height, left : left + width], (20, 20)).numpy()
+    found = decoder.pixels(tf.constant(encoded), tf.zeros(2, tf.int64)).numpy()
+    assert np.abs(np.round(wanted) - found).max() <= 1
+
+
+def windows(augmentation: Augmentation, number: int = 2000) -> npt.NDArray[np.int32]:
+    seeds = tf.stack([tf.zeros(number, tf.int64), tf.range(number, dtype=tf.int64)], axis=1)
+    one = tf.function(lambda seed: random_window(augmentation, (200, 300, 3), seed), autograph=False)
+    return np.array(tf.function(lambda: tf.map_fn(one, seeds, fn_output_signature=tf.int32), autograph=False)())
+
+
+def test_windows_stay_within_their_ranges() -> None:
+    top, left, height, width = windows(Augmentation(crop=True, area=(0.1, 0.5), ratio=(0.5, 2.0))).T
+    assert (top >= 0).all() and (left >= 0).all()
+    assert (top + height <= 200).all() and (left + width <= 300).all()
+    area, ratio = height * width / 60_000, width / height
+    slack = 0.02  # sides are whole pixels
+    assert 0.1 - slack <= area.min() < 0.15
+    assert 0.45 < area.max() <= 0.5 + slack
+    assert area.mean() == pytest.approx(0.3, abs=0.05)
+    assert 0.5 - slack <= ratio.min() < 0.6
+    assert 1.8 < ratio.max() <= 2 + 2 * slack
+    middle = (top + height / 2).mean(), (left + width / 2).mean()
+    assert middle == pytest.approx((100, 150), rel=0.05)
+
+
+def test_half_of_the_pictures_are_flipped() -> None:
+    decoder = Decoder(manifest_of("RAW"), (HEIGHT, WIDTH), Augmentation(flip=True))
+    found = by_key(decode(decoder, list(range(300)), batch=100, format="RAW"))
+    flipped = 0
+    for key, pixels in found.items():
+        mirrored = np.array_equal(pixels, picture(int(key))[:, ::-1])
+        assert mirrored or np.array_equal(pixels, picture(int(key)))
+        flipped += mirrored
+    assert 120 <= flipped <= 180
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colour_is_brightness_then_contrast_then_saturation(channels: int) -> None:
+    pixels = tf.constant(picture(1, channels).astype(np.float32) / 4 + 90)  # far from both ends, so nothing is cut off
+    gray = np.array(GRAY if channels == 3 else (1,), np.float32)
+    factors = []
+    for number in range(200):
+        seed = tf.constant([5, number], tf.int64)
+        found = recolour_at_random(Augmentation(colour=True, brightness=0.3), pixels, seed).numpy()
+        spread = np.array([0.3, 0.4, 0.4], np.float32)
+        brightness, contrast, saturation = 1 + spread * tf.random.stateless_uniform((3,), seed, -1, 1).numpy()
+        wanted = pixels.numpy() * brightness
+        wanted = contrast * wanted + (1 - contrast) * (wanted @ gray).mean()
+        if channels == 3:
+            wanted = saturation * wanted + (1 - saturation) * (wanted @ gray)[..., np.newaxis]
+        assert np.allclose(found, wanted.clip(0, 255), atol=0.01)
+        factors.append((brightness, contrast, saturation))
+    low, high = np.min(factors, axis=0), np.max(factors, axis=0)
+    assert low == pytest.approx([0.7, 0.6, 0.6], abs=0.02)
+    assert high == pytest.approx([1.3, 1.4, 1.4], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "window"),
+    [
+        ((256, 256), (224, 224), (16, 16, 224, 224)),  # nothing is resized
+        ((224, 224), (224, 224), (0, 0, 224, 224)),
+        ((240, 240), (224, 224), (8, 8, 224, 224)),
+        ((512, 512), (224, 224), (32, 32, 448, 448)),
+        ((100, 200), (50, 50), (6, 56, 88, 88)),
+        ((28, 28), (56, 56), (0, 0, 28, 28)),
+        ((30, 40), (60, 60), (0, 5, 30, 30)),
+    ],
+)
+def test_what_is_shown_where_nothing_is_random(shape: Size, size: Size, window: tuple[int, ...]) -> None:
+    assert centre_window(shape, size) == window
+
+
+def test_normalized_pictures_are_float32() -> None:
+    plain = by_key(decode(Decoder(manifest_of("PNG"), (24, 24)), list(range(5))))
+    normalized = by_key(decode(Decoder(manifest_of("PNG"), (24, 24), normalize=True), list(range(5))))
+    for key, pixels in normalized.items():
+        assert pixels.dtype == np.float32
+        assert np.abs(pixels * 50 + (100, 110, 120) - plain[key]).max() <= 0.51  # which are rounded
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"area": (0.0, 1.0)}, {"area": (0.5, 0.2)}, {"area": (0.5, 1.2)}, {"ratio": (2.0, 1.0)}, {"contrast": 1.5}],
+)
+def test_ranges_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Augmentation(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_run_is_augmented_and_resumed_the_same_way(digits_root: Path, tmp_path: Path) -> None:
+    root, temporary = tmp_path / "root", tmp_path / "temporary"
+    shutil.copytree(digits_root / "slices", root / "slices")
+    temporary.mkdir()
+    words = ("python", "train/main.py", "--data", root, "--run", "augmented", "--model", "mlp")
+    succeeded(run(*words, "--epochs", 1, "--crop", 20, "--augment", "crop,flip,colour", TMPDIR=str(temporary)))
+    assert not list(temporary.iterdir())
+    marker = json.loads((root / "runs" / "augmented" / "checkpoints/step-00000023/checkpoint.json").read_text())
+    assert (marker["settings"]["crop"], marker["settings"]["augment"]) == (20, "crop,flip,colour")
+    failed(run(*words, "--resume", "--crop", 20), 2, "was trained with other settings")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--augment", "crop,mirror"], "there is no 'mirror'; give none, or some of crop, flip, colour"),
+        (["--augment", ""], "there is no ''"),
+        (["--crop", "0"], "--crop 0 is out of range; give at least 1"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_told(words: list[str], line: str) -> None:
+    answer = CliRunner().invoke(command(lambda settings: None), words)
+    assert isinstance(answer.exception, UsageError)
+    assert line in str(answer.exception)
+
+
+@pytest.mark.parametrize(("format", "kind"), [("FLOAT16", "<f2"), ("FLOAT32", "<f4")])
+def test_floats_become_the_pixels_that_they_were_made_of(format: str, kind: str) -> None:
+    subtract, divide_by = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+    manifest = dataclasses.replace(manifest_of(format), subtract=subtract, divide_by=divide_by)
+    pixels = picture(0)
+    encoded = ((pixels - np.array(subtract)) / np.array(divide_by)).astype(kind).tobytes()
+    found = Decoder(manifest, (HEIGHT, WIDTH)).pixels(tf.constant(encoded), tf.constant([0, 0], tf.int64))
+    assert np.array_equal(found.numpy(), pixels)

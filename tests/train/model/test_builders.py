@@ -1,0 +1,106 @@
+"""The models by name: what ResNet-50 is made of, as published, and pictures that a model does not fit."""
+
+import json
+from math import prod
+from pathlib import Path
+
+import keras
+import pytest
+
+from etl.errors import UsageError
+from tests.lib.commands import ringslice, run, succeeded
+from train.model.builders import build
+from train.model.resnet import resnet50
+
+
+@pytest.fixture(scope="module")
+def published() -> keras.Model:
+    """The ResNet-50 of ImageNet."""
+    return resnet50((224, 224, 3), 1000)
+
+
+def multiply_adds(model: keras.Model) -> int:
+    """Of the convolutions and the dense layer, for one picture."""
+    weighted = [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D | keras.layers.Dense)]
+    return sum(prod(layer.output.shape[1:-1]) * prod(layer.kernel.shape) for layer in weighted)
+
+
+def test_resnet50_has_the_published_parameters_and_multiply_adds(published: keras.Model) -> None:
+    """25.6 million and 4.1 billion; to the last one those of torchvision's, whose parameters are the trainable ones."""
+    trainable = sum(prod(variable.shape) for variable in published.trainable_variables)
+    moving = sum(prod(variable.shape) for variable in published.non_trainable_variables)
+    assert (trainable, moving) == (25_557_032, 2 * 26_560)
+    assert multiply_adds(published) == 4_089_184_256
+
+
+def test_resnet50_halves_the_picture_five_times_as_torchvision_does(published: keras.Model) -> None:
+    """In the 3x3 convolution of a stage's first block and in its shortcut: version 1.5."""
+    strides = {
+        layer.name.removesuffix("_conv"): layer.kernel_size
+        for layer in published.layers
+        if isinstance(layer, keras.layers.Conv2D) and layer.strides != (1, 1)
+    }
+    halving = {f"stage{stage}_block1_2": (3, 3) for stage in (2, 3, 4)}
+    assert strides == {"stem": (7, 7)} | halving | {f"stage{stage}_block1_shortcut": (1, 1) for stage in (2, 3, 4)}
+    sizes = ("stem_relu", "stem_pool", "stage1_block3_relu", "stage2_block4_relu", "stage3_block6_relu")
+    assert [published.get_layer(name).output.shape[1:] for name in (*sizes, "stage4_block3_relu", "logits")] == [
+        (112, 112, 64),
+        (56, 56, 64),
+        (56, 56, 256),
+        (28, 28, 512),
+        (14, 14, 1024),
+        (7, 7, 2048),
+        (1000,),
+    ]
+
+
+def test_each_block_of_resnet50_begins_as_its_shortcut(published: keras.Model) -> None:
+    norms = [layer for layer in published.layers if isinstance(layer, keras.layers.BatchNormalization)]
+    zero = [layer.name for layer in norms if not keras.ops.any(layer.gamma)]
+    blocks = [(stage, block) for stage, number in enumerate((3, 4, 6, 3), 1) for block in range(1, number + 1)]
+    assert zero == [f"stage{stage}_block{block}_3_norm" for stage, block in blocks]
+    assert all(float(keras.ops.min(layer.gamma)) == 1 for layer in norms if layer.name not in zero)
+    assert {(layer.momentum, layer.epsilon) for layer in norms} == {(0.9, 1e-5)}
+
+
+def test_the_first_weights_of_resnet50_keep_the_scale_of_gradients(published: keras.Model) -> None:
+    for layer in published.layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            fan_out = layer.filters * prod(layer.kernel_size)
+            deviation = float(keras.ops.std(layer.kernel))
+            assert deviation == pytest.approx((2 / fan_out) ** 0.5, rel=0.05), layer.name
+    assert float(keras.ops.std(published.get_layer("logits").kernel)) == pytest.approx(0.01, rel=0.01)
+
+
+@pytest.mark.parametrize(("side", "last"), [(1, 1), (28, 1), (33, 2), (96, 3)])
+def test_resnet50_takes_any_size(side: int, last: int) -> None:
+    model = resnet50((side, side, 1), 10)
+    assert model.get_layer("stage4_block3_relu").output.shape == (None, last, last, 2048)
+
+
+def three_unpadded(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    layers = [keras.layers.Conv2D(2, 5) for _ in range(3)]
+    return keras.Sequential([keras.Input(shape), *layers, keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+
+def test_a_model_that_does_not_fit_the_pictures_is_told() -> None:
+    name = "tests.train.model.test_builders:three_unpadded"
+    line = rf"--model '{name}' cannot be built for pictures of 8x9x1 \(height x width x channels\): .*; give another"
+    with pytest.raises(UsageError, match=line) as told:
+        build(name, (8, 9, 1), 10, [0], [1])
+    assert "\n" not in str(told.value)
+    assert build(name, (13, 13, 1), 10, [0], [1]).output_shape == (None, 10)
+
+
+@pytest.mark.chaos
+def test_the_loss_of_resnet50_goes_down_on_500_photographs(tmp_path: Path) -> None:
+    """From files to the end of the second epoch, as a user does it."""
+    succeeded(run("python", "benchmarks/photographs.py", tmp_path, "--large", 0))
+    root = tmp_path / "root"
+    words = ("-r", "inline", "--size", 96, "--workers", 1, "--split", "train=1")
+    succeeded(ringslice("pipeline", tmp_path / "usual", root, *words))
+    options = ("--model", "resnet50", "--epochs", 2, "--batch", 32, "--lr", 0.02)
+    succeeded(run("python", "train/main.py", "--data", root, *options, timeout_s=1800))
+    result = json.loads((root / "runs/run-0001/result.json").read_text())
+    losses = [epoch["train_loss"] for epoch in result["epochs"]]
+    assert losses[-1] < losses[0] / 2, losses

@@ -1,0 +1,137 @@
+"""Which ranks are gone, and who tells it, through a real store: the others are threads that send their beats."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from horovod.runner.http.http_server import RendezvousServer
+
+from tests.lib.commands import run
+from tests.lib.ranks.beats import beat
+from train.monitor.heartbeat import Pulse
+from train.monitor.kv_store import Letterbox
+from train.monitor.monitor import Watch
+from train.monitor.peers import Farewell, Note
+from train.monitor.rank_log import RunLog
+
+SIZE = 4
+TERMINATED, FAILED = Farewell(130), Farewell(1, "ringslice: error: it failed")
+
+
+@pytest.fixture
+def letterbox() -> Iterator[Letterbox]:
+    server = RendezvousServer()
+    port = server.start()
+    server.init([])
+    yield Letterbox("127.0.0.1", port)
+    server.stop()
+    server._httpd.server_close()
+
+
+@contextmanager
+def beating(letterbox: Letterbox, *ranks: int) -> Iterator[None]:
+    """Within this context these ranks send beats."""
+    ended = threading.Event()
+
+    def send() -> None:
+        number = 0
+        while not ended.wait(0.1):
+            number += 1
+            for rank in ranks:
+                say(letterbox, rank, number=number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+def say(letterbox: Letterbox, rank: int, farewell: Farewell | None = None, **fields: object) -> None:
+    Note(beat(rank, **fields), "", farewell).put_into(letterbox)
+
+
+@pytest.fixture
+def watch_of(letterbox: Letterbox) -> Callable[..., Watch]:
+    def make(rank: int, elastic: bool = False) -> Watch:
+        pulse = Pulse()
+        pulse.joins(rank, SIZE)
+        return Watch(pulse, RunLog(), letterbox, timeout_s=45, remedy="go on", elastic=elastic)
+
+    return make
+
+
+def test_who_died_without_a_word_is_told_by_the_lowest_that_is_left(
+    letterbox: Letterbox, watch_of: Callable[..., Watch]
+) -> None:
+    for rank in (1, 2, 3):
+        say(letterbox, rank, TERMINATED if rank != 2 else None)
+    error = watch_of(0).peer_lost()
+    assert not error.told
+    assert str(error).startswith("rank 2 on host2 was killed or died without a word in epoch 1, step 14, reading ")
+    assert watch_of(1).peer_lost().told  # rank 0 has said that it ends, too
+
+
+def test_who_failed_has_told_it(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
+    say(letterbox, 1)
+    say(letterbox, 3, FAILED)
+    watch = watch_of(0)
+    assert watch.peer_lost().told
+    [lost] = watch.lost()
+    assert (lost.rank, lost.host, lost.status, lost.line) == (3, "host3", 1, FAILED.line)
+
+
+@pytest.mark.parametrize(("farewell", "status"), [(None, None), (TERMINATED, 130)])
+def test_an_elastic_ring_sees_who_is_gone_and_nobody_says_farewell(
+    farewell: Farewell | None, status: int | None, letterbox: Letterbox, watch_of: Callable[..., Watch]
+) -> None:
+    say(letterbox, 2, farewell)
+    with beating(letterbox, 1, 3):
+        found = watch_of(0, elastic=True).lost()
+    assert [(each.rank, each.status) for each in found] == [(2, status)]
+    assert letterbox.get("ringslice-0", "beat-0") is None
+
+
+def test_nobody_is_lost_where_all_move(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
+    with beating(letterbox, 1, 2, 3):
+        assert watch_of(0, elastic=True).lost() == []
+
+
+INTERRUPTED_EARLY = """
+import os, signal
+import click
+from train.monitor.rank_process import run_rank
+
+@click.command()
+def command():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+run_rank(command, "early", "run it again")
+"""
+
+
+@pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
+def test_a_rank_that_is_interrupted_before_it_is_watched_did_not_die_without_a_word(
+    rank: int, line: str, letterbox: Letterbox
+) -> None:
+    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": letterbox.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(letterbox.port)}
+    told = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
+    assert (told.returncode, told.stderr) == (130, line)
+    note = letterbox.get("ringslice-0", f"beat-{rank}")
+    assert note is not None
+    assert note["farewell"]["status"] == 130
+
+
+def test_a_watch_that_is_stopped_leaves_signals_as_they_were(watch_of: Callable[..., Watch]) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    watch = watch_of(0)
+    watch.start()
+    assert signal.getsignal(signal.SIGINT) != before[0]
+    watch.stop()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)

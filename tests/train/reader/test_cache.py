@@ -1,0 +1,477 @@
+"""The local cache: what it holds is right, never more than its limit, whoever else uses it and whoever is killed."""
+
+import errno
+import gc
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from etl.errors import DataError
+from etl.slices.manifest import Slice
+from etl.storage.place import Place, open_place
+from tests.lib.commands import REPOSITORY
+from train.config.settings import Settings, command
+from train.reader.cache import SliceCache
+from train.reader.cache_files import CacheFull
+
+SIZE = 10_000
+
+
+def slice_of(name: str, data: bytes) -> Slice:
+    return Slice(name, 1, 1, len(data), hashlib.sha256(data).hexdigest(), 0, 0)
+
+
+def content(number: int) -> bytes:
+    return random.Random(number).randbytes(SIZE)
+
+
+@pytest.fixture
+def originals(tmp_path: Path) -> Place:
+    """A folder of ten slices, `train/0` to `train/9`, of SIZE bytes each."""
+    folder = tmp_path / "slices" / "train"
+    folder.mkdir(parents=True)
+    for number in range(10):
+        (folder / f"{number}.tfrecord").write_bytes(content(number))
+    return open_place(str(folder.parent))
+
+
+SLICES = [slice_of(f"train/{number}", content(number)) for number in range(10)]
+
+CacheMaker = Callable[[int], SliceCache]
+
+
+@pytest.fixture
+def make_cache(tmp_path: Path) -> Iterator[CacheMaker]:
+    """Makes a cache in the same folder each time, with room for so many slices."""
+    made = []
+
+    def make(slices: int) -> SliceCache:
+        made.append(SliceCache(tmp_path / "cache", slices * SIZE))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def read(place: Place | None) -> bytes | None:
+    if place is None:
+        return None
+    with place.open_input() as file:
+        return file.read()
+
+
+def held(cache: SliceCache) -> list[int]:
+    """The numbers of the slices in the cache; does not count as use."""
+    return [number for number, each in enumerate(SLICES) if cache._files.holds(each.sha256)]
+
+
+def parts(folder: Path) -> list[Path]:
+    return list(folder.glob("*.part"))
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def age(folder: Path, number: int, seconds: int) -> None:
+    """Let the slice's file have been used last so long ago."""
+    then = time.time() - seconds
+    os.utime(folder / f"{SLICES[number].sha256}.tfrecord", (then, then))
+
+
+def test_what_is_fetched_is_read_without_its_original(originals: Place, make_cache: CacheMaker) -> None:
+    cache = make_cache(10)
+    assert cache.place_of(SLICES[3]) is None
+    cache.fetch_ahead(originals, SLICES[:5])
+    wait_until(lambda: held(cache) == [0, 1, 2, 3, 4])
+    originals.delete()
+    assert [read(cache.place_of(each)) for each in SLICES[:6]] == [*(content(n) for n in range(5)), None]
+
+
+def test_another_dataset_shares_what_is_the_same(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+    make_cache(10).fetch(originals, SLICES[0])
+    same = slice_of("validation/other", content(0))
+    cache = make_cache(10)
+    assert read(cache.place_of(same)) == content(0)
+    cache.fetch(open_place(str(tmp_path / "nowhere")), same)  # is not asked for again
+    assert held(cache) == [0]
+
+
+def begin_fetching(cache: SliceCache, originals: Place) -> tuple[list[str], threading.Event]:
+    """Begin to fetch five slices ahead: the names of those that are fetched so far, and what lets it go on."""
+    order, begun, go_on = list[str](), threading.Event(), threading.Event()
+
+    def fetch(folder: Place, each: Slice) -> None:
+        order.append(each.name)
+        begun.set()
+        go_on.wait()
+
+    cache.fetch = fetch  # type: ignore[method-assign]
+    cache.fetch_ahead(originals, SLICES[:5])
+    begun.wait()
+    return order, go_on
+
+
+def test_what_is_not_opened_yet_is_fetched_first(originals: Place, make_cache: CacheMaker) -> None:
+    cache = make_cache(10)
+    order, go_on = begin_fetching(cache, originals)
+    assert cache.place_of(SLICES[1]) is cache.place_of(SLICES[2]) is None
+    go_on.set()
+    wait_until(lambda: len(order) == 5)
+    assert order == ["train/0", "train/3", "train/4", "train/1", "train/2"]
+
+
+def test_a_newer_list_takes_the_place_of_an_older(originals: Place, make_cache: CacheMaker) -> None:
+    cache = make_cache(10)
+    order, go_on = begin_fetching(cache, originals)
+    cache.fetch_ahead(originals, SLICES[7:9])
+    go_on.set()
+    wait_until(lambda: len(order) == 3)
+    assert order == ["train/0", "train/7", "train/8"]
+
+
+def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+    earlier = make_cache(3)
+    for number in range(3):
+        earlier.fetch(originals, SLICES[number])
+        age(tmp_path / "cache", number, 100 - number)
+    cache = make_cache(3)
+    assert read(cache.place_of(SLICES[0])) == content(0)  # used now
+    cache.fetch(originals, SLICES[5])
+    assert held(cache) == [0, 2, 5]
+    cache.fetch(originals, SLICES[6])
+    assert held(cache) == [0, 5, 6]
+    with pytest.raises(CacheFull):  # all were used since it was opened: what goes now would be wanted again
+        cache.fetch(originals, SLICES[7])
+    assert held(cache) == [0, 5, 6]
+
+
+def test_a_lower_limit_holds_at_once(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+    earlier = make_cache(5)
+    for number in range(5):
+        earlier.fetch(originals, SLICES[number])
+        age(tmp_path / "cache", number, 100 - number)
+    cache = make_cache(2)
+    cache.fetch_ahead(originals, SLICES[3:5])
+    wait_until(lambda: held(cache) == [3, 4])
+
+
+def test_what_is_read_stays(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+    earlier = make_cache(2)
+    for number in range(2):
+        earlier.fetch(originals, SLICES[number])
+    place = earlier.place_of(SLICES[0])
+    for number in range(2):
+        age(tmp_path / "cache", number, 100 - number)
+    cache = make_cache(2)
+    cache.fetch(originals, SLICES[5])
+    assert held(cache) == [0, 5]
+    assert place is not None
+    with place.open_input() as file:
+        del place  # the open file alone holds it
+        gc.collect()
+        with pytest.raises(CacheFull):
+            cache.fetch(originals, SLICES[6])
+        assert file.read() == content(0)
+    del file
+    gc.collect()
+    age(tmp_path / "cache", 0, 100)
+    cache.fetch(originals, SLICES[6])
+    assert held(cache) == [5, 6]
+
+
+def test_more_than_fits_is_told_once(
+    originals: Place, make_cache: CacheMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = make_cache(3)
+    for _ in range(2):
+        cache.fetch_ahead(originals, SLICES)
+        wait_until(lambda: cache._errand is not None and not cache._errand.wanted)
+    assert held(cache) == [0, 1, 2]
+    cache.close()
+    assert capsys.readouterr().err == (
+        f"ringslice cache: {tmp_path}/cache is full: not every slice is kept (--cache-size)\n"
+    )
+
+
+@pytest.mark.parametrize("wrong", [b"", content(4)[:-1], content(4) + b"x", content(5)])
+def test_an_original_that_is_another_is_not_kept(
+    wrong: bytes, originals: Place, make_cache: CacheMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = tmp_path / "slices/train/4.tfrecord"
+    original.write_bytes(wrong)
+    cache = make_cache(10)
+    cache.fetch(originals, SLICES[4])
+    assert cache.place_of(SLICES[4]) is None
+    assert f"{original} is not what its manifest tells (SHA-256), and is not kept" in capsys.readouterr().err
+    original.write_bytes(content(4))
+    cache.fetch(originals, SLICES[4])
+    assert read(cache.place_of(SLICES[4])) == content(4)
+    assert not parts(tmp_path / "cache")
+
+
+def test_a_missing_original_is_left_to_its_reader(
+    originals: Place, make_cache: CacheMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (originals / "train/0.tfrecord").delete()
+    cache = make_cache(10)
+    cache.fetch_ahead(originals, SLICES[:2])
+    wait_until(lambda: held(cache) == [1])
+    assert not parts(tmp_path / "cache")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_was_damaged_in_the_cache_is_fetched_again(
+    originals: Place, make_cache: CacheMaker, tmp_path: Path
+) -> None:
+    cache = make_cache(10)
+    cache.fetch(originals, SLICES[0])
+    path = tmp_path / "cache" / f"{SLICES[0].sha256}.tfrecord"
+    path.write_bytes(content(0)[:-1])
+    assert cache.place_of(SLICES[0]) is None
+    for _ in range(2):  # also where it is gone already
+        cache.drop(SLICES[0])
+    cache.fetch(originals, SLICES[0])
+    place = cache.place_of(SLICES[0])
+    cache.drop(SLICES[0])
+    assert read(place) == content(0)  # by another reader, who had it before
+
+
+def test_files_of_others_are_let_alone(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for name in ("mine.tfrecord", "mine.part"):
+        (folder / name).write_bytes(bytes(SIZE))
+        os.utime(folder / name, (0, 0))
+    cache = make_cache(1)
+    cache.fetch(originals, SLICES[0])
+    assert held(cache) == [0]
+    assert (folder / "mine.tfrecord").exists()
+    assert (folder / "mine.part").exists()
+
+
+def test_a_name_that_is_no_hash_is_refused(originals: Place, make_cache: CacheMaker) -> None:
+    cache, forged = make_cache(10), Slice("train/0", 1, 1, SIZE, "../../outside", 0, 0)
+    for call in (cache.place_of, cache.drop, lambda slice: cache.fetch_ahead(originals, [slice])):
+        with pytest.raises(DataError, match=r"'\.\./\.\./outside' in the manifest is no SHA-256"):
+            call(forged)
+
+
+def test_a_folder_that_cannot_be_is_told_once(
+    originals: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for quiet in (False, True):
+        with SliceCache(tmp_path / "file" / "cache", 10 * SIZE, quiet) as cache:
+            cache.fetch_ahead(originals, SLICES)
+            assert [cache.place_of(each) for each in SLICES] == [None] * 10
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith(f"ringslice cache: nothing more is kept in {tmp_path}/file/cache: Not a directory")
+
+
+def test_a_full_disk_is_told_once_and_read_past(
+    originals: Place,
+    make_cache: CacheMaker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cache = make_cache(10)
+    cache.fetch(originals, SLICES[0])
+
+    def no_space(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", no_space)
+    cache.fetch_ahead(originals, SLICES)
+    assert cache._thread is not None
+    cache._thread.join()
+    monkeypatch.undo()
+    cache.fetch_ahead(originals, SLICES)
+    assert [cache.place_of(each) is not None for each in SLICES] == [True] + [False] * 9
+    assert not parts(tmp_path / "cache")
+    assert capsys.readouterr().err == (
+        f"ringslice cache: nothing more is kept in {tmp_path}/cache: No space left on device"
+        " (free some space or choose another place)\n"
+    )
+
+
+def test_two_caches_do_not_copy_the_same_at_once(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+    first, second = make_cache(10), make_cache(10)
+    part = first._files.start_part(SLICES[0].sha256, SIZE, 0)
+    assert part is not None
+    with part:
+        second.fetch(originals, SLICES[0])
+        assert held(second) == []
+        with pytest.raises(CacheFull):  # what is being written counts in full
+            make_cache(1).fetch(originals, SLICES[1])
+        part.write(pa.py_buffer(content(0)))
+        first._files.publish(part, SLICES[0].sha256)
+    assert read(second.place_of(SLICES[0])) == content(0)
+    assert not parts(tmp_path / "cache")
+
+
+def test_closing_removes_what_is_half_copied(
+    originals: Place, make_cache: CacheMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, begun, write = make_cache(10), threading.Event(), os.write
+
+    def held_up(descriptor: int, data: memoryview) -> int:
+        begun.set()
+        wait_until(lambda: cache._ends)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", held_up)
+    monkeypatch.setattr("train.reader.cache.COPY_BYTES", 1000)
+    cache.fetch_ahead(originals, SLICES)
+    assert begun.wait(20)
+    assert len(parts(tmp_path / "cache")) == 1
+    cache.close()
+    assert held(cache) == []
+    assert not parts(tmp_path / "cache")
+
+
+KILLED_AT_EVERY_STEP = """
+import os, signal, sys
+from pathlib import Path
+from etl.slices.manifest import Slice
+from etl.storage.place import open_place
+from train.reader.cache import SliceCache
+
+originals, folder, sha256, size = open_place(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+steps, fatal, write = 0, 0, os.write
+
+def step(event, arguments):
+    global steps
+    if event in ("open", "fcntl.flock", "os.truncate", "os.rename", "os.remove", "os.mkdir", "os.listdir", "write"):
+        steps += 1
+        if steps == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def killable_write(descriptor, data):
+    written = write(descriptor, data[: len(data) // 2 or 1])  # so that some are partial
+    step("write", ())
+    return written
+
+while True:
+    fatal += 1
+    child = os.fork()
+    if child == 0:
+        os.write = killable_write
+        sys.addaudithook(step)
+        SliceCache(folder / str(fatal), size).fetch(originals, Slice("train/0", 1, 1, size, sha256, 0, 0))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        break
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+"""
+
+
+def test_a_kill_at_any_step_leaves_the_right_file_or_none(
+    originals: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (originals.path, str(tmp_path), SLICES[0].sha256, str(SIZE))
+    subprocess.run([sys.executable, "-c", KILLED_AT_EVERY_STEP, *words], cwd=REPOSITORY, check=True, timeout=60)
+    folders = [folder for folder in tmp_path.iterdir() if folder.name.isdigit()]
+    left = [len(parts(folder)) for folder in folders]
+    assert sum(left) >= 5  # kills while a part was there
+    assert len(folders) >= sum(left) + 5
+    for folder in folders:
+        cache = SliceCache(folder, SIZE)
+        assert read(cache.place_of(SLICES[0])) in (None, content(0))
+        cache.fetch(originals, SLICES[0])  # room for one: what was left over is gone
+        assert read(cache.place_of(SLICES[0])) == content(0)
+        assert not parts(folder)
+
+
+USER = """
+import hashlib, random, sys
+from pathlib import Path
+from etl.storage.place import open_place
+from train.reader.cache import SliceCache
+from train.reader.cache_files import CacheFull
+from tests.train.reader.test_cache import SIZE, SLICES, read
+
+originals, folder, seed = open_place(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+choose = random.Random(seed)
+print("ready", flush=True)
+while True:
+    cache = SliceCache(folder, 3 * SIZE)
+    for slice in choose.sample(SLICES, 4):
+        try:
+            cache.fetch(originals, slice)
+        except CacheFull:
+            pass
+        data = read(cache.place_of(slice))
+        assert data is None or hashlib.sha256(data).hexdigest() == slice.sha256
+        if choose.random() < 0.05:
+            cache.drop(slice)
+"""
+
+
+def test_several_jobs_and_kills_at_random(originals: Place, tmp_path: Path) -> None:
+    folder, choose = tmp_path / "cache", random.Random(0)
+    folder.mkdir()
+
+    def start(seed: int) -> "subprocess.Popen[str]":
+        words = [sys.executable, "-c", USER, originals.path, str(folder), str(seed)]
+        return subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def used() -> int:
+        sizes = [0]
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                sizes.append(path.stat().st_size)
+        return sum(sizes)
+
+    users = [start(seed) for seed in range(3)]
+    for user in users:
+        assert user.stdout is not None
+        assert user.stdout.readline() == "ready\n"
+    seen = set()
+    for seed in range(3, 7):
+        until = time.monotonic() + choose.uniform(0.3, 0.8)
+        while time.monotonic() < until:
+            assert used() <= 3 * SIZE
+            seen |= {path.name for path in folder.glob("*.tfrecord")}
+        users[seed % 3].kill()
+        _, told = users[seed % 3].communicate()
+        assert not told
+        users[seed % 3] = start(seed)
+    for user in users:
+        assert user.poll() is None
+        user.kill()
+        user.communicate()
+    assert len(seen) == 10  # all came and went
+
+
+def test_the_options_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings_of(*words: str) -> Settings:
+        found: list[Settings] = []
+        command(found.append)(["--data", "x", *words], standalone_mode=False)
+        return found[0]
+
+    assert settings_of().reading.cache is None
+    words = ("--cache", str(tmp_path), "--cache-size", "2GB")
+    for rank, quiet in (("0", False), ("1", True)):
+        monkeypatch.setenv("HOROVOD_LOCAL_RANK", rank)
+        cache = settings_of(*words).reading.cache
+        assert isinstance(cache, SliceCache)
+        assert (cache._files.path, cache._files.limit_bytes, cache._quiet) == (tmp_path, 2 * 10**9, quiet)
+    assert settings_of(*words).of_training() == settings_of().of_training()

@@ -1,0 +1,163 @@
+"""What is measured at every step: each step once, whatever stopped the run, and equal to what the result tells."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorflow.python.summary.summary_iterator import summary_iterator
+
+from etl.storage.place import Place, open_place
+from tests.lib.commands import ringslice, run, succeeded
+from tests.lib.ranks.running import metric_lines
+from train.runs.metrics import MetricsFiles, StepOfRank, shares, step_line, sums_over
+from train.runs.tensorboard_events import scalars, windows
+
+ROUNDED = 2e-6
+Line = dict[str, Any]
+
+
+def measured(step: int, examples: float = 8.0, **seconds: float) -> StepOfRank:
+    told: dict[str, Any] = {"input_s": 0.1, "compute_s": 0.2, "reduce_s": 0.05, "step_s": 0.4} | seconds
+    return StepOfRank(step, 2 * examples, examples / 4, examples, 0.1, **told)
+
+
+def test_a_line_is_of_all_ranks() -> None:
+    line = step_line(3, [measured(7), measured(7, examples=0, input_s=0.3)])
+    assert (line["epoch"], line["step"], line["examples"]) == (3, 7, 8)
+    assert (line["loss"], line["accuracy"]) == (2, 0.25)
+    assert line["input_s"] == [0.1, 0.3]
+    assert line["compute_s"] == [0.2, 0.2]
+
+
+def test_a_step_of_repeats_alone_divides_by_nothing() -> None:
+    assert step_line(1, [measured(1, examples=0)])["loss"] == 0
+
+
+def test_a_clock_that_is_set_back_costs_no_time_and_a_loss_that_is_no_number_is_none() -> None:
+    step = StepOfRank.of(7, 0.1, (math.nan, 0, 8), (0.5, -10.0, 0.5, 2.0))
+    line = json.loads(json.dumps(step_line(1, [step]), allow_nan=False))
+    assert (line["input_s"], line["compute_s"], line["reduce_s"], line["step_s"]) == ([0.5], [0.0], [0.5], [2.0])
+    assert line["loss"] is None
+    assert math.isnan(scalars([line])["step/loss"])
+
+
+def test_shares_are_of_the_time() -> None:
+    told = shares([measured(1), measured(2, step_s=0.6)])
+    assert told == pytest.approx({"input": 0.2, "all-reduce": 0.1, "compute": 0.4})
+    assert shares([]) == {"input": 0, "all-reduce": 0, "compute": 0}
+
+
+def test_sums_are_over_ranks_and_steps() -> None:
+    assert sums_over([[measured(1), measured(2)], [measured(1), measured(2, examples=4)]]) == (56, 7, 28)
+    assert sums_over([[], []]) == (0, 0, 0)
+
+
+@given(st.integers(0, 2000), st.integers(1, 150))
+def test_windows_hold_each_line_once(number: int, most: int) -> None:
+    lines: list[Line] = [{"step": step} for step in range(number)]
+    told = windows(lines, most)
+    assert [line for window in told for line in window] == lines
+    assert len(told) <= most
+    assert len({len(window) for window in told[:-1]}) <= 1
+
+
+def test_a_curve_shows_means() -> None:
+    window = [
+        step_line(1, [measured(1), measured(1)]),
+        step_line(1, [measured(2, step_s=0.6), measured(2, step_s=0.6)]),
+    ]
+    told = scalars(window)
+    assert told["step/images_per_s"] == pytest.approx(32)
+    assert told["share/input"] == pytest.approx(0.2)
+
+
+def test_files_after_a_step_are_taken_back(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    files = MetricsFiles(place, (place / "_work").make_folder())
+    for first in (1, 4, 7):
+        files.publish([step_line(1, [measured(step)]) for step in range(first, first + 3)])
+    files.roll_back(6)
+    assert steps_of(place) == [1, 2, 3, 4, 5, 6]
+    files.publish([step_line(1, [measured(step)]) for step in (7, 8)])
+    assert steps_of(place) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def steps_of(folder: Place) -> list[int]:
+    return [line["step"] for line in metric_lines(Path(folder.path)) if line["kind"] == "step"]
+
+
+def test_a_run_that_is_stopped_and_gone_on_with_tells_each_step_once(digits_root: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "slices").symlink_to(digits_root / "slices")
+    words = (
+        "python",
+        "train/main.py",
+        "--data",
+        root,
+        "--run",
+        "mine",
+        "--model",
+        "tests.lib.ranks.tiny:normed",
+        "--json",
+    )
+    told = succeeded(run(*words, "--batch", 50, "--max-steps", 40, "--epochs", 9, "--checkpoint-steps", 10))
+    assert json.loads(told.stdout)["steps"] == 40
+    place = open_place(str(root / "runs" / "mine"))
+    result = json.loads((root / "runs/mine/result.json").read_text())
+    assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 40, 1)
+    assert steps_of(place) == list(range(1, 41))  # 29 of the first epoch, 11 of the second
+    more = ("--resume", "--batch", 50, "--epochs", 3, "--record-timeline")
+    succeeded(run(*words, *more))
+    result = json.loads((root / "runs/mine/result.json").read_text())
+    assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 87, 3)
+    lines = metric_lines(Path(place.path))
+    assert steps_of(place) == list(range(1, result["steps"] + 1))
+    require_result(lines, result)
+    assert "ALLREDUCE" in (root / "runs/mine/timeline.json").read_text()
+    require_events(sorted((root / "runs/mine/tensorboard").iterdir()), lines)
+    counts = json.loads((root / "runs/mine/confusion-test.json").read_text())["counts"]
+    page = tmp_path / "page.html"
+    succeeded(ringslice("report", root / "runs/mine", "-o", page))
+    assert f"{result['result']['test_accuracy']:.2%}".replace("%", " %") in page.read_text().replace("\xa0", " ")
+    hits = sum(counts[each][each] for each in range(10))
+    assert hits / sum(map(sum, counts)) == pytest.approx(result["result"]["test_accuracy"])
+
+
+def require_result(lines: list[Line], result: Line) -> None:
+    """The epochs that the result tells are those of the lines, and the sums of their steps."""
+    history = [line for line in lines if line["kind"] == "epoch"]
+    assert [
+        {**each, "kind": "epoch", "step": line["step"], "time": line["time"]}
+        for each, line in zip(result["epochs"], history, strict=True)
+    ] == history
+    for epoch in history:
+        steps = [line for line in lines if line["kind"] == "step" and line["epoch"] == epoch["epoch"]]
+        examples = sum(step["examples"] for step in steps)
+        assert examples == 1437
+        for name in ("loss", "accuracy"):
+            mean = sum(step[name] * step["examples"] for step in steps) / examples
+            assert mean == pytest.approx(epoch[f"train_{name}"])
+        for step in steps:
+            for whole, *parts in zip(
+                *(step[name] for name in ("step_s", "input_s", "compute_s", "reduce_s")), strict=True
+            ):
+                assert sum(parts) <= whole + ROUNDED
+
+
+def require_events(files: list[Path], lines: list[Line]) -> None:
+    """What TensorBoard would read: of each epoch and of each step, as few as they are, one."""
+    events = [event for file in files for event in summary_iterator(str(file))]
+    told = [(event.step, {value.tag: value.simple_value for value in event.summary.value}) for event in events]
+    steps = {step: values for step, values in told if "step/loss" in values}
+    epochs = {step: values for step, values in told if "epoch/train_loss" in values}
+    assert list(steps) == [line["step"] for line in lines if line["kind"] == "step"]
+    for line in lines:
+        if line["kind"] == "step":
+            assert steps[line["step"]]["step/loss"] == pytest.approx(line["loss"], rel=1e-6)
+        else:
+            assert epochs[line["epoch"]]["epoch/train_loss"] == pytest.approx(line["train_loss"], rel=1e-6)

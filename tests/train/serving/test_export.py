@@ -1,0 +1,323 @@
+"""An exported model sees what the trainer sees, knows what the trainer knows, and needs nothing of ours."""
+
+import io
+import json
+import shutil
+import struct
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from etl.errors import DataError, UsageError
+from etl.images.config import NormalizeConfig
+from etl.images.decode import upright_size
+from etl.images.geometry import Size, make_plan
+from etl.images.header import JPEG, Header, read_header
+from etl.images.normalize import SPARE, normalize_image
+from etl.images.result import Normalized
+from etl.storage.place import open_place
+from tests.lib.commands import contents, failed, run, succeeded
+from tests.train.conftest import Exported
+from train.config.settings import NEWEST
+from train.parallel.strategy import Horovod
+from train.reader.intervals import Steps
+from train.runs.folder import find_dataset
+from train.serving import files as export_files
+from train.serving.exif import read_orientation
+from train.serving.exporter import find_config
+from train.serving.preprocess import RawPixels
+from train.trainer.evaluation import find_checkpoint, load, settings_of
+from train.trainer.session import Choice, Session, open_session
+from train.trainer.steps import EVALUATION_EPOCH
+
+Pixels = npt.NDArray[np.uint8]
+
+ALONE = """
+import importlib.util, json, sys
+sys.path.append(sys.argv[1])  # without what makes a project of it that is being worked on
+import tensorflow as tf
+assert not any(importlib.util.find_spec(name) for name in ("etl", "mapreduce", "train"))
+serve = tf.saved_model.load(sys.argv[2]).signatures["serving_default"]
+told = serve(images=tf.constant([open(path, "rb").read() for path in sys.argv[3:]]))
+print(json.dumps({name: value.numpy().tolist() for name, value in told.items()}, default=bytes.decode))
+"""
+
+
+def predictions_of_the_pipeline(exported: Exported) -> dict[str, int]:
+    """The trainer's own label for each example of the test split, by key."""
+    session = opened(exported)
+    reader = session.readers["test"]
+    steps = Steps(reader.total, 1, session.settings.recipe.examples_per_step)
+    found: dict[str, int] = {}
+    for batch in session.plain.epoch(reader.batches(reader.order(0, EVALUATION_EPOCH), steps, 0)):
+        labels = np.argmax(session.model(batch.pixels, training=False), axis=-1)
+        keys = [key.decode() for key in batch.keys.numpy()]
+        found |= dict(zip(keys, labels.tolist(), strict=True))
+    assert len(found) == reader.total
+    return found
+
+
+def opened(exported: Exported) -> Session:
+    """The run with the weights of its newest checkpoint."""
+    data = str(exported.root)
+    dataset, place = find_dataset(data, None), open_place(str(exported.root / "runs/mine"))
+    marker = find_checkpoint(place, dataset, NEWEST).marker
+    session = open_session(settings_of(marker, data=data), Horovod(), Choice(dataset, place.uri))
+    load(session, marker)
+    return session
+
+
+def test_of_raw_files_it_says_what_the_pipelines_evaluation_says_of_their_examples(exported: Exported) -> None:
+    theirs = predictions_of_the_pipeline(exported)
+    serve = tf.saved_model.load(str(exported.folder)).signatures["serving_default"]
+    files = [(exported.source / key).read_bytes() for key in theirs]
+    assert {data[:2] for data in files} == {b"\xff\xd8", b"\x89P"}
+    told = serve(images=tf.constant(files))
+    labels = np.argmax(told["probabilities"], axis=-1)
+    assert np.mean(labels == list(theirs.values())) >= 0.995
+    accuracy = np.mean([key.startswith(f"{label}/") for key, label in theirs.items()])
+    result = json.loads((exported.root / "runs/mine/result.json").read_text())["result"]
+    assert accuracy == pytest.approx(result["test_accuracy"])
+    assert 0.8 < accuracy < 1  # it has learned, and is unsure of some: those are what is compared
+    assert [name.decode() for name in told["classes"].numpy()] == list("0123456789")
+    assert [name.decode() for name in told["class"].numpy()] == [str(label) for label in labels]
+    np.testing.assert_array_equal(told["probability"], np.max(told["probabilities"], axis=-1))
+    np.testing.assert_allclose(np.sum(told["probabilities"], axis=-1), 1, rtol=1e-5)
+
+
+def test_a_process_without_this_project_loads_and_uses_it(exported: Exported, tmp_path: Path) -> None:
+    files = sorted(exported.source.glob("3/*"))[:5]
+    apart = shutil.copytree(exported.folder, tmp_path / "apart")
+    words = ("-I", "-S", "-c", ALONE, sysconfig.get_path("platlib"), apart, *files)
+    told = json.loads(succeeded(run("python", *words, cwd=tmp_path)).stdout)
+    serve = tf.saved_model.load(str(exported.folder)).signatures["serving_default"]
+    ours = serve(images=tf.constant([path.read_bytes() for path in files]))
+    np.testing.assert_allclose(told["probabilities"], ours["probabilities"], atol=1e-6)
+    assert told["class"] == [name.decode() for name in ours["class"].numpy()]
+
+
+def photograph(width: int, height: int, **how: Any) -> bytes:
+    """A file of one of scikit-learn's photographs at this size, a JPEG where nothing else is asked for."""
+    buffer = io.BytesIO()
+    image = Image.fromarray(load_sample_images().images[width % 2]).resize((width, height), Image.Resampling.LANCZOS)
+    mode, colors = how.pop("mode", "RGB"), how.pop("colors", 0)
+    if mode == "RGBA":
+        image.putalpha(Image.linear_gradient("L").resize(image.size))
+    image = image.quantize(colors) if colors else image.convert(mode)
+    image.save(buffer, how.pop("format", "JPEG"), **how)
+    return buffer.getvalue()
+
+
+def turned(orientation: int) -> dict[str, Any]:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return {"exif": exif}
+
+
+FILES = {
+    **{f"{way} of 8": photograph(301, 203, **turned(way)) for way in range(1, 9)},
+    "small": photograph(50, 37),
+    "odd": photograph(352, 264, quality=95, subsampling=0, **turned(3)),
+    "large": photograph(640, 427),
+    "larger": photograph(1281, 855, **turned(6)),
+    "progressive": photograph(501, 399, progressive=True),
+    "gray": photograph(333, 211, mode="L"),
+    "png": photograph(301, 203, format="PNG"),
+    "png of 256 colours": photograph(301, 203, mode="P", format="PNG"),
+    "png of 16 colours": photograph(301, 203, colors=16, format="PNG"),
+    "png of black and white": photograph(301, 203, mode="1", format="PNG"),
+    "png with alpha": photograph(301, 203, mode="RGBA", format="PNG"),
+    "bmp": photograph(200, 151, format="BMP"),
+    "webp": photograph(200, 151, format="WEBP", lossless=True),
+}
+
+
+def is_decoded_alike(data: bytes, config: NormalizeConfig) -> bool:
+    """Whether TensorFlow has the scale at which the pipeline has libjpeg decode this file."""
+    header = read_header(data)
+    assert isinstance(header, Header)
+    plan = make_plan(upright_size(header), Size(config.height, config.width), config.fit, config.only_shrink)
+    least = plan.least_source(SPARE)
+    eighths = (
+        number
+        for number in range(1, 9)
+        if all(-(-side * number // 8) >= few for side, few in zip(plan.source, least, strict=True))
+    )
+    return header.format != JPEG or next(eighths, 8) in (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        NormalizeConfig(112, 112, "crop", "rgb", "raw"),
+        NormalizeConfig(61, 90, "exact", "gray", "raw"),
+        NormalizeConfig(112, 80, "pad", "gray", "raw", background=(200, 30, 9)),
+        NormalizeConfig(90, 120, "pad", "rgb", "raw", background=(200, 30, 9), only_shrink=True),
+    ],
+    ids=lambda config: f"{config.fit}-{config.color}",
+)
+def test_the_models_pixels_are_those_of_the_pipeline(config: NormalizeConfig) -> None:
+    """Of equal decoded pixels OpenCV's fixed point is all that differs: a level in each of two steps, seldom.
+
+    Where libjpeg's scale is one that TensorFlow has not (3/8, 5/8 to 7/8), another filter has been at the edges.
+    """
+    signature = [tf.TensorSpec([], tf.string)]
+    read = tf.function(RawPixels(config).read, input_signature=signature, autograph=False)
+    alike = set()
+    for name, data in FILES.items():
+        theirs = normalize_image(data, config)
+        assert isinstance(theirs, Normalized), name
+        ours = read(data).numpy().astype(int)
+        apart = np.abs(ours - np.frombuffer(theirs.encoded, np.uint8).reshape(ours.shape))
+        alike.add(is_decoded_alike(data, config))
+        most, mean = (2, 0.25) if is_decoded_alike(data, config) else (32, 1.5)
+        assert apart.max() <= most and apart.mean() <= mean, (name, apart.max(), apart.mean())
+    assert alike == {True, False}
+
+
+@pytest.mark.parametrize("how", [{"format": "BMP", "mode": "P"}, {"format": "WEBP", "mode": "RGBA"}])
+def test_what_tensorflow_would_show_wrongly_is_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        RawPixels(NormalizeConfig(61, 90, "exact", "gray", "raw")).read(tf.constant(photograph(64, 48, **how)))
+
+
+@pytest.mark.parametrize(("fit", "only_shrink"), [("crop", False), ("exact", False), ("pad", False), ("pad", True)])
+def test_its_plan_is_the_pipelines(fit: str, only_shrink: bool) -> None:
+    generator = np.random.default_rng(3)
+    for _ in range(100):
+        height, width, *source = (int(side) for side in generator.integers(1, 400, 4))
+        plan = make_plan(Size(*source), Size(height, width), fit, only_shrink)
+        config = NormalizeConfig(height, width, fit, only_shrink=only_shrink)
+        ours = RawPixels(config).plan(tf.constant(source, tf.int64))
+        told = [tuple(each.numpy().tolist()) for each in ours]
+        assert told == [tuple(plan.box[:2]), tuple(plan.box[2:]), tuple(plan.size), plan.offset], (source, config)
+
+
+def with_segments(*segments: bytes) -> bytes:
+    """A JPEG with these before all others."""
+    data = photograph(16, 16)
+    return data[:2] + b"".join(segments) + data[2:]
+
+
+def exif_segment(order: str, orientation: int, count: int = 2) -> bytes:
+    """APP1 with a directory of ``count`` entries of which the last is the orientation."""
+    mark = {"<": b"II", ">": b"MM"}[order]
+    make = struct.pack(f"{order}HHI4s", 0x010F, 2, 4, b"abc\0") * (count - 1)
+    entry = struct.pack(f"{order}HHIHH", 0x0112, 3, 1, orientation, 0)
+    body = b"Exif\0\0" + mark + struct.pack(f"{order}HIH", 42, 8, count) + make + entry + bytes(4)
+    return segment(0xE1, body)
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+
+
+@pytest.mark.parametrize(
+    ("segments", "orientation"),
+    [
+        ([exif_segment("<", 6)], 6),
+        ([exif_segment(">", 8)], 8),
+        ([segment(0xFE, b"a comment"), b"\xff\xff", segment(0xE1, b"http://ns.adobe.com/"), exif_segment(">", 3)], 3),
+        ([exif_segment("<", 9)], 1),
+        ([exif_segment(">", 0)], 1),
+        ([segment(0xE1, b"Exif\0\0")], 1),
+        ([segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff")], 1),
+        ([segment(0xE1, b"Exif\0\0XX*\0\x08\0\0\0")], 1),
+        ([], 1),
+    ],
+)
+def test_orientation_is_read_as_the_pipeline_reads_it(segments: list[bytes], orientation: int) -> None:
+    data = with_segments(*segments)
+    header = read_header(data)
+    assert isinstance(header, Header)
+    assert (int(read_orientation(tf.constant(data))), header.orientation) == (orientation, orientation)
+
+
+def test_no_bytes_bring_the_reading_of_orientation_down() -> None:
+    generator = np.random.default_rng(5)
+    whole = np.frombuffer(with_segments(exif_segment("<", 6, count=3))[:400], np.uint8)
+    for _ in range(60):
+        data = whole.copy()
+        data[generator.integers(2, 80, 3)] = generator.integers(0, 256, 3)
+        assert 1 <= int(read_orientation(tf.constant(data[: generator.integers(0, 400)].tobytes()))) <= 8
+
+
+def made(folder: Path, **files: bytes) -> Path:
+    """A folder with the files of a SavedModel, as far as their names go."""
+    for name, data in {"saved_model.pb": b"graph", "fingerprint.pb": b"1", **files}.items():
+        place = folder / name.replace("__", "/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    return folder
+
+
+def test_an_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path / "there"))
+    export_files.write(
+        made(tmp_path / "first", variables__variables__index=b"old", assets__names=b"old"), place, {"run": "a"}
+    )
+    (tmp_path / "there/saved_model.pb").unlink()  # as one leaves it that is killed while it replaces
+    (tmp_path / "there/_exporting").mkdir()
+    second = made(tmp_path / "second", variables__variables__data=b"new")
+    marker = export_files.write(second, place, {"run": "b"})
+    found = contents(tmp_path / "there")
+    assert json.loads(found.pop("export.json")) == marker
+    assert (found, marker["run"]) == (contents(second), "b")
+    assert not (tmp_path / "there/_exporting").exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "saved_model.pb", "checkpoints"])
+def test_what_is_no_export_is_not_replaced(name: str, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / name).write_bytes(b"mine")
+    before = contents(tmp_path)
+    for place in (there, there / name):
+        with pytest.raises(UsageError, match="is there already and is no export; give another place with -o"):
+            export_files.require_free(open_place(str(place)))
+    assert contents(tmp_path) == before
+
+
+def test_an_export_that_is_damaged_is_not_used(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    place = open_place(str(there))
+    export_files.write(made(tmp_path / "made", variables__data=b"weights"), place, {"run": "a"})
+    with export_files.fetched(place) as (folder, marker):
+        assert (contents(folder), marker["run"]) == (contents(tmp_path / "made"), "a")
+    assert not folder.exists()
+    for name, line in (("variables/data", "its SHA-256 is not"), ("export.json", "its checksum is not")):
+        whole = (there / name).read_bytes()
+        (there / name).write_bytes(whole.replace(b"weights", b"Weights").replace(b'"a"', b'"b"'))
+        with (
+            pytest.raises(DataError, match=f"{name} is damaged: {line} .*; export the run again"),
+            export_files.fetched(place),
+        ):
+            pass
+        (there / name).write_bytes(whole)
+    (there / "saved_model.pb").unlink()
+    with (
+        pytest.raises(DataError, match=r"saved_model\.pb is missing; export the run again"),
+        export_files.fetched(place),
+    ):
+        pass
+
+
+def test_an_export_needs_to_know_how_images_were_normalised(exported: Exported, tmp_path: Path) -> None:
+    shutil.copytree(exported.root / "slices", tmp_path / "root/slices")
+    with pytest.raises(UsageError, match=r"normalized does not say how the images of .* were normalised"):
+        find_config(find_dataset(str(tmp_path / "root"), None))
+
+
+def test_a_run_is_not_taken_for_an_export(exported: Exported) -> None:
+    before = contents(exported.root)
+    failed(
+        run("train/export.py", *exported.words, "-o", exported.folder.parent), 2, "is there already and is no export"
+    )
+    assert contents(exported.root) == before

@@ -1,0 +1,106 @@
+"""A run that was stopped after any of its steps goes on with any number of ranks: real processes, real checkpoints."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from etl.storage.place import open_place
+from tests.lib.commands import contents, flip_bit, horovodrun, succeeded
+from tests.lib.ranks.audits import require_each_key_once
+from train.checkpoints import store
+from train.checkpoints.store import FOLDER, name_of
+
+SCRIPT = "tests/lib/ranks/resume_steps.py"
+STEPS = 20
+EPOCHS = 2
+
+
+@pytest.fixture(scope="module")
+def whole(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 20 steps on 2 ranks, with a checkpoint after each."""
+    root = tmp_path_factory.mktemp("resume") / "digits"
+    shutil.copytree(digits_root / "slices", root / "slices")
+    succeeded(horovodrun(2, SCRIPT, root, "whole"))
+    found = root / "runs" / "whole"
+    assert [path.name for path in sorted((found / FOLDER).iterdir())] == [name_of(step + 1) for step in range(STEPS)]
+    return found
+
+
+def stop_after(whole: Path, step: int, name: str) -> Path:
+    """What a trainer leaves that is killed after ``step``: and the audit of a few steps more."""
+    stopped = whole.parent / name
+    shutil.copytree(whole, stopped)
+    (stopped / "result.json").unlink()
+    for later in range(step + 1, STEPS + 1):
+        shutil.rmtree(stopped / FOLDER / name_of(later))
+    return stopped
+
+
+def arrays(run: Path, step: int) -> dict[str, bytes]:
+    return contents(run / FOLDER / name_of(step), "checkpoint.json")
+
+
+def go_on(ranks: int, stopped: list[Path]) -> str:
+    """Have these runs go on, one after the other; returns what was told."""
+    root = stopped[0].parent.parent
+    return succeeded(horovodrun(ranks, SCRIPT, root, *[each.name for each in stopped], timeout_s=500)).stderr
+
+
+def stop_all(whole: Path, ranks: int, steps: list[int], name: str = "") -> list[Path]:
+    return [stop_after(whole, step, f"{name}stopped-{step:02d}-on-{ranks}") for step in steps]
+
+
+def require_exact(whole: Path, ranks: int, stopped: list[Path]) -> None:
+    """They consumed each example of both epochs once; with 2 ranks they are the whole run, bit for bit."""
+    for each in stopped:
+        require_each_key_once(each, whole.parent.parent / "slices" / "default", EPOCHS)
+        assert f"-{STEPS}-" in each.name or list((each / "audit/rolled-back").iterdir())
+        result = json.loads((each / "result.json").read_text())
+        assert [epoch["epoch"] for epoch in result["epochs"]] == [1, 2]
+        if ranks == 2:
+            assert result["steps"] == STEPS
+            assert arrays(each, STEPS) == arrays(whole, STEPS), each.name
+
+
+SAMPLE = {1: [17], 3: [10], 4: [3]}
+EVERY = [*range(1, STEPS + 1)]
+
+
+@pytest.mark.parametrize("ranks", [*(pytest.param(few, marks=pytest.mark.chaos) for few in (1, 3)), 4])
+def test_other_ranks_go_on_exactly(ranks: int, whole: Path) -> None:
+    stopped = stop_all(whole, ranks, SAMPLE[ranks])
+    go_on(ranks, stopped)
+    require_exact(whole, ranks, stopped)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_a_run_goes_on_exactly_after_every_step(ranks: int, whole: Path) -> None:
+    stopped = stop_all(whole, ranks, [step for step in EVERY if step not in SAMPLE.get(ranks, [])], "all-")
+    go_on(ranks, stopped)
+    require_exact(whole, ranks, stopped)
+
+
+def test_the_same_ranks_go_on_bit_for_bit_and_the_twin_that_forgets_the_optimizer_does_not(whole: Path) -> None:
+    """Three that were stopped, one whose newest checkpoint is damaged, and one that went on with another momentum."""
+    stopped = stop_all(whole, 2, [3, 10, 17])
+    damaged, forgetful = stop_after(whole, 14, "damaged"), stop_after(whole, 10, "forgetful")
+    flip_bit(damaged / FOLDER / name_of(14) / "model.safetensors", -9)
+    run = open_place(str(forgetful))
+    kept = store.open_checkpoint(run, 10)
+    groups = {group: kept.read(group) for group in kept.groups}
+    groups["optimizer"] = {name: each * 0 for name, each in groups["optimizer"].items()}
+    facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
+    attempts = (run / "attempts").make_folder()
+    store.write(run, attempts, 10, groups, facts)
+    attempts.delete()
+    assert arrays(forgetful, 10)["model.safetensors"] == arrays(whole, 10)["model.safetensors"]
+    told = go_on(2, [*stopped, damaged, forgetful])
+    require_exact(whole, 2, stopped)
+    lines = [line for line in told.splitlines() if "is taken instead" in line]
+    assert len(lines) == 1
+    assert f"{name_of(14)} is removed, {name_of(13)} is taken instead" in lines[0]
+    assert arrays(damaged, STEPS) == arrays(whole, STEPS)
+    assert arrays(forgetful, STEPS)["model.safetensors"] != arrays(whole, STEPS)["model.safetensors"]
