@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := data/digits
 
-.PHONY: help demo test check chaos format install clean hadoop-up hadoop-down hadoop-status
+.PHONY: help demo test test-unit test-all check chaos format install clean hadoop-up hadoop-down hadoop-status
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -18,7 +18,9 @@ include benchmarks/tfio.mk
 
 help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
-	@echo "make test     the tests, with real mrjob jobs and real Horovod processes"
+	@echo "make test     the unit tests, and one real proof of every guarantee: Hadoop, Horovod, Airflow; 8 minutes"
+	@echo "make test-unit  the unit tests alone, in process; 2 minutes"
+	@echo "make test-all   every test but the exhaustive ones; 25 minutes"
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
@@ -33,11 +35,21 @@ demo: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" horovodrun -np 2 train/main.py --data $(DEMO) --run demo --resume --recipe digits
 	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py, or ringslice report $(DEMO)/runs/demo"
 
+PYTEST := $(BIN)/python -m pytest
+TWO_WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
+UNIT := not (integration or hadoop or chaos)
+
+test-unit: $(INSTALLED)
+	$(PYTEST) -m "$(UNIT) and not witness" $(TWO_WORKERS) $(TESTS)
+
 test: $(INSTALLED) $(AIRFLOW_INSTALLED)
-	$(BIN)/python -m pytest -m "not chaos" -n 2 --dist loadscope --no-loadscope-reorder --durations 60 $(TESTS)
+	$(PYTEST) -m "witness or $(UNIT)" $(TWO_WORKERS) --durations 20 $(TESTS)
+
+test-all: $(INSTALLED) $(AIRFLOW_INSTALLED)
+	$(PYTEST) -m "not chaos" $(TWO_WORKERS) --durations 40 $(TESTS)
 
 chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
-	$(BIN)/python -m pytest -m chaos $(TESTS)
+	$(PYTEST) -m chaos $(TESTS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,27 +10,22 @@ from PIL import Image
 from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
 from tests.lib.commands import DIGITS_OPTIONS, ringslice, succeeded
 from tests.lib.digits import write_digits
-from tests.needs import needs_hadoop
+from tests.lib.tiers import (
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
+)
 
-__all__ = ["hadoop", "hadoop_alone", "hadoop_undisturbed"]  # fixtures
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the one cluster begins, for it takes half of the time; then what trains, for that is long, too."""
-    hidden = [
-        item.nodeid for item in items if "hadoop" in getattr(item, "fixturenames", ()) and not needs_hadoop(item.nodeid)
-    ]
-    if hidden:  # they would wait for the cluster, which another worker has
-        raise pytest.UsageError(f"name these so that tests/needs.py sees that they need Hadoop: {', '.join(hidden)}")
-    items.sort(key=lambda item: (not needs_hadoop(item.nodeid), "train" not in item.path.parts))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Which worker runs what, where there are several: see `tests.scheduling`."""
-    from tests.scheduling import ByNeed  # imports pytest-xdist, which is not always there
-
-    return ByNeed(config, log)
+__all__ = [
+    "hadoop",
+    "hadoop_alone",
+    "hadoop_undisturbed",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_runtest_protocol",
+    "pytest_runtest_teardown",
+]  # fixtures, and hooks
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,9 @@ def test_it_parses_at_once(airflow: Airflow) -> None:
     assert found["seconds"] < 1  # of processor time: what else the machine does has no part in it
 
 
-@pytest.mark.parametrize("runner", [pytest.param("local", marks=pytest.mark.chaos), "hadoop"])
+@pytest.mark.parametrize(
+    "runner", [pytest.param("local", marks=pytest.mark.witness), pytest.param("hadoop", marks=pytest.mark.hadoop)]
+)
 def test_the_whole_job(
     runner: str, airflow: Airflow, few_digits: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -25,18 +25,18 @@ ELSEWHERE = "elsewhere/boot/pid:[1]"
 HOLDER = textwrap.dedent(
     """
     import sys
-    from etl import claims
+    from etl.stages import lease
     from etl.errors import end_process, run_reporting
     from etl.storage.atomic import publish_bytes
     from etl.storage.place import open_place
 
-    claims.HEARTBEAT_S, claims.PATIENCE_S = float(sys.argv[3]), float(sys.argv[4])
+    lease.HEARTBEAT_S, lease.PATIENCE_S = float(sys.argv[3]), float(sys.argv[4])
     if host := sys.argv[2]:
-        claims._host = lambda: host
+        lease._host = lambda: host
 
     def main():
         root = open_place(sys.argv[1])
-        claim = claims.Claim.take(root / "_work", "the stage")
+        claim = lease.Claim.take(root / "_work", "the stage")
         print("holds", flush=True)
         for word in map(str.strip, sys.stdin):
             if word == "check":

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -130,12 +129,11 @@ def test_a_site_that_is_broken(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def alone(hadoop_alone: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The cluster for this test alone, its site in the environment."""
-    found: Cluster = request.getfixturevalue("hadoop_alone")
-    for name, value in found.environment().items():
+    for name, value in hadoop_alone.environment().items():
         monkeypatch.setenv(name, value)
-    yield found
+    return hadoop_alone
 
 
 def admin(cluster: Cluster, *words: str) -> None:

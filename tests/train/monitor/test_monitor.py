@@ -102,17 +102,17 @@ def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
 
 ALONE = """
 import sys, time
-from train import stalls, watch
+from train.monitor import monitor, stall_detector
 from train.monitor.kv_store import Letterbox
 from train.monitor.heartbeat import Pulse
 from train.monitor.rank_log import RunLog
 
-watch.ENDING_S = stalls.VERDICT_S = 0.5
+monitor.ENDING_S = stall_detector.VERDICT_S = 0.5
 letterbox = Letterbox("127.0.0.1", 1)  # nobody is there
 pulse = Pulse()
 pulse.joins(1, 2)
 pulse.enters("stepping", 3, 4)
-watching = watch.Watch(pulse, RunLog(), letterbox, timeout_s=float(sys.argv[1]), remedy="go on")
+watching = monitor.Watch(pulse, RunLog(), letterbox, timeout_s=float(sys.argv[1]), remedy="go on")
 watching.start()
 if sys.argv[2:]:
     watching.farewell(1, sys.argv[2])

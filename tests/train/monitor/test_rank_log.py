@@ -50,7 +50,7 @@ def test_a_local_log_has_each_line_at_once_and_those_before_too(tmp_path: Path, 
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO before", lines[0])
     assert [line.partition(" ")[2] for line in lines[1:3]] == ["INFO after", "ERROR it failed"]
     assert "ValueError: no good" in lines
-    assert any("test_run_log.py" in line for line in lines[lines.index("ValueError: no good") :])
+    assert any("test_rank_log.py" in line for line in lines[lines.index("ValueError: no good") :])
     assert log.end() == ""
     assert not list(elsewhere.iterdir())
 

@@ -1,0 +1,58 @@
+"""Tiers of tests, and how the workers of pytest-xdist share them. Hooks of pytest; `tests/conftest.py` imports them.
+
+- A test without a marker is a unit test: it runs in this process. One that starts a process fails.
+- `integration`: starts processes, or takes seconds. `hadoop`: needs the cluster; set by its fixtures.
+- `witness`: the real proof of a guarantee, in the tier that README names.
+- `chaos`: exhaustive variants.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+HADOOP_FIXTURES = frozenset({"hadoop", "hadoop_alone", "hadoop_undisturbed", "cluster", "hdfs_root"})
+NOT_UNIT = ("integration", "hadoop", "witness", "chaos")
+PROCESS_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+
+_started: list[str] = []  # the processes that the test at work has started
+_own_pid = os.getpid()
+
+
+def pytest_configure() -> None:
+    sys.addaudithook(_note_process)
+
+
+def _note_process(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in PROCESS_STARTS and os.getpid() == _own_pid:
+        _started.append(f"{event} {arguments[:2]}"[:200])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test its worker: one for all that need the cluster, else one for each module, so that its fixtures are
+    made once. Hadoop's and the trainer's begin, because they take longest.
+    """
+    for item in items:
+        if HADOOP_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.hadoop)
+        item.add_marker(pytest.mark.xdist_group("hadoop" if _has(item, "hadoop") else item.path.stem))
+    items.sort(key=lambda item: (not _has(item, "hadoop"), "train" not in item.path.parts))
+
+
+def _has(item: pytest.Item, *markers: str) -> bool:
+    return any(item.get_closest_marker(marker) for marker in markers)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _started.clear()
+    return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if _started and not _has(item, *NOT_UNIT):
+        pytest.fail(f"a unit test started a process: {_started[0]}; mark it integration", pytrace=False)
