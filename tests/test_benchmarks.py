@@ -10,6 +10,8 @@ from PIL import Image
 from tests.lib.commands import REPOSITORY, run, succeeded
 from tests.lib.inline import ingest_here
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("way", ["ringslice", "floor", "floor_area", "opencv", "pillow"])
 def test_a_way_to_normalise_tells_the_time_of_each_pass(way: str, tmp_path: Path) -> None:

@@ -158,21 +158,25 @@ def test_packages_stay_small_and_say_what_belongs_in_them() -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
+@pytest.mark.integration
 def test_a_mapper_starts_without_tensorflow() -> None:
     probe = "import sys, mapreduce.normalize, mapreduce.shard; sys.exit('tensorflow' in sys.modules)"
     succeeded(run("python", "-c", probe))
 
 
+@pytest.mark.integration
 def test_commands_start_without_what_only_a_report_needs() -> None:
     probe = "import sys, etl.cli; sys.exit(bool({'jinja2', 'matplotlib', 'etl.report'} & set(sys.modules)))"
     succeeded(run("python", "-c", probe))
 
 
+@pytest.mark.integration
 def test_horovod_is_there_in_seconds_the_second_time() -> None:
     told = succeeded(run("python", "train/toolchain/build_horovod.py", timeout_s=30))
     assert "is in the cache" in told.stdout
     assert "is installed" in told.stdout
 
 
+@pytest.mark.integration
 def test_the_native_op_is_there_at_once_the_second_time() -> None:
     assert "is installed" in succeeded(run("python", "-m", "train.toolchain.build_records_op", timeout_s=30)).stdout

@@ -1,7 +1,11 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.lib.commands import run, succeeded
+
+pytestmark = pytest.mark.integration
 
 CHECKER = "tests/lib/independent_checker.py"
 

@@ -15,6 +15,8 @@ import pytest
 
 from tests.lib.commands import DIGITS_OPTIONS, REPOSITORY, contents, environment, ringslice, succeeded
 
+pytestmark = pytest.mark.integration
+
 
 @dataclass(frozen=True)
 class Stage:

@@ -17,6 +17,8 @@ from etl.verify.repair import holding
 from mapreduce.verify import Verify
 from tests.lib.commands import contents, copy_some, failed, flip_bit, ringslice, succeeded
 
+pytestmark = pytest.mark.integration
+
 Damage = Callable[[Path], None]
 Things = set[tuple[str, str]]
 

@@ -66,6 +66,7 @@ assert sys.modules["sklearn"] is sklearn
 """
 
 
+@pytest.mark.integration
 def test_keras_is_loaded_without_what_it_has_for_others_and_a_users_model_may_load_that() -> None:
     succeeded(run("python", "-c", LOADED))
 

@@ -12,6 +12,7 @@ from train.input.throughput import WAYS, Rate, Throughput
 from train.read_bench import show
 
 
+@pytest.mark.integration
 def test_each_way_is_measured_for_each_number_of_slices(digits_root: Path) -> None:
     words = ("read-bench", digits_root, "--seconds", 0.1, "--slices-at-once", "1,2,64", "--json")
     finished = succeeded(ringslice(*words))
@@ -32,12 +33,14 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["records", "8", "800.0", "20,000", "2.0"] in rows
 
 
+@pytest.mark.integration
 def test_wrong_use_is_told_in_one_line(digits_root: Path, tmp_path: Path) -> None:
     failed(ringslice("read-bench", tmp_path), 2, "holds no finished shard")
     failed(ringslice("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
     failed(ringslice("read-bench", digits_root, "--seconds", 0), 2, "'0' is no number of seconds above 0")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slice_that_is_missing_is_named(way: str, digits_root: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(digits_root / "slices/default", tmp_path / "default")

@@ -21,6 +21,8 @@ from etl.images.normalize import Normalized, normalize_image
 from etl.images.result import Reason, Reject
 from etl.images.sandbox import PIPE_BYTES, ImageHelper
 
+pytestmark = pytest.mark.integration
+
 CONFIG = NormalizeConfig(16, 16, format="raw")
 
 

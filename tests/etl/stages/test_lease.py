@@ -19,6 +19,8 @@ from etl.stages.lease import Claim
 from etl.storage.place import Place
 from tests.lib.commands import REPOSITORY, contents, environment, failed, ringslice, succeeded
 
+pytestmark = pytest.mark.integration
+
 HEARTBEAT_S, PATIENCE_S = 0.2, 1.0
 ELSEWHERE = "elsewhere/boot/pid:[1]"
 

@@ -51,6 +51,7 @@ def require_same_steps(out: Path, name: str, case: str) -> None:
         np.testing.assert_allclose(whole, one[key], rtol=rounding, atol=rounding * largest, err_msg=key)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_take_the_steps_of_one_with_the_whole_batch(case: str, steps: Path) -> None:
     """Outputs, gradients of inputs and of weights, moving statistics."""
@@ -164,6 +165,7 @@ class OwnSequence(keras.Sequential):
         return 2 * super().call(inputs, training, mask)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("inner", "named"),
     [

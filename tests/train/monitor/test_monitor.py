@@ -16,6 +16,8 @@ from tests.hadoop.processes import find_all
 from tests.lib.commands import HOROVODRUN, REPOSITORY, environment, failed, run
 from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = "tests/lib/ranks/watched_ring.py"
 RANKS, UNLUCKY, TIMEOUT_S = 3, 1, 6.0
 READING = rf"reading {SLICE} at offset [\d,]+"

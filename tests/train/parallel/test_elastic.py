@@ -17,6 +17,8 @@ from tests.lib.commands import HOROVODRUN, flip_bit
 from tests.lib.ranks.audits import committed_keys, keys_of_split, require_each_key_once
 from tests.lib.ranks.running import metric_lines, started, wait_until
 
+pytestmark = pytest.mark.integration
+
 HOSTS = ("localhost", "127.0.0.1", "127.1", "127.0.1")  # names of this machine, each taken for a host of one slot
 COMMIT_STEPS = 5
 STRETCH = re.compile(r"epoch-\d+-steps-(\d+)-to-(\d+)-rank-(\d+)-of-(\d+)\.txt")

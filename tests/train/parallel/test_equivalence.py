@@ -59,6 +59,7 @@ def require_equivalent(out: Path, case: str, ranks: int = 2, task: str = "ring")
         require_near(ours, theirs, LOOSE.get(case, 0.4))
 
 
+@pytest.mark.integration
 def test_two_ranks_take_the_steps_of_one_fed_their_batches(root: Path, tmp_path: Path) -> None:
     """For 52 steps, and across a checkpoint after 25 and a resume."""
     cases = (*EXACT, *LOOSE)

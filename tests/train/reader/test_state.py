@@ -19,6 +19,8 @@ from train.reader.intervals import Steps, length
 from train.reader.slice_file import SliceFile
 from train.reader.state import ReaderState
 
+pytestmark = pytest.mark.integration
+
 TRAIN = 1437
 
 

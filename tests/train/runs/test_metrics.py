@@ -90,6 +90,7 @@ def steps_of(folder: Place) -> list[int]:
     return [line["step"] for line in metric_lines(Path(folder.path)) if line["kind"] == "step"]
 
 
+@pytest.mark.integration
 def test_a_run_that_is_stopped_and_gone_on_with_tells_each_step_once(digits_root: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

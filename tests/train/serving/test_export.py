@@ -74,6 +74,7 @@ def opened(exported: Exported) -> Session:
     return session
 
 
+@pytest.mark.integration
 def test_of_raw_files_it_says_what_the_pipelines_evaluation_says_of_their_examples(exported: Exported) -> None:
     theirs = predictions_of_the_pipeline(exported)
     serve = tf.saved_model.load(str(exported.folder)).signatures["serving_default"]
@@ -92,6 +93,7 @@ def test_of_raw_files_it_says_what_the_pipelines_evaluation_says_of_their_exampl
     np.testing.assert_allclose(np.sum(told["probabilities"], axis=-1), 1, rtol=1e-5)
 
 
+@pytest.mark.integration
 def test_a_process_without_this_project_loads_and_uses_it(exported: Exported, tmp_path: Path) -> None:
     files = sorted(exported.source.glob("3/*"))[:5]
     apart = shutil.copytree(exported.folder, tmp_path / "apart")
@@ -153,6 +155,7 @@ def is_decoded_alike(data: bytes, config: NormalizeConfig) -> bool:
     return header.format != JPEG or next(eighths, 8) in (1, 2, 4, 8)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "config",
     [
@@ -240,6 +243,7 @@ def test_orientation_is_read_as_the_pipeline_reads_it(segments: list[bytes], ori
     assert (int(read_orientation(tf.constant(data))), header.orientation) == (orientation, orientation)
 
 
+@pytest.mark.integration
 def test_no_bytes_bring_the_reading_of_orientation_down() -> None:
     generator = np.random.default_rng(5)
     whole = np.frombuffer(with_segments(exif_segment("<", 6, count=3))[:400], np.uint8)
@@ -309,12 +313,14 @@ def test_an_export_that_is_damaged_is_not_used(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.integration
 def test_an_export_needs_to_know_how_images_were_normalised(exported: Exported, tmp_path: Path) -> None:
     shutil.copytree(exported.root / "slices", tmp_path / "root/slices")
     with pytest.raises(UsageError, match=r"normalized does not say how the images of .* were normalised"):
         find_config(find_dataset(str(tmp_path / "root"), None))
 
 
+@pytest.mark.integration
 def test_a_run_is_not_taken_for_an_export(exported: Exported) -> None:
     before = contents(exported.root)
     failed(

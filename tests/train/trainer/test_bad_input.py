@@ -21,6 +21,8 @@ from tests.lib.commands import (
     succeeded,
 )
 
+pytestmark = pytest.mark.integration
+
 TRAIN = REPOSITORY / "train/main.py"
 MODEL = """
 import keras

@@ -13,6 +13,8 @@ from tests.lib.commands import failed, flip_bit, horovodrun, run, succeeded
 from tests.lib.ranks.running import FINISHED
 from train.checkpoints import store
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = "train/evaluate.py"
 
 

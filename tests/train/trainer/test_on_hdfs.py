@@ -182,6 +182,7 @@ def test_eight_ranks(driver: str, root: Place) -> None:
     assert names(run) == ["audit", *FINISHED]
 
 
+@pytest.mark.integration
 def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) -> None:
     root = tmp_path / "digits"
     shutil.copytree(digits_root / "slices", root / "slices")
