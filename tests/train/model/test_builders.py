@@ -98,7 +98,7 @@ def test_a_model_that_does_not_fit_the_pictures_is_told() -> None:
 @pytest.mark.chaos
 def test_the_loss_of_resnet50_goes_down_on_500_photographs(tmp_path: Path) -> None:
     """From files to the end of the second epoch, as a user does it."""
-    succeeded(run("python", "benchmarks/photographs.py", tmp_path, "--large", 0))
+    succeeded(run("python", "benchmarks/lib/photographs.py", tmp_path, "--large", 0))
     root = tmp_path / "root"
     words = ("-r", "inline", "--size", 96, "--workers", 1, "--split", "train=1")
     succeeded(ringslice("pipeline", tmp_path / "usual", root, *words))
