@@ -172,7 +172,9 @@ def click_flags(command: click.Command) -> set[str]:
 @cache
 def script_flags(path: Path) -> frozenset[str]:
     """The options that a script declares for click or argparse, read from its source."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    sources = [path, *path.parent.glob("lib/command.py")]  # benchmarks share options
+    trees = [ast.parse(source.read_text()) for source in sources]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     declaring = [call for call in calls if isinstance(call.func, ast.Attribute)]
     words = [
         word.value

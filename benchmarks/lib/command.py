@@ -10,7 +10,7 @@ from etl.errors import RingsliceError, explain
 from lib.failure import Failure
 from lib.results import Result, write_report
 
-SHORT, LEFT_OUT = "short", "left_out"  # keys of the context's meta
+SHORT, JSON, LEFT_OUT = "short", "json", "left_out"  # keys of the context's meta
 
 Measure = Callable[..., Sequence[Result]]
 
@@ -30,7 +30,7 @@ class Benchmark(click.Command):
                 raise
             click.echo(f"benchmarks/{self.name}: {explained[1]}", err=True)
             ctx.exit(explained[0])
-        if path := ctx.meta.get("json"):
+        if path := ctx.meta.get(JSON):
             write_report(path, results, ctx.meta.get(LEFT_OUT, ()))
 
 
@@ -41,8 +41,7 @@ def benchmark(script: str, doc: str | None, short: Mapping[str, Any]) -> Callabl
         command = click.command(
             Path(script).name, cls=Benchmark, help=keep_lines(doc or ""), context_settings={"max_content_width": 120}
         )(function)
-        command.params += _shared_options(command, short)
-        return command
+        return _add_shared_options(command, short)
 
     return make
 
@@ -61,37 +60,35 @@ def keep_lines(doc: str) -> str:
     return "\n\n".join(f"\b\n{each}" if each.startswith((" ", "- ")) else each for each in doc.strip().split("\n\n"))
 
 
-def _shared_options(command: click.Command, short: Mapping[str, Any]) -> list[click.Parameter]:
+def _add_shared_options(command: Benchmark, short: Mapping[str, Any]) -> Benchmark:
     def take_short_defaults(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value:
             context.meta[SHORT] = True
             context.default_map = dict(short)
 
     def keep_path(context: click.Context, _: click.Parameter, value: Path | None) -> None:
-        context.meta["json"] = value
+        context.meta[JSON] = value
 
-    names = {parameter.name: parameter.opts[0] for parameter in command.params}
-    words = [
-        f"{names[name]} {each}"
-        for name, values in short.items()
-        for each in (values if isinstance(values, list) else [values])
-    ]
-    help_short = f"Run in a minute or two, leave out what is not installed: {' '.join(words)}."
-    return [
-        click.Option(
-            ["--short"],
-            is_flag=True,
-            is_eager=True,  # before the defaults of the other options are looked up
-            expose_value=False,
-            callback=take_short_defaults,
-            help=help_short,
-        ),
-        click.Option(
-            ["--json"],
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            expose_value=False,
-            callback=keep_path,
-            help="Write the results there, too.",
-        ),
-    ]
+    flags = {parameter.name: parameter.opts[0] for parameter in command.params}
+    values = [(flags[name], each) for name, given in short.items() for each in _as_list(given)]
+    add_short = click.option(
+        "--short",
+        is_flag=True,
+        is_eager=True,  # before the defaults of the other options are looked up
+        expose_value=False,
+        callback=take_short_defaults,
+        help=f"Run for a minute or two, without what is not installed: {' '.join(f'{a} {b}' for a, b in values)}.",
+    )
+    add_json = click.option(
+        "--json",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        expose_value=False,
+        callback=keep_path,
+        help="Write the results there, too.",
+    )
+    return add_json(add_short(command))
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
