@@ -268,7 +268,10 @@ class WrongCommandError(Exception):
 @cache
 def make_targets() -> frozenset[str]:
     """The targets that the Makefile and what it includes define by name."""
-    texts = [each.read_text() for each in [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk")]]
+    texts = [
+        each.read_text()
+        for each in [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"), *REPOSITORY.glob("benchmarks/peers/*.mk")]
+    ]
     variables = dict(re.findall(r"^(\w+) :?\??= (.+)$", "\n".join(texts), re.MULTILINE))
     targets = set()
     for line in re.findall(r"^([^\s#:=][^:=\n]*):(?!=)", "\n".join(texts), re.MULTILINE):
