@@ -50,6 +50,7 @@ def test_it_imports_airflow_and_the_standard_library_only() -> None:
     assert {name.split(".")[0] for name in imported} - sys.stdlib_module_names == {"airflow"}
 
 
+@pytest.mark.witness
 @pytest.mark.integration
 def test_it_parses_at_once(airflow: Airflow) -> None:
     found = last_json(succeeded(airflow.run("python", HERE / "describe.py", airflow.home / "dags")).stdout)

@@ -22,7 +22,7 @@ CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
 CLUSTER_VARIABLE = "RINGSLICE_TEST_CLUSTER"  # the folder of a cluster that runs already
 
 IN_CHILD = CHILD_VARIABLE in os.environ
-KINDS = [LIBHDFS] if IN_CHILD else ["local", pytest.param(NATIVE, marks=pytest.mark.hadoop)]
+KINDS = [LIBHDFS] if IN_CHILD else ["local", pytest.param(NATIVE, marks=[pytest.mark.hadoop, pytest.mark.witness])]
 
 
 @pytest.fixture

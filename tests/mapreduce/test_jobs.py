@@ -125,6 +125,7 @@ def digits_copy(digits_root: Path, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.witness
 @pytest.mark.integration
 def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy: Path) -> None:
     image = ("--size", "28", "--color", "gray", "--format", "png")
@@ -168,6 +169,7 @@ def test_what_is_done_is_not_done_again(digits_root: Path) -> None:
     assert contents(digits_root) == before
 
 
+@pytest.mark.witness
 @pytest.mark.integration
 def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
     source, root = make_tree({"a": 30, "b": 30}), tmp_path / "root"

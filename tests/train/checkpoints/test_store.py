@@ -267,6 +267,7 @@ def test_storage_that_fails_is_no_damage(place: Place, attempts: Place) -> None:
         assert steps(place) == [10, 20]
 
 
+@pytest.mark.witness
 @pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("seed_before", [None, 5], ids=["new step", "same step"])

@@ -90,6 +90,7 @@ def by_kind(*quick: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in GRIEFS])
 
 
+@pytest.mark.witness
 @by_kind("stopped", "sleeps", "raises")
 def test_a_rank_that_comes_to_grief_ends_all_in_one_line(kind: str, folder: Path) -> None:
     require_grief(folder, kind, launch(folder, kind))
