@@ -10,6 +10,7 @@ from PIL import Image
 from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
 from tests.lib.commands import DIGITS_OPTIONS, ringslice, succeeded
 from tests.lib.digits import write_digits
+from tests.lib.run_folder import pytest_runtest_setup, run_folder
 from tests.lib.tiers import (
     pytest_collection_modifyitems,
     pytest_configure,
@@ -24,7 +25,9 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_runtest_protocol",
+    "pytest_runtest_setup",
     "pytest_runtest_teardown",
+    "run_folder",
 ]  # fixtures, and hooks
 
 

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import BIN, DAG_FILE, Airflow
+from tests.airflow_dags.real_airflow import DAG_FILE, Airflow
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import copy_some, ringslice, succeeded
+from tests.lib.run_folder import fail_in_one_line
+from tests.lib.set_up_failures import AIRFLOW, fail_once
 
 TASKS = ["ingest", "normalize", "shard", "verify", "train", "evaluate", "prune"]
 HERE = Path(__file__).parent
@@ -26,10 +28,9 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
-    if not (BIN / "airflow").exists():
-        pytest.fail("Airflow is missing; install it first: make .venvs/airflow/.installed")
     made = Airflow(tmp_path_factory.mktemp("airflow") / "home")
-    made.make()
+    with fail_in_one_line(), fail_once(AIRFLOW):
+        made.make()
     return made
 
 
