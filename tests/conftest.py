@@ -1,5 +1,6 @@
 """What tests share: real images, a finished dataset, and ways to run the commands as a user does."""
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from tests.lib.commands import DIGITS_OPTIONS, ringslice, succeeded
 from tests.lib.digits import write_digits
 from tests.lib.run_folder import pytest_runtest_setup, run_folder
 from tests.lib.tiers import (
+    note_process_starts,
     pytest_collection_modifyitems,
-    pytest_configure,
     pytest_runtest_protocol,
     pytest_runtest_teardown,
 )
@@ -23,12 +24,19 @@ __all__ = [
     "hadoop_alone",
     "hadoop_undisturbed",
     "pytest_collection_modifyitems",
-    "pytest_configure",
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
     "run_folder",
 ]  # fixtures, and hooks
+
+
+def pytest_configure() -> None:
+    note_process_starts()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control starts what runs in the background, pytest of a script, say, with SIGINT ignored.
+        # The processes that tests start would inherit that, and tests of Ctrl-C would wait for them for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ _started: list[str] = []  # the processes that the test at work has started
 _own_pid = os.getpid()
 
 
-def pytest_configure() -> None:
+def note_process_starts() -> None:
     sys.addaudithook(_note_process)
 
 
