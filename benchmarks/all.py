@@ -58,7 +58,7 @@ ALL = (
     Benchmark("trainer", 240, has_folder=False),
 )
 NAMES = [each.name for each in ALL]
-HDFS_FACTOR = 3  # of the time limit
+HDFS_FACTOR = 5  # of the time limit
 
 
 @dataclass
