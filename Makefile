@@ -23,6 +23,7 @@ help:
 	@echo "make test-all   every test but the exhaustive ones; 25 minutes"
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
+	@echo "make defects  whether the tests see each of 30 seeded defects; 15 minutes"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
 	@echo "make bench    all benchmarks in a short form, in less than 10 minutes; one table (HDFS: BENCH='--hdfs URI')"
 	@echo "make img2dataset    a peer of benchmarks/normalize.py, in .venvs/img2dataset"
@@ -51,6 +52,9 @@ test-all: $(INSTALLED) $(AIRFLOW_INSTALLED)
 
 chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(PYTEST) -m chaos $(TESTS)
+
+defects: $(INSTALLED) $(AIRFLOW_INSTALLED)
+	$(BIN)/python -m tests.lib.defects $(DEFECTS)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/all.py $(BENCH)
