@@ -23,7 +23,8 @@ CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
 CLUSTER_VARIABLE = "RINGSLICE_TEST_CLUSTER"  # the folder of a cluster that runs already
 
 IN_CHILD = CHILD_VARIABLE in os.environ
-KINDS = [LIBHDFS] if IN_CHILD else ["local", pytest.param(NATIVE, marks=[pytest.mark.hadoop, pytest.mark.witness])]
+ON_HDFS = pytest.param(LIBHDFS if IN_CHILD else NATIVE, marks=[pytest.mark.hadoop, pytest.mark.witness])
+KINDS = [ON_HDFS] if IN_CHILD else ["local", ON_HDFS]
 
 
 @pytest.fixture
