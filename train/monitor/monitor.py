@@ -21,7 +21,7 @@ from train.monitor.kv_store import Letterbox
 from train.monitor.messages import PREFIX, Lost, PeerLost
 from train.monitor.peers import Farewell, Note, Peers, key, observes, scope
 from train.monitor.rank_log import RunLog
-from train.monitor.stall_detector import LOOK_S, Stalls
+from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
 from train.monitor.watchdog_process import Guard
 
 BEAT_S, RANKS_PER_BEAT_S = 1.0, 200  # a beat a second, and a second more for so many ranks: the launcher is one
@@ -29,16 +29,15 @@ WORDS_S = 2.5  # for the others' farewells: the launcher kills what is left 5 s 
 POLL_S = 0.05
 LOGGING_S = 1.5  # for the log's last copy
 LOADING = 10  # times the patience until the first phase: large libraries are loaded with the interpreter's lock held
-ENDING_S = 20.0  # for a rank that has said farewell
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Watch:
     """The watch of this process; `start` it in the main thread.
 
-    After ``timeout_s`` without progress anywhere, and some rank behind, all ranks end with status 3; 0 turns this off.
-    In ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without a
-    ``letterbox`` there are no others.
+    After ``timeouts.stall_s`` without progress anywhere, and some rank behind, all ranks end with status 3. In
+    ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without a ``letterbox``
+    there are no others.
     """
 
     def __init__(
@@ -48,12 +47,12 @@ class Watch:
         letterbox: Letterbox | None = None,
         guard: Guard | None = None,
         *,
-        timeout_s: float,
+        timeouts: Timeouts,
         remedy: str,
         elastic: bool = False,
     ) -> None:
         self._pulse, self._log, self._letterbox, self._guard = pulse, log, letterbox, guard
-        self.timeout_s, self._remedy, self._elastic = timeout_s, remedy, elastic
+        self._timeouts, self._remedy, self._elastic = timeouts, remedy, elastic
         self._stderr = os.dup(sys.stderr.fileno())  # TensorFlow's loading and libhdfs's put others in its place
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
@@ -85,7 +84,7 @@ class Watch:
     def farewell(self, status: int, line: str) -> None:
         """Tell the others that this rank is about to end with ``status``, and the line it prints ("": another tells).
 
-        From now on it has `ENDING_S` to do so. Does not return where the watch ends the process.
+        From now on it has ``timeouts.ending_s`` to do so. Does not return where the watch ends the process.
         """
         self._parts(line)
         self._say(Farewell(status, line))
@@ -144,7 +143,7 @@ class Watch:
     def _parts(self, line: str) -> None:
         """The main thread is about to end the process."""
         with self._parting:  # does not return where the watch has taken over
-            self._ends_at, self._untold = time.monotonic() + ENDING_S, line
+            self._ends_at, self._untold = time.monotonic() + self._timeouts.ending_s, line
 
     def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
         if self._letterbox is None:
@@ -188,8 +187,8 @@ class Watch:
 
     def _run(self) -> None:
         stalls = None
-        if self._letterbox is not None and self.timeout_s:
-            stalls = Stalls(self._letterbox, self.timeout_s, lambda: not select.select([self._wake], [], [], 0)[0])
+        if self._letterbox is not None and self._timeouts.stall_s:
+            stalls = Stalls(self._letterbox, self._timeouts, lambda: not select.select([self._wake], [], [], 0)[0])
         while not self._is_stopped:
             beat = self._pulse.beat()
             try:

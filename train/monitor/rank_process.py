@@ -26,6 +26,7 @@ from train.monitor.messages import PREFIX, PeerLost, speaker
 from train.monitor.monitor import SIGNALS, Watch
 from train.monitor.peers import Farewell, Note
 from train.monitor.rank_log import RunLog
+from train.monitor.stall_detector import Timeouts
 from train.monitor.watchdog_process import start_guard
 
 STALL_TIMEOUT_S = 45.0
@@ -74,7 +75,8 @@ def begin_watch(timeout_s: float, elastic: bool = False) -> None:
     if timeout_s and _number() is not None:
         guard = start_guard(SILENCE * timeout_s)
     letterbox = Letterbox.of_launcher()
-    rank.watch = Watch(PULSE, rank.log, letterbox, guard, timeout_s=timeout_s, remedy=rank.remedy, elastic=elastic)
+    timeouts = Timeouts(timeout_s)
+    rank.watch = Watch(PULSE, rank.log, letterbox, guard, timeouts=timeouts, remedy=rank.remedy, elastic=elastic)
     rank.watch.start()
 
 

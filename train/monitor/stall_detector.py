@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from train.monitor import messages
 from train.monitor.heartbeat import READING, Beat
@@ -48,17 +49,30 @@ def _hindmost(beats: Mapping[int, Beat]) -> set[int]:
 
 
 LOOK_S = 5.0  # without progress, before a rank looks at the others
-VERDICT_S = 5.0  # within which a verdict comes: for ranks that are no observers, or not the first
-SILENT_LAUNCHER_S = 10.0  # without one answer: a launcher that is busy answers now and then
 GAP_S = 5.0  # between two looks: where it was longer, this process stood still, and so perhaps did all
 LEAVING_S = 15.0  # for a late rank to leave an elastic ring
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a rank waits, in seconds.
+
+    ``stall_s``: for progress anywhere; 0 for ever. ``verdict_s``: for the verdict of an observer of a lower rank.
+    ``launcher_s``: for one answer of the launcher, which answers now and then even if it is busy. ``ending_s``: for the
+    main thread to end the process, once the rank has said farewell.
+    """
+
+    stall_s: float
+    verdict_s: float = 5.0
+    launcher_s: float = 10.0
+    ending_s: float = 20.0
 
 
 class Stalls:
     """This rank's search for those that are late; ``goes_on`` is asked now and then whether there is time for it."""
 
-    def __init__(self, letterbox: Letterbox, timeout_s: float, goes_on: Callable[[], bool]) -> None:
-        self._letterbox, self._timeout_s, self._goes_on = letterbox, timeout_s, goes_on
+    def __init__(self, letterbox: Letterbox, timeouts: Timeouts, goes_on: Callable[[], bool]) -> None:
+        self._letterbox, self._timeouts, self._goes_on = letterbox, timeouts, goes_on
         self._ring = -1, 0, -1  # rank, size and generation
         self._looks = False
         self._suspects_since = self._verdict_since = 0.0
@@ -75,7 +89,7 @@ class Stalls:
         if self._ring != (own.rank, own.size, own.generation):
             self._ring = own.rank, own.size, own.generation
             self.peers, self._looks = Peers(self._letterbox, *self._ring), False
-        patience_s = min(LOOK_S, self._timeout_s / 4)
+        patience_s = min(LOOK_S, self._timeouts.stall_s / 4)
         if own.size == 1 or own.count <= 0 or own.idle_s < patience_s:
             self._looks = False
             return None
@@ -93,10 +107,11 @@ class Stalls:
             self.peers.look(self._goes_on)
             self._answered = now
         except OSError:
-            if own.idle_s >= self._timeout_s + VERDICT_S and now - self._answered >= SILENT_LAUNCHER_S:
+            is_silent = now - self._answered >= self._timeouts.launcher_s
+            if own.idle_s >= self._timeouts.stall_s + self._timeouts.verdict_s and is_silent:
                 raise
             return None
-        late = late_ranks(own, self.peers.beats, self.peers.silent_s, self._timeout_s)
+        late = late_ranks(own, self.peers.beats, self.peers.silent_s, self._timeouts.stall_s)
         return self._judged(late, own, log) if late and now - self._looks_since >= patience_s else None
 
     def is_over(self, verdict: Verdict) -> bool:
@@ -109,7 +124,7 @@ class Stalls:
         except OSError:
             return True
         pending = set(self.peers.without_farewell)
-        return any(rank in pending and self.peers.silent_s[rank] < VERDICT_S for rank in verdict.late)
+        return any(rank in pending and self.peers.silent_s[rank] < self._timeouts.verdict_s for rank in verdict.late)
 
     def await_farewells(self, ranks: tuple[int, ...], limit_s: float) -> None:
         """Leave the late ranks time to write down where they are: the launcher ends them when this one has ended."""
@@ -128,11 +143,11 @@ class Stalls:
         ended = [rank for rank, each in self.peers.farewells.items() if each.status == 0]
         observers = [rank for rank in range(own.size) if observes(rank, own.size) and rank not in ended]
         able = [rank for rank in observers if rank not in late] or observers
-        if able[0] != own.rank and now - self._suspects_since < VERDICT_S:
+        if able[0] != own.rank and now - self._suspects_since < self._timeouts.verdict_s:
             return None
         note = self.peers.notes.get(late[0])
         its_log = log if late[0] == own.rank else (note.log if note else "")
-        hint = f"--stall-timeout {self._timeout_s:g}" + (f"; its log: {its_log}" if its_log else "")
+        hint = f"--stall-timeout {self._timeouts.stall_s:g}" + (f"; its log: {its_log}" if its_log else "")
         line = f"{messages.late(own, late, self.peers.notes, self.peers.silent_s)}; all ranks end ({hint})"
         verdict = Verdict(own.rank, tuple(late), f"{messages.PREFIX}{line}")
         try:

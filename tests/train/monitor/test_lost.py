@@ -17,6 +17,7 @@ from train.monitor.kv_store import Letterbox
 from train.monitor.monitor import Watch
 from train.monitor.peers import Farewell, Note
 from train.monitor.rank_log import RunLog
+from train.monitor.stall_detector import Timeouts
 
 SIZE = 4
 TERMINATED, FAILED = Farewell(130), Farewell(1, "ringslice: error: it failed")
@@ -60,7 +61,7 @@ def watch_of(letterbox: Letterbox) -> Callable[..., Watch]:
     def make(rank: int, elastic: bool = False) -> Watch:
         pulse = Pulse()
         pulse.joins(rank, SIZE)
-        return Watch(pulse, RunLog(), letterbox, timeout_s=45, remedy="go on", elastic=elastic)
+        return Watch(pulse, RunLog(), letterbox, timeouts=Timeouts(45), remedy="go on", elastic=elastic)
 
     return make
 

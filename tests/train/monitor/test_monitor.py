@@ -105,17 +105,18 @@ def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
 
 ALONE = """
 import sys, time
-from train.monitor import monitor, stall_detector
 from train.monitor.kv_store import Letterbox
 from train.monitor.heartbeat import Pulse
+from train.monitor.monitor import Watch
 from train.monitor.rank_log import RunLog
+from train.monitor.stall_detector import Timeouts
 
-monitor.ENDING_S = stall_detector.VERDICT_S = 0.5
+timeouts = Timeouts(float(sys.argv[1]), verdict_s=0.5, launcher_s=1, ending_s=0.5)
 letterbox = Letterbox("127.0.0.1", 1)  # nobody is there
 pulse = Pulse()
 pulse.joins(1, 2)
 pulse.enters("stepping", 3, 4)
-watching = monitor.Watch(pulse, RunLog(), letterbox, timeout_s=float(sys.argv[1]), remedy="go on")
+watching = Watch(pulse, RunLog(), letterbox, timeouts=timeouts, remedy="go on")
 watching.start()
 if sys.argv[2:]:
     watching.farewell(1, sys.argv[2])
