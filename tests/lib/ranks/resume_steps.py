@@ -4,6 +4,7 @@
 horovodrun -np 3 tests/lib/ranks/resume_steps.py ROOT RUN RUN …
 """
 
+import gc
 import os
 import sys
 
@@ -48,5 +49,6 @@ def main(root: str, *runs: str) -> None:
 
 if __name__ == "__main__":
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    gc.freeze()  # Keras collects garbage before each model
     main(*sys.argv[1:])
     end_process(0)
