@@ -68,7 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
     "float16": {"precision": "float16"},
     "bfloat16": {"precision": "bfloat16"},
 }
-TWINS: dict[str, type[Horovod]] = {"identity": Identity, "local": LocalStatistics, "counted": Horovod}
+STRATEGIES: dict[str, type[Horovod]] = {"identity": Identity, "local": LocalStatistics}
 LAST_STEPS = {"trajectory": STEPS, "stopped": STOP_AFTER, "resumed": STEPS}
 
 State = dict[str, Arrays]
@@ -253,7 +253,7 @@ def main(root: str, *scenarios: str) -> None:
     own = {case: train_alone(case, root, strategy.size) for case in references[strategy.rank :: strategy.size]}
     expected = {case: states for each in strategy.gather(own) for case, states in each.items()}
     for case, kind in wanted:
-        compared = compare(case, kind, root, TWINS.get(kind, Horovod)(), expected[reference_of(case)])
+        compared = compare(case, kind, root, STRATEGIES.get(kind, Horovod)(), expected[reference_of(case)])
         print_result(f"{case}-{kind}", **compared)
     strategy.leave()
 
