@@ -55,7 +55,7 @@ def test_ranks_share_cores_evenly(cores: int, ranks: int) -> None:
 
 LOADED = """
 import sys
-from train.main import OPTIONAL, loading, without
+from train.parallel.startup import OPTIONAL, loading, without
 with loading():
     import train.loop
 assert not set(OPTIONAL) & set(sys.modules), "Keras has loaded them"
@@ -66,6 +66,7 @@ assert sys.modules["sklearn"] is sklearn
 """
 
 
+@pytest.mark.integration
 def test_keras_is_loaded_without_what_it_has_for_others_and_a_users_model_may_load_that() -> None:
     succeeded(run("python", "-c", LOADED))
 
