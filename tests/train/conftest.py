@@ -1,5 +1,6 @@
-"""What tests share: of checkpoints, a run's folder and one for what is about to be published; an exported run."""
+"""What tests share: of checkpoints, a run's folder and one for what is about to be published; one trained run."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from etl.storage.place import Place, open_place
-from tests.lib.commands import ringslice, run, succeeded
+from tests.lib.commands import succeeded
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.train_in_process import export_here, train_here
+
+MODEL = "tests.lib.ranks.tiny:normed"
 
 
 @pytest.fixture
@@ -23,38 +28,69 @@ def attempts(tmp_path: Path) -> Place:
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A run, exported: ``source`` has the files that its dataset was made of, ``words`` name the run to commands."""
+class TrainedRun:
+    """The run ``mine`` under ``root``, whose dataset was made of the files in ``source``."""
 
     source: Path
     root: Path
 
     @property
     def words(self) -> tuple[object, ...]:
+        """What names the run to the commands."""
         return "--data", self.root, "--run", "mine"
 
     @property
+    def training(self) -> tuple[object, ...]:
+        """What it was trained with, for the trainer."""
+        return *self.words, "--model", MODEL, "--crop", 20, "--batch", 15, "--warmup-epochs", 0, "--lr", 1
+
+    @property
     def folder(self) -> Path:
-        return self.root / "runs/mine/export"
+        return self.root / "runs/mine"
+
+    @property
+    def export(self) -> Path:
+        return self.folder / "export"
+
+    def copy(self, folder: Path) -> "TrainedRun":
+        """A copy of the root at ``folder``, for a test to change."""
+        return TrainedRun(self.source, shutil.copytree(self.root, folder))
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """A model of 600 digits as files of 60 to 99 pixels: every third is a PNG, the others are JPEGs, some of which lie
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """A run that was stopped after 25 of its 40 steps, in the second of two epochs.
+
+    Its images are 600 digits as files of 60 to 99 pixels: every third is a PNG, the others are JPEGs, some of which lie
     on their side and tell it. The slices are JPEGs, of which the model sees the middle. Tests share it, and change
     nothing.
     """
-    folder = tmp_path_factory.mktemp("exported")
-    source, root = folder / "source", folder / "root"
+    folder = tmp_path_factory.mktemp("trained")
+    made = TrainedRun(folder / "source", folder / "root")
     digits = load_digits()
     for number in range(600):
-        _write_digit(source / str(digits.target[number]), number, digits.images[number])
-    words = ("-r", "inline", "--size", 24, "--workers", 2, "--split", "train=0.5,test=0.5")
-    succeeded(ringslice("pipeline", source, root, *words))
-    made = Exported(source, root)
-    training = ("--model", "mlp", "--crop", 20, "--batch", 30, "--epochs", 4, "--warmup-epochs", 0, "--lr", 0.1)
-    succeeded(run("train/main.py", *made.words, *training))
-    succeeded(run("train/export.py", *made.words))
+        _write_digit(made.source / str(digits.target[number]), number, digits.images[number])
+    ingest_here(made.source, made.root)
+    normalize_here(made.root, "--size", 24)
+    shard_here(made.root, "--workers", 2, "--split", "train=0.5,validation=0.1,test=0.4")
+    more = ("--epochs", 2, "--max-steps", 25, "--checkpoint-steps", 10, "--json")
+    succeeded(train_here(*made.training, *more))
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained(stopped: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """The same run, gone on with to the end of its second epoch. Tests share it, and change nothing."""
+    made = stopped.copy(tmp_path_factory.mktemp("trained") / "root")
+    succeeded(train_here(*made.training, "--epochs", 2, "--resume"))
+    return made
+
+
+@pytest.fixture(scope="session")
+def exported(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """The same run, exported. Tests share it, and change nothing."""
+    made = trained.copy(tmp_path_factory.mktemp("exported") / "root")
+    succeeded(export_here(*made.words))
     return made
 
 

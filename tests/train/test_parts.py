@@ -55,7 +55,7 @@ def test_ranks_share_cores_evenly(cores: int, ranks: int) -> None:
 
 LOADED = """
 import sys
-from train.main import OPTIONAL, loading, without
+from train.parallel.startup import OPTIONAL, loading, without
 with loading():
     import train.loop
 assert not set(OPTIONAL) & set(sys.modules), "Keras has loaded them"

@@ -8,6 +8,7 @@ from etl.errors import DataError
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from tests.lib.commands import failed, ringslice, succeeded
+from tests.lib.in_process import ringslice_here
 from train.input.throughput import WAYS, Rate, Throughput
 from train.read_bench import show
 
@@ -35,9 +36,16 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.integration
 def test_wrong_use_is_told_in_one_line(digits_root: Path, tmp_path: Path) -> None:
-    failed(ringslice("read-bench", tmp_path), 2, "holds no finished shard")
-    failed(ringslice("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
-    failed(ringslice("read-bench", digits_root, "--seconds", 0), 2, "'0' is no number of seconds above 0")
+    failed(ringslice_here("read-bench", tmp_path), 2, "holds no finished shard")
+    failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
+    failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "'0' is no number of seconds above 0")
+
+
+@pytest.mark.integration
+def test_a_process_ends_with_one_line_and_its_status(tmp_path: Path) -> None:
+    told = ringslice("read-bench", tmp_path)
+    failed(told, 2, "holds no finished shard")
+    assert len(told.stderr.splitlines()) == 1
 
 
 @pytest.mark.integration

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from etl.storage.place import Place, open_place
-from tests.lib.commands import ringslice, run, succeeded
+from tests.lib.commands import run, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.running import metric_lines
+from tests.train.conftest import TrainedRun
 from train.runs.metrics import MetricsFiles, StepOfRank, shares, step_line, sums_over
 from train.runs.tensorboard_events import scalars, windows
 
@@ -91,42 +93,36 @@ def steps_of(folder: Place) -> list[int]:
 
 
 @pytest.mark.integration
-def test_a_run_that_is_stopped_and_gone_on_with_tells_each_step_once(digits_root: Path, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "slices").symlink_to(digits_root / "slices")
-    words = (
-        "python",
-        "train/main.py",
-        "--data",
-        root,
-        "--run",
-        "mine",
-        "--model",
-        "tests.lib.ranks.tiny:normed",
-        "--json",
-    )
-    told = succeeded(run(*words, "--batch", 50, "--max-steps", 40, "--epochs", 9, "--checkpoint-steps", 10))
-    assert json.loads(told.stdout)["steps"] == 40
-    place = open_place(str(root / "runs" / "mine"))
-    result = json.loads((root / "runs/mine/result.json").read_text())
-    assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 40, 1)
-    assert steps_of(place) == list(range(1, 41))  # 29 of the first epoch, 11 of the second
-    more = ("--resume", "--batch", 50, "--epochs", 3, "--record-timeline")
-    succeeded(run(*words, *more))
-    result = json.loads((root / "runs/mine/result.json").read_text())
-    assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 87, 3)
-    lines = metric_lines(Path(place.path))
-    assert steps_of(place) == list(range(1, result["steps"] + 1))
+def test_a_run_that_is_stopped_and_gone_on_with_tells_each_step_once(
+    stopped: TrainedRun, trained: TrainedRun, tmp_path: Path
+) -> None:
+    result = json.loads((stopped.folder / "result.json").read_text())
+    assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 25, 1)
+    assert steps_of(open_place(str(stopped.folder))) == list(range(1, 26))  # 20 of the first epoch, 5 of the second
+    result = json.loads((trained.folder / "result.json").read_text())
+    assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 40, 2)
+    lines = metric_lines(trained.folder)
+    assert steps_of(open_place(str(trained.folder))) == list(range(1, result["steps"] + 1))
     require_result(lines, result)
-    assert "ALLREDUCE" in (root / "runs/mine/timeline.json").read_text()
-    require_events(sorted((root / "runs/mine/tensorboard").iterdir()), lines)
-    counts = json.loads((root / "runs/mine/confusion-test.json").read_text())["counts"]
+    require_events(sorted((trained.folder / "tensorboard").iterdir()), lines)
+    counts = json.loads((trained.folder / "confusion-test.json").read_text())["counts"]
     page = tmp_path / "page.html"
-    succeeded(ringslice("report", root / "runs/mine", "-o", page))
+    succeeded(ringslice_here("report", trained.folder, "-o", page))
     assert f"{result['result']['test_accuracy']:.2%}".replace("%", " %") in page.read_text().replace("\xa0", " ")
     hits = sum(counts[each][each] for each in range(10))
     assert hits / sum(map(sum, counts)) == pytest.approx(result["result"]["test_accuracy"])
+
+
+@pytest.mark.integration
+def test_a_process_goes_on_with_a_run_and_records_a_timeline(stopped: TrainedRun, tmp_path: Path) -> None:
+    """On Horovod, with the steps of before from another process."""
+    made = stopped.copy(tmp_path / "root")
+    words = (*made.training, "--epochs", 2, "--resume", "--record-timeline", "--json")
+    told = succeeded(run("python", "train/main.py", *words))
+    assert json.loads(told.stdout)["steps"] == 40
+    assert steps_of(open_place(str(made.folder))) == list(range(1, 41))
+    require_result(metric_lines(made.folder), json.loads((made.folder / "result.json").read_text()))
+    assert "ALLREDUCE" in (made.folder / "timeline.json").read_text()
 
 
 def require_result(lines: list[Line], result: Line) -> None:
@@ -139,7 +135,7 @@ def require_result(lines: list[Line], result: Line) -> None:
     for epoch in history:
         steps = [line for line in lines if line["kind"] == "step" and line["epoch"] == epoch["epoch"]]
         examples = sum(step["examples"] for step in steps)
-        assert examples == 1437
+        assert examples == 300
         for name in ("loss", "accuracy"):
             mean = sum(step[name] * step["examples"] for step in steps) / examples
             assert mean == pytest.approx(epoch[f"train_{name}"])

@@ -24,9 +24,10 @@ from etl.images.normalize import SPARE, normalize_image
 from etl.images.result import Normalized
 from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, run, succeeded
-from tests.train.conftest import Exported
+from tests.lib.one_process import OneProcess
+from tests.lib.train_in_process import export_here
+from tests.train.conftest import TrainedRun
 from train.config.settings import NEWEST
-from train.parallel.strategy import Horovod
 from train.reader.intervals import Steps
 from train.runs.folder import find_dataset
 from train.serving import files as export_files
@@ -50,7 +51,7 @@ print(json.dumps({name: value.numpy().tolist() for name, value in told.items()},
 """
 
 
-def predictions_of_the_pipeline(exported: Exported) -> dict[str, int]:
+def predictions_of_the_pipeline(exported: TrainedRun) -> dict[str, int]:
     """The trainer's own label for each example of the test split, by key."""
     session = opened(exported)
     reader = session.readers["test"]
@@ -64,20 +65,20 @@ def predictions_of_the_pipeline(exported: Exported) -> dict[str, int]:
     return found
 
 
-def opened(exported: Exported) -> Session:
+def opened(exported: TrainedRun) -> Session:
     """The run with the weights of its newest checkpoint."""
     data = str(exported.root)
     dataset, place = find_dataset(data, None), open_place(str(exported.root / "runs/mine"))
     marker = find_checkpoint(place, dataset, NEWEST).marker
-    session = open_session(settings_of(marker, data=data), Horovod(), Choice(dataset, place.uri))
+    session = open_session(settings_of(marker, data=data), OneProcess(), Choice(dataset, place.uri))
     load(session, marker)
     return session
 
 
 @pytest.mark.integration
-def test_of_raw_files_it_says_what_the_pipelines_evaluation_says_of_their_examples(exported: Exported) -> None:
+def test_of_raw_files_it_says_what_the_pipelines_evaluation_says_of_their_examples(exported: TrainedRun) -> None:
     theirs = predictions_of_the_pipeline(exported)
-    serve = tf.saved_model.load(str(exported.folder)).signatures["serving_default"]
+    serve = tf.saved_model.load(str(exported.export)).signatures["serving_default"]
     files = [(exported.source / key).read_bytes() for key in theirs]
     assert {data[:2] for data in files} == {b"\xff\xd8", b"\x89P"}
     told = serve(images=tf.constant(files))
@@ -94,12 +95,12 @@ def test_of_raw_files_it_says_what_the_pipelines_evaluation_says_of_their_exampl
 
 
 @pytest.mark.integration
-def test_a_process_without_this_project_loads_and_uses_it(exported: Exported, tmp_path: Path) -> None:
+def test_a_process_without_this_project_loads_and_uses_it(exported: TrainedRun, tmp_path: Path) -> None:
     files = sorted(exported.source.glob("3/*"))[:5]
-    apart = shutil.copytree(exported.folder, tmp_path / "apart")
+    apart = shutil.copytree(exported.export, tmp_path / "apart")
     words = ("-I", "-S", "-c", ALONE, sysconfig.get_path("platlib"), apart, *files)
     told = json.loads(succeeded(run("python", *words, cwd=tmp_path)).stdout)
-    serve = tf.saved_model.load(str(exported.folder)).signatures["serving_default"]
+    serve = tf.saved_model.load(str(exported.export)).signatures["serving_default"]
     ours = serve(images=tf.constant([path.read_bytes() for path in files]))
     np.testing.assert_allclose(told["probabilities"], ours["probabilities"], atol=1e-6)
     assert told["class"] == [name.decode() for name in ours["class"].numpy()]
@@ -314,16 +315,23 @@ def test_an_export_that_is_damaged_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_an_export_needs_to_know_how_images_were_normalised(exported: Exported, tmp_path: Path) -> None:
+def test_an_export_needs_to_know_how_images_were_normalised(exported: TrainedRun, tmp_path: Path) -> None:
     shutil.copytree(exported.root / "slices", tmp_path / "root/slices")
     with pytest.raises(UsageError, match=r"normalized does not say how the images of .* were normalised"):
         find_config(find_dataset(str(tmp_path / "root"), None))
 
 
-@pytest.mark.integration
-def test_a_run_is_not_taken_for_an_export(exported: Exported) -> None:
+IN_THE_WAY = "is there already and is no export"
+
+
+def test_a_run_is_not_taken_for_an_export(exported: TrainedRun) -> None:
     before = contents(exported.root)
-    failed(
-        run("train/export.py", *exported.words, "-o", exported.folder.parent), 2, "is there already and is no export"
-    )
+    failed(export_here(*exported.words, "-o", exported.folder), 2, IN_THE_WAY)
     assert contents(exported.root) == before
+
+
+@pytest.mark.integration
+def test_a_process_ends_with_one_line_and_its_status(exported: TrainedRun) -> None:
+    told = run("train/export.py", *exported.words, "-o", exported.folder)
+    failed(told, 2, IN_THE_WAY)
+    assert len(told.stderr.splitlines()) == 1

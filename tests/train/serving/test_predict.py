@@ -2,14 +2,16 @@
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from etl.errors import DataError
-from tests.lib.commands import contents, failed, run, succeeded
-from tests.train.conftest import Exported
+from tests.lib.commands import Finished, contents, failed, run, succeeded
+from tests.lib.train_in_process import export_here, predict_here
+from tests.train.conftest import TrainedRun
 from train.serving import files as export_files
 from train.serving.image_files import find_images
 from train.serving.predictor import Predictor, Wish, predict
@@ -20,8 +22,8 @@ SCRIPT = "train/predict.py"
 
 
 @pytest.fixture(scope="module")
-def predictor(exported: Exported) -> Predictor:
-    return Predictor(exported.folder, json.loads((exported.folder / export_files.MARKER).read_text()))
+def predictor(exported: TrainedRun) -> Predictor:
+    return Predictor(exported.export, json.loads((exported.export / export_files.MARKER).read_text()))
 
 
 def without_tables(data: bytes) -> bytes:
@@ -31,7 +33,7 @@ def without_tables(data: bytes) -> bytes:
 
 
 @pytest.fixture
-def folder(exported: Exported, tmp_path: Path) -> Path:
+def folder(exported: TrainedRun, tmp_path: Path) -> Path:
     """Images and what is none, in folders."""
     some = {label: sorted((exported.source / label).iterdir()) for label in "37"}
     jpeg = next(path for path in some["3"] if path.suffix == ".jpg").read_bytes()
@@ -68,9 +70,10 @@ UNUSABLE = {
 }
 
 
-def test_each_file_is_told_and_what_is_no_image_is_named(exported: Exported, folder: Path) -> None:
+@pytest.mark.integration
+def test_each_file_is_told_and_what_is_no_image_is_named(exported: TrainedRun, folder: Path) -> None:
     another = sorted((exported.source / "7").iterdir())[3]
-    told = run(SCRIPT, exported.folder, folder, another, RINGSLICE_TOP="2")
+    told = run(SCRIPT, exported.export, folder, another, RINGSLICE_TOP="2")
     lines = [line.split("\t") for line in told.stdout.splitlines()]
     assert [line[0] for line in lines] == [
         *(f"{folder}/{name}" for name in USABLE),
@@ -87,7 +90,7 @@ def test_each_file_is_told_and_what_is_no_image_is_named(exported: Exported, fol
 
 @pytest.mark.parametrize("batch", [1, 4, 100])
 def test_lines_of_json_are_the_same_whatever_the_batch(
-    batch: int, predictor: Predictor, exported: Exported, folder: Path, capsys: pytest.CaptureFixture[str]
+    batch: int, predictor: Predictor, exported: TrainedRun, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(DataError, match="7 of 10 files"):
         predict(predictor, find_images([str(folder)]), Wish(top=3, batch=batch, json=True))
@@ -103,7 +106,7 @@ def test_lines_of_json_are_the_same_whatever_the_batch(
 
 
 def test_a_class_is_told_by_its_name(
-    predictor: Predictor, exported: Exported, capsys: pytest.CaptureFixture[str]
+    predictor: Predictor, exported: TrainedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Most of a class's own folder are told to be of it."""
     images = find_images([str(exported.source / "0")])
@@ -125,17 +128,21 @@ def test_a_class_is_told_by_its_name(
         (("s3://bucket/export", "IMAGE"), "cannot open 's3://bucket/export'"),
     ],
 )
-def test_wrong_use(words: tuple[str, ...], line: str, exported: Exported, tmp_path: Path) -> None:
+def test_wrong_use(words: tuple[str, ...], line: str, exported: TrainedRun, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     image = next((exported.source / "3").iterdir())
-    places = {"EXPORT": exported.folder, "EMPTY": tmp_path / "empty", "IMAGE": image}
+    places = {"EXPORT": exported.export, "EMPTY": tmp_path / "empty", "IMAGE": image}
     before = contents(tmp_path)
-    failed(run(SCRIPT, *(places.get(word, word) for word in words)), 2, line)
+    failed(predict_here(*(places.get(word, word) for word in words)), 2, line)
     assert contents(tmp_path) == before
 
 
-def test_help_and_what_is_wrong_are_told_without_tensorflow() -> None:
+@pytest.mark.integration
+def test_the_command_lines_need_no_tensorflow() -> None:
     probe = "import sys, train.export, train.predict; sys.exit('tensorflow' in sys.modules)"
     succeeded(run("python", "-c", probe))
-    for script in (SCRIPT, "train/export.py"):
-        assert f"Example: {script}" in succeeded(run(script, "--help")).stdout
+
+
+@pytest.mark.parametrize(("command", "script"), [(predict_here, SCRIPT), (export_here, "train/export.py")])
+def test_help_has_an_example(command: Callable[..., Finished], script: str) -> None:
+    assert f"Example: {script}" in succeeded(command("--help")).stdout

@@ -1,14 +1,16 @@
 """What cannot be trained on: one clear line over all ranks, all of them end, and nothing of the user's is changed."""
 
 import json
+import platform
 import shutil
 from pathlib import Path
+from typing import Any
 
+import keras
 import pytest
 
 from etl.storage.json_files import json_bytes, with_checksum
 from tests.lib.commands import (
-    DIGITS_OPTIONS,
     REPOSITORY,
     Finished,
     contents,
@@ -16,53 +18,41 @@ from tests.lib.commands import (
     failed,
     flip_bit,
     horovodrun,
-    ringslice,
     run,
-    succeeded,
 )
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.one_process import OneProcess
+from tests.lib.ranks import tiny
+from tests.lib.train_in_process import train_here
+from tests.train.conftest import MODEL, TrainedRun
+from train.trainer.rank_consistency import versions
 
 pytestmark = pytest.mark.integration
 
 TRAIN = REPOSITORY / "train/main.py"
-MODEL = """
-import keras
-def net(shape, classes):
-    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), {layers} keras.layers.Dense(classes)])
-"""
 # each rank in a folder of its own, which is first of where Python looks for packages
 APART = 'cd "$0/$HOROVOD_RANK" && PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec "$@"'
 HERE = "/proc/self/cwd/digits"  # the same text on each rank, and a place of its own
 
 
 @pytest.fixture(scope="module")
-def trained(digits: Path, digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with mine.py, the code of a model, and a root: the run ``mine``, and slices of two classes, ``few``."""
-    folder = tmp_path_factory.mktemp("bad-input")
-    source = copy_some(digits, folder / "source", "17", slice(40))
-    words = ("-r", "inline", *DIGITS_OPTIONS, "--workers", 2, "--split", "train=0.5,test=0.5")
-    succeeded(ringslice("pipeline", source, folder / "other", *words, "--name", "few"))
-    shutil.copytree(digits_root / "slices", folder / "root" / "slices")
-    (folder / "mine.py").write_text(MODEL.format(layers=""))
-    succeeded(train(folder, "--epochs", 1))
-    shutil.copytree(folder / "other/slices/few", folder / "root/slices/few")
-    return folder
-
-
-def train(folder: Path, *words: object) -> Finished:
-    """Train the run ``mine``."""
-    known = ("--data", "root", "--name", "default", "--run", "mine", "--model", "mine:net", "--batch", 200)
-    return run("python", TRAIN, *known, *words, cwd=folder)
+def few(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Slices of two classes, of the size of the trained run's."""
+    folder = tmp_path_factory.mktemp("few")
+    ingest_here(copy_some(digits, folder / "source", "17", slice(40)), folder / "root")
+    normalize_here(folder / "root", "--size", 24)
+    shard_here(folder / "root", "--workers", 2, "--split", "train=0.5,test=0.5", "--name", "few")
+    return folder / "root/slices/few"
 
 
 @pytest.fixture
-def unchanged(trained: Path, tmp_path: Path) -> Path:
-    """A copy of it, which a test must leave as it is."""
-    return Path(shutil.copytree(trained, tmp_path / "copy"))
+def unchanged(trained: TrainedRun, tmp_path: Path) -> TrainedRun:
+    """A copy of the trained run, which a test must leave as it is."""
+    return trained.copy(tmp_path / "copy")
 
 
-def kept(folder: Path) -> dict[str, bytes]:
-    """The files of all runs, but for the logs of their ranks."""
-    return {path: data for path, data in contents(folder / "root" / "runs").items() if "/logs/" not in path}
+def resume(made: TrainedRun, *words: object) -> Finished:
+    return train_here(*made.training, "--resume", "--epochs", 3, *words)
 
 
 def failed_together(told: Finished, status: int, line: str) -> None:
@@ -75,15 +65,43 @@ def failed_together(told: Finished, status: int, line: str) -> None:
     assert ">:Traceback" not in told.stderr, told.stderr  # horovodrun has one of its own
 
 
+class OtherRank(OneProcess):
+    """Two ranks, as rank 0 sees them: rank 1 is like it, but for what is given."""
+
+    size = 2
+
+    def __init__(self, **differences: object) -> None:
+        self.differences = differences
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, value | self.differences]
+
+
+@pytest.mark.parametrize(
+    ("differences", "status", "line"),
+    [
+        ({"slices": "0" * 64}, 2, f" sees other slices ({'0' * 64}) at "),
+        ({"slices": None}, 2, " sees no finished slices at "),
+        ({"versions": versions() | {"keras": "0.1"}}, 3, " has keras 0.1, rank 0 has "),
+        ({"lacks": "there is no GPU"}, 3, ": there is no GPU"),
+    ],
+    ids=["slices", "no slices", "versions", "device"],
+)
+def test_ranks_that_differ(differences: dict[str, object], status: int, line: str, few: Path, tmp_path: Path) -> None:
+    shutil.copytree(few, tmp_path / "slices/few")
+    told = train_here("--data", tmp_path, "--model", "mlp", "--batch", 5, strategy=OtherRank(**differences))
+    failed(told, status, f"rank 1 on {platform.node()}{line}")
+    assert [path.name for path in tmp_path.iterdir()] == ["slices"]
+
+
 @pytest.mark.parametrize(
     ("words", "status", "line"),
     [
-        pytest.param(
-            ("--batch", 719),
+        (
+            ("--batch", 41),
             2,
-            "--batch 719 is more than a rank's share of 718 of the 1437 training examples; give a"
-            " smaller --batch, or start fewer ranks",
-            marks=pytest.mark.chaos,
+            "--batch 41 is more than a rank's share of 40 of the 40 training examples; give a smaller --batch, or"
+            " start fewer ranks",
         ),
         (
             ("--device", "gpu"),
@@ -93,10 +111,25 @@ def failed_together(told: Finished, status: int, line: str) -> None:
     ],
     ids=["batch", "gpu"],
 )
+def test_what_no_rank_can_do(words: tuple[object, ...], status: int, line: str, few: Path, tmp_path: Path) -> None:
+    shutil.copytree(few, tmp_path / "slices/few")
+    failed(train_here("--data", tmp_path, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES=""), status, line)
+    assert [path.name for path in tmp_path.iterdir()] == ["slices"]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("--batch", 21), 2, "--batch 21 is more than a rank's share of 20 of the 40 training examples; give a"),
+        (("--device", "gpu"), 3, "--device gpu: there is no GPU for local rank 0, TensorFlow sees none on this host;"),
+    ],
+    ids=["batch", "gpu"],
+)
 def test_ranks_are_refused_together(
-    words: tuple[object, ...], status: int, line: str, digits_root: Path, tmp_path: Path
+    words: tuple[object, ...], status: int, line: str, few: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "slices")
+    shutil.copytree(few, tmp_path / "slices/few")
     told = horovodrun(2, TRAIN, "--data", tmp_path, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES="")
     failed_together(told, status, line)
     assert [path.name for path in tmp_path.iterdir()] == ["slices"]
@@ -107,15 +140,16 @@ def apart(folder: Path, *words: object) -> Finished:
 
 
 @pytest.fixture
-def folders(digits_root: Path, tmp_path: Path) -> Path:
+def folders(few: Path, tmp_path: Path) -> Path:
     """A folder with a folder for each of two ranks, with the same slices."""
     for rank in "01":
-        shutil.copytree(digits_root / "slices", tmp_path / rank / "digits" / "slices")
+        shutil.copytree(few, tmp_path / rank / "digits/slices/few")
     return tmp_path
 
 
-def test_ranks_with_other_slices(folders: Path) -> None:
-    manifest = folders / "1/digits/slices/default/manifest.json"
+@pytest.mark.integration
+def test_ranks_with_other_slices_end_together(folders: Path) -> None:
+    manifest = folders / "1/digits/slices/few/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
     failed_together(apart(folders), 2, " sees other slices (")
     assert not list(folders.rglob("runs"))
@@ -124,10 +158,11 @@ def test_ranks_with_other_slices(folders: Path) -> None:
 @pytest.mark.chaos
 def test_ranks_without_the_slices(folders: Path) -> None:
     shutil.rmtree(folders / "1/digits")
-    failed_together(apart(folders), 2, f" sees no finished slices at {HERE}/slices/default, rank 0 those of ")
+    failed_together(apart(folders), 2, f" sees no finished slices at {HERE}/slices/few, rank 0 those of ")
     assert not list(folders.rglob("runs"))
 
 
+@pytest.mark.chaos
 def test_ranks_with_other_versions(folders: Path) -> None:
     told = folders / "1" / "keras-0.1.dist-info"
     told.mkdir()
@@ -136,71 +171,81 @@ def test_ranks_with_other_versions(folders: Path) -> None:
     assert not list(folders.rglob("runs"))
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ("--name", "few", "--batch", 1),
-            "step-00000008 was trained on 10 classes, these slices have 2 ('0' is in one of them only);",
-        ),
-        (
-            ("--model", "mlp"),
-            "was trained with other settings: --model was mine:net, now mlp; give what it was trained",
-        ),
-    ],
-    ids=["classes", "model"],
-)
-def test_a_checkpoint_of_another_training(words: tuple[object, ...], line: str, unchanged: Path) -> None:
-    before = contents(unchanged / "root")
-    failed(train(unchanged, "--resume", "--epochs", 2, *words), 2, line)
-    assert contents(unchanged / "root") == before
+def test_a_checkpoint_of_other_classes(unchanged: TrainedRun, few: Path) -> None:
+    shutil.copytree(few, unchanged.root / "slices/few")
+    before = contents(unchanged.root)
+    line = "step-00000040 was trained on 10 classes, these slices have 2 ('0' is in one of them only);"
+    failed(resume(unchanged, "--name", "few"), 2, line)
+    assert contents(unchanged.root) == before
 
 
-def test_a_checkpoint_of_a_model_of_the_same_name(unchanged: Path) -> None:
-    before = kept(unchanged)
-    (unchanged / "mine.py").write_text(MODEL.format(layers="keras.layers.Dense(3),"))
-    line = "is of another model: 0000-kernel is float32 of shape (784, 10) there, float32 of shape (784, 3) here; give"
-    failed(train(unchanged, "--resume", "--epochs", 2), 2, line)
-    assert kept(unchanged) == before
+def test_a_checkpoint_of_other_settings(unchanged: TrainedRun) -> None:
+    before = contents(unchanged.root)
+    line = f"was trained with other settings: --model was {MODEL}, now mlp; give what it was trained"
+    failed(resume(unchanged, "--model", "mlp"), 2, line)
+    assert contents(unchanged.root) == before
 
 
-def test_checkpoints_that_are_all_damaged(unchanged: Path) -> None:
-    [arrays] = (unchanged / "root/runs/mine").rglob("optimizer.safetensors")
-    flip_bit(arrays, -1)
-    before = kept(unchanged)
+def test_a_checkpoint_of_a_model_of_the_same_name(unchanged: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(shape: tuple[int, int, int], classes: int) -> keras.Model:
+        return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+    before = contents(unchanged.root)
+    monkeypatch.setattr(tiny, "normed", other)
+    line = "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10) here;"
+    failed(resume(unchanged), 2, line)
+    assert contents(unchanged.root) == before
+
+
+def test_checkpoints_that_are_all_damaged(unchanged: TrainedRun) -> None:
+    for arrays in unchanged.folder.rglob("optimizer.safetensors"):
+        flip_bit(arrays, -1)
+    before = contents(unchanged.root)
+    arrays = unchanged.folder / "checkpoints/step-00000040/optimizer.safetensors"
     line = f"{arrays} is damaged: its SHA-256 is not that of its marker; no other checkpoint of "
-    failed(train(unchanged, "--resume", "--epochs", 2), 1, line)
-    assert kept(unchanged) == before
+    failed(resume(unchanged), 1, line)
+    assert contents(unchanged.root) == before
 
 
-def test_slices_without_a_training_split(unchanged: Path) -> None:
-    manifest = unchanged / "root/slices/few/manifest.json"
+def test_slices_without_a_training_split(few: Path, tmp_path: Path) -> None:
+    manifest = shutil.copytree(few, tmp_path / "root/slices/few") / "manifest.json"
     told = json.loads(manifest.read_text())
     del told["splits"]["train"]
     content = {name: value for name, value in told.items() if name != "checksum"}
     manifest.write_bytes(json_bytes(with_checksum(content)))
-    before = contents(unchanged / "root")
+    before = contents(tmp_path)
     line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
-    failed(train(unchanged, "--name", "few", "--run", "new"), 2, line)
-    assert contents(unchanged / "root") == before
+    failed(train_here("--data", tmp_path / "root", "--model", "mlp"), 2, line)
+    assert contents(tmp_path) == before
 
 
 def test_a_recipe_that_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("bach = 8\n")
-    told = run("python", TRAIN, "--data", tmp_path, "--recipe", tmp_path / "mine.toml")
+    told = train_here("--data", tmp_path, "--recipe", tmp_path / "mine.toml")
     failed(told, 2, f"--recipe {tmp_path / 'mine.toml'} has no setting 'bach'; known: accumulate, augment, batch")
 
 
-def test_a_run_folder_that_cannot_be_made(digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "slices")
+def test_a_run_folder_that_cannot_be_made(few: Path, tmp_path: Path) -> None:
+    shutil.copytree(few, tmp_path / "slices/few")
     (tmp_path / "runs").write_text("in the way")
-    failed(run("python", TRAIN, "--data", tmp_path, "--model", "mlp"), 3, f"{tmp_path / 'runs'}")
+    failed(train_here("--data", tmp_path, "--model", "mlp", "--batch", 5), 3, f"{tmp_path / 'runs'}")
 
 
-def test_a_training_that_diverges(digits_root: Path, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "slices").symlink_to(digits_root / "slices")
-    told = run("python", TRAIN, "--data", root, "--model", "mlp", "--lr", "1e30", "--warmup-epochs", 0, "--epochs", 1)
-    failed(told, 1, "has diverged: the loss is nan by step 23, at a learning rate of")
-    assert not list((root / "runs/run-0001").glob("checkpoints/*/checkpoint.json"))
+DIVERGING = ("--model", "mlp", "--batch", 5, "--lr", "1e30", "--warmup-epochs", 0, "--epochs", 10)
+
+
+def test_a_training_that_diverges(few: Path, tmp_path: Path) -> None:
+    shutil.copytree(few, tmp_path / "root/slices/few")
+    told = train_here("--data", tmp_path / "root", *DIVERGING)
+    failed(told, 1, "has diverged: the loss is nan by step ")
+    assert ", at a learning rate of" in told.stderr
+    assert not list((tmp_path / "root/runs/run-0001").glob("checkpoints/*/checkpoint.json"))
+
+
+@pytest.mark.integration
+def test_a_process_ends_with_one_line_and_its_status(few: Path, tmp_path: Path) -> None:
+    """What the tests in this process cannot see: the exit, and standard error with all that libraries write there."""
+    shutil.copytree(few, tmp_path / "root/slices/few")
+    told = run("python", TRAIN, "--data", tmp_path / "root", *DIVERGING)
+    failed(told, 1, "has diverged: the loss is nan by step ")
+    assert told.stderr.splitlines()[-1].startswith("ringslice: error: ")

@@ -2,123 +2,143 @@
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etl.storage.place import open_place
-from tests.lib.commands import failed, flip_bit, horovodrun, run, succeeded
+from tests.lib.commands import Finished, failed, flip_bit, horovodrun, run, succeeded
 from tests.lib.ranks.running import FINISHED
+from tests.lib.train_in_process import evaluate_here
+from tests.train.conftest import TrainedRun
 from train.checkpoints import store
 
 pytestmark = pytest.mark.integration
 
 SCRIPT = "train/evaluate.py"
+STEPS = 40
 
 
 @pytest.fixture(scope="module")
-def trained(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with the run ``mine``, trained on 2 ranks."""
-    root = tmp_path_factory.mktemp("evaluate") / "root"
-    shutil.copytree(digits_root / "slices", root / "slices")
-    words = ("--data", root, "--run", "mine", "--model", "cnn", "--batch", 50, "--epochs", 1, "--warmup-epochs", 0)
-    succeeded(horovodrun(2, "train/main.py", *words))
-    return root
+def mine(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """A copy of the trained run, for evaluations to be written to."""
+    return trained.copy(tmp_path_factory.mktemp("evaluate") / "root")
 
 
-def read(root: Path, name: str) -> dict[str, Any]:
-    return json.loads((root / "runs" / "mine" / name).read_text())
+@pytest.fixture
+def changed(trained: TrainedRun, tmp_path: Path) -> TrainedRun:
+    """A copy of it, for one test to change."""
+    return trained.copy(tmp_path / "root")
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.chaos), 3])
-def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, trained: Path) -> None:
-    theirs = read(trained, "result.json")["result"]
-    words = (SCRIPT, "--data", trained, "--run", "mine", "--json", "--min-accuracy", theirs["test_accuracy"])
-    told = succeeded(run("python", *words) if ranks == 1 else horovodrun(ranks, *words))
-    found = read(trained, "evaluation-test.json")
+def read(made: TrainedRun, name: str) -> dict[str, Any]:
+    return json.loads((made.folder / name).read_text())
+
+
+def evaluate_on(ranks: int, *words: object) -> Finished:
+    """Evaluate on so many ranks that horovodrun starts; on one in a process alone, on none in this process."""
+    if ranks == 0:
+        return evaluate_here(*words)
+    return run("python", SCRIPT, *words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        0,
+        *(pytest.param(few, marks=pytest.mark.chaos) for few in (1, 2)),
+        pytest.param(3, marks=pytest.mark.integration),
+    ],
+)
+def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: TrainedRun) -> None:
+    theirs = read(mine, "result.json")["result"]
+    told = succeeded(evaluate_on(ranks, *mine.words, "--json", "--min-accuracy", theirs["test_accuracy"]))
+    found = read(mine, "evaluation-test.json")
     assert found["accuracy"] == theirs["test_accuracy"]
     assert found["loss"] == pytest.approx(theirs["test_loss"], rel=1e-6)  # batches sum in float32, in another order
-    if ranks == 2:
+    if ranks < 2:  # as many as trained it
         assert found["loss"] == theirs["test_loss"]
-    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 180, "step-00000015")
-    folder = trained / "runs/mine"
-    assert found["checkpoint_sha256"] == digest(folder / "checkpoints/step-00000015/model.safetensors")
-    assert found["slices"] == digest(trained / "slices/default/manifest.json")
+    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(STEPS))
+    assert found["checkpoint_sha256"] == digest(mine.folder / f"checkpoints/{store.name_of(STEPS)}/model.safetensors")
+    assert found["slices"] == digest(mine.root / "slices/default/manifest.json")
     summary = json.loads(told.stdout[told.stdout.index("{") :])
-    assert (summary["ranks"], summary["accuracy"]) == (ranks, round(found["accuracy"], 4))
-    assert {path.name for path in folder.iterdir()} == {*FINISHED, "evaluation-test.json"}
+    assert (summary["ranks"], summary["accuracy"]) == (ranks or 1, round(found["accuracy"], 4))
+    assert {path.name for path in mine.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_an_accuracy_that_is_too_low_is_told_once_and_kept(trained: Path) -> None:
-    words = (SCRIPT, "--data", trained, "--run", "mine", "--split", "validation", "--min-accuracy", 1)
-    told = horovodrun(2, *words)
-    accuracy = read(trained, "evaluation-validation.json")["accuracy"]
-    assert accuracy == read(trained, "result.json")["epochs"][-1]["validation_accuracy"] < 1
+@pytest.mark.integration
+def test_an_accuracy_that_is_too_low_is_told_once_and_kept(changed: TrainedRun) -> None:
+    words = (*changed.words, "--split", "validation", "--min-accuracy", 1)
+    told = evaluate_on(2, *words)
+    accuracy = read(changed, "evaluation-validation.json")["accuracy"]
+    assert accuracy == read(changed, "result.json")["epochs"][-1]["validation_accuracy"] < 1
     lines = [line for line in told.stderr.splitlines() if "ringslice: error:" in line]
     assert len(lines) == 1, told.stderr
-    assert f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({trained}/runs/mine" in lines[0]
+    line = f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({changed.folder}"
+    assert line in lines[0]
     assert "Exit code: 1" in told.stderr
+    failed(evaluate_here(*words), 1, line)
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "line"),
+    ("words", "line"),
     [
-        (("--run", "other"), 2, "runs/other holds no finished checkpoint"),
-        (("--run", "mine", "--split", "dev"), 2, "--split 'dev': "),
-        (("--run", "mine", "--min-accuracy", "90"), 2, "--min-accuracy 90 is out of range"),
-        (("--run", "mine", "--name", "none"), 2, "no slices called 'none'"),
-        (("--epochs", "3"), 2, "No such option '--epochs'"),
+        (("--run", "other"), "runs/other holds no finished checkpoint"),
+        (("--run", "mine", "--split", "dev"), "--split 'dev': "),
+        (("--run", "mine", "--min-accuracy", "90"), "--min-accuracy 90 is out of range"),
+        (("--run", "mine", "--name", "none"), "no slices called 'none'"),
+        (("--epochs", "3"), "No such option '--epochs'"),
     ],
 )
-def test_wrong_use(words: tuple[str, ...], status: int, line: str, trained: Path) -> None:
-    before = sorted(trained.rglob("*"))
-    failed(run(SCRIPT, "--data", trained, *words), status, line)
-    assert sorted(trained.rglob("*")) == before
+def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
+    before = sorted(mine.root.rglob("*"))
+    failed(evaluate_here("--data", mine.root, *words), 2, line)
+    assert sorted(mine.root.rglob("*")) == before
 
 
-def test_a_run_that_does_not_fit_is_refused(trained: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(trained, tmp_path / "root")
-    words = (SCRIPT, "--data", root, "--run", "mine")
-    arrays = root / "runs/mine/checkpoints/step-00000015/model.safetensors"
+@pytest.mark.integration
+def test_a_process_ends_with_one_line_and_its_status(mine: TrainedRun) -> None:
+    told = evaluate_on(1, "--data", mine.root, "--run", "other")
+    failed(told, 2, "runs/other holds no finished checkpoint")
+    assert len(told.stderr.splitlines()) == 1
+
+
+def test_a_run_that_does_not_fit_is_refused(changed: TrainedRun) -> None:
+    arrays = changed.folder / f"checkpoints/{store.name_of(STEPS)}/model.safetensors"
     arrays.write_bytes(arrays.read_bytes()[:-1])
-    failed(run(*words), 1, f"{arrays} is damaged: it has ")
-    manifest = root / "slices/default/manifest.json"
+    failed(evaluate_here(*changed.words), 1, f"{arrays} is damaged: it has ")
+    manifest = changed.root / "slices/default/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
-    failed(run(*words), 2, "was trained on other slices than")
+    failed(evaluate_here(*changed.words), 2, "was trained on other slices than")
 
 
-def test_the_best_checkpoint_is_evaluated_where_that_is_asked_for(trained: Path, tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_evaluated_where_that_is_asked_for(changed: TrainedRun, tmp_path: Path) -> None:
     """Of two checkpoints of which the newer one, with weights of nothing, has the lower score."""
-    root = shutil.copytree(trained, tmp_path / "root")
-    words = (SCRIPT, "--data", root, "--run", "mine", "--json")
-    run_folder = open_place(str(root / "runs/mine"))
-    kept = store.open_checkpoint(run_folder, 15)
+    run_folder = open_place(str(changed.folder))
+    kept = store.open_checkpoint(run_folder, STEPS)
     spoilt = {group: {name: array * 0 for name, array in kept.read(group).items()} for group in kept.groups}
     facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
     attempts = (open_place(str(tmp_path)) / "root/attempts").make_folder()
-    store.write(run_folder, attempts, 30, spoilt, facts | {"score": facts["score"] - 0.1})
-    theirs = read(trained, "result.json")["result"]
-    succeeded(run(*words, "--checkpoint", "best"))
-    found = read(root, "evaluation-test.json")
-    assert (found["checkpoint"], found["accuracy"]) == ("step-00000015", theirs["test_accuracy"])
-    succeeded(run(*words))
-    found = read(root, "evaluation-test.json")
-    assert found["checkpoint"] == "step-00000030"
+    store.write(run_folder, attempts, 2 * STEPS, spoilt, facts | {"score": facts["score"] - 0.1})
+    theirs = read(changed, "result.json")["result"]
+    succeeded(evaluate_here(*changed.words, "--json", "--checkpoint", "best"))
+    found = read(changed, "evaluation-test.json")
+    assert (found["checkpoint"], found["accuracy"]) == (store.name_of(STEPS), theirs["test_accuracy"])
+    succeeded(evaluate_here(*changed.words, "--json"))
+    found = read(changed, "evaluation-test.json")
+    assert found["checkpoint"] == store.name_of(2 * STEPS)
     assert found["accuracy"] < theirs["test_accuracy"]
 
 
-def test_damage_is_named_or_skipped_as_asked(trained: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(trained, tmp_path / "root")
-    flip_bit(next((root / "slices/default/test").glob("*.tfrecord")), 5000)
-    words = (SCRIPT, "--data", root, "--run", "mine")
-    failed(run(*words), 1, "is damaged at offset ")
-    succeeded(run(*words, "--on-damage", "skip", "--slices-at-once", 1))
-    found = read(root, "evaluation-test.json")
-    assert (found["examples"], found["skipped"]) == (180, 1)
-    assert found["accuracy"] == pytest.approx(read(trained, "result.json")["result"]["test_accuracy"], abs=0.01)
+def test_damage_is_named_or_skipped_as_asked(changed: TrainedRun) -> None:
+    flip_bit(next((changed.root / "slices/default/test").glob("*.tfrecord")), 5000)
+    failed(evaluate_here(*changed.words), 1, "is damaged at offset ")
+    succeeded(evaluate_here(*changed.words, "--on-damage", "skip", "--slices-at-once", 1))
+    found = read(changed, "evaluation-test.json")
+    assert (found["examples"], found["skipped"]) == (240, 1)
+    assert found["accuracy"] == pytest.approx(read(changed, "result.json")["result"]["test_accuracy"], abs=0.01)

@@ -1,0 +1,42 @@
+"""The commands of training in this process, on one rank; see `tests.lib.in_process` for what that leaves out."""
+
+from pathlib import Path
+from unittest import mock
+
+import train.evaluate
+import train.export
+import train.loop
+import train.predict
+import train.serving.exporter
+import train.trainer.evaluation
+from tests.lib.commands import REPOSITORY, Finished
+from tests.lib.in_process import call_command
+from tests.lib.one_process import OneProcess
+from train.config.settings import Settings, command
+from train.parallel.strategy import Strategy
+
+
+def train_here(*words: object, strategy: Strategy | None = None, cwd: Path = REPOSITORY, **variables: str) -> Finished:
+    """Run ``train/main.py``, on the ranks of ``strategy`` where one is given."""
+
+    def start(settings: Settings) -> None:
+        train.loop.train(settings, strategy or OneProcess())
+
+    return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
+
+
+def evaluate_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
+    """Run ``train/evaluate.py``."""
+    with mock.patch.object(train.trainer.evaluation, "Horovod", OneProcess):
+        return call_command(train.evaluate.command, "train/evaluate.py", *words, cwd=cwd, **variables)
+
+
+def export_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
+    """Run ``train/export.py``."""
+    with mock.patch.object(train.serving.exporter, "Horovod", OneProcess):
+        return call_command(train.export.command, "train/export.py", *words, cwd=cwd, **variables)
+
+
+def predict_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
+    """Run ``train/predict.py``."""
+    return call_command(train.predict.command, "train/predict.py", *words, cwd=cwd, **variables)
