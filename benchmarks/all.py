@@ -49,10 +49,10 @@ class Benchmark:
 ALL = (
     Benchmark("planning", 60, has_folder=False),
     Benchmark("normalize", 120),
-    Benchmark("normalize_workers", 120),
+    Benchmark("normalize_workers", 180),
     Benchmark("shard", 90, hdfs_option="--hdfs"),
     Benchmark("task_memory", 120, has_folder=False),
-    Benchmark("reader", 180, hdfs_option="--hdfs"),
+    Benchmark("reader", 240, hdfs_option="--hdfs"),
     Benchmark("reader_memory", 90, hdfs_option="--hdfs"),
     Benchmark("checkpoint", 60, has_folder=False, hdfs_option="--root"),
     Benchmark("trainer", 240, has_folder=False),
@@ -151,6 +151,7 @@ def main(names: Sequence[str], hdfs: str | None, path: Path | None, verbose: boo
     if hdfs:
         check_hdfs("--hdfs", hdfs)
     click.echo(f"{describe_machine(VERSIONS)}; short form, rough figures")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the benchmark at work, too
     began = time.monotonic()
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="ringslice-bench-") as temporary:
