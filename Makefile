@@ -8,13 +8,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := data/digits
 
-.PHONY: help demo test test-unit test-all check chaos format install clean hadoop-up hadoop-down hadoop-status
+.PHONY: help demo test test-unit test-all check chaos bench format install clean hadoop-up hadoop-down hadoop-status
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
 include airflow_dags/airflow.mk
-include benchmarks/img2dataset.mk
-include benchmarks/tfio.mk
+include benchmarks/peers/img2dataset.mk
+include benchmarks/peers/tensorflow_io.mk
 
 help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
@@ -23,7 +23,9 @@ help:
 	@echo "make test-all   every test but the exhaustive ones; 25 minutes"
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
+	@echo "make defects  whether the tests see each of 30 seeded defects; 15 minutes"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
+	@echo "make bench    all benchmarks in a short form, in less than 10 minutes; one table (HDFS: BENCH='--hdfs URI')"
 	@echo "make img2dataset    a peer of benchmarks/normalize.py, in .venvs/img2dataset"
 	@echo "make tensorflow-io  a peer of benchmarks/reader.py, in .venvs/tfio"
 	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
@@ -50,6 +52,12 @@ test-all: $(INSTALLED) $(AIRFLOW_INSTALLED)
 
 chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(PYTEST) -m chaos $(TESTS)
+
+defects: $(INSTALLED) $(AIRFLOW_INSTALLED)
+	$(BIN)/python -m tests.lib.defects $(DEFECTS)
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/all.py $(BENCH)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

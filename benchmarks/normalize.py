@@ -1,24 +1,19 @@
 #!/usr/bin/env python3
-"""Images per second of processor time: ours against its peers, in turns, each way in a process and thread of its own.
+"""Images per second of processor time: ringslice and its peers, in turns, each way in a process and thread of its own.
 
     make img2dataset
     python benchmarks/normalize.py
 
-Photographs become JPEGs of quality 95, 256 pixels on the shorter side. Ours does everything that a part takes: SHA-256,
-checks, sums of pixels, example, CRC, write, table of rows. The peers decode, resize and encode, in memory: Pillow
-(LANCZOS), OpenCV and img2dataset (INTER_AREA). The floor is what ours decodes, resizes and encodes with, alone;
-floor_area the same with OpenCV's own antialiasing resizer (INTER_AREA) in the place of ours.
+Photographs become JPEGs of quality 95, 256 pixels on the shorter side. Ringslice does everything that a part needs:
+SHA-256, checks, sums of pixels, example, CRC, write, table of rows. The peers decode, resize and encode, in memory:
+Pillow (LANCZOS), OpenCV and img2dataset (INTER_AREA). The floor is what ringslice decodes, resizes and encodes with,
+and nothing else; floor_area is the same with OpenCV's antialiasing resizer (INTER_AREA).
 
 - usual: 500 photographs of about 500x400 pixels.
-- large: 40 of 12 megapixels, which ours and the floor decode at a fraction.
+- large: 40 of 12 megapixels, which ringslice and the floor decode at a fraction.
 """
 
-import importlib.metadata
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,116 +21,107 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from normalize_ways import WAYS
-from photographs import LARGE, USUAL, ingested, make_photographs
 
-HERE = Path(__file__).resolve().parent
-PEER, PEER_PYTHON = "img2dataset", HERE.parent / ".venvs" / "img2dataset" / "bin" / "python"
+from lib.command import benchmark, leave_out
+from lib.failure import Failure
+from lib.peers import IMG2DATASET
+from lib.photographs import LARGE, USUAL, ingested, make_photographs
+from lib.processes import Child, describe_machine
+from lib.results import Result, compare, print_results, print_samples
+from lib.rounds import take_turns
+from lib.ways.normalize import WAYS
+
 OURS = "ringslice"
+PEER = IMG2DATASET.target
 VERSIONS = ("simplejpeg", "opencv-python-headless", "pillow", "numpy")
+QUIET = {"NO_ALBUMENTATIONS_UPDATE": "1"}
+SHORT = {"usual": 100, "large": 6, "repeats": 2}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Ours is to have at least ``least`` times the images per CPU-second that ``peer`` has."""
+    """Ringslice has at least ``least`` times the images per CPU-second of ``peer``, if ``least`` is given."""
 
     workload: str
     peer: str
-    least: float
+    least: float | None = None
 
 
 CLAIMS = (
     Claim("usual", PEER, 1.2),
     Claim("usual", "floor", 0.85),
+    Claim("usual", "opencv"),
+    Claim("usual", "pillow"),
     Claim("large", PEER, 3.0),
+    Claim("large", "opencv"),
 )
 
 
-class Way:
-    """A process that makes a pass over a dataset when it is told to."""
-
-    def __init__(self, name: str, root: Path, source: Path, python: Path) -> None:
-        self.name = name
-        words = [python, HERE / "normalize_ways.py", name, root, source]
-        paths = {"PYTHONPATH": str(HERE.parent), "NO_ALBUMENTATIONS_UPDATE": "1"}
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | paths
-        )
-
-    def measure(self) -> float:
-        """The processor time of a pass, in seconds."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(file=self._process.stdin, flush=True)
-        told = self._process.stdout.readline()
-        if not told:
-            raise SystemExit(f"{self.name} failed, see above")
-        return float(told)
-
-    def end(self) -> None:
-        self._process.communicate()
-
-
 @contextmanager
-def running(names: Sequence[str], root: Path, source: Path, peer: Path) -> Iterator[list[Way]]:
+def running(names: Sequence[str], root: Path, source: Path, peer: Path) -> Iterator[dict[str, Child]]:
     """One process for each way, warmed up by a pass that is not counted."""
     with ExitStack() as stack:
-        ways = []
+        ways = {}
         for name in names:
-            ways.append(Way(name, root, source, peer if name == PEER else Path(sys.executable)))
-            stack.callback(ways[-1].end)
-            ways[-1].measure()
+            python = peer if name == PEER else None
+            ways[name] = Child(
+                "lib.ways.normalize:passes", name, str(root), str(source), python=python, variables=QUIET
+            )
+            stack.callback(ways[name].finish)
+            ways[name].ask()
         yield ways
 
 
 def measure(files: list[Path], names: Sequence[str], root: Path, repeats: int, peer: Path) -> dict[str, list[float]]:
-    """Images per CPU-second of each round, by way; prints their medians with the least and the most."""
-    images = len(files)
-    found: dict[str, list[float]] = {name: [] for name in names}
-    with running(names, root, files[0].parent.parent, peer) as ways:
-        for _ in range(repeats):
-            for way in ways:
-                found[way.name].append(images / way.measure())
+    """Images per CPU-second of each round, by way."""
+    images, source = len(files), files[0].parent.parent
+    with running(names, root, source, peer) as ways:
+        seconds = take_turns({name: way.ask for name, way in ways.items()}, repeats)
+    rates = {name: [images / each for each in own] for name, own in seconds.items()}
     size = sum(path.stat().st_size for path in files) / images / 1000
-    click.echo(f"\n{files[0].parent.parent.name}: {images} of {size:,.0f} KB on average, {repeats} passes")
-    click.echo(f"{'way':12} {'images/CPU-s':>12} {'least':>8} {'most':>8} {'ms/image':>9}")
-    for name, rates in found.items():
-        median = statistics.median(rates)
-        click.echo(f"{name:12} {median:12.1f} {min(rates):8.1f} {max(rates):8.1f} {1000 / median:9.2f}")
-    return found
+    per_image = {name: f"{1000 / statistics.median(own):.2f}" for name, own in rates.items()}
+    title = f"{source.name}: {images} of {size:,.0f} KB on average, {repeats} passes"
+    print_samples(title, "images/CPU-s", rates, 1, {"ms/image": per_image})
+    return rates
 
 
-def tell_claims(workload: str, rates: dict[str, list[float]]) -> None:
-    """A line for each claim whose ways were measured: the median of ratios round by round, for other work slows all."""
-    for claim in CLAIMS:
-        if claim.workload == workload and {claim.peer, OURS} <= rates.keys():
-            ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[claim.peer], strict=True))
-            verdict = "holds" if ratio >= claim.least else "DOES NOT HOLD"
-            click.echo(f"{OURS} to {claim.peer}: {ratio:.2f}, at least {claim.least:g} claimed: {verdict}")
+def judge(workload: str, rates: dict[str, list[float]]) -> list[Result]:
+    """A result for each claim whose ways were measured."""
+    return [
+        compare(f"normalize, {workload}", "images/CPU-s", rates[OURS], claim.peer, rates[claim.peer], least=claim.least)
+        for claim in CLAIMS
+        if claim.workload == workload and {claim.peer, OURS} <= rates.keys()
+    ]
 
 
-@click.command(help=__doc__, context_settings={"max_content_width": 120})
-@click.option("--folder", type=Path, help="Where the photographs go, and stay; default: a temporary one.")
-@click.option("--usual", default=USUAL, show_default=True, help="How many of about 500x400 pixels.")
-@click.option("--large", default=LARGE, show_default=True, help="How many of 12 megapixels.")
+@benchmark(__file__, __doc__, SHORT)
+@click.option("--folder", type=Path, help="Keep the photographs there; default: a temporary folder.")
+@click.option("--usual", default=USUAL, show_default=True, help="Number of photographs of about 500x400 pixels.")
+@click.option("--large", default=LARGE, show_default=True, help="Number of photographs of 12 megapixels.")
 @click.option("--repeats", default=5, show_default=True, help="Passes of each way, in turns.")
 @click.option("--way", "names", multiple=True, type=click.Choice(list(WAYS)), help="Only these; may be repeated.")
-@click.option("--peer-python", type=Path, default=PEER_PYTHON, help="The Python that has img2dataset.")
+@click.option("--peer-python", type=Path, default=IMG2DATASET.python, help="The Python that has img2dataset.")
 def main(  # noqa: PLR0917
     folder: Path | None, usual: int, large: int, repeats: int, names: Sequence[str], peer_python: Path
-) -> None:
+) -> list[Result]:
     """See the module."""
     chosen = [name for name in WAYS if not names or name in names]
-    if PEER in chosen and not peer_python.exists():
-        raise click.UsageError("img2dataset is missing; run: make img2dataset")
-    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in VERSIONS)
-    click.echo(f"Python {platform.python_version()}, {packages}; {os.cpu_count()} cores")
+    if PEER in chosen:
+        try:
+            IMG2DATASET.versions(peer_python)
+        except Failure as missing:
+            leave_out(missing)
+            chosen.remove(PEER)
+    click.echo(describe_machine(VERSIONS))
+    results = []
     with tempfile.TemporaryDirectory() as temporary:
         place = (folder or Path(temporary)).absolute()
         for workload, files in make_photographs(place, usual, large).items():
             if files:
                 root = ingested(place / f"dataset-{workload}-{len(files)}", files)
-                tell_claims(workload, measure(files, chosen, root, repeats, peer_python))
+                results += judge(workload, measure(files, chosen, root, repeats, peer_python))
+    print_results(results)
+    return results
 
 
 if __name__ == "__main__":

@@ -1,80 +1,42 @@
 #!/usr/bin/env python3
-"""What a second worker process adds, and what memory the whole tree of processes takes, for more and more images.
+"""What a second worker process adds, and how much memory the whole tree of processes takes for more and more images.
 
     python benchmarks/normalize_workers.py
 
-- speed: `normalize -r local`, whose tasks share all cores, against as many independent runs, each of its own dataset
-  and pinned to a core, side by side; images per second of wall time, start and end of everything included. Packs are
-  small and many, so that no core has one more than another for long.
-- memory: the proportional set sizes (proc(5), smaps_rollup) of `normalize -r local` with all its descendants, sampled
-  ten times a second, for the images once and ten times. Ingest's, too.
+- speed: `normalize -r local`, whose tasks share all cores, against as many independent runs side by side, each with its
+  own dataset and pinned to a core; images per second of wall time, start and end included. Packs are small and many,
+  so that no core has a pack more than another for long.
+- memory: the proportional set sizes (proc(5), smaps_rollup) of `ingest` and of `normalize -r local` with all
+  descendants, sampled ten times a second, for the images once and ten times.
 """
 
 import os
-import statistics
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
-from photographs import make_photographs
+
+from etl.values import positives
+from lib.command import benchmark
+from lib.memory import TreePeak
+from lib.photographs import make_photographs
+from lib.processes import command_failure, environment, require_program, run_quietly
+from lib.results import Result, compare, print_results
+from lib.rounds import take_turns
 
 LEAST_SPEED = 0.95
-SAMPLE_INTERVAL_S = 0.1
 PACK_SIZE = "16MB"
 SETTINGS = ("--size", "256", "--fit", "shorter", "--overwrite")
-
-
-class TreePeak:
-    """The largest sum, so far, of what a process and all its descendants take, in bytes."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self.size_bytes = 0
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self._stopped.wait(SAMPLE_INTERVAL_S):
-            self.size_bytes = max(self.size_bytes, sum(map(_size, _tree(self._pid))))
-
-    @classmethod
-    @contextmanager
-    def watching(cls, pid: int) -> Iterator["TreePeak"]:
-        """Sample while the block runs."""
-        peak = cls(pid)
-        peak._thread.start()
-        try:
-            yield peak
-        finally:
-            peak._stopped.set()
-            peak._thread.join()
-
-
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    try:
-        children = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
-    except OSError:  # ended meanwhile
-        return
-    for child in children.split():
-        yield from _tree(int(child))
-
-
-def _size(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
+SHORT = {"photographs": 100, "times": 6, "repeats": 2, "sizes": "1,10"}
+ONE, APART = "one job", "runs apart"
 
 
 def _source(folder: Path, photographs: Sequence[Path], times: int) -> Path:
-    """The photographs so many times, as links under other names, for a key comes once."""
+    """The photographs so many times, as links with other names, because a key must be unique."""
     for number in range(times):
         for path in photographs:
             link = folder / path.parent.name / f"{number:04d}-{path.name}"
@@ -84,86 +46,83 @@ def _source(folder: Path, photographs: Sequence[Path], times: int) -> Path:
     return folder
 
 
-def _ringslice(*words: object) -> list[str]:
-    return ["ringslice", *map(str, words)]
-
-
-def _run(words: Sequence[str]) -> tuple[float, int]:
+def _measure(*words: object) -> tuple[float, int]:
     """Seconds, and bytes at the peak, of a command with all its processes."""
+    command = [str(word) for word in words]
     started = time.monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    with TreePeak.watching(process.pid) as peak:
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL)
+    with TreePeak(process.pid) as peak:
         status = process.wait()
     if status:
-        raise SystemExit(f"{' '.join(words)} ended with status {status}")
+        raise command_failure(command, status)
     return time.monotonic() - started, peak.size_bytes
 
 
 def _rate_side_by_side(roots: Sequence[Path], images: int) -> float:
     """Images per second of runs that are pinned to a core each, started together: the sum of their own rates."""
     started = time.monotonic()
-    seconds: dict[Path, float] = {}
 
-    def run(root: Path, core: int) -> None:
-        words = ["taskset", "--cpu-list", str(core), *_ringslice("normalize", root, "-r", "inline", *SETTINGS)]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        seconds[root] = time.monotonic() - started
+    def rate(core: int, root: Path) -> float:
+        run_quietly("taskset", "--cpu-list", core, "ringslice", "normalize", root, "-r", "inline", *SETTINGS)
+        return images / (time.monotonic() - started)
 
-    threads = [threading.Thread(target=run, args=(root, core)) for core, root in enumerate(roots)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(seconds) < len(roots):
-        raise SystemExit("a run failed, see above")
-    return sum(images / each for each in seconds.values())
+    with ThreadPoolExecutor(len(roots)) as pool:
+        return sum(pool.map(rate, sorted(os.sched_getaffinity(0)), roots))
 
 
-def measure_speed(folder: Path, photographs: Sequence[Path], times: int, repeats: int) -> None:
-    """Print the rates of both ways, round by round, and the median of their ratios."""
+def measure_speed(folder: Path, photographs: Sequence[Path], times: int, repeats: int) -> Result:
+    """Print the rates of both ways round by round; the result has the median of their ratios."""
     cores = sorted(os.sched_getaffinity(0))
     images = len(photographs) * times
     roots = [folder / f"own-{core}" for core in cores]
-    for root in (*roots, folder / "shared"):
-        of = times * (len(cores) if root.name == "shared" else 1)
-        source = _source(folder / f"source-{of}", photographs, of)
-        words = _ringslice("ingest", source, root, "--pack-size", PACK_SIZE)
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    ratios = []
-    for _ in range(repeats):
-        seconds, _ = _run(_ringslice("normalize", folder / "shared", "-r", "local", *SETTINGS))
-        together, apart = images * len(cores) / seconds, _rate_side_by_side(roots, images)
-        ratios.append(together / apart)
-        click.echo(f"one job {together:7.1f} images/s, {len(cores)} runs apart {apart:7.1f}: {ratios[-1]:.3f}")
-    ratio = statistics.median(ratios)
-    verdict = "holds" if ratio >= LEAST_SPEED else "DOES NOT HOLD"
-    click.echo(f"one job to runs apart: {ratio:.3f}, at least {LEAST_SPEED} claimed: {verdict}")
+    shared = folder / "shared"
+    for root in (*roots, shared):
+        number = times * (len(cores) if root == shared else 1)
+        source = _source(folder / f"source-{number}", photographs, number)
+        run_quietly("ringslice", "ingest", source, root, "--pack-size", PACK_SIZE, "--overwrite")
+
+    def together() -> float:
+        return images * len(cores) / _measure("ringslice", "normalize", shared, "-r", "local", *SETTINGS)[0]
+
+    rates = take_turns({ONE: together, APART: lambda: _rate_side_by_side(roots, images)}, repeats)
+    for one, apart in zip(rates[ONE], rates[APART], strict=True):
+        click.echo(f"one job {one:7.1f} images/s, {len(cores)} runs apart {apart:7.1f}: {one / apart:.3f}")
+    title = f"normalize workers: one job on {len(cores)} cores"
+    return compare(title, "images/s", rates[ONE], APART, rates[APART], least=LEAST_SPEED)
 
 
-def measure_memory(folder: Path, photographs: Sequence[Path], times: Sequence[int]) -> None:
-    """Print the peaks of ingest and of normalize, by the number of images."""
-    for each in times:
+def measure_memory(folder: Path, photographs: Sequence[Path], sizes: Sequence[int]) -> Result:
+    """Print the peaks of ingest and of normalize by the number of images; the result has the first and the last."""
+    peaks = []
+    for each in sizes:
         source, root = _source(folder / f"source-{each}", photographs, each), folder / f"memory-{each}"
-        _, ingest = _run(_ringslice("ingest", source, root, "--overwrite"))
-        _, normalize = _run(_ringslice("normalize", root, "-r", "local", *SETTINGS))
+        _, ingest = _measure("ringslice", "ingest", source, root, "--overwrite")
+        _, normalize = _measure("ringslice", "normalize", root, "-r", "local", *SETTINGS)
+        peaks.append(normalize / 1e6)
         click.echo(
             f"{len(photographs) * each:7,} images: peak of ingest {ingest / 1e6:.0f} MB,"
             f" of normalize with all its processes {normalize / 1e6:.0f} MB"
         )
+    title = f"normalize workers: memory for {len(photographs) * sizes[-1]:,} images"
+    peer = f"{len(photographs) * sizes[0]:,} images"
+    return Result(title, "MB", peaks[-1], peer, peaks[0], peaks[-1] / peaks[0])
 
 
-@click.command(help=__doc__, context_settings={"max_content_width": 120})
-@click.option("--folder", type=Path, help="Where photographs and datasets go, and stay; default: a temporary one.")
-@click.option("--photographs", default=500, show_default=True, help="How many of about 500x400 pixels.")
-@click.option("--times", default=10, show_default=True, help="How often they are normalised by one process.")
+@benchmark(__file__, __doc__, SHORT)
+@click.option("--folder", type=Path, help="Keep photographs and datasets there; default: a temporary folder.")
+@click.option("--photographs", default=500, show_default=True, help="Number of photographs of about 500x400 pixels.")
+@click.option("--times", default=10, show_default=True, help="How often one process normalises them.")
 @click.option("--repeats", default=3, show_default=True, help="Rounds of the comparison of speed.")
-def main(folder: Path | None, photographs: int, times: int, repeats: int) -> None:
+@click.option("--sizes", default="2,20", show_default=True, help="How often the photographs, to compare memory.")
+def main(folder: Path | None, photographs: int, times: int, repeats: int, sizes: str) -> list[Result]:
     """See the module."""
+    require_program("taskset", "Install it: apt-get install util-linux")
     with tempfile.TemporaryDirectory() as temporary:
         place = (folder or Path(temporary)).absolute()
         files = make_photographs(place, photographs, 0)["usual"]
-        measure_speed(place, files, times, repeats)
-        measure_memory(place, files, (2, 20))
+        results = [measure_speed(place, files, times, repeats), measure_memory(place, files, positives(sizes))]
+    print_results(results)
+    return results
 
 
 if __name__ == "__main__":

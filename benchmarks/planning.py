@@ -1,21 +1,17 @@
 #!/usr/bin/env python3
-"""What planning costs, and what a large manifest costs to load: wall seconds and peak memory, each in a fresh process.
+"""Wall seconds, processor time and peak memory of planning and of loading a large manifest, each in a fresh process.
 
-    python benchmarks/planning.py
+    python benchmarks/planning.py --parts 10000 --classes 1000 --slices 100000
 
-Plans the shares of made-up parts that all hold every class, the worst case, and loads the manifest of so many slices.
-The peer of the manifest is `json.loads` of the same bytes.
+Plans the shares of made-up parts that all contain every class, the worst case, and loads the manifest of so many
+slices. The peer of the manifest is `json.loads` of the same bytes.
 """
 
 import json
-import platform
-import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +27,31 @@ from etl.slices.writer import slice_names
 from etl.stages.layout import NORMALIZED_FORMAT, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
+from lib.command import benchmark
+from lib.memory import own_memory
+from lib.processes import call, describe_machine
+from lib.results import Result, compare, print_results
+from lib.rounds import take_turns
 
+SHORT = {"parts": 2_000, "slices": 20_000, "times": 3}
+VERSIONS = ("numpy",)
 SPLIT = parse_split("train=0.8,validation=0.1,test=0.1")
 
 
 def write_normalized(folder: Path, parts: int, classes: int) -> None:
     """The marker of a dataset with so many parts, each with examples of every class."""
     random = np.random.default_rng(0)
-    told = []
+    entries = []
     for number in range(parts):
         by_label = random.integers(1, 200, classes)
         records = int(by_label.sum())
         facts = {"part": f"pack-{number:05d}", "input": records, "records": records, "bytes": 40_000 * records}
-        told.append({**facts, "removed": 0, "examples": {"": by_label.tolist()}})
+        entries.append({**facts, "removed": 0, "examples": {"": by_label.tolist()}})
     marker = {
         "format": NORMALIZED_FORMAT,
         "classes": [str(label) for label in range(classes)],
         "removed": None,
-        "parts": told,
+        "parts": entries,
     }
     (folder / "normalized").mkdir()
     (folder / "normalized/dataset.json").write_bytes(json_bytes(marker))
@@ -57,16 +60,16 @@ def write_normalized(folder: Path, parts: int, classes: int) -> None:
 def write_manifest(folder: Path, slices: int) -> None:
     """The manifest of so many slices, as `shard` writes it."""
     counts = {"train": slices * 8 // 10, "validation": slices // 10, "test": slices // 10}
-    told: dict[str, Any] = {name: {"records": 0, "bytes": 0, "by_class": [0] * 1000, "slices": []} for name in counts}
+    splits: dict[str, Any] = {name: {"records": 0, "bytes": 0, "by_class": [0] * 1000, "slices": []} for name in counts}
     for split, name in slice_names(counts):
         facts = {"name": name, "records": 5_000, "blocks": 200, "bytes": 200_000_000, "sha256": "0" * 64}
-        told[split]["slices"].append(facts)
+        splits[split]["slices"].append(facts)
     statistics_ = {"mean": [0.0] * 3, "std": [1.0] * 3}
     image = {"height": 224, "width": 224, "channels": 3, "format": "JPEG"}
     content = {"format": SLICES_FORMAT, "classes": [str(label) for label in range(1000)], "image": image}
     path = folder / "slices/default/manifest.json"
     path.parent.mkdir(parents=True)
-    path.write_bytes(json_bytes(with_checksum({**content, "splits": told, "statistics": statistics_})))
+    path.write_bytes(json_bytes(with_checksum({**content, "splits": splits, "statistics": statistics_})))
 
 
 def plan(folder: Path) -> int:
@@ -92,43 +95,41 @@ WORK: dict[str, Callable[[Path], int]] = {
 }
 
 
-def run_here(name: str, folder: Path) -> None:
-    """Do one piece of work in this process and print its figures."""
+def work_here(name: str, folder: str) -> Iterator[dict[str, float]]:
+    """Do one piece of work in this process and yield its figures."""
     started, busy = time.perf_counter(), time.process_time()
-    WORK[name](folder)
+    WORK[name](Path(folder))
     seconds = {"seconds": round(time.perf_counter() - started, 3), "cpu": round(time.process_time() - busy, 3)}
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert peak is not None
-    print(json.dumps({**seconds, "peak_mb": round(int(peak[1]) * 1024 / 1e6)}))
+    yield {**seconds, "peak_mb": round(own_memory("VmHWM") / 1e6)}
 
 
-@click.command(epilog="Example: python benchmarks/planning.py --parts 10000 --classes 1000 --slices 100000")
-@click.option("--parts", default=10_000, show_default=True)
-@click.option("--classes", default=1_000, show_default=True)
-@click.option("--slices", default=100_000, show_default=True)
-@click.option("--times", default=5, show_default=True, help="How often each is measured, in turn.")
-def main(parts: int, classes: int, slices: int, times: int) -> None:
-    """Measure planning and loading, and print raw samples and medians."""
+@benchmark(__file__, __doc__, SHORT)
+@click.option("--parts", default=10_000, show_default=True, help="Number of parts.")
+@click.option("--classes", default=1_000, show_default=True, help="Number of classes of each part.")
+@click.option("--slices", default=100_000, show_default=True, help="Number of slices of the manifest.")
+@click.option("--times", default=5, show_default=True, help="How often each is measured, in turns.")
+def main(parts: int, classes: int, slices: int, times: int) -> list[Result]:
+    """See the module."""
     with tempfile.TemporaryDirectory(prefix="ringslice-") as name:
         folder = Path(name)
         write_normalized(folder, parts, classes)
         write_manifest(folder, slices)
         sizes = {path.name: path.stat().st_size for path in folder.rglob("*.json")}
-        print(f"Python {platform.python_version()}, {parts} parts x {classes} classes, {slices} slices, bytes: {sizes}")
-        samples: dict[str, list[dict[str, float]]] = {work: [] for work in WORK}
-        for _ in range(times):
-            for work, taken in samples.items():
-                words = [sys.executable, __file__, work, str(folder)]
-                told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-                taken.append(json.loads(told))
-        for work, taken in samples.items():
-            print(f"{work}: {taken}")
-            middle = {figure: statistics.median(each[figure] for each in taken) for figure in taken[0]}
-            print(f"{work}: medians {middle}")
+        click.echo(f"{describe_machine(VERSIONS)}; {parts} parts x {classes} classes, {slices} slices, bytes: {sizes}")
+        ways = {work: lambda work=work: call("planning:work_here", work, name)[0] for work in WORK}
+        samples: dict[str, list[dict[str, float]]] = take_turns(ways, times)
+    for work, own in samples.items():
+        click.echo(f"{work}: {own}")
+        medians = {figure: statistics.median(each[figure] for each in own) for figure in own[0]}
+        click.echo(f"{work}: medians {medians}")
+    planned, loaded, parsed = ([each["cpu"] for each in samples[work]] for work in WORK)
+    results = [
+        Result(f"planning of {parts:,} parts x {classes:,} classes", "CPU-s", statistics.median(planned)),
+        compare(f"manifest of {slices:,} slices", "CPU-s to load", loaded, "json.loads", parsed),
+    ]
+    print_results(results)
+    return results
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] in WORK:
-        run_here(sys.argv[1], Path(sys.argv[2]))
-    else:
-        main()
+    main()

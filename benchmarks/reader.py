@@ -1,28 +1,23 @@
 #!/usr/bin/env python3
-"""How fast slices come out of storage: ours against its peers, in turns, each sample in a process of its own.
+"""How fast slices are read: ringslice and its peers, in turns, each sample in a process of its own.
 
+    python benchmarks/reader.py --workload serialized
     make tensorflow-io
     python benchmarks/reader.py --hdfs hdfs://127.0.0.1:8020/tmp/reader
 
-Three workloads of 8 slices, each read whole, from the page cache, after a first pass that is not counted (over all
-slices where ways are close to each other, else over one):
+Three workloads of 8 slices, each read completely, from the page cache, after a first pass that is not counted (over all
+slices if ways are close to each other, otherwise over one):
 
 - serialized: batches of 256 serialized examples of 30 to 50 KB (JPEGs of 256 pixels), from HDFS and locally.
 - small: the same of Fashion-MNIST, 1 KB each, locally, five epochs in a row.
 - decoded: batches of 64 pictures of 224 pixels, locally, the process on one core: examples/s is images/s per core.
-  The peer resizes; ours takes the middle as for evaluation, or crops at random, flips and resizes as for training.
+  The peer resizes; ringslice takes the centre as for evaluation, or crops at random, flips and resizes as for training.
 
-TensorFlow's own readers are asked for no order; ours has another one each epoch. All but pyarrow alone check the CRC of
-every byte. Processor time is the process' own, with a JVM in it, without HDFS' daemons.
+TensorFlow's own readers run without an order; ringslice has another one each epoch. All except pyarrow alone check the
+CRC of every byte. Processor time is that of the process, including a JVM in it, without the daemons of HDFS.
 """
 
 import dataclasses
-import importlib.metadata
-import json
-import os
-import platform
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,9 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import reader_data
-from reader_pass import Job
-from reader_table import HEADER, Claim, Sample, tell_medians, variant_name
 
 from etl.hadoop.site_config import class_path, java_home, libhdfs_folder
 from etl.slices.manifest import Manifest, read_manifest
@@ -40,12 +32,20 @@ from etl.stages.layout import slices_stage
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import open_place
 from etl.values import parse_bytes
+from lib import reader_data
+from lib.command import benchmark, leave_out
+from lib.failure import Failure
+from lib.hdfs import check_hdfs
+from lib.peers import FASHION, TENSORFLOW_IO, check_fashion
+from lib.processes import call, describe_machine
+from lib.reader_table import HEADER, Claim, Sample, print_medians, variant_name
+from lib.results import Result, print_results
+from lib.ways.reader_job import Job
 from train.toolchain.build_records_op import installed_library
 
-HERE = Path(__file__).resolve().parent
-TFIO_PYTHON = HERE.parent / ".venvs" / "tfio" / "bin" / "python"
 VERSIONS = ("tensorflow-cpu", "pyarrow", "hdfs-native", "crc32c", "numpy")
-TFIO_VERSIONS = ("tensorflow-cpu", "tensorflow-io")
+SERIALIZED, SMALL_RECORDS, DECODED = WORKLOADS = ("serialized", "small", "decoded")
+SHORT = {"size": "160MB", "pictures": "24MB", "repeats": 1}
 LARGE, SMALL, PICTURES = "photographs", "fashion", "pictures"
 SMALL_EPOCHS = 5
 SIDE = 224
@@ -55,7 +55,7 @@ ONE, TWO, FOUR, EIGHT = ({"at_once": number} for number in (1, 2, 4, 8))
 
 @dataclass(frozen=True)
 class Way:
-    """One row of a workload: the function of `Job`, from where it reads, and its variants; ``settings`` are a job's."""
+    """One row of a workload: the function of `Job`, what it reads, and its variants; ``settings`` are for its job."""
 
     workload: str
     name: str
@@ -67,7 +67,7 @@ class Way:
 
     @property
     def needs_tfio(self) -> bool:
-        return self.function == "tf_peers:tensorflow_io"
+        return self.function == "lib.ways.tf_peers:tensorflow_io"
 
 
 WARM = {"warm_up": 8}
@@ -76,38 +76,52 @@ EPOCHS = {"passes": SMALL_EPOCHS}
 ONE_CORE = {"side": SIDE, "core": 0, "batch": 64}
 
 WAYS = (
-    Way("serialized", "pyarrow, libhdfs", "reader_ways:raw", LARGE, LIBHDFS, (ONE, EIGHT), WARM),
-    Way("serialized", "pyarrow, native", "reader_ways:raw", LARGE, NATIVE, (ONE, EIGHT), WARM),
-    Way("serialized", "ringslice, libhdfs", "our_reader:serialized", LARGE, LIBHDFS, (TWO, FOUR, EIGHT), WARM),
-    Way("serialized", "ringslice, native", "our_reader:serialized", LARGE, NATIVE, (TWO, FOUR, EIGHT), WARM),
-    Way("serialized", "ringslice, local", "our_reader:serialized", LARGE, None, (TWO, FOUR, EIGHT), WARM),
-    Way("serialized", "tensorflow-io", "tf_peers:tensorflow_io", LARGE, LIBHDFS, (ONE, EIGHT, *PLAIN), WARM),
-    Way("serialized", "copy first", "reader_ways:copied", LARGE, LIBHDFS, (EIGHT,)),
-    Way("serialized", "generator", "reader_ways:generator", LARGE, LIBHDFS),
-    Way("serialized", "TFRecordDataset", "tf_peers:tfrecords", LARGE, None, PLAIN, WARM),
-    Way("small", "ringslice", "our_reader:serialized", SMALL, None, (FOUR,), EPOCHS),
-    Way("small", "TFRecordDataset", "tf_peers:tfrecords", SMALL, None, PLAIN, EPOCHS),
-    Way("decoded", "ringslice, centre", "our_reader:decoded", PICTURES, None, (FOUR,), ONE_CORE),
-    Way("decoded", "ringslice, crop, flip", "our_reader:augmented", PICTURES, None, (FOUR,), ONE_CORE),
-    Way("decoded", "TFRecordDataset", "tf_peers:recipe", PICTURES, None, PLAIN[1:], ONE_CORE),
+    Way(SERIALIZED, "pyarrow, libhdfs", "lib.ways.pyarrow_reader:raw", LARGE, LIBHDFS, (ONE, EIGHT), WARM),
+    Way(SERIALIZED, "pyarrow, native", "lib.ways.pyarrow_reader:raw", LARGE, NATIVE, (ONE, EIGHT), WARM),
+    Way(SERIALIZED, "ringslice, libhdfs", "lib.ways.our_reader:serialized", LARGE, LIBHDFS, (TWO, FOUR, EIGHT), WARM),
+    Way(SERIALIZED, "ringslice, native", "lib.ways.our_reader:serialized", LARGE, NATIVE, (TWO, FOUR, EIGHT), WARM),
+    Way(SERIALIZED, "ringslice, local", "lib.ways.our_reader:serialized", LARGE, None, (TWO, FOUR, EIGHT), WARM),
+    Way(SERIALIZED, "tensorflow-io", "lib.ways.tf_peers:tensorflow_io", LARGE, LIBHDFS, (ONE, EIGHT, *PLAIN), WARM),
+    Way(SERIALIZED, "copy first", "lib.ways.pyarrow_reader:copied", LARGE, LIBHDFS, (EIGHT,)),
+    Way(SERIALIZED, "generator", "lib.ways.pyarrow_reader:generator", LARGE, LIBHDFS),
+    Way(SERIALIZED, "TFRecordDataset", "lib.ways.tf_peers:tfrecords", LARGE, None, PLAIN, WARM),
+    Way(SMALL_RECORDS, "ringslice", "lib.ways.our_reader:serialized", SMALL, None, (FOUR,), EPOCHS),
+    Way(SMALL_RECORDS, "TFRecordDataset", "lib.ways.tf_peers:tfrecords", SMALL, None, PLAIN, EPOCHS),
+    Way(DECODED, "ringslice, centre", "lib.ways.our_reader:decoded", PICTURES, None, (FOUR,), ONE_CORE),
+    Way(DECODED, "ringslice, crop, flip", "lib.ways.our_reader:augmented", PICTURES, None, (FOUR,), ONE_CORE),
+    Way(DECODED, "TFRecordDataset", "lib.ways.tf_peers:recipe", PICTURES, None, PLAIN[1:], ONE_CORE),
 )
 CLAIMS = (
-    Claim("serialized", "ringslice, libhdfs", "pyarrow, libhdfs", 0.8),
-    Claim("serialized", "ringslice, native", "pyarrow, native", 0.8),
-    Claim("serialized", "ringslice, libhdfs", "tensorflow-io", 1.0),
-    Claim("serialized", "ringslice, local", "TFRecordDataset", 0.9),
-    Claim("small", "ringslice", "TFRecordDataset", 0.7),
-    Claim("decoded", "ringslice, centre", "TFRecordDataset", 1.0),
-    Claim("decoded", "ringslice, crop, flip", "TFRecordDataset", 1.0),
+    Claim(SERIALIZED, "ringslice, libhdfs", "pyarrow, libhdfs", 0.8),
+    Claim(SERIALIZED, "ringslice, native", "pyarrow, native", 0.8),
+    Claim(SERIALIZED, "ringslice, libhdfs", "tensorflow-io", 1.0),
+    Claim(SERIALIZED, "ringslice, local", "TFRecordDataset", 0.9),
+    Claim(SMALL_RECORDS, "ringslice", "TFRecordDataset", 0.7),
+    Claim(DECODED, "ringslice, centre", "TFRecordDataset", 1.0),
+    Claim(DECODED, "ringslice, crop, flip", "TFRecordDataset", 1.0),
 )
 
 
 @dataclass(frozen=True)
 class Data:
-    """The roots of one dataset: the local one, and that on HDFS where its slices lie there too."""
+    """The roots of one dataset: the local one, and that on HDFS if its slices are there, too."""
 
     local: Path
     hdfs: str | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """The values of the command line."""
+
+    folder: Path | None
+    hdfs: str | None
+    fashion: Path
+    size: str
+    pictures: str
+    repeats: int
+    workloads: Sequence[str]
+    names: Sequence[str]
 
 
 def take_samples(way: Way, data: Data) -> Iterator[Sample]:
@@ -117,90 +131,104 @@ def take_samples(way: Way, data: Data) -> Iterator[Sample]:
     folder = f"{data.hdfs if way.driver else data.local}/slices/{reader_data.NAME}"
     files = [f"{folder}/{each.name}.tfrecord" for each in split]
     records, size_bytes = sum(each.records for each in split), sum(each.size_bytes for each in split)
-    job = Job(way.function, folder, files, records, variants=list(way.variants), **way.settings)
-    for told in _run(way, job):
-        size = told["examples"] * size_bytes / records
-        name = variant_name(told["variant"])
-        yield Sample(way.workload, way.name, name, told["examples"], size, told["wall_s"], told["cpu_s"])
+    job = Job(way.function, folder, files, records, variants=[dict(each) for each in way.variants], **way.settings)
+    for figures in _run(way, job):
+        if not figures["examples"]:
+            reason = "its slices have fewer examples than a batch"
+            raise Failure("workload", way.workload, reason, "Give a larger --size or --pictures")
+        size = figures["examples"] * size_bytes / records
+        name = variant_name(figures["variant"])
+        yield Sample(way.workload, way.name, name, figures["examples"], size, figures["wall_s"], figures["cpu_s"])
 
 
 def _run(way: Way, job: Job) -> list[dict[str, Any]]:
-    python = TFIO_PYTHON if way.needs_tfio else sys.executable
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"} | ({DRIVER_VARIABLE: way.driver} if way.driver else {})
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"} | ({DRIVER_VARIABLE: way.driver} if way.driver else {})
     if way.needs_tfio:
-        environment |= _environment_of_tfio()
-    words = [python, HERE / "reader_pass.py", json.dumps(dataclasses.asdict(job))]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{way.workload}, {way.name} failed:\n{done.stderr}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        variables |= _variables_of_tfio()
+    python = TENSORFLOW_IO.python if way.needs_tfio else None
+    found: list[dict[str, Any]] = call(
+        "lib.ways.reader_job:run", dataclasses.asdict(job), python=python, variables=variables
+    )
+    return found
 
 
-def _environment_of_tfio() -> dict[str, str]:
-    """What its HDFS needs: the jars, and both libraries where the linker looks; the JVM's options as Java has them."""
+def _variables_of_tfio() -> dict[str, str]:
+    """What its HDFS client needs: the jars, and both libraries on the path of the linker."""
     libraries = f"{libhdfs_folder()}:{java_home()}/lib/server"
     return {"CLASSPATH": class_path(), "JAVA_HOME": str(java_home()), "LD_LIBRARY_PATH": libraries}
 
 
-def make_data(folder: Path, size: str, pictures: str, hdfs: str | None) -> dict[str, Data]:
-    """Make what is not there yet, and put the large slices on HDFS."""
-    large, small, decoded = folder / f"{LARGE}-{size}", folder / SMALL, folder / f"{PICTURES}-{pictures}"
-    reader_data.make_photographs(large, parse_bytes(size), slices=8)
-    reader_data.make_photographs(decoded, parse_bytes(pictures), slices=8)
-    reader_data.make_small_records(small)
-    if hdfs:
-        reader_data.put(large, f"{hdfs}/{large.name}")
-    return {LARGE: Data(large, f"{hdfs}/{large.name}"), SMALL: Data(small), PICTURES: Data(decoded)}
+def make_data(folder: Path, wanted: Options, chosen: Sequence[Way]) -> dict[str, Data]:
+    """Make the datasets of the chosen ways if they do not exist, and put the large slices on HDFS."""
+    datasets = {way.dataset for way in chosen}
+    large, small = folder / f"{LARGE}-{wanted.size}", folder / SMALL
+    decoded = folder / f"{PICTURES}-{wanted.pictures}"
+    hdfs = f"{wanted.hdfs}/{large.name}" if wanted.hdfs else None
+    if LARGE in datasets:
+        reader_data.make_photographs(large, parse_bytes(wanted.size), slices=8)
+        if hdfs:
+            reader_data.put(large, hdfs)
+    if PICTURES in datasets:
+        reader_data.make_photographs(decoded, parse_bytes(wanted.pictures), slices=8)
+    if SMALL in datasets:
+        reader_data.make_small_records(small, wanted.fashion)
+    return {LARGE: Data(large, hdfs), SMALL: Data(small), PICTURES: Data(decoded)}
 
 
-def tell_versions() -> None:
-    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in VERSIONS)
-    native = "built" if installed_library().exists() else "not built"
-    click.echo(f"Python {platform.python_version()}, {packages}, native op {native}; {os.cpu_count()} cores")
-    if TFIO_PYTHON.exists():
-        told = subprocess.run([TFIO_PYTHON, "-m", "pip", "freeze"], check=True, capture_output=True, text=True).stdout
-        click.echo("peer: " + ", ".join(line for line in told.splitlines() if line.startswith(TFIO_VERSIONS)))
-
-
-@click.command(help=__doc__, context_settings={"max_content_width": 120})
-@click.option("--folder", type=Path, help="Where the datasets go, and stay; default: a temporary one.")
-@click.option("--hdfs", help="A folder on the cluster, as a URI; without it only what is local is measured.")
-@click.option("--size", default="1GB", show_default=True, help="Size of the slices with serialized examples.")
-@click.option("--pictures", default="80MB", show_default=True, help="Size of the slices that are decoded.")
-@click.option("--repeats", default=5, show_default=True, help="Samples of each way.")
-@click.option("--workload", "wanted", multiple=True, type=click.Choice(["serialized", "small", "decoded"]))
-@click.option("--way", "names", multiple=True, help="Only ways with this in their name; may be repeated.")
-def main(  # noqa: PLR0917
-    folder: Path | None,
-    hdfs: str | None,
-    size: str,
-    pictures: str,
-    repeats: int,
-    wanted: Sequence[str],
-    names: Sequence[str],
-) -> None:
-    """See the module."""
+def choose_ways(options: Options) -> list[Way]:
+    """The ways that the options select and that can run. Raises Failure if something that they need is missing."""
     chosen = [
         way
         for way in WAYS
-        if (hdfs or not way.driver)
-        and (not wanted or way.workload in wanted)
-        and (not names or any(name in way.name for name in names))
+        if (options.hdfs or not way.driver)
+        and (not options.workloads or way.workload in options.workloads)
+        and (not options.names or any(name in way.name for name in options.names))
     ]
-    if any(way.needs_tfio for way in chosen) and not TFIO_PYTHON.exists():
-        raise click.UsageError("tensorflow-io is missing; run: make tensorflow-io")
-    tell_versions()
+    if options.hdfs:
+        check_hdfs("--hdfs", options.hdfs)
+    try:
+        if any(way.needs_tfio for way in chosen):
+            versions = TENSORFLOW_IO.versions()
+            click.echo("peer: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+    except Failure as missing:
+        leave_out(missing)
+        chosen = [way for way in chosen if not way.needs_tfio]
+    try:
+        if any(way.dataset == SMALL for way in chosen):
+            check_fashion("--fashion", options.fashion)
+    except Failure as missing:
+        leave_out(missing)
+        chosen = [way for way in chosen if way.dataset != SMALL]
+    return chosen
+
+
+@benchmark(__file__, __doc__, SHORT)
+@click.option("--folder", type=Path, help="Keep the datasets there; default: a temporary folder.")
+@click.option("--hdfs", help="A folder on the cluster, as a URI; without it only local files are measured.")
+@click.option("--fashion", type=Path, default=FASHION, show_default=True, help="The files of Fashion-MNIST, for small.")
+@click.option("--size", default="1GB", show_default=True, help="Size of the slices with serialized examples.")
+@click.option("--pictures", default="80MB", show_default=True, help="Size of the slices that are decoded.")
+@click.option("--repeats", default=5, show_default=True, help="Samples of each way.")
+@click.option("--workload", "workloads", multiple=True, type=click.Choice(WORKLOADS), help="Only these.")
+@click.option("--way", "names", multiple=True, help="Only ways with this in their name; may be repeated.")
+def main(**values: Any) -> list[Result]:
+    """See the module."""
+    options = Options(**values)
+    chosen = choose_ways(options)
+    native = "built" if installed_library().exists() else "not built"
+    click.echo(f"{describe_machine(VERSIONS)}; native op {native}")
     with tempfile.TemporaryDirectory() as temporary:
-        local = (folder or Path(temporary)).absolute()
-        data = make_data(local, size, pictures, hdfs)
+        data = make_data((options.folder or Path(temporary)).absolute(), options, chosen)
         samples = []
         click.echo(HEADER)
-        for _ in range(repeats):
+        for _ in range(options.repeats):
             for way in chosen:
                 for sample in take_samples(way, data[way.dataset]):
                     samples.append(sample)
-                    click.echo(sample.told())
-    tell_medians(samples, CLAIMS)
+                    click.echo(str(sample))
+    results = print_medians(samples, CLAIMS)
+    print_results(results)
+    return results
 
 
 if __name__ == "__main__":

@@ -1,106 +1,96 @@
 #!/usr/bin/env python3
-"""Whether the reader keeps within its memory: the peak of each of many epochs, at several numbers of slices at once.
+"""Whether the reader keeps within its memory: the peak of each of many epochs, by number of slices read at once.
 
     python benchmarks/reader_memory.py
     python benchmarks/reader_memory.py --hdfs hdfs://127.0.0.1:8020/tmp/memory
 
 Each number of slices has a process of its own that reads epoch after epoch into `tf.data` batches of serialized
-examples. What it takes beyond what it took once all was imported, connected, and a few empty batches were made is to be
-within 10 percent of the budget, and no more in the last epochs than in the first. The kernel keeps each epoch's peak
-(VmHWM, set back in between), so none is missed; that the process starts no other one is checked.
+examples. Its memory is counted beyond what it takes after imports, connecting, and a few empty batches. It is to be
+within 10 percent of the budget, and not to grow from the first epochs to the last. The kernel reports the peak of each
+epoch (VmHWM, reset in between), so that no peak is missed; that the process starts no other process is checked.
 """
 
-import json
-import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import reader_data
 
 from etl.storage.place import open_place
 from etl.values import parse_bytes, positives
+from lib import reader_data
+from lib.command import benchmark
+from lib.hdfs import check_hdfs
+from lib.memory import children_of, own_memory
+from lib.processes import call
+from lib.results import Result, print_results
 
 SLICES = 40
 BATCH = 256
 TOLERANCE = 1.1
 COMPARED = 10  # epochs at either end, for growth
+SHORT = {"size": "320MB", "at_once": "1,8", "epochs": 8}
 
 
-def read_epochs(folder: str, at_once: int, budget_bytes: int, epochs: int) -> None:
-    """In a process of its own: print the megabytes at the beginning, then the peak of each epoch."""
+def read_epochs(folder: str, at_once: int, budget_bytes: int, epochs: int) -> Iterator[float]:
+    """In a process of its own: yield the megabytes at the beginning, then the peak of each epoch."""
     import tensorflow as tf
-    from our_reader import OurReader
 
+    from lib.ways.our_reader import OurReader
     from train.reader.config import Reading
 
     open_place(folder).info()  # connects
     for _ in tf.data.Dataset.from_tensors(tf.fill((BATCH,), "")).repeat(8).prefetch(2):
         pass
-    print(_status_mb("VmRSS"), flush=True)
+    yield own_memory("VmRSS") / 1e6
     reader = OurReader(folder, BATCH, Reading(lanes=at_once, budget_bytes=budget_bytes))
     for epoch in range(epochs):
-        Path("/proc/self/clear_refs").write_text("5")  # proc(5): sets VmHWM back
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
         reader.serialized([epoch])
-        children = "".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
+        children = children_of("self")
         assert not children, f"processes that are not measured: {children}"
-        print(_status_mb("VmHWM"), flush=True)
+        yield own_memory("VmHWM") / 1e6
 
 
-def _status_mb(name: str) -> float:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024 / 1e6
-
-
-def measure(folder: str, at_once: int, budget_bytes: int, epochs: int) -> None:
-    """Tell the peaks of one number of slices at once, and whether they are within the budget."""
-    peaks = list(_peaks(folder, at_once, budget_bytes, epochs))
+def measure(folder: str, at_once: int, budget_bytes: int, epochs: int) -> Result:
+    """Print the peaks of one number of slices at once."""
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    base, *totals = call("reader_memory:read_epochs", folder, at_once, budget_bytes, epochs, variables=variables)
+    peaks = [each - base for each in totals]
     first, last = max(peaks[:COMPARED]), max(peaks[-COMPARED:])
-    word = "held" if max(peaks) <= budget_bytes / 1e6 * TOLERANCE else "exceeded"
+    budget = budget_bytes / 1e6
     click.echo(
-        f"{at_once:3} at once: peak {max(peaks):.0f} MB of {budget_bytes / 1e6:.0f}, {word};"
+        f"{at_once:3} at once: peak {max(peaks):.0f} MB of {budget:.0f};"
         f" first epochs {first:.0f}, last {last:.0f}; each: {' '.join(f'{peak:.0f}' for peak in peaks)}"
     )
+    title = f"reader memory, slices at once: {at_once}"
+    return Result(title, "MB", max(peaks), "budget", budget, max(peaks) / budget, most=TOLERANCE)
 
 
-def _peaks(folder: str, at_once: int, budget_bytes: int, epochs: int) -> Iterator[float]:
-    """Megabytes beyond those at the beginning, by epoch."""
-    words = [sys.executable, __file__, json.dumps([folder, at_once, budget_bytes, epochs])]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        base, *peaks = (float(line) for line in child.stdout)
-    if child.returncode:
-        raise SystemExit(f"reading {at_once} slices at once failed")
-    return (peak - base for peak in peaks)
-
-
-@click.command(help=__doc__, context_settings={"max_content_width": 120})
-@click.option("--folder", type=Path, help="Where the slices go, and stay; default: a temporary one.")
+@benchmark(__file__, __doc__, SHORT)
+@click.option("--folder", type=Path, help="Keep the slices there; default: a temporary folder.")
 @click.option("--hdfs", help="A folder on HDFS to read them from, as a URI.")
 @click.option("--size", default="640MB", show_default=True, help=f"Size of the {SLICES} slices.")
-@click.option("--budget", default="256MB", show_default=True, help="The reader's memory.")
-@click.option("--slices-at-once", "at_once", default="1,8,32", show_default=True)
-@click.option("--epochs", default=100, show_default=True)
+@click.option("--budget", default="256MB", show_default=True, help="The memory of the reader.")
+@click.option("--slices-at-once", "at_once", default="1,8,32", show_default=True, help="Numbers of slices to compare.")
+@click.option("--epochs", default=100, show_default=True, help="Epochs of each number.")
 def main(  # noqa: PLR0917
     folder: Path | None, hdfs: str | None, size: str, budget: str, at_once: str, epochs: int
-) -> None:
+) -> list[Result]:
     """See the module."""
+    if hdfs:
+        check_hdfs("--hdfs", hdfs)
     with tempfile.TemporaryDirectory() as temporary:
         root = (folder or Path(temporary)).absolute() / f"memory-{size}"
         reader_data.make_photographs(root, parse_bytes(size), SLICES)
+        place = f"{hdfs}/{root.name}" if hdfs else str(root)
         if hdfs:
-            reader_data.put(root, f"{hdfs}/{root.name}")
-        slices = f"{f'{hdfs}/{root.name}' if hdfs else root}/slices/{reader_data.NAME}"
-        for number in positives(at_once):
-            measure(slices, number, parse_bytes(budget), epochs)
+            reader_data.put(root, place)
+        slices = f"{place}/slices/{reader_data.NAME}"
+        results = [measure(slices, number, parse_bytes(budget), epochs) for number in positives(at_once)]
+    print_results(results)
+    return results
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].startswith("["):
-        read_epochs(*json.loads(sys.argv[1]))
-    else:
-        main()
+    main()

@@ -7,52 +7,79 @@
 Each sample is a process of its own, started by the command that a user gives. Three parts:
 
 - loop: one rank, which reads slices and decodes them, against Keras' `fit` of the same model, with the same batch,
-  optimizer, cores and threads, on the decoded pictures in memory; without XLA, and with what Keras chooses (auto).
-- ring: `horovodrun -np 2`, each rank on its half of the cores, against two runs of one rank on such a half each, side
-  by side, that know nothing of each other; their images per second are summed.
+  optimizer, cores and threads, on the decoded pictures in memory; without XLA, and with the choice of Keras (auto).
+- ring: `horovodrun -np 2`, each rank on its half of the cores, against two independent runs of one rank on such a half
+  each, side by side; their images per second are added up.
 - input: a consumer that takes each batch for a fixed time, such that it takes 80 percent of the pictures per second
-  that `ringslice read-bench` finds on --input (it sleeps, as for an accelerator that is busy): on the pictures from
-  there, against one batch that is there already.
+  that `ringslice read-bench` finds on --input (it sleeps, as for a busy accelerator): on the pictures from there,
+  against one batch in memory.
 
-A figure is the median of the epochs after the first; a ratio is the median of those of the rounds.
+A figure is the median of the epochs after the first; a ratio is the median of the ratios of the rounds.
 """
 
 import dataclasses
-import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from trainer_ways import Job
 
+from etl.errors import UsageError
 from etl.storage.place import Place, default_data_place, open_place
+from lib.command import benchmark
+from lib.failure import Failure
+from lib.hdfs import check_hdfs
+from lib.noise import make_normalized
+from lib.processes import (
+    REPOSITORY,
+    call,
+    command_failure,
+    describe_machine,
+    environment,
+    require_program,
+    run_quietly,
+    with_repository,
+)
+from lib.results import Result, compare, print_results, print_samples
+from lib.ways.trainer import Job
 from train.parallel.startup import cores_of
 from train.runs.folder import Dataset, find_dataset
 
-HERE = Path(__file__).resolve().parent
-TRAIN = HERE.parent / "train" / "main.py"
-PATH = {"PYTHONPATH": str(HERE.parent), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+TRAIN = REPOSITORY / "train" / "main.py"
 LOOP, RING, INPUT = PARTS = ("loop", "ring", "input")
 VERSIONS = ("tensorflow-cpu", "keras", "horovod", "pyarrow", "numpy")
 RANKS = 2
 LR = 0.02
-MEASURED_S = 10.0  # each of an input
+SIDE = 28  # of the images of noise
+SHORT = {"noise": 4_000, "epochs": 3, "rounds": 1, "seconds": 2.0}
 
 Rates = dict[str, float]  # images per second of one round, by way
 
 
 @dataclasses.dataclass(frozen=True)
+class Options:
+    """The values of the command line."""
+
+    parts: Sequence[str]
+    data: str | None
+    noise: int
+    uri: str | None
+    model: str
+    batch: int
+    epochs: int
+    rounds: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Training:
-    """What is trained by all ways."""
+    """What all ways train."""
 
     dataset: Dataset
     model: str
@@ -61,14 +88,14 @@ class Training:
 
     @property
     def words(self) -> list[str]:
-        """The trainer and its options, but for the run."""
+        """The trainer and its options, except for the run."""
         given = {"--data": self.dataset.root, "--name": self.dataset.name, "--model": self.model, "--batch": self.batch}
         options = given | {"--epochs": self.epochs, "--lr": LR}
         return [str(TRAIN), *(str(word) for option in options.items() for word in option)]
 
 
 def measure_loop(training: Training) -> Rates:
-    """One rank, and `fit` without XLA and as Keras chooses."""
+    """One rank; `fit` without XLA; `fit` with the choice of Keras."""
     job = Job("fit", training.dataset.folder.uri, training.model, training.batch, training.epochs, LR)
     rates = {"ringslice": side_by_side(training, [[sys.executable, *training.words]])}
     for name, jit in (("fit", False), ("fit, jit auto", "auto")):
@@ -77,7 +104,7 @@ def measure_loop(training: Training) -> Rates:
 
 
 def measure_ring(training: Training) -> Rates:
-    """Two ranks, and two runs of one rank that share nothing but the machine."""
+    """Two ranks; two independent runs of one rank."""
     cores = sorted(os.sched_getaffinity(0))
     copies = []
     for copy in range(RANKS):
@@ -89,46 +116,47 @@ def measure_ring(training: Training) -> Rates:
     }
 
 
-def measure_input(dataset: Dataset) -> Rates:
-    """A consumer of most of what there is, on the input and on nothing; and what there is."""
-    return dict(run_job(Job("input", dataset.folder.uri, seconds=MEASURED_S)))
+def measure_input(dataset: Dataset, seconds: float) -> Rates:
+    """A consumer of most of what can be read, on the input and on one batch; and the rate of `read-bench`."""
+    return dict(run_job(Job("input", dataset.folder.uri, seconds=seconds)))
 
 
 def side_by_side(training: Training, commands: Sequence[Sequence[str]]) -> float:
-    """Start these trainings at once, each as a run of its own, which is deleted; the sum of their images per second."""
+    """Start these trainings at once, each with a run that is deleted afterwards; the sum of their images per second."""
     runs = open_place(training.dataset.root) / "runs"
     places = [runs / f"benchmark-{os.getpid()}-{number}" for number in range(len(commands))]
     running: list[subprocess.Popen[str]] = []
     try:
         for words, place in zip(commands, places, strict=True):
-            running.append(start([*words, "--run", place.name], stdout=subprocess.DEVNULL))
-        for each in running:
-            finish(each)
+            running.append(start([*words, "--run", place.name]))
+        for each, words in zip(running, commands, strict=True):
+            finish(each, words)
         return sum(steady(epoch_rates(place)) for place in places)
     finally:
-        for each in running:  # where one failed
+        for each in running:  # if one failed
             each.terminate()
             each.wait()
         for place in places:
             place.delete()
 
 
-def start(words: Sequence[str], stdout: int) -> "subprocess.Popen[str]":
-    return subprocess.Popen(words, env=os.environ | PATH, stdout=stdout, stderr=subprocess.PIPE, text=True)
+def start(words: Sequence[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        words, env=with_repository(environment()), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
-def finish(running: "subprocess.Popen[str]") -> str:
-    """What it printed. Ends the benchmark where it failed."""
-    told, errors = running.communicate()
+def finish(running: "subprocess.Popen[str]", words: Sequence[str]) -> None:
+    """Wait for its end. Raises Failure, and prints its errors, if it failed."""
+    _, errors = running.communicate()
     if running.returncode:
-        raise SystemExit(f"{running.args} failed:\n{errors}")
-    return told
+        click.echo(errors, err=True)
+        raise command_failure(words, running.returncode)
 
 
 def run_job(job: Job) -> Any:
-    """What a way of `trainer_ways` tells."""
-    words = [sys.executable, str(HERE / "trainer_ways.py"), json.dumps(dataclasses.asdict(job))]
-    return json.loads(finish(start(words, stdout=subprocess.PIPE)).splitlines()[-1])
+    """The rates that a way of `lib.ways.trainer` yields."""
+    return call("lib.ways.trainer:run", dataclasses.asdict(job))[0]
 
 
 def epoch_rates(run: Place) -> list[float]:
@@ -136,73 +164,93 @@ def epoch_rates(run: Place) -> list[float]:
 
 
 def steady(rates: Sequence[float]) -> float:
-    """The median without the first epoch, in which graphs are made and files come to the page cache."""
+    """The median without the first epoch, in which graphs are traced and files are read into the page cache."""
     return statistics.median(rates[1:])
 
 
+def find_slices(option: str, root: str) -> Dataset:
+    """The newest finished slices of a root. Raises Failure."""
+    try:
+        return find_dataset(root, None)
+    except UsageError as error:
+        fix = "Make some: ringslice pipeline SOURCE ROOT, or give --noise 4000 instead of --data"
+        raise Failure(option, root, str(error).partition(";")[0], fix) from None
+
+
+def measure_parts(parts: Sequence[str], options: Options, data: str) -> list[Result]:
+    """Take the rounds of each part; its results."""
+    dataset = find_slices("--data", data)
+    source = find_slices("--input", options.uri) if options.uri else dataset
+    training = Training(dataset, options.model, options.batch, options.epochs)
+    trained = f"{dataset.folder}: {options.model}, a batch of {options.batch}"
+    measures: dict[str, tuple[str, Callable[[], Rates]]] = {
+        LOOP: (f"{trained}, one rank", lambda: measure_loop(training)),
+        RING: (f"{trained}, {RANKS} ranks", lambda: measure_ring(training)),
+        INPUT: (f"{source.folder}: a consumer", lambda: measure_input(source, options.seconds)),
+    }
+    results = []
+    for part in parts:
+        title, measure = measures[part]
+        results += judge(part, title, take_rounds(measure, part, options.rounds))
+    return results
+
+
 def take_rounds(measure: Callable[[], Rates], part: str, rounds: int) -> list[Rates]:
-    """Measure again and again, telling each round."""
+    """Measure so many times, and print each round."""
     found = []
     for number in range(1, rounds + 1):
         rates = measure()
-        told = ", ".join(f"{way} {rate:,.0f}" for way, rate in rates.items())
-        click.echo(f"{part}, round {number}: {told} images/s")
+        line = ", ".join(f"{way} {rate:,.0f}" for way, rate in rates.items())
+        click.echo(f"{part}, round {number}: {line} images/s")
         found.append(rates)
     return found
 
 
-def tell(title: str, rounds: Sequence[Rates]) -> None:
-    """The table of medians, and the first way's ratios to the others, round by round, for other work slows all."""
-    click.echo(title)
-    table = Table()
-    for column in ("way", "images/s", "least", "most"):
-        table.add_column(column, justify="left" if column == "way" else "right")
-    for way in rounds[0]:
-        own = [rates[way] for rates in rounds]
-        table.add_row(way, *(f"{each:,.0f}" for each in (statistics.median(own), min(own), max(own))))
-    Console().print(table)
-    ours, *peers = rounds[0]
+def judge(part: str, title: str, rounds: Sequence[Rates]) -> list[Result]:
+    """Print the table of medians; a result for each way except the first, which is compared with it."""
+    rates = {way: [each[way] for each in rounds] for way in rounds[0]}
+    print_samples(title, "images/s", rates)
+    ours, *peers = rates
+    results = []
     for peer in peers:
-        ratios = [rates[ours] / rates[peer] for rates in rounds]
-        spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-        click.echo(f"{ours}: {statistics.median(ratios):.3f} of the images per second of {peer} ({spread})")
+        ratios = [a / b for a, b in zip(rates[ours], rates[peer], strict=True)]
+        click.echo(f"{ours} to {peer}: {min(ratios):.3f} to {max(ratios):.3f}")
+        results.append(compare(f"trainer, {part}: {ours}", "images/s", rates[ours], peer, rates[peer]))
+    return results
 
 
-@click.command(help=__doc__, context_settings={"max_content_width": 120})
+def make_noise(folder: Path, images: int) -> str:
+    """A dataset of so many images of noise, of 28x28 grey pixels; its root."""
+    root = make_normalized(folder, images, SIDE, channels=1)
+    run_quietly("ringslice", "shard", root)
+    return str(root)
+
+
+@benchmark(__file__, __doc__, SHORT)
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only this one; may be repeated.")
-@click.option("--data", default=default_data_place, help="A root on this machine, for loop and ring; default: ./data.")
+@click.option("--data", help="A root on this machine, for loop and ring; default: ./data.")
+@click.option("--noise", default=0, help="Train on so many made images of noise if --data is not given.")
 @click.option("--input", "uri", help="A root anywhere, for input; default: that of --data.")
-@click.option("--model", default="cnn", show_default=True, help="What is trained.")
-@click.option("--batch", default=64, show_default=True, help="Of each rank.")
-@click.option("--epochs", type=click.IntRange(2), default=4, show_default=True, help="Of each sample; one is not used.")
+@click.option("--model", default="cnn", show_default=True, help="The model that is trained.")
+@click.option("--batch", default=64, show_default=True, help="Batch of each rank.")
+@click.option("--epochs", type=click.IntRange(2), default=4, show_default=True, help="Epochs; the first is not used.")
 @click.option("--rounds", default=5, show_default=True, help="Samples of each way, in turns.")
-def main(  # noqa: PLR0917
-    parts: Sequence[str],
-    data: str,
-    uri: str | None,
-    model: str,
-    batch: int,
-    epochs: int,
-    rounds: int,
-) -> None:
+@click.option("--seconds", default=10.0, show_default=True, help="Length of each measurement of input.")
+def main(**values: Any) -> list[Result]:
     """See the module."""
-    click.echo(f"Python {platform.python_version()}, {versions()}; {len(os.sched_getaffinity(0))} cores")
-    dataset = find_dataset(data, None)
-    source = find_dataset(uri, None) if uri else dataset
-    training = Training(dataset, model, batch, epochs)
-    trained = f"{dataset.folder}: {model}, a batch of {batch}"
-    measures: dict[str, tuple[str, Callable[[], Rates]]] = {
-        LOOP: (f"{trained}, one rank", lambda: measure_loop(training)),
-        RING: (f"{trained}, {RANKS} ranks", lambda: measure_ring(training)),
-        INPUT: (f"{source.folder}: a consumer", lambda: measure_input(source)),
-    }
-    for part in parts or PARTS:
-        title, measure = measures[part]
-        tell(title, take_rounds(measure, part, rounds))
-
-
-def versions() -> str:
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in VERSIONS)
+    options = Options(**values)
+    parts = options.parts or PARTS
+    if options.uri and "://" in options.uri:
+        check_hdfs("--input", options.uri, needs_command=False)
+    if RING in parts:
+        require_program("taskset", "Install it: apt-get install util-linux")
+        require_program("horovodrun", "Install it: make install")
+    click.echo(describe_machine(VERSIONS))
+    with tempfile.TemporaryDirectory() as temporary:
+        made = make_noise(Path(temporary), options.noise) if options.noise and not options.data else None
+        results = measure_parts(parts, options, made or options.data or default_data_place())
+    print_results(results)
+    return results
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What tests share: real images, a finished dataset, and ways to run the commands as a user does."""
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import pytest
 from PIL import Image
 
 from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
-from tests.lib.commands import DIGITS_OPTIONS, ringslice, succeeded
+from tests.lib.commands import DIGITS_OPTIONS, succeeded
 from tests.lib.digits import write_digits
+from tests.lib.in_process import ringslice_here
+from tests.lib.run_folder import pytest_runtest_setup, run_folder
 from tests.lib.tiers import (
+    note_process_starts,
     pytest_collection_modifyitems,
-    pytest_configure,
     pytest_runtest_protocol,
     pytest_runtest_teardown,
 )
@@ -22,10 +25,19 @@ __all__ = [
     "hadoop_alone",
     "hadoop_undisturbed",
     "pytest_collection_modifyitems",
-    "pytest_configure",
     "pytest_runtest_protocol",
+    "pytest_runtest_setup",
     "pytest_runtest_teardown",
+    "run_folder",
 ]  # fixtures, and hooks
+
+
+def pytest_configure() -> None:
+    note_process_starts()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control starts what runs in the background, pytest of a script, say, with SIGINT ignored.
+        # The processes that tests start would inherit that, and tests of Ctrl-C would wait for them for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +52,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digits_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The digits through the whole pipeline, 8 training slices. Tests share it: they read it and add nothing."""
     root = tmp_path_factory.mktemp("roots") / "digits"
-    succeeded(ringslice("pipeline", digits, root, *DIGITS_OPTIONS, "--workers", 8))
+    succeeded(ringslice_here("pipeline", digits, root, "-r", "inline", *DIGITS_OPTIONS, "--workers", 8))
     made = sorted(root.iterdir())
     yield root
     assert sorted(root.iterdir()) == made, "a test left something in what the others read"

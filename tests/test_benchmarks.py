@@ -1,43 +1,184 @@
-"""The ways that the benchmarks compare still work; their speed is nobody's concern here."""
+"""The benchmarks run, name what is missing in one line, and fill the table of `make bench`; speed is not tested."""
 
+import importlib
 import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
-from tests.lib.commands import REPOSITORY, run, succeeded
+from tests.lib.commands import REPOSITORY, Finished, run, succeeded
 from tests.lib.inline import ingest_here
 
+BENCHMARKS = REPOSITORY / "benchmarks"
+SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
+PATH = {"PYTHONPATH": f"{BENCHMARKS}:{REPOSITORY}"}
 
+
+def benchmark(name: str, *words: object) -> Finished:
+    return run("python", BENCHMARKS / f"{name}.py", *words)
+
+
+def call(function: str, *arguments: object) -> list[Any]:
+    """What a function yields in a child process of the benchmarks."""
+    words = ("-P", "-m", "lib.child", function, json.dumps(arguments))
+    return [json.loads(line) for line in succeeded(run("python", *words, variables=PATH)).stdout.splitlines()]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a script or a module of the benchmarks into this process, until the test ends."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_has_an_example(name: str, load: Callable[[str], ModuleType]) -> None:
+    command = load(name).main
+    assert isinstance(command, click.Command)
+    shown = CliRunner().invoke(command, ["--help"]).output
+    assert f"    python benchmarks/{name}.py" in shown
+    assert "--json" in shown
+    assert name == "all" or "--short" in shown
+
+
+def test_make_bench_runs_every_script(load: Callable[[str], ModuleType]) -> None:
+    assert sorted([*load("all").NAMES, "all"]) == SCRIPTS
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("way", ["ringslice", "floor", "floor_area", "opencv", "pillow"])
-def test_a_way_to_normalise_tells_the_time_of_each_pass(way: str, tmp_path: Path) -> None:
+def test_a_way_to_normalise_yields_the_time_of_each_pass(way: str, tmp_path: Path) -> None:
     source, root = tmp_path / "source", tmp_path / "root"
     (source / "a").mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(source / "a" / "0.jpg")
     ingest_here(source, root)
-    script = REPOSITORY / "benchmarks" / "normalize_ways.py"
-    told = succeeded(run("bash", "-c", 'printf "\\n\\n" | python "$@"', "bash", script, way, root, source))
-    assert [float(line) > 0 for line in told.stdout.splitlines()] == [True, True]
+    arguments = json.dumps([way, str(root), str(source)])
+    command = 'printf "\\n\\n" | python -P -m lib.child lib.ways.normalize:passes "$1"'
+    finished = succeeded(run("bash", "-c", command, "bash", arguments, variables=PATH))
+    assert [float(line) > 0 for line in finished.stdout.splitlines()] == [True, True]
 
 
+@pytest.mark.integration
 def test_the_ways_to_keep_weights_leave_nothing(tmp_path: Path) -> None:
-    script = REPOSITORY / "benchmarks" / "checkpoint.py"
-    told = succeeded(run("python", script, "--root", tmp_path, "--size", "8MB", "--repeats", 1))
+    finished = succeeded(benchmark("checkpoint", "--root", tmp_path, "--size", "8MB", "--repeats", 1))
     for way in ("ringslice", "safetensors", "synced", "copy"):
-        assert way in told.stdout
-    assert f"{tmp_path}: 8 MB" in told.stdout.replace("\n", "")
+        assert way in finished.stdout
+    assert f"{tmp_path}: 8 MB" in finished.stdout.replace("\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_peers_of_the_trainer_tell_images_per_second(digits_root: Path) -> None:
-    script, slices = REPOSITORY / "benchmarks" / "trainer_ways.py", f"{digits_root}/slices/default"
+@pytest.mark.integration
+def test_the_peers_of_the_trainer_yield_images_per_second(digits_root: Path) -> None:
+    slices = f"{digits_root}/slices/default"
     fit = {"way": "fit", "slices": slices, "model": "mlp", "batch": 100, "epochs": 2, "lr": 0.02}
-    rates = json.loads(succeeded(run("python", script, json.dumps(fit))).stdout)
-    assert [rate > 0 for rate in rates] == [True, True]
+    assert [rate > 0 for rate in call("lib.ways.trainer:run", fit)[0]] == [True, True]
     consumer = {"way": "input", "slices": slices, "seconds": 0.2}
-    rates = json.loads(succeeded(run("python", script, json.dumps(consumer))).stdout)
+    rates = call("lib.ways.trainer:run", consumer)[0]
     assert rates.keys() == {"real", "synthetic", "read-bench"}
     assert 0 < rates["synthetic"] < rates["read-bench"]
+
+
+@pytest.mark.integration
+def test_serialized_records_are_read_without_fashion_mnist(tmp_path: Path) -> None:
+    words = ("--workload", "serialized", "--way", "ringslice", "--size", "40MB", "--repeats", 1, "--fashion", tmp_path)
+    finished = succeeded(benchmark("reader", *words))
+    assert "serialized ringslice, local" in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "line"),
+    [
+        ("reader", "--workload small --fashion /nonexistent", "--fashion: /nonexistent (it has no train-images-idx3"),
+        ("normalize", "--peer-python /nonexistent", "peer: img2dataset (its environment is missing). Install it: make"),
+        ("task_memory", "/nonexistent", "SOURCE: /nonexistent (it has no *-ubyte files). Give a folder"),
+        ("trainer", "--part loop --data /nonexistent", "--data: /nonexistent (no finished slices under /nonexistent)."),
+    ],
+)
+def test_what_is_missing_is_named_in_one_line(
+    name: str, words: str, line: str, load: Callable[[str], ModuleType]
+) -> None:
+    finished = CliRunner().invoke(load(name).main, words.split())
+    assert finished.exit_code == 3, finished
+    assert len(finished.stderr.splitlines()) == 1, finished.stderr
+    assert finished.stderr.startswith(f"benchmarks/{name}.py: {line}"), finished.stderr
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("name", "words", "line"),
+    [
+        ("normalize", ("--peer-python", sys.executable), f"peer: img2dataset ({sys.executable} does not have it)."),
+        ("shard", ("--hdfs", "hdfs://127.0.0.1:1/x"), "--hdfs: hdfs://127.0.0.1:1/x ("),
+        ("checkpoint", ("--root", "hdfs://127.0.0.1:1/x"), "--root: hdfs://127.0.0.1:1/x (cannot reach the NameNode"),
+    ],
+)
+def test_what_does_not_work_is_named_in_one_line(name: str, words: tuple[str, ...], line: str) -> None:
+    finished = benchmark(name, *words)
+    assert finished.returncode == 3, finished
+    assert len(finished.stderr.splitlines()) == 1, finished.stderr
+    assert finished.stderr.startswith(f"benchmarks/{name}.py: {line}"), finished.stderr
+
+
+@pytest.mark.integration
+def test_the_short_form_leaves_out_what_is_not_installed(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    ways = ("--way", "ringslice", "--way", "opencv", "--way", "img2dataset")
+    words = ("--short", "--usual", 2, "--large", 0, "--repeats", 1, *ways)
+    finished = succeeded(benchmark("normalize", *words, "--peer-python", "/nonexistent", "--json", report))
+    line = "peer: img2dataset (its environment is missing). Install it: make img2dataset."
+    assert f"left out: {line}" in finished.stdout
+    content = json.loads(report.read_text())
+    assert content["left_out"] == [line]
+    assert [(each["claim"], each["peer"]) for each in content["results"]] == [("normalize, usual", "opencv")]
+    assert all(each["ratio"] == each["ours"] / each["theirs"] for each in content["results"])
+
+
+@pytest.mark.integration
+def test_a_benchmark_that_takes_too_long_is_ended(tmp_path: Path, load: Callable[[str], ModuleType]) -> None:
+    bench = load("all")
+    outcome = bench.run(bench.Benchmark("planning", 0.1, has_folder=False), tmp_path, hdfs=None, verbose=False)
+    assert outcome.failure.startswith("benchmarks/planning.py: time: more than 0 s (its limit). Run it alone:")
+    assert outcome.seconds < 10
+
+
+def test_the_table_has_each_claim_and_what_is_missing(
+    load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, results = load("all"), load("lib.results")
+    claim = results.Result("reads fast", "MB/s", 1840.0, "TFRecordDataset", 1400.0, 1840 / 1400, least=0.9)
+    done = bench.Outcome("reader", 12.3, [claim, results.Result("plans", "s", 0.5)], ["peer: tensorflow-io (missing)"])
+    bench.print_outcomes([done, bench.Outcome("shard", 4.0, failure="benchmarks/shard.py: no room")])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "reads fast 1,840 MB/s TFRecordDataset: 1,400 1.31 at least 0.9 12" in lines
+    assert "plans 0.50 s" in lines
+    assert "shard failed 4" in lines
+    assert "left out of reader.py: peer: tensorflow-io (missing)" in lines
+    assert "failed: benchmarks/shard.py: no room" in lines
+
+
+def test_ratios_are_taken_round_by_round(load: Callable[[str], ModuleType]) -> None:
+    results = load("lib.results")
+    result = results.compare("claim", "s", [1.0, 10.0, 2.0], "peer", [2.0, 20.0, 8.0], most=0.4)
+    assert (result.ours, result.theirs, result.ratio) == (2.0, 8.0, 0.5)
+    assert result.is_reached is False
+    assert "ratio 0.500, at most 0.4 claimed: DOES NOT HOLD" in str(result)
+
+
+def test_each_round_starts_with_another_way(load: Callable[[str], ModuleType]) -> None:
+    order: list[str] = []
+    ways = {name: (lambda name=name: order.append(name)) for name in "abc"}
+    load("lib.rounds").take_turns(ways, 3)
+    assert "".join(order) == "abcbcacab"

@@ -9,6 +9,8 @@ import pytest
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, contents, environment, failed, ringslice, run, succeeded
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize(
     "command", ["ingest", "normalize", "shard", "verify", "report", "inspect", "read-bench", "pipeline"]

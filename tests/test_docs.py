@@ -172,7 +172,9 @@ def click_flags(command: click.Command) -> set[str]:
 @cache
 def script_flags(path: Path) -> frozenset[str]:
     """The options that a script declares for click or argparse, read from its source."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    sources = [path, *path.parent.glob("lib/command.py")]  # benchmarks share options
+    trees = [ast.parse(source.read_text()) for source in sources]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     declaring = [call for call in calls if isinstance(call.func, ast.Attribute)]
     words = [
         word.value
@@ -266,7 +268,10 @@ class WrongCommandError(Exception):
 @cache
 def make_targets() -> frozenset[str]:
     """The targets that the Makefile and what it includes define by name."""
-    texts = [each.read_text() for each in [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk")]]
+    texts = [
+        each.read_text()
+        for each in [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"), *REPOSITORY.glob("benchmarks/peers/*.mk")]
+    ]
     variables = dict(re.findall(r"^(\w+) :?\??= (.+)$", "\n".join(texts), re.MULTILINE))
     targets = set()
     for line in re.findall(r"^([^\s#:=][^:=\n]*):(?!=)", "\n".join(texts), re.MULTILINE):

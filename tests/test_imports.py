@@ -64,7 +64,6 @@ def name_of(path: Path) -> str:
 
 
 MODULES = {name_of(path): path for top in THIRD_PARTY for path in sorted((REPOSITORY / top).rglob("*.py"))}
-by_module = pytest.mark.parametrize("module", MODULES)
 
 
 @cache
@@ -114,41 +113,48 @@ def cycle_from(module: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
 _ACYCLIC: set[str] = set()
 
 
-@by_module
-def test_imports_follow_the_order_of_packages(module: str) -> None:
-    assert package_of(module) in LEVEL_OF, f"name {package_of(module)} in LEVELS"
-    assert list(upward(module)) == []
-    top = module.split(".")[0]
-    others = {name.split(".")[0] for name in imports_of(module)} - set(THIRD_PARTY) - sys.stdlib_module_names
-    assert others <= THIRD_PARTY[top] | DRAWING.get(module, set())
+def test_imports_follow_the_order_of_packages() -> None:
+    assert {package_of(module) for module in MODULES} == set(LEVEL_OF)
+    assert {module: found for module in MODULES if (found := list(upward(module)))} == {}
+
+
+def test_an_upward_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wrong.py").write_text("from etl.errors import DataError\n\ndef late():\n    from etl.cli import cli\n")
+    monkeypatch.setitem(MODULES, "etl.storage.wrong", tmp_path / "wrong.py")
+    assert list(upward("etl.storage.wrong")) == ["etl.cli"]
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     assert [circle for module in MODULES if (circle := cycle_from(module))] == []
 
 
-@by_module
-def test_tensorflow_is_imported_only_where_it_is_needed(module: str) -> None:
-    without = module.startswith(WITHOUT_TENSORFLOW) and module not in TENSORFLOW_AT_ITS_EDGE
-    if without or module in STARTERS:
-        assert not {name.split(".")[0] for name in imports_of(module)} & HEAVY
+def test_third_party_packages_are_those_of_the_core_and_the_extras() -> None:
+    for module in MODULES:
+        top = module.split(".")[0]
+        others = {name.split(".")[0] for name in imports_of(module)} - set(THIRD_PARTY) - sys.stdlib_module_names
+        assert others <= THIRD_PARTY[top] | DRAWING.get(module, set()), module
 
 
-@by_module
-def test_no_module_is_named_like_another(module: str) -> None:
+def test_tensorflow_is_imported_only_where_it_is_needed() -> None:
+    for module in MODULES:
+        without = module.startswith(WITHOUT_TENSORFLOW) and module not in TENSORFLOW_AT_ITS_EDGE
+        if without or module in STARTERS:
+            assert not {name.split(".")[0] for name in imports_of(module)} & HEAVY, module
+
+
+def test_no_module_is_named_like_another() -> None:
     others = set(packages_distributions()) - set(THIRD_PARTY) | sys.stdlib_module_names
-    stem = MODULES[module].stem
-    assert stem in {"__init__", "main"} or stem not in others
+    assert {path.stem for path in MODULES.values()} & others <= {"__init__", "main"}
 
 
-@by_module
-def test_modules_and_functions_stay_readable(module: str) -> None:
-    text = MODULES[module].read_text()
-    assert text.count("\n") <= MAX_MODULE_LINES
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+def test_modules_and_functions_stay_readable() -> None:
+    for module, path in MODULES.items():
+        text = path.read_text()
+        assert text.count("\n") <= MAX_MODULE_LINES, module
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, f"{module}: {node.name}"
 
 
 def test_packages_stay_small_and_say_what_belongs_in_them() -> None:
@@ -158,21 +164,25 @@ def test_packages_stay_small_and_say_what_belongs_in_them() -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
+@pytest.mark.integration
 def test_a_mapper_starts_without_tensorflow() -> None:
     probe = "import sys, mapreduce.normalize, mapreduce.shard; sys.exit('tensorflow' in sys.modules)"
     succeeded(run("python", "-c", probe))
 
 
+@pytest.mark.integration
 def test_commands_start_without_what_only_a_report_needs() -> None:
     probe = "import sys, etl.cli; sys.exit(bool({'jinja2', 'matplotlib', 'etl.report'} & set(sys.modules)))"
     succeeded(run("python", "-c", probe))
 
 
+@pytest.mark.integration
 def test_horovod_is_there_in_seconds_the_second_time() -> None:
     told = succeeded(run("python", "train/toolchain/build_horovod.py", timeout_s=30))
     assert "is in the cache" in told.stdout
     assert "is installed" in told.stdout
 
 
+@pytest.mark.integration
 def test_the_native_op_is_there_at_once_the_second_time() -> None:
     assert "is installed" in succeeded(run("python", "-m", "train.toolchain.build_records_op", timeout_s=30)).stdout

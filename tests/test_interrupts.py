@@ -15,6 +15,8 @@ import pytest
 
 from tests.lib.commands import DIGITS_OPTIONS, REPOSITORY, contents, environment, ringslice, succeeded
 
+pytestmark = pytest.mark.integration
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -156,7 +158,14 @@ def stop_and_run_again(stage: Stage, how: Stop, source: Path, undisturbed: Path,
 
 
 @by_name
-@pytest.mark.parametrize("how", [CTRL_C, SCHEDULER, KILL], ids=["ctrl-c", "sigterm", "kill-9"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(CTRL_C, marks=pytest.mark.witness, id="ctrl-c"),
+        pytest.param(SCHEDULER, id="sigterm"),
+        pytest.param(KILL, marks=pytest.mark.witness, id="kill-9"),
+    ],
+)
 def test_a_stage_that_was_stopped_goes_on(
     stage: Stage, how: Stop, digits: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

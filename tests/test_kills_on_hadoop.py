@@ -108,6 +108,7 @@ def finished_as_undisturbed(root: Place, expected: dict[str, str], job: JobRun, 
     require_succeeded(job.cluster, (root / stage / "run.json").read_json()["applications"])
 
 
+@pytest.mark.witness
 def test_normalize_loses_a_mapper_its_master_and_its_driver(
     ingested: Place,
     hadoop_alone: Cluster,

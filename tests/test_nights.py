@@ -29,6 +29,8 @@ def add_images(source: Path, first: int, number: int) -> None:
         Image.fromarray(pixels).save(folder / f"{image:05d}.png")
 
 
+@pytest.mark.witness
+@pytest.mark.integration
 def test_ten_nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, root, listed = tmp_path / "source", tmp_path / "root", tmp_path / "removed.txt"
     decoded: list[str] = []

@@ -81,8 +81,8 @@ def hdfs_command(cluster: Cluster, *words: object) -> Finished:
 @pytest.mark.parametrize(
     "way",
     [
-        ("file", "local", "native"),
-        ("hdfs", "hadoop", "native"),
+        pytest.param(("file", "local", "native"), marks=pytest.mark.witness),
+        pytest.param(("hdfs", "hadoop", "native"), marks=pytest.mark.witness),
         pytest.param(("hdfs", "inline", "native"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "local", "libhdfs"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "hadoop", "libhdfs"), marks=pytest.mark.chaos),

@@ -145,6 +145,7 @@ def stop_at_work(renewed: Stage, source: Path, root: Path, how: Stop) -> bool:
     return True
 
 
+@pytest.mark.integration
 @by_stage
 @pytest.mark.parametrize("how", [KILL, CTRL_C], ids=["kill-9", "ctrl-c"])
 def test_a_renewal_that_was_stopped_goes_on(stage: str, how: Stop, many: Nights, tmp_path: Path) -> None:
@@ -162,6 +163,7 @@ def test_a_renewal_that_was_stopped_goes_on(stage: str, how: Stop, many: Nights,
     require_earlier_generations(root)
 
 
+@pytest.mark.integration
 def test_a_killed_renewal_whose_source_went_on_leaves_nothing(digits: Path, many: Nights, tmp_path: Path) -> None:
     root, renewed = many.copy_for("raw", tmp_path / "root"), RENEWALS["raw"]
     running = Running(renewed, many.source, root)

@@ -8,8 +8,8 @@ import functools
 
 PREFIX_BYTES = 4
 PROPERTIES = {
-    "mapreduce.shuffle.partitioner.binarypartitioner.left.offset": "0",
-    "mapreduce.shuffle.partitioner.binarypartitioner.right.offset": str(PREFIX_BYTES - 1),
+    "mapreduce.partition.binarypartitioner.left.offset": "0",
+    "mapreduce.partition.binarypartitioner.right.offset": str(PREFIX_BYTES - 1),
 }
 PARTITIONER = "org.apache.hadoop.mapred.lib.BinaryPartitioner"
 _BASE = 128  # Java's bytes are signed; those below this are not negative

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lib.commands import REPOSITORY, Finished, environment, succeeded
+from etl.errors import EnvironmentFailure
+from tests.lib.commands import REPOSITORY, Finished, environment
 
-BIN = REPOSITORY / ".venvs" / "airflow" / "bin"
+VENV = ".venvs/airflow"
+INSTALL = f"make {VENV}/.installed"
+BIN = REPOSITORY / VENV / "bin"
 DAG_FILE = REPOSITORY / "airflow_dags" / "image_training.py"
 DAG_ID = "image_training"
 
@@ -40,9 +43,22 @@ class Airflow:
 
     def make(self) -> None:
         """Make its home, with the DAG file linked into it, and its database."""
+        if not (BIN / "airflow").exists():
+            raise EnvironmentFailure(f"Airflow is missing; install it first: {INSTALL}")
         (self.home / "dags").mkdir(parents=True)
         (self.home / "dags" / DAG_FILE.name).symlink_to(DAG_FILE)
-        succeeded(self.run("airflow", "db", "migrate"))
+        self._migrate()
+
+    def _migrate(self) -> None:
+        try:
+            finished = self.run("airflow", "db", "migrate")
+        except subprocess.TimeoutExpired as expired:
+            cause = f"it took more than {expired.timeout:.0f} s"
+        else:
+            if finished.returncode == 0:
+                return
+            cause = (finished.stdout + finished.stderr).strip().rpartition("\n")[2] or f"status {finished.returncode}"
+        raise EnvironmentFailure(f"airflow db migrate failed ({cause}). Install it again: rm -r {VENV}; {INSTALL}")
 
     def start(self, *words: object, **more: str) -> subprocess.Popen[str]:
         """Start a command of Airflow's environment; the project's is not on its PATH."""

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import BIN, DAG_FILE, Airflow
+from tests.airflow_dags.real_airflow import DAG_FILE, Airflow
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import copy_some, ringslice, succeeded
+from tests.lib.run_folder import fail_in_one_line
+from tests.lib.set_up_failures import AIRFLOW, fail_once
 
 TASKS = ["ingest", "normalize", "shard", "verify", "train", "evaluate", "prune"]
 HERE = Path(__file__).parent
@@ -26,10 +28,9 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
-    if not (BIN / "airflow").exists():
-        pytest.fail("Airflow is missing; install it first: make .venvs/airflow/.installed")
     made = Airflow(tmp_path_factory.mktemp("airflow") / "home")
-    made.make()
+    with fail_in_one_line(), fail_once(AIRFLOW):
+        made.make()
     return made
 
 
@@ -50,6 +51,8 @@ def test_it_imports_airflow_and_the_standard_library_only() -> None:
     assert {name.split(".")[0] for name in imported} - sys.stdlib_module_names == {"airflow"}
 
 
+@pytest.mark.witness
+@pytest.mark.integration
 def test_it_parses_at_once(airflow: Airflow) -> None:
     found = last_json(succeeded(airflow.run("python", HERE / "describe.py", airflow.home / "dags")).stdout)
     assert found["import_errors"] == {}
@@ -61,6 +64,7 @@ def test_it_parses_at_once(airflow: Airflow) -> None:
     assert found["seconds"] < 1  # of processor time: what else the machine does has no part in it
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "runner", [pytest.param("local", marks=pytest.mark.witness), pytest.param("hadoop", marks=pytest.mark.hadoop)]
 )
@@ -114,6 +118,7 @@ def test_wrong_use_is_not_tried_again(airflow: Airflow, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.integration
 def test_a_param_of_another_type_is_refused(airflow: Airflow) -> None:
     refused = airflow.dags_test({"workers": "two"}).finished
     assert refused.returncode != 0
@@ -147,6 +152,7 @@ def fake_home(tmp_path: Path) -> Path:
     return folder.parent.parent
 
 
+@pytest.mark.integration
 def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) -> None:
     root = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} *"
     source, model, config = "{date}; touch pwned", "-m $HOME ~ *", "&& touch pwned.toml"
@@ -183,6 +189,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     assert done.xcoms == {task: {"from": started[number][0]} for number, task in enumerate(TASKS)}
 
 
+@pytest.mark.integration
 def test_what_is_tried_again(airflow: Airflow, fake_home: Path) -> None:
     words = ("python", HERE / "try_statuses.py", airflow.home / "dags", 0, 1, 2, 3, 130, 137, "of-horovodrun-itself")
     told = last_json(succeeded(airflow.run(*words, RINGSLICE_HOME=str(fake_home))).stdout)

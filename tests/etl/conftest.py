@@ -17,19 +17,22 @@ from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import REPOSITORY
+from tests.lib.run_folder import fail_in_one_line
 
 CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
 CLUSTER_VARIABLE = "RINGSLICE_TEST_CLUSTER"  # the folder of a cluster that runs already
 
 IN_CHILD = CHILD_VARIABLE in os.environ
-KINDS = [LIBHDFS] if IN_CHILD else ["local", pytest.param(NATIVE, marks=pytest.mark.hadoop)]
+ON_HDFS = pytest.param(LIBHDFS if IN_CHILD else NATIVE, marks=[pytest.mark.hadoop, pytest.mark.witness])
+KINDS = [ON_HDFS] if IN_CHILD else ["local", ON_HDFS]
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The cluster, undisturbed, with its site in the environment."""
     folder = os.environ.get(CLUSTER_VARIABLE)
-    found = Cluster.attach(Path(folder)) if folder else request.getfixturevalue("hadoop_undisturbed")
+    with fail_in_one_line():
+        found = Cluster.attach(Path(folder)) if folder else request.getfixturevalue("hadoop_undisturbed")
     for name, value in found.environment().items():
         monkeypatch.setenv(name, value)
     return found

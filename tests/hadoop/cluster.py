@@ -8,9 +8,10 @@ import getpass
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +22,14 @@ from tests.hadoop import class_archive, guardian, health, state
 from tests.hadoop.configuration import LOOPBACK, free_ports, write_configuration
 from tests.hadoop.distribution import copy_name_image, hadoop_home, java_home, locked
 from tests.hadoop.processes import POLL_INTERVAL_S, Process, end, spawn
+from tests.lib.set_up_failures import HADOOP, raise_known
 
 DAEMONS = {"namenode": "hdfs", "datanode": "hdfs", "resourcemanager": "yarn", "nodemanager": "yarn"}
 HEAP = "256m"
 START_ATTEMPTS = 3
 START_TIMEOUT_S = 120.0
-PORT_TAKEN = b"Address already in use"
+PORT_TAKEN = "Address already in use"
+ERROR_WORDS = ("ERROR", "FATAL", "Exception", "error:")
 
 
 class PortTaken(EnvironmentFailure):
@@ -50,7 +53,9 @@ class Cluster:
         """Start the daemons and wait until they are ready; what HDFS held in ``folder`` before is there again.
 
         With ``die_with_parent`` they end when this process does, however it does. They listen at ``address``.
+        Fails at once if this test run could not set up Hadoop or start its shared cluster before.
         """
+        raise_known(HADOOP)
         folder = folder.absolute()
         home, java = hadoop_home(), java_home()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -210,7 +215,8 @@ class Cluster:
         for daemon in DAEMONS:
             self._wait_for(daemon, DAEMONS)
         if lists:
-            class_archive.make(self.home, lists, self.java, self.environment())
+            with suppress(subprocess.TimeoutExpired):  # without it the cluster works, too
+                class_archive.make(self.home, lists, self.java, self.environment())
             shutil.rmtree(lists)
 
     def _wait_for(self, daemon: str, needed: Iterable[str], timeout_s: float = START_TIMEOUT_S) -> None:
@@ -247,7 +253,9 @@ class Cluster:
     def _raise_for(self, daemon: str) -> NoReturn:
         with self.log(daemon).open("rb") as log:
             log.seek(self._log_offsets.get(daemon, 0))
-            port_taken = PORT_TAKEN in log.read()
-        if port_taken:
+            text = log.read().decode(errors="replace")
+        if PORT_TAKEN in text:
             raise PortTaken(f"the {daemon} found a port taken: {self.log(daemon)}")
-        raise EnvironmentFailure(f"the {daemon} ended: {self.log(daemon)}")
+        lines = text.strip().splitlines() or ["its log is empty"]
+        cause = next((line for line in lines if any(word in line for word in ERROR_WORDS)), lines[-1])
+        raise EnvironmentFailure(f"the {daemon} ended ({cause.strip()}). Read its log: {self.log(daemon)}")

@@ -183,7 +183,7 @@ def _mapreduce(classpath: str, shuffle_port: int) -> dict[str, object]:
     return {
         "mapreduce.framework.name": "yarn",
         "mapreduce.application.classpath": classpath,
-        "mapreduce.shuffle.shuffle_job.port": shuffle_port,
+        "mapreduce.shuffle.port": shuffle_port,
         "mapreduce.jobhistory.address": "",  # there is none: do not wait for it
         "mapreduce.map.memory.mb": 512,
         "mapreduce.map.java.opts": "-Xmx300m",

@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from etl.errors import EnvironmentFailure
+from tests.lib.set_up_failures import HADOOP, fail_once
 
 VERSION = "3.4.2"
 BUILDER = 1  # raise it when what is built changes by this module alone
@@ -27,6 +29,9 @@ NAME_IMAGE = Path("name")  # a formatted NameNode's folder, to copy
 LIBHDFS_CRATE = ("hdfs-sys", "0.3.1")  # carries Hadoop's own C sources of libhdfs
 JDK = "openjdk-17-jdk-headless"
 COMMAND_TIMEOUT_S = 900
+LOCK_TIMEOUT_S = 3600.0  # longer than a set-up, or a test, that others wait for
+LOCK_POLL_INTERVAL_S = 0.05
+CHECK_NETWORK = "Check the network and {}"
 
 
 def cache_folder() -> Path:
@@ -35,14 +40,15 @@ def cache_folder() -> Path:
 
 
 def hadoop_home() -> Path:
-    """The Hadoop home, which is set up first where it is not there yet."""
+    """The Hadoop home, which is set up first if it does not exist. A test run tries that once."""
     digest = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in SOURCES), str(BUILDER).encode()]))
     home = cache_folder() / f"hadoop-{VERSION}-{digest.hexdigest()[:12]}"
     if not home.is_dir():
         home.parent.mkdir(parents=True, exist_ok=True)
         with locked(home.with_name(f"{home.name}.lock")):
             if not home.is_dir():
-                _set_up(home)
+                with fail_once(HADOOP):
+                    _set_up(home)
     return home
 
 
@@ -62,11 +68,28 @@ def require(command: str, package: str) -> str:
 
 
 @contextmanager
-def locked(path: Path, shared: bool = False) -> Iterator[None]:
-    """Hold the lock on ``path`` while the block runs; it ends with this process at the latest."""
+def locked(path: Path, shared: bool = False, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Hold the lock on ``path`` while the block runs; it ends with this process at the latest.
+
+    Fails if it is not released within ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
     with path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        while not _try_lock(lock, shared):
+            if time.monotonic() > deadline:
+                raise EnvironmentFailure(
+                    f"{path}: still locked after {timeout_s:.0f} s. End the process that `fuser {path}` names"
+                )
+            time.sleep(LOCK_POLL_INTERVAL_S)
         yield
+
+
+def _try_lock(lock: IO[str], shared: bool) -> bool:
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _set_up(home: Path) -> None:
@@ -88,11 +111,17 @@ def _check_tools() -> Path:
     require("mvn", "maven")
     java = java_home()
     if not _installed_libhdfs().is_file():
-        require("cargo", "cargo")
+        _check_cargo()
         require("gcc", "gcc libc6-dev")
         if not (java / "include" / "jni.h").is_file():
             raise EnvironmentFailure(f"{java} has no include/jni.h; install it first: apt-get install {JDK}")
     return java
+
+
+def _check_cargo() -> None:
+    """Fail if there is no Cargo, or only rustup's, without a toolchain. A Rust compiler is not needed."""
+    cargo = require("cargo", "cargo")
+    _run([cargo, "--version"], "Run `rustup default stable`, or apt-get install cargo")
 
 
 def _installed_libhdfs() -> Path:
@@ -118,7 +147,7 @@ def _lay_out(home: Path) -> None:
 
 def _copy_jars(home: Path) -> None:
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={home / JARS}"]
-    _run(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal])
+    _run(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal], CHECK_NETWORK.format("Maven's settings.xml"))
     for jar in (home / JARS).glob("hadoop-streaming-*.jar"):
         jar.rename(home / TOOLS / jar.name)
 
@@ -134,14 +163,15 @@ def _add_libhdfs(target: Path, java: Path, folder: Path) -> None:
     (project / "src" / "lib.rs").touch()
     package = '[package]\nname = "sources"\nversion = "0.0.0"\nedition = "2021"\n'
     (project / "Cargo.toml").write_text(f'{package}[dependencies]\n{name} = {{ version = "={version}" }}\n')
-    _run(["cargo", "vendor", "--quiet", "vendor"], project)
+    _run(["cargo", "vendor", "--quiet", "vendor"], CHECK_NETWORK.format("Cargo's config.toml"), project)
     sources = project / "vendor" / name / "libhdfs" / "hdfs_3_3"
     includes = [sources.parent, sources, sources / "include", sources / "os", sources / "os" / "posix"]
     includes += [java / "include", java / "include" / "linux"]
     server = java / "lib" / "server"
     words = ["gcc", "-O2", "-w", "-fPIC", "-shared", "-fcommon", *(f"-I{each}" for each in includes)]
     words += [str(each) for each in sorted([*sources.glob("*.c"), *(sources / "os" / "posix").glob("*.c")])]
-    _run([*words, f"-L{server}", f"-Wl,-rpath,{server}", "-ljvm", "-lpthread", "-o", str(target)])
+    words += [f"-L{server}", f"-Wl,-rpath,{server}", "-ljvm", "-lpthread", "-o", str(target)]
+    _run(words, f"Check the compiler and the JDK: apt-get install gcc libc6-dev {JDK}")
 
 
 def _format(home: Path, java: Path) -> None:
@@ -149,7 +179,7 @@ def _format(home: Path, java: Path) -> None:
     words = [str(home / "bin" / "hdfs"), "namenode", "-D", "fs.defaultFS=hdfs://127.0.0.1:8020"]
     words += ["-D", f"dfs.namenode.name.dir={(home / NAME_IMAGE).as_uri()}", "-format", "-nonInteractive"]
     environment = {"JAVA_HOME": str(java), "PATH": os.environ["PATH"], "HADOOP_LOG_DIR": tempfile.gettempdir()}
-    _run(words, environment=environment)
+    _run(words, f"Check that {java} is a Java 17: apt-get install {JDK}", environment=environment)
 
 
 def copy_name_image(home: Path, target: Path) -> None:
@@ -159,11 +189,16 @@ def copy_name_image(home: Path, target: Path) -> None:
     version.write_text(re.sub(r"(?m)^clusterID=.*$", f"clusterID=CID-{os.urandom(8).hex()}", version.read_text()))
 
 
-def _run(words: list[str], folder: Path | None = None, environment: dict[str, str] | None = None) -> None:
-    finished = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
-    )
+def _run(words: list[str], remedy: str, folder: Path | None = None, environment: dict[str, str] | None = None) -> None:
+    """Run a command of the set-up. If it fails, raise its first error, and ``remedy``, in one line."""
+    failed = f"set-up of Hadoop {VERSION}: {Path(words[0]).name} failed"
+    try:
+        finished = subprocess.run(
+            words, cwd=folder, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailure(f"{failed} (it took more than {COMMAND_TIMEOUT_S} s). {remedy}") from None
     if finished.returncode != 0:
-        output = (finished.stderr + finished.stdout).strip().splitlines() or ["it told nothing"]
+        output = (finished.stderr + finished.stdout).strip().splitlines() or [f"status {finished.returncode}"]
         errors = [line for line in output if "ERROR" in line or "error" in line] or output
-        raise EnvironmentFailure(f"{Path(words[0]).name} failed while Hadoop was set up: {errors[0].strip()}")
+        raise EnvironmentFailure(f"{failed} ({errors[0].strip()}). {remedy}")

@@ -1,8 +1,8 @@
 """The pytest fixture `hadoop`: one cluster for all workers of a test run, started by the first that asks for it."""
 
-import os
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,20 +11,22 @@ from tests.hadoop import guardian
 from tests.hadoop.cluster import DAEMONS, Cluster
 from tests.hadoop.distribution import locked
 from tests.hadoop.processes import Process
+from tests.lib.run_folder import fail_in_one_line
+from tests.lib.set_up_failures import HADOOP, fail_once
 
 
 @pytest.fixture(scope="session")
-def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def hadoop(run_folder: Path) -> Iterator[Cluster]:
     """A real Hadoop, ended by the last worker that leaves it, or when all of them are gone.
 
     Tests that kill its daemons use `hadoop_alone`; tests that those must not disturb, `hadoop_undisturbed`.
+    If it cannot be set up or started, no worker of this run tries again.
     """
-    folder = _shared_folder(tmp_path_factory) / "hadoop"
+    folder = run_folder / "hadoop"
     folder.mkdir(exist_ok=True)
     me = Process.this()
-    with locked(folder / "start.lock"):
-        guardian.join(folder, me)
-        cluster = Cluster.attach(folder) if Cluster.is_up(folder) else Cluster.start(folder, die_with_parent=True)
+    with fail_in_one_line():
+        cluster = join_or_start(folder, me)
     yield cluster
     with locked(folder / "start.lock"):
         if guardian.leave(folder, me) == 0:
@@ -36,20 +38,32 @@ def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def hadoop_undisturbed(hadoop: Cluster) -> Iterator[Cluster]:
     """The cluster, while no test has it alone."""
-    with hadoop.undisturbed():
+    with _used(hadoop.undisturbed()):
         yield hadoop
 
 
 @pytest.fixture
 def hadoop_alone(hadoop: Cluster) -> Iterator[Cluster]:
     """The cluster for this test alone; daemons that it leaves dead are started again."""
-    with hadoop.alone():
+    with _used(hadoop.alone()):
         yield hadoop
-        for daemon in DAEMONS:
-            if not hadoop.lives(daemon):
-                hadoop.restart(daemon)
+        with fail_in_one_line(), fail_once(HADOOP):
+            for daemon in DAEMONS:
+                if not hadoop.lives(daemon):
+                    hadoop.restart(daemon)
 
 
-def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # a worker's is inside its run's
+def join_or_start(folder: Path, user: Process) -> Cluster:
+    """The cluster in ``folder``, kept for ``user`` too; started if it does not run."""
+    with locked(folder / "start.lock"), fail_once(HADOOP):
+        guardian.join(folder, user)
+        return Cluster.attach(folder) if Cluster.is_up(folder) else Cluster.start(folder, die_with_parent=True)
+
+
+@contextmanager
+def _used(lock: AbstractContextManager[Cluster]) -> Iterator[None]:
+    """Hold ``lock`` while the block runs. Fail at once if an earlier test could not get it, or not restart Hadoop."""
+    with ExitStack() as stack:
+        with fail_in_one_line(), fail_once(HADOOP):
+            stack.enter_context(lock)
+        yield

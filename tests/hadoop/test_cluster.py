@@ -193,6 +193,7 @@ def test_it_ends_with_the_tests_however_they_end(tmp_path: Path, number: signal.
         textwrap.dedent("""
         import pathlib, time, pytest
         from tests.hadoop.fixture import hadoop
+        from tests.lib.run_folder import run_folder
 
         @pytest.mark.parametrize("number", [1, 2])
         def test_use(hadoop, number):

@@ -21,7 +21,7 @@ _started: list[str] = []  # the processes that the test at work has started
 _own_pid = os.getpid()
 
 
-def pytest_configure() -> None:
+def note_process_starts() -> None:
     sys.addaudithook(_note_process)
 
 
@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HADOOP_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.hadoop)
-        item.add_marker(pytest.mark.xdist_group("hadoop" if _has(item, "hadoop") else item.path.stem))
+        if item.config.pluginmanager.hasplugin("xdist"):  # which defines the marker; child runs by libhdfs are without
+            item.add_marker(pytest.mark.xdist_group("hadoop" if _has(item, "hadoop") else item.path.stem))
     items.sort(key=lambda item: (not _has(item, "hadoop"), "train" not in item.path.parts))
 
 

@@ -41,6 +41,7 @@ def job_file(root: Path, **job: Any) -> str:
     return str(path)
 
 
+@pytest.mark.integration
 def test_normalize_maps_a_line_to_a_part(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = ingest(make_tree({"a": 3, "b": 2}), tmp_path / "root")
     config = {"size": [8, 8], "fit": "crop", "color": "rgb", "format": "png"}
@@ -72,6 +73,7 @@ def shuffled(output: bytes, transport: str) -> list[bytes]:
     return [pair for _, pair in sorted(zip(keys, pairs, strict=True))]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     transport: str, make_tree: TreeMaker, tmp_path: Path
@@ -123,6 +125,8 @@ def digits_copy(digits_root: Path, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.witness
+@pytest.mark.integration
 def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy: Path) -> None:
     image = ("--size", "28", "--color", "gray", "--format", "png")
     succeeded(run("mapreduce/normalize.py", "-r", "inline", digits_copy, *image))
@@ -131,6 +135,7 @@ def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy:
         assert contents(digits_copy / stage, "run.json") == contents(digits_root / stage, "run.json")
 
 
+@pytest.mark.integration
 def test_seed_and_partition_decide_the_slices(digits_root: Path, digits_copy: Path) -> None:
     shutil.copytree(digits_root / "normalized", digits_copy / "normalized")
     before = contents(digits_copy / "normalized")
@@ -153,6 +158,7 @@ def every(keys: dict[str, list[str]]) -> list[str]:
     return sorted(key for split in keys.values() for key in split)
 
 
+@pytest.mark.integration
 def test_what_is_done_is_not_done_again(digits_root: Path) -> None:
     before = contents(digits_root)
     told = succeeded(ringslice("normalize", digits_root, "--size", 28, "--color", "gray", "--format", "png", "--json"))
@@ -163,6 +169,8 @@ def test_what_is_done_is_not_done_again(digits_root: Path) -> None:
     assert contents(digits_root) == before
 
 
+@pytest.mark.witness
+@pytest.mark.integration
 def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
     source, root = make_tree({"a": 30, "b": 30}), tmp_path / "root"
     good = (source / "a/000.png").read_bytes()
@@ -193,6 +201,7 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     assert json.loads(succeeded(ringslice("verify", root, "--every-stage", "--json")).stdout)["examples"] == 60
 
 
+@pytest.mark.integration
 def test_a_damaged_pack_or_part_stops_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = ingest(make_tree({"a": 9}), tmp_path / "root")
     pack = root / "raw/packs/pack-00000.tar"
@@ -224,6 +233,7 @@ def sliced(root: Path, *words: object) -> dict[str, Any]:
     return manifest
 
 
+@pytest.mark.integration
 def test_images_may_differ_in_size(tmp_path: Path) -> None:
     (tmp_path / "source/a").mkdir(parents=True)
     for number, size in enumerate([(30, 20), (20, 50), (7, 5)]):
@@ -238,6 +248,7 @@ def test_images_may_differ_in_size(tmp_path: Path) -> None:
         _ = Manifest.from_json(manifest).size
 
 
+@pytest.mark.integration
 def test_floats_travel_with_the_numbers_that_made_them(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = ingest(make_tree({"a": 3}), tmp_path / "root")
     words = ("--size", 8, "--format", "float16", "--subtract", "127.5", "--divide-by", "58.4,57.1,57.4")
@@ -253,6 +264,7 @@ def test_floats_travel_with_the_numbers_that_made_them(make_tree: TreeMaker, tmp
         assert picture_of(example)[1] == "PNG"
 
 
+@pytest.mark.integration
 def test_wrong_numbers_are_refused_before_anything_is_decoded(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = ingest(make_tree({"a": 3}), tmp_path / "root")
     for line, *words in (

@@ -52,6 +52,7 @@ def count_calls(whole: Path, root: Path) -> int:
     return len(fault.calls)
 
 
+@pytest.mark.integration
 def test_some_calls_fail(whole: Path, tmp_path: Path) -> None:
     number, generator = count_calls(whole, tmp_path / "counted"), random.Random(5)
     for call in generator.sample(range(1, number + 1), SAMPLE):

@@ -181,6 +181,7 @@ def test_wrong_use_is_one_line(normalized: Path, make_tree: TreeMaker, tmp_path:
     refused(Shard, 2, line, normalized, "--workers", 2, "--name", "next", "--splits-from", "default")
 
 
+@pytest.mark.integration
 def test_tables_answer_questions_in_sql(digits_root: Path) -> None:
     folder = digits_root / "slices/default"
     counted = query(
@@ -197,6 +198,7 @@ def test_tables_answer_questions_in_sql(digits_root: Path) -> None:
         assert key.encode() in next(each for each in read_records(stream, "x") if each.offset == offset).data
 
 
+@pytest.mark.integration
 def test_the_tfrecord_package_reads_slices_by_their_index(digits_root: Path) -> None:
     """All records, in order, equal; that TensorFlow reads the same is what the independent checker holds."""
     folder = digits_root / "slices/default"

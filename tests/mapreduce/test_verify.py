@@ -17,6 +17,8 @@ from etl.verify.repair import holding
 from mapreduce.verify import Verify
 from tests.lib.commands import contents, copy_some, failed, flip_bit, ringslice, succeeded
 
+pytestmark = pytest.mark.integration
+
 Damage = Callable[[Path], None]
 Things = set[tuple[str, str]]
 
@@ -173,6 +175,7 @@ EVERY_STAGE = {
 }
 
 
+@pytest.mark.witness
 def test_all_is_well(root: Path, source: Path) -> None:
     before = contents(root)
     found, error = verify(root, "--every-stage")
@@ -191,6 +194,7 @@ def test_all_is_well(root: Path, source: Path) -> None:
     }
 
 
+@pytest.mark.witness
 @pytest.mark.parametrize("name", [*REPAIRABLE, *EVERY_STAGE])
 def test_damage_is_found_and_repaired(name: str, whole: Path, root: Path) -> None:
     damage, expected = (REPAIRABLE | EVERY_STAGE)[name]

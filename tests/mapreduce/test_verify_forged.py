@@ -20,6 +20,8 @@ from etl.stages.stage import Run
 from etl.storage.place import open_place
 from tests.mapreduce.test_verify import FIRST, SECOND, SLICES, TEST, root, source, verify, whole
 
+pytestmark = pytest.mark.integration
+
 __all__ = ["root", "source", "whole"]  # fixtures
 
 Contents = dict[str, list[DealtExample]]

@@ -118,6 +118,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("name", "agree"), [*((name, True) for name in CHANGES), ("a row dropped", False)])
 def test_an_image_that_is_lost_or_there_twice_is_found(name: str, agree: bool, root: Path) -> None:
     change, line = CHANGES[name]
@@ -130,11 +131,13 @@ def test_an_image_that_is_lost_or_there_twice_is_found(name: str, agree: bool, r
     assert "run normalize again with --overwrite" in error
 
 
+@pytest.mark.integration
 def test_what_is_written_anew_without_a_change_is_right(root: Path) -> None:
     forge(root, lambda held: None, agree=True)
     assert verify(root, "--every-stage") == (set(), "")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("change", "line"),
     [

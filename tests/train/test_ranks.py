@@ -26,7 +26,10 @@ from tests.lib.commands import (
 from tests.lib.inline import shard_here
 from tests.lib.ranks.audits import committed_keys, require_each_key_once
 
+pytestmark = pytest.mark.integration
 
+
+@pytest.mark.witness
 def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> None:
     """horovodrun -np 8 train/main.py: eight processes, disjoint keys, together the epoch."""
     root = tmp_path / "data" / "digits"

@@ -70,10 +70,12 @@ def failures(found: dict[str, tuple[str, str]]) -> dict[str, str]:
     return {name: text for name, (state, text) in found.items() if state == "fails"}
 
 
+@pytest.mark.integration
 def test_help_has_an_example() -> None:
     assert "Example: ringslice doctor" in succeeded(ringslice("doctor", "--help")).stdout
 
 
+@pytest.mark.integration
 def test_a_machine_without_hadoop_is_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One with a GPU, whose driver's program a script stands in for."""
     program, place = tmp_path / "bin" / "nvidia-smi", tmp_path / "place"
@@ -98,6 +100,7 @@ def test_a_machine_without_hadoop_is_healthy(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(place) == []
 
 
+@pytest.mark.integration
 def test_a_terminal_gets_groups() -> None:
     command = "ringslice doctor --only python --only storage /tmp"
     words = ["script", "-qec", command, "/dev/null"]
@@ -107,6 +110,7 @@ def test_a_terminal_gets_groups() -> None:
     assert "nothing fails" in shown.stdout
 
 
+@pytest.mark.integration
 def test_wrong_java_home(site: dict[str, str]) -> None:
     found = diagnosed(3, "--only", "hadoop", JAVA_HOME="/nowhere", CLASSPATH="/nowhere.jar", **site)
     assert "JAVA_HOME /nowhere has no bin/java" in failures(found)["Java"]
@@ -114,6 +118,7 @@ def test_wrong_java_home(site: dict[str, str]) -> None:
     assert "unset CLASSPATH" in failures(found)["class path"]
 
 
+@pytest.mark.integration
 def test_configuration_that_cannot_be_read(site: dict[str, str], tmp_path: Path) -> None:
     """Told once; what stands on it is not checked."""
     groups = ("--only", "hadoop", "--only", "storage", "--only", "yarn")
@@ -126,6 +131,7 @@ def test_configuration_that_cannot_be_read(site: dict[str, str], tmp_path: Path)
     assert found["NameNode"][0] == found["ResourceManager"][0] == "note"
 
 
+@pytest.mark.integration
 def test_services_that_are_down(site: dict[str, str]) -> None:
     found = diagnosed(3, "--only", "storage", "--only", "yarn", "hdfs:///x", **site)
     assert f"127.0.0.1:{CLOSED_PORT} does not answer (Connection refused)" in failures(found)["NameNode"]
@@ -133,6 +139,7 @@ def test_services_that_are_down(site: dict[str, str]) -> None:
     assert "files by native" not in found
 
 
+@pytest.mark.integration
 def test_hdfs_by_address_needs_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the NameNode nothing fails where only a URI was given; with libhdfs chosen Java must be there."""
     monkeypatch.setenv("PATH", "/nonexistent")  # no java
@@ -141,6 +148,7 @@ def test_hdfs_by_address_needs_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Java" in failures(diagnosed(3, place, "--only", "hadoop", "--hdfs-driver", "libhdfs"))
 
 
+@pytest.mark.integration
 def test_a_libhdfs_that_crashes_takes_nobody_down(site: dict[str, str], tmp_path: Path) -> None:
     library, source, jar = tmp_path / "libhdfs.so", tmp_path / "crash.c", tmp_path / "hadoop-common-0.jar"
     source.write_text(CRASHING)
@@ -156,6 +164,7 @@ def test_a_libhdfs_that_crashes_takes_nobody_down(site: dict[str, str], tmp_path
     assert "or /nowhere; set ARROW_LIBHDFS_DIR" in failures(found)["libhdfs"]
 
 
+@pytest.mark.integration
 def test_places_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = diagnosed(3, "--only", "storage", tmp_path / "file" / "below")
@@ -163,6 +172,7 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
     failed(ringslice("doctor", "s3://bucket/x"), 2, "cannot open 's3://bucket/x'")
 
 
+@pytest.mark.integration
 def test_a_python_of_the_nodes_own() -> None:
     found = diagnosed(0, "--only", "tasks", "--python-bin", sys.executable)
     assert "imports the jobs" in found["imports"][1]
@@ -171,6 +181,7 @@ def test_a_python_of_the_nodes_own() -> None:
     assert "cannot import what tasks need (ModuleNotFoundError" in failures(found)["imports"]
 
 
+@pytest.mark.integration
 def test_the_packed_python_is_tried_unpacked(tmp_path: Path) -> None:
     """With stand-ins for archives; a real one takes a while to make."""
     archive, jobs = tmp_path / "python.tar.gz", tmp_path / "mapreduce"
@@ -201,6 +212,7 @@ def test_the_packed_python_of_this_environment(site: dict[str, str]) -> None:
     assert "MiB) imports the jobs" in found["imports"][1]
 
 
+@pytest.mark.integration
 def test_a_child_that_hangs_is_stopped_with_its_own() -> None:
     began = time.monotonic()
     ended = run_within(0.5, ["sh", "-c", "sleep 60 & echo begun; wait"])

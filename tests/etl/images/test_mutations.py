@@ -28,11 +28,13 @@ SAMPLE, ALL = 500, 10_000
 by_trial = pytest.mark.parametrize("trial", [try_image, try_container])
 
 
+@pytest.mark.integration
 @by_trial
 def test_a_sample_of_damaged_files(trial: Trial) -> None:
     check(run_trials(trial, 0, SAMPLE), SAMPLE)
 
 
+@pytest.mark.integration
 def test_pictures_take_little_time_and_room_and_say_nothing() -> None:
     report = run_trials(try_picture, 0, len(pictures()))
     assert report.faults == []
@@ -101,6 +103,7 @@ def fail(number: int) -> str:
     return "good" if number != 3 else str(1 // 0)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("trial", "fault"),
     [
@@ -124,6 +127,7 @@ def linger(number: int) -> str:
     return "good"
 
 
+@pytest.mark.integration
 def test_a_trial_that_hangs_is_noticed() -> None:
     (found,) = run_trials(linger, 0, 5, timeout_s=3).faults
     assert found.startswith("3: does not end in 3 s")

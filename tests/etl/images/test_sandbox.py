@@ -21,6 +21,8 @@ from etl.images.normalize import Normalized, normalize_image
 from etl.images.result import Reason, Reject
 from etl.images.sandbox import PIPE_BYTES, ImageHelper
 
+pytestmark = pytest.mark.integration
+
 CONFIG = NormalizeConfig(16, 16, format="raw")
 
 
@@ -98,6 +100,7 @@ def test_an_image_that_ends_the_helper_is_a_reject_and_the_next_one_is_not(
     assert process_of(helper) != helper_pid
 
 
+@pytest.mark.witness
 def test_a_crash_in_the_middle_of_an_image_is_a_reject(helper: ImageHelper) -> None:
     helper.normalize(SUSPICIOUS)
     helper_pid = process_of(helper)
@@ -155,6 +158,7 @@ def test_an_image_that_takes_too_much_processor_time_is_a_reject() -> None:
         assert result == Reject(Reason.TOO_SLOW, "more than 0.01 s of processor time")
 
 
+@pytest.mark.witness
 @pytest.mark.parametrize("side", [40, 1200])
 def test_a_helper_that_hangs_is_ended(side: int) -> None:
     """With an image that its pipe holds, and with one that it does not."""

@@ -189,6 +189,7 @@ def test_damage_is_told_with_a_remedy(damage: Damage, line: str, raw_root: Path,
     assert any(remedy in str(raised.value) for remedy in remedies)
 
 
+@pytest.mark.integration
 def test_a_slice_that_is_not_as_written_is_told(raw_root: Path, tmp_path: Path) -> None:
     root = shutil.copytree(raw_root, tmp_path / "root")
     flip_bit(root / f"{SLICE}.tfrecord", 100)
@@ -222,6 +223,7 @@ def test_what_is_not_there(path: str, asked: tuple[Any, ...], line: str, raw_roo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -234,6 +236,7 @@ def test_wrong_use_gets_one_line(words: tuple[str, ...], line: str, raw_root: Pa
     failed(ringslice("inspect", raw_root / SLICE, *words), 2, line)
 
 
+@pytest.mark.integration
 def test_the_image_is_saved(raw_root: Path, tmp_path: Path) -> None:
     """Raw pixels become a PNG of the same pixels; what is there is replaced only by --force."""
     example = parse(records_of(raw_root / SLICE)[2])
@@ -253,6 +256,7 @@ def test_the_image_is_saved(raw_root: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["image.png"]
 
 
+@pytest.mark.integration
 def test_an_encoded_image_is_saved_as_it_is(digits_root: Path, tmp_path: Path) -> None:
     path = digits_root / "slices/default/train/train-00000-of-00008"
     told = succeeded(ringslice("inspect", path, "--index", 1, "--save", tmp_path / "digit.png"))

@@ -26,6 +26,12 @@ def test_apportion_is_within_one_and_adds_up(total: int, fractions: list[Fractio
     assert all(abs(count - total * fraction) < 1 for count, fraction in zip(counts, fractions, strict=True))
 
 
+def test_the_largest_remainders_are_rounded_up_and_of_equal_ones_the_first() -> None:
+    assert apportion(10, [Fraction(86, 100), Fraction(9, 100), Fraction(5, 100)]) == [9, 1, 0]
+    assert apportion(7, [Fraction(1, 2), Fraction(3, 10), Fraction(1, 5)]) == [4, 2, 1]
+    assert apportion(2, [Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)]) == [1, 1, 0]
+
+
 @given(sizes=sizes_of_classes, fractions=st.sampled_from(FRACTIONS))
 def test_split_counts_are_a_controlled_rounding(sizes: list[int], fractions: list[Fraction]) -> None:
     counts = split_counts(sizes, fractions)

@@ -178,6 +178,7 @@ def test_a_copy_of_the_source_elsewhere_is_taken_from_there(
     assert [pack["file"] for pack in raw_marker(root)["packs"]] == [(elsewhere / file.name).uri]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("how", ["flipped", "missing", "cut"])
 def test_a_file_that_changes_behind_our_back_is_named(tmp_path: Path, source: Place, write: Write, how: str) -> None:
     root = open_place(str(tmp_path / "root"))

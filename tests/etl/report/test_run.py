@@ -375,6 +375,7 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     assert "not finished" in page.told
 
 
+@pytest.mark.integration
 def test_the_command_writes_the_same_page_again(tmp_path: Path) -> None:
     folder = tmp_path / "root" / "runs" / "best"
     unfinished(folder)

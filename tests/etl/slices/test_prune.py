@@ -206,6 +206,7 @@ def test_it_can_be_stopped_at_any_call_that_deletes(made: Path, tmp_path: Path) 
     stop_and_prune_again(made, tmp_path, sample=None)
 
 
+@pytest.mark.integration
 def test_the_command(root: Path) -> None:
     failed(ringslice("prune", root), 2, "give --keep N")
     failed(ringslice("prune", root, "--keep", 0), 2, "'0' is no whole number")

@@ -38,6 +38,7 @@ by_codec = pytest.mark.parametrize("codec", list(SUFFIXES))
 NO_TEXT = b"\xff\xfe"
 
 
+@pytest.mark.integration
 @by_codec
 @pytest.mark.parametrize("kind", PROGRAM_FORMATS)
 def test_what_the_program_packed_comes_out(kind: str, codec: str, tmp_path: Path) -> None:

@@ -234,6 +234,7 @@ def test_what_is_hostile_or_no_file_is_refused(what: str, tmp_path: Path) -> Non
     assert contents(tmp_path) == before
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["gnu", "pax"])
 def test_links_and_sparse_files_as_the_program_writes_them(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "files" / "cats"
@@ -315,6 +316,7 @@ def test_damage_is_told_or_loses_nothing(
     assert outcomes["DataError"] > 5
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("pack", "start"),
     [
@@ -387,6 +389,7 @@ def test_memory_does_not_grow_with_the_archive(members: int, member_bytes: int, 
     assert grown_by(small, large, tmp_path / "root") < MOST_GROWTH < large.stat().st_size // 2
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_a_bomb_streams_by(codec: str, tmp_path: Path) -> None:
     """40 kB that unpack to 40 MB which is no image, and as much behind the end."""

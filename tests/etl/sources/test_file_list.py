@@ -371,6 +371,7 @@ def test_images_of_a_group_stay_in_one_split(make_tree: TreeMaker, tmp_path: Pat
     assert set.union(*splits.values()) == {"train", "test"}
 
 
+@pytest.mark.integration
 def test_a_sample_of_damaged_lists() -> None:
     check(run_trials(try_list, 0, SAMPLE), SAMPLE)
 

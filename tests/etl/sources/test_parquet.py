@@ -362,6 +362,7 @@ def test_a_file_that_changes_is_told(here: Place) -> None:
     assert list(source.read_all(source.images[4:5])) == [some_bytes(4)]
 
 
+@pytest.mark.integration
 def test_memory_goes_by_pages_and_not_by_row_groups(here: Place) -> None:
     """A row group of 96 MiB, in pages of 1 MiB: a process that lists and reads it grows by little."""
     row = np.random.default_rng(1).bytes(100 << 10)
@@ -458,6 +459,7 @@ def png(number: int) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.integration
 def test_a_sample_of_damaged_files() -> None:
     check(run_trials(try_parquet, 0, SAMPLE), SAMPLE)
 

@@ -19,6 +19,8 @@ from etl.stages.lease import Claim
 from etl.storage.place import Place
 from tests.lib.commands import REPOSITORY, contents, environment, failed, ringslice, succeeded
 
+pytestmark = pytest.mark.integration
+
 HEARTBEAT_S, PATIENCE_S = 0.2, 1.0
 ELSEWHERE = "elsewhere/boot/pid:[1]"
 
@@ -113,6 +115,7 @@ def take(work: Place) -> Claim:
     return Claim.take(work, "the stage")
 
 
+@pytest.mark.witness
 def test_one_has_it_and_the_other_is_told_who(root: Place, work: Place) -> None:
     holder = Holder(root).holds()
     who = f"process {holder.process.pid} on {socket.gethostname()}"
@@ -132,6 +135,7 @@ def test_one_has_it_and_the_other_is_told_who(root: Place, work: Place) -> None:
     assert names(work) == ["claims"]
 
 
+@pytest.mark.witness
 def test_the_dead_are_succeeded_at_once(root: Place, work: Place) -> None:
     holder = Holder(root).holds()
     holder.process.kill()
@@ -153,6 +157,7 @@ def test_an_owner_elsewhere_lives_while_its_claim_is_touched(root: Place, work: 
     assert holder.told("release") == "done"
 
 
+@pytest.mark.witness
 @pytest.mark.parametrize("word", ["late", "check"])
 def test_who_slept_too_long_writes_nothing_more(word: str, root: Place, work: Place) -> None:
     holder = Holder(root, ELSEWHERE).holds()
@@ -186,6 +191,7 @@ def test_who_slept_while_others_came_and_went_stops_too(root: Place, work: Place
     third.release()
 
 
+@pytest.mark.witness
 def test_of_many_successors_one_wins(root: Place, work: Place) -> None:
     for _ in range(2):
         holder = Holder(root).holds()

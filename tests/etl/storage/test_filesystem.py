@@ -289,5 +289,6 @@ def test_a_damaged_marker_is_named(root: Place) -> None:
 
 if not IN_CHILD:
 
+    @pytest.mark.witness
     def test_by_libhdfs_it_is_all_the_same(cluster: Cluster) -> None:
         run_in_child(cluster, "tests/etl/storage/test_filesystem.py", "tests/etl/storage/test_atomic.py")

@@ -15,6 +15,8 @@ from tests.hadoop import health
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import BIN, Finished, failed, run, succeeded
 
+pytestmark = pytest.mark.integration
+
 TIMEOUT_S = 30
 CLOSED = "127.0.0.1:1"
 

@@ -75,6 +75,7 @@ def names(folder: Place) -> list[str]:
     return [info.base_name for info in folder.children()]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_rename_took_effect_though_its_answer_was_lost(times: int, proxy: LosingProxy, folder: Place) -> None:
     rename, replace = folder.filesystem.rename_new, folder.filesystem.replace

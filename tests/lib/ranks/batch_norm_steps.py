@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Training steps of models with batch norm on batches of uneven values; each rank leaves what it has in OUT.
 
-horovodrun -np 2 tests/lib/ranks/batch_norm_steps.py OUT    each rank with its half of a batch, synchronised, and local
-python tests/lib/ranks/batch_norm_steps.py OUT              the whole batch, with Keras' own layer
+horovodrun -np 2 tests/lib/ranks/batch_norm_steps.py OUT
 
-OUT/CASE-SIZE-RANK.npz: outputs, gradients of inputs, gradients of weights (of all ranks, summed), and variables. A case
-named local-… is the twin that must fail: its sum over all ranks is the identity.
+OUT/CASE-RANK.npz           each rank with its part of the batch
+OUT/local-CASE-RANK.npz     the twin that must fail: its sum over all ranks is the identity
+OUT/whole-CASE.npz          one process with the whole batch and Keras' own layer; the ranks take turns
+
+Each has outputs, gradients of inputs, gradients of weights (of all ranks, summed), and variables.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,10 +22,11 @@ import tensorflow as tf
 
 from etl.errors import end_process
 from etl.storage.place import Place, open_place
+from tests.lib.ranks.strategies import Alone, LocalStatistics
 from train.model.batch_norm import synchronised
 from train.model.builders import cnn
 from train.parallel.startup import claim_cores
-from train.parallel.strategy import Horovod
+from train.parallel.strategy import Horovod, Strategy
 
 BATCH, STEPS, CLASSES = 8, 2, 3
 
@@ -54,13 +58,6 @@ CASES: dict[str, tuple[tuple[int, ...], Callable[[], keras.Model]]] = {
 }
 
 
-class Identity(Horovod):
-    """Horovod whose sum over all ranks is the identity."""
-
-    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
-        return tensor
-
-
 def batches(shape: tuple[int, ...]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
     """Inputs whose mean and scale grow from example to example, and what their outputs are multiplied by for a loss."""
     generator = np.random.default_rng(5)
@@ -69,7 +66,7 @@ def batches(shape: tuple[int, ...]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         yield generator.normal(2.0 * grown, grown, (BATCH, *shape)), generator.normal(size=BATCH)
 
 
-def steps(model: keras.Model, shape: tuple[int, ...], strategy: Horovod) -> dict[str, Any]:
+def steps(model: keras.Model, shape: tuple[int, ...], strategy: Strategy) -> dict[str, Any]:
     """What comes of a step for each batch, on this rank's part of it; by name, with its number."""
 
     @tf.function(autograph=False)
@@ -91,21 +88,29 @@ def steps(model: keras.Model, shape: tuple[int, ...], strategy: Horovod) -> dict
     return results | {f"variable-{which:03d}": each.value for which, each in enumerate(model.variables)}
 
 
+def save_steps(path: str, case: str, strategy: Strategy) -> None:
+    shape, make = CASES[case]
+    keras.utils.clear_session()  # all-reduces are called as layers are, so these must have the same names on all ranks
+    keras.utils.set_random_seed(3)
+    model = make()
+    if strategy.size > 1:
+        model = synchronised(model, strategy.sum_in_graph)
+    results: Any = {key: np.asarray(value) for key, value in steps(model, shape, strategy).items()}
+    np.savez(path, **results)
+
+
 def main(out: Place) -> None:
     strategy = Horovod()
-    for case, (shape, make) in CASES.items():
-        for name, reducing in ((case, strategy), (f"local-{case}", Identity())):
-            if strategy.size == 1 and name != case:
-                continue
-            keras.utils.set_random_seed(3)
-            model = make()
-            if strategy.size > 1:
-                model = synchronised(model, reducing.sum_in_graph)
-            results: Any = {key: np.asarray(value) for key, value in steps(model, shape, strategy).items()}
-            np.savez(f"{out.path}/{name}-{strategy.size}-{strategy.rank}.npz", **results)
+    for number, case in enumerate(CASES):
+        if number % strategy.size == strategy.rank:
+            save_steps(f"{out.path}/whole-{case}.npz", case, Alone())
+        save_steps(f"{out.path}/{case}-{strategy.rank}.npz", case, strategy)
+        save_steps(f"{out.path}/local-{case}-{strategy.rank}.npz", case, LocalStatistics())
+    strategy.leave()
 
 
 if __name__ == "__main__":
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    gc.freeze()  # Keras collects garbage before each model
     main(open_place(sys.argv[1]).make_folder())
     end_process(0)

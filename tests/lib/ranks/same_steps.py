@@ -1,28 +1,38 @@
 #!/usr/bin/env python3
-"""One epoch on the digits, 52 steps; every rank leaves its weights in OUT/CASE-NAME-SIZE-RANK.npz.
+"""Compare the training steps of several ranks with those of one process that is fed their batches.
 
-horovodrun -np 2 tests/lib/ranks/same_steps.py ROOT OUT CASE-NAME …
+    horovodrun -np 2 tests/lib/ranks/same_steps.py ROOT CASE-KIND …
 
-ring          2 ranks, a batch of 14 each
-one-of-2      1 rank fed the concatenation of 2 ranks' batches
-stopped       25 steps and a checkpoint
-resumed       the rest, from there
-identity      the twin that must fail: nothing is reduced
+The case is a recipe, see CASES. For each one, one rank trains an epoch alone, without the ring, and records the state
+(weights and optimizer) before the first step and after each. Then the ranks train the same epoch in the ring. KIND is
 
-The case says what is trained: see CASES.
+    ring          after each step the ranks continue from the recorded state: each comparison is of one step
+    identity      a twin that must fail: the same without the all-reduce
+    local         a twin: gradients are reduced, the statistics of batch norm are not
+    counted       a twin: examples that only fill up a batch count as others do
+    trajectory    the whole epoch, without a return to recorded states; the states at the end are compared
+    stopped       the same, up to a checkpoint after STOP_AFTER steps
+    resumed       the same, from that checkpoint to the end
+
+Each rank prints for each CASE-KIND: ``same``, if all ranks had the same state, bit for bit, after each step; the
+``examples`` that counted; and the largest differences from the recorded states, see `largest`.
 """
 
+import gc
+import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from etl.errors import end_process
-from etl.storage.place import open_place
-from train.config.recipe import Recipe
+from tests.lib.ranks.results import print_result
+from train.checkpoints.safetensors_file import Arrays
+from train.config.recipe import SYNCHRONISED, Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
 from train.parallel.startup import OPTIONAL, claim_cores, without
@@ -37,132 +47,223 @@ from train.trainer.run_lease import holding
 with without(OPTIONAL):
     import tensorflow as tf
 
+    from tests.lib.ranks.strategies import Alone, Identity, LocalStatistics
+    from train.checkpoints.variables import assign, snapshot
     from train.loop import train_epoch
-    from train.parallel.strategy import Horovod
+    from train.parallel.strategy import Horovod, Strategy, weights_digest
     from train.trainer.commits import Keeper, Memory
-    from train.trainer.session import prepare
+    from train.trainer.session import Session, prepare
     from train.trainer.steps import compile_steps
 
-BATCH = {1: 28, 2: 14, 4: 7}
-RATE = 0.36
-STOP_AFTER = 25
-
+GLOBAL_BATCH = 128
+STEPS = 12  # the last one has 29 examples of 128
+STOP_AFTER = 5
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "synchronised": {"model": "tests.lib.ranks.tiny:normed", "batch_norm": "synchronised", "lr": 0.02},
-    "accumulated": {"accumulate": 7, "clip_norm": 1.0, "weight_decay": 0.01, "label_smoothing": 0.1},
-    "lars": {"model": "tests.lib.ranks.tiny:dense", "optimizer": "lars", "lars_coefficient": 0.05},
+    "synchronised": {"model": "tests.lib.ranks.tiny:smooth_normed", "batch_norm": SYNCHRONISED, "lr": 0.1},
+    "accumulated": {"accumulate": 4, "clip_norm": 1.0, "weight_decay": 0.01, "label_smoothing": 0.1},
+    "lars": {"optimizer": "lars", "lars_coefficient": 0.05},
     "compressed": {"compression": "fp16"},
-    "float16": {"model": "tests.lib.ranks.tiny:dense", "precision": "float16"},
-    "bfloat16": {"model": "tests.lib.ranks.tiny:dense", "precision": "bfloat16"},
+    "float16": {"precision": "float16"},
+    "bfloat16": {"precision": "bfloat16"},
 }
+TWINS: dict[str, type[Horovod]] = {"identity": Identity, "local": LocalStatistics, "counted": Horovod}
+LAST_STEPS = {"trajectory": STEPS, "stopped": STOP_AFTER, "resumed": STEPS}
 
-
-class Identity(Horovod):
-    """Horovod with what synchronises ranks replaced by the identity: the all-reduce, and that of batch norm."""
-
-    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
-        return list(tensors)
-
-    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
-        return tensor
-
-
-class LocalStatistics(Horovod):
-    """Horovod with the reduction of batch norm's statistics, and that alone, replaced by the identity."""
-
-    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
-        return tensor
+State = dict[str, Arrays]
+TrainStep = Callable[..., Any]
 
 
 class Stopped(Exception):
-    """The run has come to where it is to be stopped."""
+    """The run has reached the step to stop at."""
 
 
-class StoppingKeeper(Keeper):
-    """Stops the run after a checkpoint."""
+class Recorder(Keeper):
+    """Records the state before the first step and after each, and whether it is the same on all ranks.
+
+    After each step the run continues from the next of the states ``given``, if there are any. Raises Stopped after step
+    ``stop_at`` and its checkpoint.
+    """
+
+    def __init__(self, session: Session, given: Sequence[State] = (), stop_at: int = 0) -> None:
+        super().__init__(session, Memory(), None)
+        self.states: list[State] = []
+        self.is_same = True
+        self._given, self._stop_at = given, stop_at
+
+    def recall(self) -> Position:
+        position = super().recall()
+        self._record()
+        return position
 
     def after_step(self, position: Position, last: bool) -> Position:
-        if position.step == STOP_AFTER:
+        self._record()
+        if self._given:
+            assign(self._session.groups, self._given[position.step], "one process")
+        if position.step == self._stop_at:
             self.checkpoint(self.commit(position))
             raise Stopped
         return super().after_step(position, last)
 
+    def _record(self) -> None:
+        self.states.append(snapshot(self._session.groups))
+        digests = self._session.strategy.gather(weights_digest(self._session.variables))
+        self.is_same &= len(set(digests)) == 1
+
 
 @dataclass
 class Concatenation:
-    """What ``ranks`` ranks read at each step, as one batch."""
+    """The batches of ``ranks`` ranks at each step as one batch.
+
+    The examples that only fill up a batch are others than those of the ranks, unless ``keeps_filling``: the result of a
+    step must not depend on them. Batch norm's statistics do.
+    """
 
     reader: SplitReader
     ranks: int
+    keeps_filling: bool
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.reader, name)
 
     def steps(self, state: ReaderState, batch: int, drop_last: bool) -> Steps:
-        return self.reader.steps(state.shared(self.ranks, self.reader.lanes(self.ranks)), batch // self.ranks)
+        shared = state.shared(self.ranks, self.reader.lanes(self.ranks))
+        return self.reader.steps(shared, batch // self.ranks, drop_last)
 
     def batches(
         self, order: EpochOrder, steps: Steps, rank: int, left: Sequence[Interval], first_step: int
     ) -> Iterator[RecordBatch]:
         assert (rank, first_step) == (0, 0)
-        each = [self.reader.batches(order, steps, each) for each in range(self.ranks)]
-        for together in zip(*each, strict=True):
-            yield RecordBatch(
-                np.concatenate([batch.addresses for batch in together]),
-                np.concatenate([batch.sizes for batch in together]),
-                np.concatenate([batch.numbers for batch in together]),
-                np.concatenate([batch.weights for batch in together]),
-                tuple(held for batch in together for held in batch.holding),
+        of_ranks = [self.reader.batches(order, steps, each) for each in range(self.ranks)]
+        for batches in zip(*of_ranks, strict=True):
+            whole = RecordBatch(
+                np.concatenate([batch.addresses for batch in batches]),
+                np.concatenate([batch.sizes for batch in batches]),
+                np.concatenate([batch.numbers for batch in batches]),
+                np.concatenate([batch.weights for batch in batches]),
+                tuple(held for batch in batches for held in batch.holding),
             )
+            if not self.keeps_filling:
+                for column in (whole.addresses, whole.sizes, whole.numbers):
+                    column[whole.weights == 0] = column[0]
+            yield whole
 
 
-STRATEGIES = {"identity": Identity, "local": LocalStatistics}
-
-
-def recipe_of(case: str, batch: int, accumulates: bool) -> Recipe:
-    settings = {"model": "mlp", "accumulate": 1, "lr": RATE, **CASES[case]}
-    if not accumulates:
-        settings["accumulate"] = 1
-    settings["batch"] = batch // settings["accumulate"]
-    return Recipe(**settings, warmup_epochs=0, decay="none")
-
-
-def main(root: str, out: str, task: str) -> None:
-    case, _, name = task.partition("-")
-    strategy = STRATEGIES.get(name, Horovod)()
-    ranks = int(name.rpartition("-")[2]) if name.startswith("one-of-") else 1
-    settings = Settings(
-        data=root,
-        recipe=recipe_of(case, BATCH[strategy.size], accumulates=ranks == 1),
-        stopping=Stopping(epochs=1),
-        run=f"{case}-stopped" if name == "resumed" else task,
-        resume="auto" if name == "resumed" else None,
+def settings_of(case: str, root: str, size: int, run: str) -> Settings:
+    recipe = Recipe(
+        **{"model": "tests.lib.ranks.tiny:smooth", "lr": 0.36, **CASES[case]}, warmup_epochs=0, decay="none"
     )
-    session = prepare(settings, strategy)
-    if ranks > 1:
-        session.readers["train"] = Concatenation(session.readers["train"], ranks)  # type: ignore[assignment]
-    if strategy.rank:
+    if size == 1:
+        recipe = replace(recipe, accumulate=1)
+    recipe = replace(recipe, batch=GLOBAL_BATCH // size // recipe.accumulate)
+    return Settings(data=root, recipe=recipe, stopping=Stopping(epochs=1), run=run)
+
+
+def record(session: Session, recorder_of: Callable[[], Recorder], train_step: TrainStep) -> tuple[Recorder, Position]:
+    """Train an epoch; the recorder of its steps, and where it ended."""
+    with holding(session.run, session.strategy) as session.attempts:
+        recorder = recorder_of()
+        position = recorder.recall()
+        with suppress(Stopped):
+            position, _, _ = train_epoch(session, position, recorder, train_step)
+        recorder.finish()
+    return recorder, position
+
+
+def train_alone(case: str, root: str, ranks: int) -> list[State]:
+    """The states of one process that takes the steps of this many ranks."""
+    session = prepare(settings_of(case, root, 1, f"{case}-alone"), Alone())
+    keeps_filling = session.settings.recipe.batch_norm == SYNCHRONISED
+    session.readers["train"] = Concatenation(session.readers["train"], ranks, keeps_filling)  # type: ignore[assignment]
+    return record(session, lambda: Recorder(session), compile_steps(session)[0])[0].states
+
+
+def train_in_ring(
+    case: str, kind: str, root: str, strategy: Strategy, given: Sequence[State]
+) -> tuple[Recorder, Position]:
+    """The steps of this rank."""
+    settings = settings_of(case, root, strategy.size, f"{case}-{'stopped' if kind == 'resumed' else kind}")
+    session = prepare(replace(settings, resume="auto" if kind == "resumed" else None), strategy)
+    if strategy.rank:  # the first weights must be those of rank 0
         for variable in session.model.trainable_variables:
-            variable.assign(variable * 2)  # the first weights must come from rank 0
-    with holding(session.run, strategy) as session.attempts:
-        keeper = (StoppingKeeper if name == "stopped" else Keeper)(session, Memory(), None)
-        position = keeper.recall()
-        assert position.step == (STOP_AFTER if name == "resumed" else 0)
-        try:
-            position, _, _ = train_epoch(session, position, keeper, compile_steps(session)[0])
-            assert position.step == 52, position.step
-        except Stopped:
-            pass
-        keeper.finish()
-    place = open_place(out).make_folder()
-    np.savez(f"{place.path}/{task}-{strategy.size}-{strategy.rank}.npz", *[v.numpy() for v in session.model.variables])
+            variable.assign(variable * 2)
+    train_step, _ = compile_steps(session)
+    stop_at = STOP_AFTER if kind == "stopped" else 0
+    return record(session, lambda: Recorder(session, given, stop_at), counting_all(train_step, kind == "counted"))
+
+
+def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
+    """The step, or one in which every example of a batch has the weight 1."""
+
+    def step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, ends: tf.Tensor) -> Any:
+        return train_step(pixels, labels, tf.ones_like(weights), ends)
+
+    return step if counts_all else train_step
+
+
+def compare(case: str, kind: str, root: str, strategy: Strategy, expected: Sequence[State]) -> dict[str, Any]:
+    """Train the case in the ring; what to print of it."""
+    by_step = kind not in LAST_STEPS
+    recorder, position = train_in_ring(case, kind, root, strategy, expected if by_step else ())
+    states = recorder.states
+    if by_step:
+        assert len(states) == len(expected) == STEPS + 1
+        begin = differences(states[0], expected[0], expected[0])
+        compared = [begin, *map(differences, states[1:], expected[1:], expected[:-1])]
+    else:
+        assert len(states) == 1 + LAST_STEPS[kind] - (STOP_AFTER if kind == "resumed" else 0)
+        compared = [differences(states[-1], expected[LAST_STEPS[kind]], expected[0])]
+    return {"same": recorder.is_same, "examples": position.totals[2], **largest(compared, expected[0])}
+
+
+def differences(ours: State, theirs: State, before: State) -> dict[str, float]:
+    """The distance of each variable from its value in the other state, as a fraction of its change since ``before``.
+
+    The rounding of the stored values, one unit in the last place, does not count. A variable that did not change has to
+    be equal.
+    """
+    found = {}
+    for group, arrays in theirs.items():
+        for name, array in arrays.items():
+            own, previous = (each[group][name].astype(np.float64) for each in (ours, before))
+            rounding = np.spacing(np.abs(array)) if array.dtype.kind == "f" else 0
+            distance = np.linalg.norm(np.maximum(np.abs(own - array) - rounding, 0))
+            change = np.linalg.norm(array - previous)
+            found[f"{group} {name}"] = float(distance / change) if change else float(distance and math.inf)
+    return found
+
+
+def largest(compared: Sequence[Mapping[str, float]], state: State) -> dict[str, tuple[float, str]]:
+    """The largest difference of the ``kernels``, and of all ``others``; with the step and the name of the variable."""
+    kernels = {f"{group} {name}" for group, arrays in state.items() for name, each in arrays.items() if each.ndim > 1}
+    found = {"kernels": (0.0, ""), "others": (0.0, "")}
+    for step, each in enumerate(compared):
+        for name, value in each.items():
+            kind = "kernels" if name in kernels else "others"
+            if not value <= found[kind][0]:  # greater, or not a number
+                found[kind] = (value, f"{name}, comparison {step}")
+    return found
+
+
+def main(root: str, *scenarios: str) -> None:
+    strategy = Horovod()
+    wanted = [scenario.split("-") for scenario in scenarios]
+    references = list(dict.fromkeys(reference_of(case) for case, _ in wanted))
+    own = {case: train_alone(case, root, strategy.size) for case in references[strategy.rank :: strategy.size]}
+    expected = {case: states for each in strategy.gather(own) for case, states in each.items()}
+    for case, kind in wanted:
+        compared = compare(case, kind, root, TWINS.get(kind, Horovod)(), expected[reference_of(case)])
+        print_result(f"{case}-{kind}", **compared)
+    strategy.leave()
+
+
+def reference_of(case: str) -> str:
+    return "plain" if case == "compressed" else case
 
 
 if __name__ == "__main__":
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
-    root, out, *tasks = sys.argv[1:]
-    for task in tasks:
-        main(root, out, task)
+    gc.freeze()  # Keras collects garbage before each model
+    main(*sys.argv[1:])
     end_process(0)

@@ -34,8 +34,24 @@ def normed(shape: tuple[int, int, int], classes: int) -> keras.Model:
     )
 
 
-def dense(shape: tuple[int, int, int], classes: int) -> keras.Model:
-    """Small enough for the float16 of a CPU, which takes seconds for a thousand units."""
+def smooth(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Without a ReLU, at whose kink a rounding error decides on a whole gradient. Small: float16 is slow on a CPU."""
     return keras.Sequential(
-        [keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(classes)]
+        [keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(32, "tanh"), keras.layers.Dense(classes)]
+    )
+
+
+def smooth_normed(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """The same with two batch norms."""
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            keras.layers.Conv2D(4, 3, strides=2, use_bias=False),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.Activation("tanh"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(32, "tanh", use_bias=False),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.Dense(classes),
+        ]
     )

@@ -84,6 +84,7 @@ def in_container(made: Path, *words: object) -> Finished:
     )
 
 
+@pytest.mark.integration
 def test_another_process_makes_the_same_bytes(tar_gz: Path, tmp_path: Path) -> None:
     told = run("python", "-c", MAKE, tmp_path, PYTHONHASHSEED="7", TZ="Asia/Tokyo", LC_ALL="C", USER="someone")
     other = Path(succeeded(told).stdout.strip())
@@ -92,6 +93,7 @@ def test_another_process_makes_the_same_bytes(tar_gz: Path, tmp_path: Path) -> N
     assert os.listdir(tmp_path) == [other.name]
 
 
+@pytest.mark.integration
 def test_a_job_runs_from_any_folder(made: Path) -> None:
     told = succeeded(in_container(made, made / "moved" / SITE / "mapreduce/normalize.py", "--help"))
     assert "Normalise the raw images" in told.stdout
@@ -102,11 +104,13 @@ def test_a_job_runs_from_any_folder(made: Path) -> None:
     assert after.children_user + after.children_system - before.children_user - before.children_system < 2
 
 
+@pytest.mark.integration
 def test_every_module_is_there_and_images_decode_alike(made: Path) -> None:
     told = succeeded(in_container(made, "-W", "error:::etl", "-c", EVERY_MODULE))
     assert told.stdout.split() == sorted(features.get_supported())
 
 
+@pytest.mark.integration
 def test_it_holds_no_more_than_tasks_need(tar_gz: Path) -> None:
     with tarfile.open(tar_gz) as tar:
         members = tar.getmembers()
@@ -125,6 +129,7 @@ def test_it_holds_no_more_than_tasks_need(tar_gz: Path) -> None:
     assert sum(member.size for member in members) < LARGEST_UNPACKED_BYTES
 
 
+@pytest.mark.integration
 def test_it_knows_one_path_of_this_machine_the_interpreters(made: Path) -> None:
     for path in (made / "moved").rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -136,6 +141,7 @@ def test_it_knows_one_path_of_this_machine_the_interpreters(made: Path) -> None:
     assert f"home = {interpreter.parent}\n" in (made / "moved/pyvenv.cfg").read_text()
 
 
+@pytest.mark.integration
 def test_byte_code_is_there_for_every_source_and_taken_unchecked(made: Path) -> None:
     site = made / "moved" / SITE
     for source in site.rglob("*.py"):
@@ -177,6 +183,7 @@ def small(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(python_archive, "describe", lambda: members)
 
 
+@pytest.mark.integration
 def test_the_cache_keeps_the_archives_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for number, text in enumerate("abca"):

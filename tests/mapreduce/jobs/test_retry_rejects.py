@@ -158,6 +158,7 @@ def test_looser_limits_give_what_normalising_all_with_them_gives(
     assert (told["rejects_tried"], told["now_good"]) == (3, 1)
 
 
+@pytest.mark.integration
 def test_where_nothing_is_good_now_no_part_is_made(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     before = contents(root)
@@ -227,6 +228,7 @@ def test_without_rejects_nothing_is_written_but_other_limits(
     assert {f"normalized/parts/{name}": data for name, data in parts.items()}.items() <= before.items()
 
 
+@pytest.mark.integration
 def test_runners_make_the_same_bytes(root: Path, strict: Path, tmp_path: Path) -> None:
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     other = shutil.copytree(strict, tmp_path / "other")
@@ -251,6 +253,7 @@ def test_a_bad_night_is_made_good(tmp_path: Path) -> None:
     require_equal(root, tmp_path / "fresh")
 
 
+@pytest.mark.integration
 def test_night_after_night_a_part_that_was_made_again_stays(root: Path, source: Path, tmp_path: Path) -> None:
     """And of images that are gone from the source: those of a pack, whatever its part is called."""
     normalize_here(root, *WORDS, *LOOSE, RETRY)
@@ -301,6 +304,7 @@ def require_live(root: Path, before: Parts) -> None:
     assert marker["counts"]["input"] == sum(pack["images"] - pack["removed"] for pack in packs.values())
 
 
+@pytest.mark.integration
 def test_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -> None:
     shard_here(root, "--name", "old", "--workers", "1", "--split", "train=0.5,test=0.5")
     old = contents(root / "slices/old")

@@ -100,6 +100,7 @@ def kill_and_run_again(stage: Stage, begun: Path, root: Path, sign: Callable[[Pa
     return stopped
 
 
+@pytest.mark.integration
 def test_nothing_is_lost_by_kill_9(many: Path, tmp_path: Path) -> None:
     """In the middle of a normalisation, and of its rejects being tried again; by real processes."""
     normalize, retry = (

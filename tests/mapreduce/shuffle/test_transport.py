@@ -34,6 +34,7 @@ def part_of(normalized: Place, number: int) -> tuple[str, pa.Table, list[bytes]]
         return part, read_rows(normalized, part, list(COLUMNS)), [r.data for r in read_records(stream, part)]
 
 
+@pytest.mark.integration
 @by_transport
 def test_what_is_sent_is_received(transport: Transport, normalized: Place) -> None:
     sent: list[tuple[int, bytes]] = []
@@ -58,6 +59,7 @@ def test_keys_sort_by_slice_and_tell_its_number(transport: Transport) -> None:
     assert [transport.slice_number(key) for key in keys] == [0, 9, 10, 255, 256, 70_000]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("damage", ["flipped", "cut", "other"])
 @by_transport
 def test_a_damaged_part_is_found(transport: Transport, damage: str, normalized: Place, tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def test_one_that_hangs_is_left_behind(place: Place, attempts: Place, gate: Gate
     Saver(place, attempts, keep=2).abandon()  # that never began
 
 
+@pytest.mark.integration
 def test_the_end_of_the_process_does_not_wait(place: Place, attempts: Place) -> None:
     program = (
         "import sys, threading; import numpy as np\n"

@@ -189,6 +189,7 @@ def test_the_marker_of_another_checkpoint_is_damage(place: Place, attempts: Plac
         open_checkpoint(place, 1)
 
 
+@pytest.mark.integration
 def test_another_format_is_told_and_left_alone(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
     sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/4"))
@@ -266,6 +267,7 @@ def test_storage_that_fails_is_no_damage(place: Place, attempts: Place) -> None:
         assert steps(place) == [10, 20]
 
 
+@pytest.mark.witness
 @pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("seed_before", [None, 5], ids=["new step", "same step"])
@@ -319,6 +321,7 @@ def test_who_was_replaced_changes_nothing(place: Place, attempts: Place, tmp_pat
     assert steps(place) == [10, 20, 30]
 
 
+@pytest.mark.integration
 def test_a_disk_that_is_full_leaves_the_one_before(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 10)
     program = (

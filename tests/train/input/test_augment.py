@@ -83,6 +83,7 @@ def test_a_picture_goes_by_its_number_and_not_by_batch_or_order() -> None:
         assert not any(np.array_equal(once[key], other[key]) for key in once)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("format", ["PNG", "RAW", "JPEG"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_formats_give_the_same_pictures(format: str, channels: int) -> None:
@@ -195,6 +196,7 @@ def test_ranges_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
         Augmentation(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_a_run_is_augmented_and_resumed_the_same_way(digits_root: Path, tmp_path: Path) -> None:
     root, temporary = tmp_path / "root", tmp_path / "temporary"
     shutil.copytree(digits_root / "slices", root / "slices")

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from etl.errors import UsageError
-from tests.lib.commands import horovodrun, run, succeeded
+from tests.lib.commands import horovodrun, succeeded
 from tests.lib.ranks.batch_norm_steps import CASES, nested, norm
 from tests.lib.ranks.tiny import tiny
 from train.model.batch_norm import SynchronisedBatchNormalization, synchronised
@@ -30,16 +30,15 @@ def identity(tensor: tf.Tensor) -> tf.Tensor:
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two ranks have after steps with half of a batch each, and one with the whole."""
+    """What two ranks have after steps with half of a batch each, and one process with the whole."""
     out = tmp_path_factory.mktemp("steps")
-    succeeded(run("python", SCRIPT, out))
     succeeded(horovodrun(2, SCRIPT, out))
     return out
 
 
 def require_same_steps(out: Path, name: str, case: str) -> None:
-    """What two ranks have is equal on both where it must be, and as a whole close to what one has."""
-    one, first, second = (np.load(out / f"{file}.npz") for file in (f"{case}-1-0", f"{name}-2-0", f"{name}-2-1"))
+    """What two ranks have is equal on both where it must be, and as a whole close to what one process has."""
+    one, first, second = (np.load(out / f"{file}.npz") for file in (f"whole-{case}", f"{name}-0", f"{name}-1"))
     assert one.files == first.files == second.files
     for key in one.files:
         by_example = key.endswith(("outputs", "inputs"))
@@ -51,6 +50,7 @@ def require_same_steps(out: Path, name: str, case: str) -> None:
         np.testing.assert_allclose(whole, one[key], rtol=rounding, atol=rounding * largest, err_msg=key)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_take_the_steps_of_one_with_the_whole_batch(case: str, steps: Path) -> None:
     """Outputs, gradients of inputs and of weights, moving statistics."""
@@ -164,6 +164,7 @@ class OwnSequence(keras.Sequential):
         return 2 * super().call(inputs, training, mask)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("inner", "named"),
     [

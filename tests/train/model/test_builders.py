@@ -25,6 +25,7 @@ def multiply_adds(model: keras.Model) -> int:
     return sum(prod(layer.output.shape[1:-1]) * prod(layer.kernel.shape) for layer in weighted)
 
 
+@pytest.mark.integration
 def test_resnet50_has_the_published_parameters_and_multiply_adds(published: keras.Model) -> None:
     """25.6 million and 4.1 billion; to the last one those of torchvision's, whose parameters are the trainable ones."""
     trainable = sum(prod(variable.shape) for variable in published.trainable_variables)
@@ -54,6 +55,7 @@ def test_resnet50_halves_the_picture_five_times_as_torchvision_does(published: k
     ]
 
 
+@pytest.mark.integration
 def test_each_block_of_resnet50_begins_as_its_shortcut(published: keras.Model) -> None:
     norms = [layer for layer in published.layers if isinstance(layer, keras.layers.BatchNormalization)]
     zero = [layer.name for layer in norms if not keras.ops.any(layer.gamma)]
@@ -72,6 +74,7 @@ def test_the_first_weights_of_resnet50_keep_the_scale_of_gradients(published: ke
     assert float(keras.ops.std(published.get_layer("logits").kernel)) == pytest.approx(0.01, rel=0.01)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("side", "last"), [(1, 1), (28, 1), (33, 2), (96, 3)])
 def test_resnet50_takes_any_size(side: int, last: int) -> None:
     model = resnet50((side, side, 1), 10)
@@ -95,7 +98,7 @@ def test_a_model_that_does_not_fit_the_pictures_is_told() -> None:
 @pytest.mark.chaos
 def test_the_loss_of_resnet50_goes_down_on_500_photographs(tmp_path: Path) -> None:
     """From files to the end of the second epoch, as a user does it."""
-    succeeded(run("python", "benchmarks/photographs.py", tmp_path, "--large", 0))
+    succeeded(run("python", "benchmarks/lib/photographs.py", tmp_path, "--large", 0))
     root = tmp_path / "root"
     words = ("-r", "inline", "--size", 96, "--workers", 1, "--split", "train=1")
     succeeded(ringslice("pipeline", tmp_path / "usual", root, *words))

@@ -114,6 +114,7 @@ run_rank(command, "early", "run it again")
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
 def test_a_rank_that_is_interrupted_before_it_is_watched_did_not_die_without_a_word(
     rank: int, line: str, letterbox: Letterbox

@@ -16,6 +16,8 @@ from tests.hadoop.processes import find_all
 from tests.lib.commands import HOROVODRUN, REPOSITORY, environment, failed, run
 from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = "tests/lib/ranks/watched_ring.py"
 RANKS, UNLUCKY, TIMEOUT_S = 3, 1, 6.0
 READING = rf"reading {SLICE} at offset [\d,]+"
@@ -88,6 +90,7 @@ def by_kind(*quick: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in GRIEFS])
 
 
+@pytest.mark.witness
 @by_kind("stopped", "sleeps", "raises")
 def test_a_rank_that_comes_to_grief_ends_all_in_one_line(kind: str, folder: Path) -> None:
     require_grief(folder, kind, launch(folder, kind))

@@ -13,6 +13,8 @@ import pytest
 from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, environment, run
 
+pytestmark = pytest.mark.integration
+
 RANK = """
 import sys, time
 from train.monitor.watchdog_process import start_guard

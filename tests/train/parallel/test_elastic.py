@@ -17,6 +17,8 @@ from tests.lib.commands import HOROVODRUN, flip_bit
 from tests.lib.ranks.audits import committed_keys, keys_of_split, require_each_key_once
 from tests.lib.ranks.running import metric_lines, started, wait_until
 
+pytestmark = pytest.mark.integration
+
 HOSTS = ("localhost", "127.0.0.1", "127.1", "127.0.1")  # names of this machine, each taken for a host of one slot
 COMMIT_STEPS = 5
 STRETCH = re.compile(r"epoch-\d+-steps-(\d+)-to-(\d+)-rank-(\d+)-of-(\d+)\.txt")
@@ -96,6 +98,7 @@ def running(
         yield elastic, process
 
 
+@pytest.mark.witness
 def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path, tmp_path: Path) -> None:
     with running(tmp_path, digits_root, epochs=8, hosts=3) as (elastic, process):
         wait_until(lambda: elastic.step >= 20, process)

@@ -18,6 +18,8 @@ from tests.lib import two_hosts
 from tests.lib.commands import REPOSITORY, contents, environment, horovodrun, run, succeeded
 from tests.lib.two_hosts import HOSTS, TRAINING, enter
 
+pytestmark = pytest.mark.integration
+
 pytestmark = pytest.mark.chaos  # with two hosts' and Hadoop's start it takes minutes
 MODULE = (sys.executable, "-m", "tests.lib.two_hosts")
 

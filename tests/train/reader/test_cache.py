@@ -383,6 +383,7 @@ while True:
 """
 
 
+@pytest.mark.integration
 def test_a_kill_at_any_step_leaves_the_right_file_or_none(
     originals: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +426,7 @@ while True:
 """
 
 
+@pytest.mark.integration
 def test_several_jobs_and_kills_at_random(originals: Place, tmp_path: Path) -> None:
     folder, choose = tmp_path / "cache", random.Random(0)
     folder.mkdir()

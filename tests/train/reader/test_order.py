@@ -1,5 +1,6 @@
 """The order of an epoch, its sharing and its steps, as arithmetic."""
 
+import json
 import time
 import tracemalloc
 from itertools import chain
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from etl.partition.permutation import Integers
 from train.reader.intervals import Interval, Steps, cut, lane_runs, left_after, length, select, share, taken_of_lane
 from train.reader.order import EpochOrder
+from train.reader.state import ReaderState
 
 layouts = st.lists(
     st.lists(st.integers(1, 9), max_size=40).map(lambda sizes: np.array(sizes, dtype=np.int64)), min_size=1, max_size=6
@@ -112,6 +114,26 @@ def test_steps_are_equal_and_count_every_example_once(total: int, world_size: in
         ]
 
 
+@given(
+    total=st.integers(0, 300),
+    world_size=st.integers(1, 12),
+    lanes=st.integers(1, 5),
+    steps=st.lists(st.integers(0, 40), max_size=6),
+)
+def test_what_is_taken_adds_up(total: int, world_size: int, lanes: int, steps: list[int]) -> None:
+    """Step by step or at once, told and read back in between: what is left is what no rank has taken."""
+    begin = ReaderState("these", "train", 0, 1, 16, ((0, total),)).shared(world_size, lanes)
+    state = begin
+    for examples in steps:
+        state = ReaderState.from_json(json.loads(json.dumps(state.after(examples).to_json())), "these", total)
+    assert state == begin.after(sum(steps))
+    shares = [length(share([(0, total)], rank, world_size)) for rank in range(world_size)]
+    assert state.examples_left == length(state.rest) == sum(max(0, own - sum(steps)) for own in shares)
+    assert state.shared(world_size, lanes) is state
+    again = state.shared(world_size + 1, lanes)
+    assert (again.left, again.taken) == (state.rest, 0)
+
+
 @given(total=st.integers(0, 300), lanes=st.integers(1, 20))
 def test_lanes_are_taken_from_in_turn(total: int, lanes: int) -> None:
     runs = lane_runs(total, lanes)
@@ -125,6 +147,17 @@ def test_epochs_and_seeds_differ_and_repeat() -> None:
     orders = {(seed, epoch): records(order_of(layout, seed, epoch), [(0, 400)]) for seed in (0, 1) for epoch in (1, 2)}
     assert len({tuple(order) for order in orders.values()}) == 4
     assert orders[0, 1] == records(order_of(layout, 0, 1), [(0, 400)])
+
+
+def test_a_single_window_is_shuffled_anew_in_each_epoch() -> None:
+    """Where there is one slice of one window, nothing but its records can come in another order."""
+    found = {
+        (seed, epoch): records(order_of([np.array([100], dtype=np.int64)], seed, epoch), [(0, 100)])
+        for seed in (0, 1)
+        for epoch in (1, 2, 3)
+    }
+    assert len({tuple(order) for order in found.values()}) == 6
+    assert all(sorted(order) == [(0, record) for record in range(100)] for order in found.values())
 
 
 def test_neighbours_of_one_epoch_part_in_the_next() -> None:

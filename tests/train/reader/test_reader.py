@@ -18,6 +18,8 @@ from train.reader.config import Reading
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
 
+pytestmark = pytest.mark.integration
+
 
 def open_reader(folder: Path, split: str = "train", reading: Reading | None = None) -> SplitReader:
     return SplitReader(open_place(str(folder)), read_manifest(folder), split, reading)

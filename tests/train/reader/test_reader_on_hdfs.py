@@ -24,6 +24,8 @@ from tests.lib.ranks.read_epoch import CACHE_BYTES
 from tests.train.reader.test_reader_faults import make_slices, read_examples, read_manifest
 from train.reader.cache import SliceCache
 
+pytestmark = pytest.mark.integration
+
 DRIVERS = (NATIVE, LIBHDFS)
 RECORDS = 400  # of 49 KB, in 4 slices
 LITTLE_AHEAD = {"lanes": 2, "budget_bytes": 6_000_000}  # of 20 MB

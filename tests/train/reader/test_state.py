@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from etl.errors import DataError, UsageError
 from tests.lib.commands import horovodrun, succeeded
+from tests.lib.ranks.results import results_of
 from tests.train.reader.test_reader import keys_of, open_reader
 from train.reader.config import Reading
 from train.reader.intervals import Steps, length
 from train.reader.slice_file import SliceFile
 from train.reader.state import ReaderState
+
+pytestmark = pytest.mark.integration
 
 TRAIN = 1437
 
@@ -49,20 +52,18 @@ def test_readers_go_on_with_what_is_left(digits_root: Path, changes: Sequence[tu
 
 
 def test_real_ranks_go_on_with_what_is_left(digits_root: Path, tmp_path: Path) -> None:
-    reader = open_reader(digits_root / "slices" / "default")
-    state = json.dumps(ReaderState.of("these", "train", reader.order(3, 2)).to_json())
+    slices, state = digits_root / "slices" / "default", tmp_path / "state.json"
+    state.write_text(json.dumps(ReaderState.of("these", "train", open_reader(slices).order(3, 2)).to_json()))
+    turns = {"3:11": 3, "2:9": 2, f"4:{TRAIN}": 4}
+    told = results_of(succeeded(horovodrun(4, "tests/lib/ranks/read_steps.py", slices, state, *turns)))
     keys: list[str] = []
-    for number, (ranks, most) in enumerate([(3, 11), (2, 9), (4, TRAIN)]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "state.json").write_text(state)
-        succeeded(horovodrun(ranks, "tests/lib/ranks/read_steps.py", digits_root / "slices" / "default", folder, most))
-        told = [json.loads(path.read_text()) for path in sorted(folder.glob("keys-*.json"))]
-        assert [each["world_size"] for each in told] == [ranks] * ranks
-        assert len({each["step"] for each in told}) == 1
-        keys += [key for each in told for key in each["keys"]]
-        state = (folder / "next.json").read_text()
-    assert ReaderState.from_json(json.loads(state), "these", TRAIN).rest == ()
+    for turn, ranks in turns.items():
+        assert len(told[turn]) == ranks
+        assert len({each["step"] for each in told[turn]}) == 1
+        keys += [key for each in told[turn] for key in each["keys"]]
+    first, *others = (each["state"] for each in told["state"])
+    assert others == [first] * 3
+    assert ReaderState.from_json(first, "these", TRAIN).rest == ()
     assert len(keys) == len(set(keys)) == TRAIN
 
 

@@ -25,6 +25,8 @@ from tests.lib.ranks.resume_steps import BATCH
 from tests.lib.ranks.running import checkpoints_of, marked, started, wait_until
 from train.checkpoints.store import FOLDER, MARKER, name_of
 
+pytestmark = pytest.mark.integration
+
 SCRIPT, GO_ON = "tests/lib/ranks/come_to_grief.py", "tests/lib/ranks/resume_steps.py"
 RANKS, EPOCHS, LAST_STEP = 4, 2, 10
 ENDS_WITHIN_S = 60.0

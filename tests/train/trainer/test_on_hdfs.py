@@ -72,7 +72,9 @@ def names(folder: Place) -> list[str]:
     return [info.base_name for info in folder.children()]
 
 
-@pytest.mark.parametrize("driver", [NATIVE, pytest.param(LIBHDFS, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "driver", [pytest.param(NATIVE, marks=pytest.mark.witness), pytest.param(LIBHDFS, marks=pytest.mark.chaos)]
+)
 def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Path) -> None:
     other = {NATIVE: LIBHDFS, LIBHDFS: NATIVE}[driver]  # the option wins over the environment
     words = (*TRAIN, "--data", root.uri, "--run", "mine", "--epochs", 1, "--hdfs-driver", driver)
@@ -182,6 +184,7 @@ def test_eight_ranks(driver: str, root: Place) -> None:
     assert names(run) == ["audit", *FINISHED]
 
 
+@pytest.mark.integration
 def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) -> None:
     root = tmp_path / "digits"
     shutil.copytree(digits_root / "slices", root / "slices")

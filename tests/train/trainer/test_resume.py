@@ -83,6 +83,7 @@ def test_a_run_goes_on_exactly_after_every_step(ranks: int, whole: Path) -> None
     require_exact(whole, ranks, stopped)
 
 
+@pytest.mark.integration
 def test_the_same_ranks_go_on_bit_for_bit_and_the_twin_that_forgets_the_optimizer_does_not(whole: Path) -> None:
     """Three that were stopped, one whose newest checkpoint is damaged, and one that went on with another momentum."""
     stopped = stop_all(whole, 2, [3, 10, 17])

@@ -1,4 +1,4 @@
-"""Ways to read slices with pyarrow, as `benchmarks/reader.py` measures them beside ours."""
+"""Ways to read slices with pyarrow, peers in `benchmarks/reader.py`."""
 
 import struct
 import tempfile
@@ -9,16 +9,16 @@ from dataclasses import replace
 import pyarrow as pa
 from crc32c import crc32c
 from pyarrow import fs
-from reader_pass import Job
 
 from etl.formats.records import FOOTER_BYTES, HEADER_BYTES, mask
 from etl.storage.place import open_place
+from lib.ways.reader_job import Job
 
 CHUNK_BYTES = 8 << 20
 
 
 def raw(job: Job) -> int:
-    """pyarrow's `read_buffer` and nothing else, a thread for each of the slices that are read at once."""
+    """pyarrow's `read_buffer` and nothing else, with a thread for each slice that is read at the same time."""
 
     def read(uri: str) -> None:
         with open_place(uri).open_input() as file:
@@ -31,8 +31,8 @@ def raw(job: Job) -> int:
 
 
 def copied(job: Job) -> int:
-    """The slices to a local folder first, by pyarrow's `copy_files`, then `TFRecordDataset` with its 8 MiB buffer."""
-    import tf_peers  # here, for the other ways do without TensorFlow
+    """Copy the slices to a local folder by pyarrow's `copy_files`; read with `TFRecordDataset`, 8 MiB buffers."""
+    from lib.ways import tf_peers  # here, because the other ways need no TensorFlow
 
     with tempfile.TemporaryDirectory(prefix="ringslice-") as folder:
 
@@ -48,9 +48,10 @@ def copied(job: Job) -> int:
 
 
 def generator(job: Job) -> int:
-    """A Python generator of records, every CRC checked, one by one into `from_generator`."""
+    """A Python generator of single records with every CRC checked, into `from_generator`."""
     import tensorflow as tf
-    import tf_peers
+
+    from lib.ways import tf_peers
 
     def records() -> Iterator[bytes]:
         for uri in job.all_files:

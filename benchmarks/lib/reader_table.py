@@ -1,4 +1,4 @@
-"""What `benchmarks/reader.py` prints: samples as they come, then medians, then what was claimed against what came."""
+"""The samples, medians and claims of `benchmarks/reader.py`."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from lib.results import Result
 
 Names = tuple[str, str, str]  # workload, way, variant
 Figures = tuple[float, float, float]  # MB/s, examples/s, CPU-s/GB
@@ -15,7 +17,7 @@ HEADER = f"{'workload':10} {'way':21} {'variant':18} {'MB/s':>6} {'examples/s':>
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed pass: ``variant`` is how it was done, as people read it."""
+    """One timed pass; ``variant`` is the readable name of its settings."""
 
     workload: str
     way: str
@@ -45,7 +47,7 @@ class Sample:
     def figures(self) -> Figures:
         return self.mb_per_s, self.examples_per_s, self.cpu_s_per_gb
 
-    def told(self) -> str:
+    def __str__(self) -> str:
         return _row(self.names, self.figures)
 
 
@@ -64,7 +66,7 @@ def variant_name(variant: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """In a workload, ours is to have at least ``least`` of a peer's examples/s; of each the best variant counts."""
+    """``ours`` reads at least ``least`` times the examples/s of ``peer``; the best variant of each is compared."""
 
     workload: str
     ours: str
@@ -72,8 +74,8 @@ class Claim:
     least: float
 
 
-def tell_medians(samples: Iterable[Sample], claims: Iterable[Claim]) -> None:
-    """The table of medians, and a line for each claim whose ways were both measured."""
+def print_medians(samples: Iterable[Sample], claims: Iterable[Claim]) -> list[Result]:
+    """Print the table of medians; return a result for each claim if both of its ways were measured."""
     found: dict[Names, list[Figures]] = {}
     for sample in samples:
         found.setdefault(sample.names, []).append(sample.figures)
@@ -84,10 +86,10 @@ def tell_medians(samples: Iterable[Sample], claims: Iterable[Claim]) -> None:
         best[names[:2]] = max(examples_per_s, best.get(names[:2], 0.0))
         each = " ".join(f"{figures[0]:.0f}" for figures in own)
         click.echo(f"{_row(names, (mb_per_s, examples_per_s, cpu_s_per_gb))}  {each}")
-    click.echo()
+    results = []
     for claim in claims:
-        keys = (claim.workload, claim.ours), (claim.workload, claim.peer)
-        if all(key in best for key in keys):
-            ratio = best[keys[0]] / best[keys[1]]
-            word = "met" if ratio >= claim.least else "missed"
-            click.echo(f"{claim.workload}: {claim.ours} / {claim.peer} = {ratio:.2f}, goal {claim.least}: {word}")
+        ours, peer = best.get((claim.workload, claim.ours)), best.get((claim.workload, claim.peer))
+        if ours and peer:
+            title = f"reader, {claim.workload}: {claim.ours}"
+            results.append(Result(title, "examples/s", ours, claim.peer, peer, ours / peer, least=claim.least))
+    return results

@@ -1,25 +1,16 @@
-#!/usr/bin/env python3
-"""The ways of `benchmarks/trainer.py` that are not the trainer itself, each in a process of its own.
+"""The ways of `benchmarks/trainer.py` that are not the trainer itself."""
 
-    trainer_ways.py '{"way": "fit", …}'
-
-Prints one line of JSON: a list of images per second for ``fit``, by name for ``input``.
-"""
-
-import json
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice, repeat
 from typing import Any
 
-from etl.errors import end_process
 from train.parallel.startup import loading
 
 SPLIT = "train"
 SEED = 0
-LOAD = 0.8  # of the rate at which pictures can be had, what the consumer takes
+LOAD = 0.8  # the part of the rate of read-bench that the consumer takes
 
 
 @dataclass(frozen=True)
@@ -27,7 +18,7 @@ class Job:
     """What a process does. ``slices`` is the URI of the manifest's folder.
 
     For ``fit``: ``epochs`` of ``model`` in batches of ``batch``, at the learning rate ``lr``, with Keras' ``jit``. For
-    ``input``: so many ``seconds`` of each measurement.
+    ``input``: the ``seconds`` of each measurement.
     """
 
     way: str
@@ -44,8 +35,8 @@ def fit(job: Job) -> list[float]:
     """Keras' own `fit` on all training pictures in memory; images per second of each epoch."""
     import keras
     import numpy as np
-    from our_reader import OurReader
 
+    from lib.ways.our_reader import OurReader
     from train.input.decode import Decoder
     from train.model.builders import build
     from train.reader.config import Reading
@@ -54,12 +45,12 @@ def fit(job: Job) -> list[float]:
     manifest = reader.manifest
     shape = (*manifest.size, manifest.channels)
     batches = list(reader.pictures([0], Decoder(manifest, manifest.size)))
-    own = [batch.weights.numpy() > 0 for batch in batches]  # the others fill the last batch up
+    own = [batch.weights.numpy() > 0 for batch in batches]  # the others fill up the last batch
     pixels = np.concatenate([batch.pixels.numpy()[each] for batch, each in zip(batches, own, strict=True)])
     labels = np.concatenate([batch.labels.numpy()[each] for batch, each in zip(batches, own, strict=True)])
     del batches
 
-    class Clock(keras.callbacks.Callback):  # type: ignore[misc]
+    class Clock(keras.callbacks.Callback):
         """Images per second of each epoch, from its first step to its last."""
 
         def __init__(self) -> None:
@@ -87,13 +78,12 @@ def fit(job: Job) -> list[float]:
 
 
 def feed(job: Job) -> dict[str, float]:
-    """What `ringslice read-bench` measures of pictures; and images per second of a consumer that takes most of that.
+    """Images per second that `ringslice read-bench` measures, and those of a consumer that takes most of them.
 
-    The consumer waits for a fixed time at each batch, as for an accelerator that is busy with it: ``real`` on what
-    comes from the slices, ``synthetic`` on one batch that is there already, again and again.
+    The consumer waits for a fixed time at each batch, as for a busy accelerator: ``real`` with pictures from the
+    slices, ``synthetic`` with one batch in memory, repeated.
     """
-    from our_reader import OurReader
-
+    from lib.ways.our_reader import OurReader
     from train.input.decode import Decoder
     from train.input.throughput import BATCH, DECODED, Throughput
     from train.reader.config import Reading
@@ -113,7 +103,7 @@ def feed(job: Job) -> dict[str, float]:
 
 
 def consume(batches: Iterable[Any], steps: int, step_s: float) -> float:
-    """Take so many batches, each for ``step_s``; the seconds that one takes on average, with the wait for it."""
+    """Take so many batches and keep each for ``step_s``; the average seconds of a batch, including the wait for it."""
     began = time.perf_counter()
     for _ in islice(batches, steps):
         time.sleep(step_s)
@@ -123,14 +113,12 @@ def consume(batches: Iterable[Any], steps: int, step_s: float) -> float:
 WAYS: dict[str, Callable[[Job], Any]] = {"fit": fit, "input": feed}
 
 
-def main() -> None:
-    """Run the job that is given as JSON, on the cores and threads that a rank alone would have."""
-    job = Job(**json.loads(sys.argv[1]))
+def run(fields: dict[str, Any]) -> Iterator[Any]:
+    """Do the job that has these fields, on the cores and threads of a single rank; yield its rates.
+
+    They are a list of images per second for ``fit``, by name for ``input``.
+    """
+    job = Job(**fields)
     with loading():
         import tensorflow  # noqa: F401
-    print(json.dumps(WAYS[job.way](job)), flush=True)
-    end_process(0)  # without waiting for what reads ahead
-
-
-if __name__ == "__main__":
-    main()
+    yield WAYS[job.way](job)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Photographs to measure with, seeded: 500 like ImageNet's, and 40 of 12 megapixels, as phones make them.
+"""Make seeded photographs to measure with: 500 like those of ImageNet, and 40 of 12 megapixels, as phones make them.
 
-    python benchmarks/photographs.py data/photographs
+    python benchmarks/lib/photographs.py data/photographs
 
-They are crops of the two photographs that scikit-learn ships, scaled, mirrored, and with the grain that a sensor adds
-and scaling takes away: FOLDER/usual/CLASS/NUMBER.jpg, about 500x400 pixels, quality 75 to 95, 110 KB on average, and
-FOLDER/large/CLASS/NUMBER.jpg, 4000x3000 or 3000x4000 pixels. What is there already is kept.
+They are crops of the two photographs that scikit-learn contains, scaled, mirrored, and with the grain that a sensor
+adds and scaling removes: FOLDER/usual/CLASS/NUMBER.jpg, about 500x400 pixels, quality 75 to 95, 110 KB on average, and
+FOLDER/large/CLASS/NUMBER.jpg, 4000x3000 or 3000x4000 pixels. Files that exist are kept.
 """
 
 import os
@@ -25,7 +25,7 @@ from etl.storage.place import open_place
 
 CLASSES = ("china", "flower")
 USUAL, LARGE = 500, 40
-# (width, height): the commonest of ImageNet, their mean about 500x400
+# (width, height): the most common of ImageNet, about 500x400 on average
 USUAL_SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (500, 400), (500, 500), (640, 480), (400, 300))
 LARGE_SIZES = ((4000, 3000), (3000, 4000))
 
@@ -48,7 +48,7 @@ KINDS = {
 
 
 def make_photographs(folder: Path, usual: int = USUAL, large: int = LARGE) -> dict[str, list[Path]]:
-    """The files of each kind, in order; those that are missing are made."""
+    """The files of each kind, in order; missing ones are made."""
     photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
     return {
         kind.name: [_keep(folder, photographs, kind, number) for number in range(count)]
@@ -57,7 +57,7 @@ def make_photographs(folder: Path, usual: int = USUAL, large: int = LARGE) -> di
 
 
 def ingested(root: Path, files: list[Path]) -> Path:
-    """A dataset of these photographs, in one pack; made where it is not there yet. ``files`` lie below one folder."""
+    """A dataset of these photographs, in one pack; made if it does not exist. ``files`` are below one folder."""
     if not (root / "raw" / "dataset.json").exists():
         values = {option.name: option.default for option in INGEST_OPTIONS} | {"pack_size": "4GB"}
         source = open_place(str(files[0].parent.parent))
@@ -82,7 +82,7 @@ def _write(path: Path, photograph: Image.Image, kind: Kind, generator: np.random
     if generator.random() < 0.5:
         picture = ImageOps.mirror(picture)
     low, high = kind.qualities
-    quality = round(low + (high - low) * generator.random() ** 0.5)  # high ones are the commoner
+    quality = round(low + (high - low) * generator.random() ** 0.5)  # high ones are more common
     _grained(picture, kind.grain, generator).save(path, "JPEG", quality=quality, subsampling=2)
 
 
@@ -96,7 +96,7 @@ def _crop(photograph: Image.Image, shape: float, generator: np.random.Generator)
 
 
 def _grained(picture: Image.Image, deviation: float, generator: np.random.Generator) -> Image.Image:
-    """With noise of brightness, the same in all channels."""
+    """Add noise of brightness, the same in all channels."""
     noise = generator.normal(0.0, deviation, (picture.height, picture.width, 1))
     noisy: npt.NDArray[np.float64] = np.asarray(picture) + noise
     return Image.fromarray(noisy.round().clip(0, 255).astype(np.uint8))
@@ -107,7 +107,7 @@ def _grained(picture: Image.Image, deviation: float, generator: np.random.Genera
 @click.option("--usual", default=USUAL, show_default=True, metavar="N", help="Photographs of about 500x400 pixels.")
 @click.option("--large", default=LARGE, show_default=True, metavar="N", help="Photographs of 12 megapixels.")
 def main(folder: Path, usual: int, large: int) -> None:
-    """Make the photographs, and tell how large they are."""
+    """Make the photographs, and print how large they are."""
     for name, files in make_photographs(folder, usual, large).items():
         sizes = [path.stat().st_size for path in files]
         mean = sum(sizes) / max(len(sizes), 1)

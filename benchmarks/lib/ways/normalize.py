@@ -1,22 +1,16 @@
-"""One way to normalise, in a process of its own: a pass over all photographs for each line of standard input.
-
-    python benchmarks/normalize_ways.py WAY ROOT FOLDER
-
-ROOT is a dataset that `ingest` has packed, FOLDER holds the same photographs as files. Prints the processor time of
-each pass, in seconds. Imports what its way needs: peers have environments of their own.
-"""
+"""The ways to normalise photographs that `benchmarks/normalize.py` compares. Each imports only what it needs."""
 
 import io
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 SIDE = 256  # of the shorter side
 QUALITY = 95
-SPARE = 2  # scaled decoding, where it is used, leaves so many times the size
+SPARE = 2  # scaled decoding, if it is used, keeps at least so many times the size
 
 Pass = Callable[[], None]
 Convert = Callable[[bytes], bytes]
@@ -46,7 +40,7 @@ def ringslice(root: Path, _: Path) -> Pass:
 
 
 def floor(_: Path, source: Path) -> Pass:
-    """libjpeg-turbo's decoder and encoder, and the fastest antialiased resizer found, with nothing around them."""
+    """libjpeg-turbo's decoder and encoder, and the fastest antialiased resizer found, and nothing else."""
     from etl.images.geometry import Size
     from etl.images.resize import resize
 
@@ -54,7 +48,7 @@ def floor(_: Path, source: Path) -> Pass:
 
 
 def floor_area(_: Path, source: Path) -> Pass:
-    """libjpeg-turbo's decoder and encoder, and OpenCV's antialiased resizer, with nothing around them."""
+    """libjpeg-turbo's decoder and encoder, and OpenCV's antialiased resizer, and nothing else."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -84,6 +78,7 @@ def opencv(_: Path, source: Path) -> Pass:
 
     def convert(data: bytes) -> bytes:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert pixels is not None
         size = _size(pixels.shape[1], pixels.shape[0])
         resized = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
         return cv2.imencode(".jpg", resized, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
@@ -105,7 +100,7 @@ def pillow(_: Path, source: Path) -> Pass:
 
 
 def img2dataset(_: Path, source: Path) -> Pass:
-    """img2dataset's Resizer as it is by default, but for the mode."""
+    """img2dataset's Resizer with its defaults, except for the mode."""
     from img2dataset.resizer import Resizer
 
     resizer = Resizer(SIDE, "keep_ratio", False)
@@ -135,15 +130,13 @@ def _each(source: Path, convert: Convert) -> Pass:
 WAYS = {way.__name__: way for way in (ringslice, floor, floor_area, opencv, pillow, img2dataset)}
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Serve `benchmarks/normalize.py`."""
-    name, root, source = arguments
+def passes(name: str, root: str, source: str) -> Iterator[float]:
+    """Make a pass over all photographs for each line of standard input; yield its processor time in seconds.
+
+    ``root`` is a dataset that `ingest` has packed, ``source`` a folder with the same photographs as files.
+    """
     run = WAYS[name](Path(root), Path(source))
     for _ in sys.stdin:
         started = time.process_time()
         run()
-        print(time.process_time() - started, flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+        yield time.process_time() - started

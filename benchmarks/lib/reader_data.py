@@ -1,8 +1,7 @@
-"""What `benchmarks/reader.py` reads: slices of real JPEGs of 30 to 50 KB, and of Fashion-MNIST's pixels, 1 KB each."""
+"""Slices for the benchmarks of the reader: real JPEGs of 30 to 50 KB, and pixels of Fashion-MNIST, 1 KB each."""
 
 import hashlib
 import io
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,14 +18,15 @@ from etl.slices.writer import DealtExample, slice_names, write_slice
 from etl.stages.layout import slices_stage
 from etl.stages.stage import Run
 from etl.storage.place import open_place
+from lib.hdfs import delete_folder, hadoop_fs
+from lib.processes import run_quietly
 
 NAME = "default"
 SIDE = 256
 LEAST_BYTES, MOST_BYTES = 30_000, 50_000
 MEAN_BYTES = 40_000
-PICTURES = 1_000  # different ones; more examples are the same pictures under other keys
+PICTURES = 1_000  # more examples are the same pictures under other keys
 CLASSES = ("china", "flower")
-FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
 
 
 def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
@@ -79,23 +79,18 @@ def _examples(pictures: list[bytes], first: int, count: int) -> Iterator[DealtEx
 
 
 def _sums(pictures: list[bytes]) -> PixelSums:
-    pixels = np.asarray(Image.open(io.BytesIO(pictures[0])), dtype=np.int64)  # any will do: only speed is measured
+    pixels = np.asarray(Image.open(io.BytesIO(pictures[0])), dtype=np.int64)  # one is enough to measure speed
     return PixelSums(SIDE * SIDE, pixels.sum((0, 1)).tolist(), (pixels**2).sum((0, 1)).tolist())
 
 
-def make_small_records(root: Path) -> None:
+def make_small_records(root: Path, fashion: Path) -> None:
     """Fashion-MNIST through the whole pipeline, its pixels kept raw: 60,000 training examples of about 1 KB."""
-    if slices_stage(open_place(str(root)), NAME).marker.exists():
-        return
-    words = ["pipeline", FASHION, root, "--format", "raw"]
-    subprocess.run(["ringslice", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+    if not slices_stage(open_place(str(root)), NAME).marker.exists():
+        run_quietly("ringslice", "pipeline", fashion, root, "--format", "raw")
 
 
 def put(root: Path, target: str) -> None:
-    """Copy the slices to the same place below the root ``target`` on HDFS, in place of what is there."""
-    for words in (
-        ["-rm", "-r", "-f", "-skipTrash", target],
-        ["-mkdir", "-p", f"{target}/slices"],
-        ["-put", root / "slices" / NAME, f"{target}/slices/{NAME}"],
-    ):
-        subprocess.run(["hadoop", "fs", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+    """Copy the slices to the same place below the root ``target`` on HDFS, and replace what is there."""
+    delete_folder(target)
+    hadoop_fs("-mkdir", "-p", f"{target}/slices")
+    hadoop_fs("-put", root / "slices" / NAME, f"{target}/slices/{NAME}")

@@ -1,24 +1,25 @@
 """TensorFlow's own readers, as `benchmarks/reader.py` measures them at their documented settings.
 
-Imports nothing of ours: `tensorflow_io` runs in an environment of its own, whose TensorFlow it was built for.
+Imports none of the project's packages: `tensorflow_io` has an environment with the TensorFlow that it was built for.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from reader_pass import Job
+
+from lib.ways.reader_job import Job
 
 
 def tfrecords(job: Job) -> int:
-    """`TFRecordDataset` into batches of serialized examples; no order is asked for, which is its fastest."""
+    """`TFRecordDataset` into batches of serialized examples; without an order, which is fastest."""
     dataset = tf.data.TFRecordDataset(job.all_files, buffer_size=job.buffer_bytes, num_parallel_reads=job.at_once)
     return count(_fast(dataset.batch(job.batch).prefetch(tf.data.AUTOTUNE)))
 
 
 def tensorflow_io(job: Job) -> int:
     """The same on hdfs:// URIs."""
-    import tensorflow_io  # noqa: F401 - it adds hdfs:// to TensorFlow
+    import tensorflow_io  # noqa: F401 - adds hdfs:// to TensorFlow
 
     return tfrecords(job)
 
@@ -52,5 +53,5 @@ def _fast(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def count(batches: Iterable[Any]) -> int:
-    """How many examples these batches hold, tensors or tuples of tensors."""
+    """How many examples are in these batches of tensors or tuples of tensors."""
     return sum(int((batch[0] if isinstance(batch, tuple) else batch).shape[0]) for batch in batches)

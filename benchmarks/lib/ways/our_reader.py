@@ -1,15 +1,14 @@
-"""Our reader, as the benchmarks run it: in a seeded order, checked, within its usual memory."""
+"""The project's reader as the benchmarks run it: in a seeded order, checked, with its default memory."""
 
 import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from reader_pass import Job
-
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage_in
 from etl.storage.place import open_place
+from lib.ways.reader_job import Job
 from train.input.augment import NOTHING, Augmentation
 from train.input.decode import Decoder
 from train.input.feed import Feed, PixelBatch, PixelFeed
@@ -24,7 +23,7 @@ SPLIT = "train"
 class OurReader:
     """Reads epochs of the training slices of a folder: all of them, or the first ``most``.
 
-    Without ``drop_last`` the last batch of an epoch is filled up with repeats of no weight.
+    Without ``drop_last`` the last batch of an epoch is filled up with repeated examples of weight 0.
     """
 
     def __init__(
@@ -39,11 +38,11 @@ class OurReader:
         self._feed = Feed(batch)
 
     def serialized(self, epochs: Sequence[int]) -> int:
-        """Read these epochs in a row into batches of serialized examples; how many those are."""
+        """Read these epochs in a row into batches of serialized examples; return how many examples."""
         return sum(int(examples.shape[0]) for examples, _, _ in self._feed.epoch(self._epochs(epochs)))
 
     def decoded(self, epochs: Sequence[int], decoder: Decoder) -> int:
-        """The same into batches of pixels."""
+        """Read these epochs into batches of pixels; return how many examples."""
         return sum(int(batch.pixels.shape[0]) for batch in self.pictures(epochs, decoder))
 
     def pictures(self, epochs: Iterable[int], decoder: Decoder) -> Iterator[PixelBatch]:
@@ -57,7 +56,7 @@ class OurReader:
 
 @functools.cache
 def _open(folder: str, batch: int, at_once: int, most: int) -> OurReader:
-    """A reader that goes on, as a trainer's does from epoch to epoch."""
+    """One reader for all passes, as a trainer has one for all epochs."""
     return OurReader(folder, batch, Reading(lanes=at_once), most)
 
 
@@ -71,12 +70,12 @@ def serialized(job: Job) -> int:
 
 
 def decoded(job: Job) -> int:
-    """Pictures of ``side`` pixels as an evaluation takes them: their middle."""
+    """Pictures of ``side`` pixels as for evaluation: the centre."""
     return _decode(job, NOTHING)
 
 
 def augmented(job: Job) -> int:
-    """Pictures of ``side`` pixels as a training takes them: a crop at random, resized, and its mirror image."""
+    """Pictures of ``side`` pixels as for training: a random crop, resized, and flipped at random."""
     return _decode(job, Augmentation(crop=True, flip=True))
 
 

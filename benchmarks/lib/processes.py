@@ -1,0 +1,113 @@
+"""Start the project's commands, and functions in child processes, as a user's shell does."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from etl.errors import DEBUG_VARIABLE
+from lib.failure import Failure
+
+BENCHMARKS = Path(__file__).resolve().parent.parent
+REPOSITORY = BENCHMARKS.parent
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with the programs of its Python first on PATH."""
+    return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def with_repository(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment with which a child process imports `lib` and the project's packages."""
+    folders = [str(BENCHMARKS), str(REPOSITORY), variables.get("PYTHONPATH", "")]
+    return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+
+
+def run_quietly(*words: object) -> None:
+    """Run a command without its standard output. Raises Failure."""
+    command = [str(word) for word in words]
+    status = subprocess.run(command, env=environment(), stdout=subprocess.DEVNULL).returncode
+    if status:
+        raise command_failure(command, status)
+
+
+def command_failure(command: Sequence[object], status: int) -> Failure:
+    words = " ".join(map(str, command))
+    return Failure("command", words, f"it exited with status {status}", "Read its own message above")
+
+
+def require_program(name: str, fix: str) -> None:
+    """Raises Failure if there is no such program on the commands' PATH."""
+    if shutil.which(name, path=environment()["PATH"]) is None:
+        raise Failure("program", name, "not found on PATH", fix)
+
+
+def child_words(function: str, *arguments: Any, python: Path | None = None) -> list[str]:
+    """The command that runs a generator function, ``MODULE:FUNCTION``, in the environment of `with_repository`."""
+    return [str(python or sys.executable), "-P", "-m", "lib.child", function, json.dumps(arguments)]
+
+
+class Child:
+    """A process that runs a generator function and is read value by value."""
+
+    def __init__(
+        self, function: str, *arguments: Any, python: Path | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self._function = function
+        # not a pipe: it would block the child once it is full
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `finish`
+        self._process = subprocess.Popen(
+            child_words(function, *arguments, python=python),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=with_repository(environment() | dict(variables or {})),
+        )
+
+    def ask(self) -> Any:
+        """Send an empty line, and return the next value."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            print(file=self._process.stdin, flush=True)
+        except BrokenPipeError:  # it has failed
+            pass
+        line = self._process.stdout.readline()
+        if not line:
+            self.finish()
+            raise Failure("child process", self._function, "it ended early", "Report this as a defect")
+        return json.loads(line)
+
+    def finish(self) -> list[Any]:
+        """The values that are left once it has ended. Raises Failure if it failed."""
+        output, _ = self._process.communicate()
+        self._errors.seek(0)
+        errors = self._errors.read()
+        self._errors.close()
+        if self._process.returncode:
+            if os.environ.get(DEBUG_VARIABLE):
+                click.echo(errors, err=True)
+            reason = (errors.strip().splitlines() or [f"status {self._process.returncode}"])[-1]
+            raise Failure("child process", self._function, reason, f"Set {DEBUG_VARIABLE}=1 to see all that it printed")
+        return [json.loads(line) for line in output.splitlines()]
+
+
+def call(function: str, *arguments: Any, variables: Mapping[str, str] | None = None, python: Path | None = None) -> Any:
+    """All values that a generator function, ``MODULE:FUNCTION``, yields in a process of its own."""
+    return Child(function, *arguments, python=python, variables=variables).finish()
+
+
+def describe_machine(packages: Iterable[str]) -> str:
+    """The versions that matter, and the number of cores."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    return f"Python {platform.python_version()}, {versions}; {len(os.sched_getaffinity(0))} cores"

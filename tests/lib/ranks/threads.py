@@ -1,0 +1,77 @@
+"""Ranks as threads of this process: a `Strategy` without Horovod, for tests of what is done with one."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+T = TypeVar("T")
+TIMEOUT_S = 60.0
+
+
+class Ring:
+    """What ``size`` ranks exchange."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.values: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size, timeout=TIMEOUT_S)
+
+
+class ThreadRank:
+    """One of them. What is reduced must be computed eagerly."""
+
+    def __init__(self, ring: Ring, rank: int) -> None:
+        self._ring = ring
+        self.rank, self.size = rank, ring.size
+
+    def gather(self, value: T) -> list[T]:
+        self._ring.values[self.rank] = value
+        self._ring.barrier.wait()
+        values = list(self._ring.values)
+        self._ring.barrier.wait()  # before anyone puts its next one there
+        return values
+
+    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        del half
+        ranks = self.gather([tf.convert_to_tensor(each) for each in tensors])
+        return [tf.add_n(each) / self.size for each in map(list, zip(*ranks, strict=True))]
+
+    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tf.add_n(self.gather(tensor))
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return [float(sum(each)) for each in zip(*self.gather(list(values)), strict=True)]
+
+    def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
+        for variable, value in zip(variables, self.gather([each.numpy() for each in variables])[root], strict=True):
+            variable.assign(value)
+
+    def from_root(self, make: Callable[[], T]) -> T:
+        """Where it raises there, the other ranks' barriers break."""
+        return self.gather(make() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+
+    def leave(self) -> None:
+        pass
+
+
+def on_ranks(size: int, work: Callable[[ThreadRank], T]) -> list[T]:
+    """What ``work`` returns on each rank. Raises what the first rank that failed raised."""
+    ring = Ring(size)
+
+    def of_rank(rank: int) -> T:
+        try:
+            return work(ThreadRank(ring, rank))
+        except BaseException:
+            ring.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(of_rank, rank) for rank in range(size)]
+        for future in futures:
+            with suppress(threading.BrokenBarrierError):  # another rank's failure, which is to be told
+                future.result()
+        return [future.result() for future in futures]

@@ -1,0 +1,87 @@
+"""A step of several ranks is the step of one that is fed their batches, whatever only fills these up."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from tests.lib.ranks.threads import ThreadRank, on_ranks
+from train.config.recipe import Recipe
+from train.model.optimizer import make_optimizer
+from train.trainer.session import Session
+from train.trainer.steps import compile_steps
+
+FEATURES, CLASSES = 5, 3
+RATE = 0.5
+ALL = np.arange(12)  # the numbers of the examples
+RANDOM = np.random.default_rng(3)
+INPUTS = RANDOM.normal(size=(len(ALL), FEATURES)).astype(np.float32)
+LABELS = RANDOM.integers(0, CLASSES, len(ALL))
+
+Arrays = list[npt.NDArray[Any]]
+Results = tuple[Arrays, list[float], float]
+
+
+@pytest.fixture(autouse=True)
+def eagerly() -> Iterator[None]:
+    """Ranks that are threads exchange values, not parts of graphs."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def model() -> keras.Model:
+    dense = keras.layers.Dense(CLASSES)
+    made = keras.Sequential([keras.Input((FEATURES,)), dense])
+    dense.set_weights([np.sin(np.arange(FEATURES * CLASSES)).reshape(FEATURES, CLASSES), np.zeros(CLASSES)])
+    return made
+
+
+def take_step(strategy: ThreadRank, examples: npt.NDArray[np.int64], weights: Any, ends: bool = False) -> Results:
+    """Weights after a step of these examples of all ranks, this rank's sums, and whether the run ends."""
+    batch = len(examples) // strategy.size
+    own = slice(strategy.rank * batch, (strategy.rank + 1) * batch)
+    made, recipe = model(), Recipe(batch=batch, momentum=0.9, weight_decay=0.0)
+    optimizer = make_optimizer(recipe, made.trainable_variables)
+    optimizer.learning_rate = RATE
+    settings = SimpleNamespace(recipe=recipe, deterministic=False)
+    session = SimpleNamespace(model=made, optimizer=optimizer, strategy=strategy, settings=settings)
+    train_step, _ = compile_steps(cast(Session, session))
+    told = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
+    sums, moments, (over,) = train_step(*told, tf.constant(float(ends)))
+    assert len(moments) == 3
+    return [each.numpy() for each in made.variables], [float(each) for each in sums], float(over)
+
+
+@pytest.mark.parametrize("padding", [[], [11], [8, 9, 10, 11], [3, 7, 9, 10, 11]])
+def test_ranks_take_the_step_of_one_that_has_no_repeats(padding: list[int]) -> None:
+    real, weights = np.delete(ALL, padding), np.ones(len(ALL), np.float32)
+    weights[padding] = 0
+    ((whole, sums, _),) = on_ranks(1, lambda strategy: take_step(strategy, real, weights[real]))
+    ranks = on_ranks(3, lambda strategy: take_step(strategy, ALL, weights))
+    for own, _, _ in ranks:
+        for ours, theirs, first in zip(own, whole, ranks[0][0], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+            assert np.array_equal(ours, first)
+    assert np.sum([own for _, own, _ in ranks], axis=0) == pytest.approx(sums, rel=1e-5)
+    assert sums[2] == len(real)
+    assert not np.allclose(whole[0], model().get_weights()[0])
+
+
+def test_a_step_of_repeats_alone_changes_nothing() -> None:
+    before = model().get_weights()
+    for own, sums, _ in on_ranks(3, lambda strategy: take_step(strategy, ALL, np.zeros(len(ALL), np.float32))):
+        assert all(map(np.array_equal, own, before))
+        assert sums == [0, 0, 0]
+
+
+@pytest.mark.parametrize("ending", [None, 0, 1])
+def test_where_one_rank_ends_all_hear_of_it(ending: int | None) -> None:
+    weights = np.ones(len(ALL), np.float32)
+    told = on_ranks(2, lambda strategy: take_step(strategy, ALL, weights, strategy.rank == ending))
+    assert [over > 0 for _, _, over in told] == [ending is not None] * 2
