@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
-from tests.lib.commands import DIGITS_OPTIONS, ringslice, succeeded
+from tests.lib.commands import DIGITS_OPTIONS, succeeded
 from tests.lib.digits import write_digits
+from tests.lib.in_process import ringslice_here
 from tests.lib.run_folder import pytest_runtest_setup, run_folder
 from tests.lib.tiers import (
     note_process_starts,
@@ -51,7 +52,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digits_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The digits through the whole pipeline, 8 training slices. Tests share it: they read it and add nothing."""
     root = tmp_path_factory.mktemp("roots") / "digits"
-    succeeded(ringslice("pipeline", digits, root, *DIGITS_OPTIONS, "--workers", 8))
+    succeeded(ringslice_here("pipeline", digits, root, "-r", "inline", *DIGITS_OPTIONS, "--workers", 8))
     made = sorted(root.iterdir())
     yield root
     assert sorted(root.iterdir()) == made, "a test left something in what the others read"

@@ -11,7 +11,7 @@ import train.serving.exporter
 import train.trainer.evaluation
 from tests.lib.commands import REPOSITORY, Finished
 from tests.lib.in_process import call_command
-from tests.lib.one_process import OneProcess
+from tests.lib.ranks.strategies import Alone
 from train.config.settings import Settings, command
 from train.parallel.strategy import Strategy
 
@@ -20,20 +20,20 @@ def train_here(*words: object, strategy: Strategy | None = None, cwd: Path = REP
     """Run ``train/main.py``, on the ranks of ``strategy`` where one is given."""
 
     def start(settings: Settings) -> None:
-        train.loop.train(settings, strategy or OneProcess())
+        train.loop.train(settings, strategy or Alone())
 
     return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
 
 
 def evaluate_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
     """Run ``train/evaluate.py``."""
-    with mock.patch.object(train.trainer.evaluation, "Horovod", OneProcess):
+    with mock.patch.object(train.trainer.evaluation, "Horovod", Alone):
         return call_command(train.evaluate.command, "train/evaluate.py", *words, cwd=cwd, **variables)
 
 
 def export_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
     """Run ``train/export.py``."""
-    with mock.patch.object(train.serving.exporter, "Horovod", OneProcess):
+    with mock.patch.object(train.serving.exporter, "Horovod", Alone):
         return call_command(train.export.command, "train/export.py", *words, cwd=cwd, **variables)
 
 

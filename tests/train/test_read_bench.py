@@ -34,7 +34,6 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["records", "8", "800.0", "20,000", "2.0"] in rows
 
 
-@pytest.mark.integration
 def test_wrong_use_is_told_in_one_line(digits_root: Path, tmp_path: Path) -> None:
     failed(ringslice_here("read-bench", tmp_path), 2, "holds no finished shard")
     failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
@@ -48,7 +47,6 @@ def test_a_process_ends_with_one_line_and_its_status(tmp_path: Path) -> None:
     assert len(told.stderr.splitlines()) == 1
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slice_that_is_missing_is_named(way: str, digits_root: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(digits_root / "slices/default", tmp_path / "default")

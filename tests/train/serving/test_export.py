@@ -24,7 +24,7 @@ from etl.images.normalize import SPARE, normalize_image
 from etl.images.result import Normalized
 from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, run, succeeded
-from tests.lib.one_process import OneProcess
+from tests.lib.ranks.strategies import Alone
 from tests.lib.train_in_process import export_here
 from tests.train.conftest import TrainedRun
 from train.config.settings import NEWEST
@@ -70,7 +70,7 @@ def opened(exported: TrainedRun) -> Session:
     data = str(exported.root)
     dataset, place = find_dataset(data, None), open_place(str(exported.root / "runs/mine"))
     marker = find_checkpoint(place, dataset, NEWEST).marker
-    session = open_session(settings_of(marker, data=data), OneProcess(), Choice(dataset, place.uri))
+    session = open_session(settings_of(marker, data=data), Alone(), Choice(dataset, place.uri))
     load(session, marker)
     return session
 
@@ -156,7 +156,6 @@ def is_decoded_alike(data: bytes, config: NormalizeConfig) -> bool:
     return header.format != JPEG or next(eighths, 8) in (1, 2, 4, 8)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     "config",
     [
@@ -244,7 +243,6 @@ def test_orientation_is_read_as_the_pipeline_reads_it(segments: list[bytes], ori
     assert (int(read_orientation(tf.constant(data))), header.orientation) == (orientation, orientation)
 
 
-@pytest.mark.integration
 def test_no_bytes_bring_the_reading_of_orientation_down() -> None:
     generator = np.random.default_rng(5)
     whole = np.frombuffer(with_segments(exif_segment("<", 6, count=3))[:400], np.uint8)

@@ -16,8 +16,6 @@ from train.serving import files as export_files
 from train.serving.image_files import find_images
 from train.serving.predictor import Predictor, Wish, predict
 
-pytestmark = pytest.mark.integration
-
 SCRIPT = "train/predict.py"
 
 

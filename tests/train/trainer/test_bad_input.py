@@ -21,13 +21,11 @@ from tests.lib.commands import (
     run,
 )
 from tests.lib.inline import ingest_here, normalize_here, shard_here
-from tests.lib.one_process import OneProcess
 from tests.lib.ranks import tiny
+from tests.lib.ranks.strategies import Alone
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import MODEL, TrainedRun
 from train.trainer.rank_consistency import versions
-
-pytestmark = pytest.mark.integration
 
 TRAIN = REPOSITORY / "train/main.py"
 # each rank in a folder of its own, which is first of where Python looks for packages
@@ -65,7 +63,7 @@ def failed_together(told: Finished, status: int, line: str) -> None:
     assert ">:Traceback" not in told.stderr, told.stderr  # horovodrun has one of its own
 
 
-class OtherRank(OneProcess):
+class OtherRank(Alone):
     """Two ranks, as rank 0 sees them: rank 1 is like it, but for what is given."""
 
     size = 2

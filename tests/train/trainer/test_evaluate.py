@@ -14,8 +14,6 @@ from tests.lib.train_in_process import evaluate_here
 from tests.train.conftest import TrainedRun
 from train.checkpoints import store
 
-pytestmark = pytest.mark.integration
-
 SCRIPT = "train/evaluate.py"
 STEPS = 40
 
