@@ -23,8 +23,18 @@ CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
 CLUSTER_VARIABLE = "RINGSLICE_TEST_CLUSTER"  # the folder of a cluster that runs already
 
 IN_CHILD = CHILD_VARIABLE in os.environ
-ON_HDFS = pytest.param(LIBHDFS if IN_CHILD else NATIVE, marks=[pytest.mark.hadoop, pytest.mark.witness])
+ON_HDFS = pytest.param(LIBHDFS if IN_CHILD else NATIVE, marks=pytest.mark.hadoop)
 KINDS = [ON_HDFS] if IN_CHILD else ["local", ON_HDFS]
+
+
+CONTRACT = frozenset({"test_filesystem", "test_atomic", "test_stage", "test_lease"})  # on HDFS, witnesses
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in CONTRACT and item.get_closest_marker("hadoop"):
+            item.add_marker(pytest.mark.witness)
 
 
 @pytest.fixture
