@@ -6,24 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from mapreduce.jobs.stage_job import StageJob
+from mapreduce.normalize import Normalize
+from mapreduce.shard import Shard
 from tests.conftest import TreeMaker
-from tests.lib.commands import REPOSITORY, contents, environment, failed, ringslice, run, succeeded
-
-pytestmark = pytest.mark.integration
+from tests.lib.commands import REPOSITORY, contents, environment, failed, run, succeeded
+from tests.lib.in_process import job_here, ringslice_here
 
 
 @pytest.mark.parametrize(
     "command", ["ingest", "normalize", "shard", "verify", "report", "inspect", "read-bench", "pipeline"]
 )
 def test_help_has_an_example(command: str) -> None:
-    told = succeeded(ringslice(command, "--help")).stdout
+    told = succeeded(ringslice_here(command, "--help")).stdout
     assert f"Example: ringslice {command}" in told
     assert "Usage:" in told
 
 
-@pytest.mark.parametrize("script", ["mapreduce/normalize.py", "mapreduce/shard.py"])
-def test_scripts_tell_their_options(script: str) -> None:
-    told = succeeded(run(script, "--help")).stdout
+@pytest.mark.parametrize("job", [Normalize, Shard])
+def test_scripts_tell_their_options(job: type[StageJob]) -> None:
+    told = succeeded(job_here(job, "--help")).stdout
     assert "ROOT" in told
     assert "--overwrite" in told
 
@@ -54,7 +56,7 @@ def test_wrong_use_gets_one_line_and_leaves_nothing(
 ) -> None:
     (tmp_path / "empty").mkdir()
     places = {"ROOT": tmp_path / "root", "EMPTY": tmp_path / "empty", "SOURCE": make_tree({"a": 2})}
-    failed(ringslice(*(places.get(word, word) for word in words)), status, line)
+    failed(ringslice_here(*(places.get(word, word) for word in words)), status, line)
     assert not (tmp_path / "root").exists()
 
 
@@ -67,35 +69,65 @@ def test_wrong_use_gets_one_line_and_leaves_nothing(
     ],
 )
 def test_wrong_use_of_a_script(words: tuple[str, ...], line: str) -> None:
-    failed(run("mapreduce/normalize.py", *words), 2, line)
+    failed(job_here(Normalize, *words), 2, line)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("ringslice", "frobnicate"), "No such command"),
+        (("ringslice", "ingest", "/no/such/folder", "ROOT"), "/no/such/folder: no such folder"),
+        (("ringslice", "normalize", "ROOT"), "holds no finished ingest"),
+        (("ringslice", "shard", "ROOT"), "holds no finished normalize"),
+        (("ringslice", "verify", "ROOT"), "holds no finished shard"),
+        (("ringslice", "pipeline", "/no/such/folder", "ROOT"), "/no/such/folder: no such folder"),
+        (("ringslice", "prune", "ROOT"), "give --keep N"),
+        (("ringslice", "report", "ROOT"), "is neither a dataset's root"),
+        (("ringslice", "inspect", "ROOT"), "is no slice"),
+        (("ringslice", "read-bench", "ROOT"), "holds no finished shard"),
+        (("ringslice", "doctor", "s3://bucket/x"), "cannot open 's3://bucket/x'"),
+        (("mapreduce/normalize.py", "a", "b"), "give exactly one ROOT"),
+        (("mapreduce/shard.py", "ROOT"), "holds no finished normalize"),
+        (("mapreduce/verify.py", "ROOT"), "holds no finished shard"),
+    ],
+)
+def test_a_process_ends_with_one_line_and_its_status(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    """What the tests in this process cannot see: the exit, and that nothing else is on standard error."""
+    told = run(*(tmp_path / "root" if word == "ROOT" else word for word in words))
+    failed(told, 2, line)
+    assert told.stderr.count("\n") == 1
+    assert told.stdout == ""
+    assert not (tmp_path / "root").exists()
 
 
 def test_more_slices_than_images(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    succeeded(ringslice("ingest", make_tree({"a": 3, "b": 3}), root))
-    succeeded(ringslice("normalize", root, "-r", "inline", "--size", 8))
-    failed(ringslice("shard", root, "--slices", 9), 2, "16 slices for 5 training examples")
+    succeeded(ringslice_here("ingest", make_tree({"a": 3, "b": 3}), root))
+    succeeded(ringslice_here("normalize", root, "-r", "inline", "--size", 8))
+    failed(ringslice_here("shard", root, "--slices", 9), 2, "16 slices for 5 training examples")
     assert not (root / "slices").exists()
-    failed(ringslice("shard", root, "--split", "source"), 1, "have no split of the source's own")
+    failed(ringslice_here("shard", root, "--split", "source"), 1, "have no split of the source's own")
 
 
 def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_path: Path) -> None:
     config, root = tmp_path / "nightly.toml", tmp_path / "root"
     config.write_text('[normalize]\nsize = "8x6"\nrunner = "inline"\n[shard]\nworkers = 3\nrunner = "inline"\n')
-    told = ringslice("pipeline", make_tree({"a": 20}), root, "--config", config, "--workers", 2, "--json")
+    told = ringslice_here("pipeline", make_tree({"a": 20}), root, "--config", config, "--workers", 2, "--json")
     stages = json.loads(succeeded(told).stdout)
     assert [stage["stage"] for stage in stages] == ["ingest", "normalize", "shard", "verify"]
     assert json.loads((root / "normalized/dataset.json").read_text())["config"]["size"] == [8, 6]
     assert stages[2]["slices"]["train"] == 2
     config.write_text("[shard]\nwrokers = 3\n")
-    failed(ringslice("shard", root, "--config", config), 2, "has no option 'wrokers'")
+    failed(ringslice_here("shard", root, "--config", config), 2, "has no option 'wrokers'")
 
 
 def test_the_place_comes_from_the_environment(make_tree: TreeMaker, tmp_path: Path) -> None:
-    succeeded(ringslice("ingest", make_tree({"a": 2}), RINGSLICE_DATA=str(tmp_path / "there")))
+    succeeded(ringslice_here("ingest", make_tree({"a": 2}), RINGSLICE_DATA=str(tmp_path / "there")))
     assert (tmp_path / "there/raw/dataset.json").exists()
 
 
+@pytest.mark.integration
 def test_a_terminal_gets_a_bar(make_tree: TreeMaker, tmp_path: Path) -> None:
     command = f"ringslice ingest {make_tree({'a': 300})} {tmp_path / 'root'} --pack-size 1KB"
     told = subprocess.run(
@@ -118,6 +150,7 @@ exit $status
 """
 
 
+@pytest.mark.integration
 def test_a_full_disk_ends_with_one_line_and_status_3(digits: Path, tmp_path: Path) -> None:
     finished = run("unshare", "-rm", "sh", "-c", FULL_DISK, "sh", tmp_path, digits)
     failed(finished, 3, f"No space left on device: {tmp_path}/root/raw/packs/pack-00000.tar (free some space")
@@ -128,9 +161,9 @@ def test_stages_of_one_root_are_chained(make_tree: TreeMaker, tmp_path: Path) ->
     """A root whose raw images were replaced: what was made of the old ones is not taken for current."""
     source, root = make_tree({"a": 20}), tmp_path / "root"
     words = ("-r", "inline", "--size", 8)
-    succeeded(ringslice("pipeline", source, root, *words, "--workers", 1))
+    succeeded(ringslice_here("pipeline", source, root, *words, "--workers", 1))
     (source / "a" / "000.png").write_bytes((source / "a" / "001.png").read_bytes())
-    succeeded(ringslice("ingest", source, root, "--overwrite"))
+    succeeded(ringslice_here("ingest", source, root, "--overwrite"))
     before = contents(root)
-    failed(ringslice("normalize", root, *words), 2, "was made from other packs")
+    failed(ringslice_here("normalize", root, *words), 2, "was made from other packs")
     assert contents(root) == before

@@ -15,7 +15,8 @@ from etl.storage.place import open_place
 from etl.verify.collect import bucket_place, task_place
 from etl.verify.repair import holding
 from mapreduce.verify import Verify
-from tests.lib.commands import contents, copy_some, failed, flip_bit, ringslice, succeeded
+from tests.lib.commands import contents, copy_some, failed, flip_bit, succeeded
+from tests.lib.in_process import ringslice_here
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +43,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Path:
 def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits in a root of several packs and two training slices."""
     root = tmp_path_factory.mktemp("whole") / "root"
-    succeeded(ringslice("pipeline", source, root, *PIPELINE, "--max-rejects", 0.1))
+    succeeded(ringslice_here("pipeline", source, root, *PIPELINE, "--max-rejects", 0.1))
     shutil.rmtree(root / "verified")
     return root
 
@@ -269,7 +270,7 @@ def edit(change: Callable[[dict], object], forged: bool = False) -> Damage:  # t
 )
 def test_a_manifest_that_is_none_is_told_in_one_line(damage: Damage, status: int, line: str, root: Path) -> None:
     damage(root)
-    told = ringslice("verify", root, "-r", "inline", "--repair")
+    told = ringslice_here("verify", root, "-r", "inline", "--repair")
     failed(told, status, line)
     assert len(told.stderr.splitlines()) == 1
     assert not (root / "verified").exists()
@@ -298,7 +299,7 @@ def test_a_forged_manifest_does_not_fit_the_data(change: Callable[[dict], object
 
 def test_slices_of_another_root_are_told_apart(source: Path, root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    succeeded(ringslice("pipeline", source, other, *PIPELINE, "--max-rejects", 0.1, "--seed", 1, "--fit", "exact"))
+    succeeded(ringslice_here("pipeline", source, other, *PIPELINE, "--max-rejects", 0.1, "--seed", 1, "--fit", "exact"))
     shutil.copy(other / SLICES / f"{FIRST}.tfrecord", root / SLICES / f"{FIRST}.tfrecord")
     assert verify(root)[0] == {SLICE}, "one slice of the same name"
     shutil.rmtree(root / SLICES)
@@ -319,13 +320,13 @@ def test_runners_find_the_same(root: Path) -> None:
     damage(root)
     made = []
     for runner in ("inline", "local"):
-        told = ringslice("verify", root, "-r", runner, "--json")
+        told = ringslice_here("verify", root, "-r", runner, "--json")
         assert told.returncode == 1
         assert json.loads(told.stdout)["findings"] == {"slice": 2}
         made.append(contents(root / "verified/default", "run.json"))
     assert made[0] == made[1]
-    failed(ringslice("verify", root, "-r", "inline"), 1, "does not hold what is said of it, 2 findings:")
-    assert json.loads(succeeded(ringslice("verify", root, "--repair", "--json")).stdout)["repaired"] == [
+    failed(ringslice_here("verify", root, "-r", "inline"), 1, "does not hold what is said of it, 2 findings:")
+    assert json.loads(succeeded(ringslice_here("verify", root, "--repair", "--json")).stdout)["repaired"] == [
         f"slice {FIRST}",
         f"slice {SECOND}",
     ]

@@ -40,13 +40,6 @@ def test_wrong_use_is_told_in_one_line(digits_root: Path, tmp_path: Path) -> Non
     failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "'0' is no number of seconds above 0")
 
 
-@pytest.mark.integration
-def test_a_process_ends_with_one_line_and_its_status(tmp_path: Path) -> None:
-    told = ringslice("read-bench", tmp_path)
-    failed(told, 2, "holds no finished shard")
-    assert len(told.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slice_that_is_missing_is_named(way: str, digits_root: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(digits_root / "slices/default", tmp_path / "default")

@@ -18,6 +18,7 @@ from mapreduce.jobs.python_archive import check
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.fixture import hadoop, hadoop_undisturbed  # noqa: F401
 from tests.lib.commands import REPOSITORY, Finished, environment, failed, ringslice, succeeded
+from tests.lib.in_process import ringslice_here
 
 SETTINGS = ("HADOOP_", "CLASSPATH", "ARROW_", "LIBHDFS_", "JAVA_HOME", "RINGSLICE_")
 CLOSED_PORT = 1
@@ -70,9 +71,8 @@ def failures(found: dict[str, tuple[str, str]]) -> dict[str, str]:
     return {name: text for name, (state, text) in found.items() if state == "fails"}
 
 
-@pytest.mark.integration
 def test_help_has_an_example() -> None:
-    assert "Example: ringslice doctor" in succeeded(ringslice("doctor", "--help")).stdout
+    assert "Example: ringslice doctor" in succeeded(ringslice_here("doctor", "--help")).stdout
 
 
 @pytest.mark.integration
@@ -169,7 +169,7 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = diagnosed(3, "--only", "storage", tmp_path / "file" / "below")
     assert failures(found) == {"files": f"{tmp_path}/file is a file; give a folder"}
-    failed(ringslice("doctor", "s3://bucket/x"), 2, "cannot open 's3://bucket/x'")
+    failed(ringslice_here("doctor", "s3://bucket/x"), 2, "cannot open 's3://bucket/x'")
 
 
 @pytest.mark.integration

@@ -20,7 +20,8 @@ from etl.formats.records import read_records
 from etl.inspection.command import inspect_example, inspect_file, inspect_slice
 from etl.inspection.record_file import open_record_file
 from tests.conftest import TreeMaker
-from tests.lib.commands import failed, flip_bit, ringslice, succeeded
+from tests.lib.commands import failed, flip_bit, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 SLICE = "slices/default/train/train-00001-of-00002"
@@ -189,11 +190,10 @@ def test_damage_is_told_with_a_remedy(damage: Damage, line: str, raw_root: Path,
     assert any(remedy in str(raised.value) for remedy in remedies)
 
 
-@pytest.mark.integration
 def test_a_slice_that_is_not_as_written_is_told(raw_root: Path, tmp_path: Path) -> None:
     root = shutil.copytree(raw_root, tmp_path / "root")
     flip_bit(root / f"{SLICE}.tfrecord", 100)
-    told = ringslice("inspect", root / SLICE, "--json")
+    told = ringslice_here("inspect", root / SLICE, "--json")
     failed(told, 1, "is not as it was written (sha256); run: ringslice verify")
     assert json.loads(told.stdout)["as_written"] == {"sha256": False, "index": True}
 
@@ -223,7 +223,6 @@ def test_what_is_not_there(path: str, asked: tuple[Any, ...], line: str, raw_roo
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -233,15 +232,14 @@ def test_what_is_not_there(path: str, asked: tuple[Any, ...], line: str, raw_roo
     ],
 )
 def test_wrong_use_gets_one_line(words: tuple[str, ...], line: str, raw_root: Path) -> None:
-    failed(ringslice("inspect", raw_root / SLICE, *words), 2, line)
+    failed(ringslice_here("inspect", raw_root / SLICE, *words), 2, line)
 
 
-@pytest.mark.integration
 def test_the_image_is_saved(raw_root: Path, tmp_path: Path) -> None:
     """Raw pixels become a PNG of the same pixels; what is there is replaced only by --force."""
     example = parse(records_of(raw_root / SLICE)[2])
     target = tmp_path / "image.png"
-    told = succeeded(ringslice("inspect", raw_root / SLICE, "--key", example.key, "--save", target, "--json"))
+    told = succeeded(ringslice_here("inspect", raw_root / SLICE, "--key", example.key, "--save", target, "--json"))
     assert json.loads(told.stdout)["saved"] == {
         "file": str(target),
         "format": "PNG",
@@ -249,17 +247,16 @@ def test_the_image_is_saved(raw_root: Path, tmp_path: Path) -> None:
     }
     assert np.asarray(Image.open(target)).tobytes() == example.encoded
     target.write_text("mine")
-    failed(ringslice("inspect", raw_root / SLICE, "--index", 2, "--save", target), 2, "is there already")
+    failed(ringslice_here("inspect", raw_root / SLICE, "--index", 2, "--save", target), 2, "is there already")
     assert target.read_text() == "mine"
-    succeeded(ringslice("inspect", raw_root / SLICE, "--index", 2, "--save", target, "--force"))
+    succeeded(ringslice_here("inspect", raw_root / SLICE, "--index", 2, "--save", target, "--force"))
     assert np.asarray(Image.open(target)).tobytes() == example.encoded
     assert [path.name for path in tmp_path.iterdir()] == ["image.png"]
 
 
-@pytest.mark.integration
 def test_an_encoded_image_is_saved_as_it_is(digits_root: Path, tmp_path: Path) -> None:
     path = digits_root / "slices/default/train/train-00000-of-00008"
-    told = succeeded(ringslice("inspect", path, "--index", 1, "--save", tmp_path / "digit.png"))
+    told = succeeded(ringslice_here("inspect", path, "--index", 1, "--save", tmp_path / "digit.png"))
     assert (tmp_path / "digit.png").read_bytes() == parse(records_of(path)[1]).encoded
     for word in ("features", "image/encoded", "position", "came from: pack", "block"):
         assert word in told.stdout

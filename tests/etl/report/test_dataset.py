@@ -28,7 +28,8 @@ from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
-from tests.lib.commands import failed, flip_bit, ringslice, run, succeeded
+from tests.lib.commands import failed, flip_bit, run, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.report.pages import Page
 
@@ -410,13 +411,12 @@ def test_without_normalized_it_says_so(mixed_root: Path, tmp_path: Path) -> None
     assert page.tables[-1][2] == ["normalize", "not known"]
 
 
-@pytest.mark.integration
 def test_the_command(mixed_root: Path, tmp_path: Path) -> None:
-    told = run("ringslice", "report", mixed_root, "--json", cwd=tmp_path)
+    told = ringslice_here("report", mixed_root, "--json", cwd=tmp_path)
     summary = json.loads(succeeded(told).stdout)
     assert (tmp_path / "default-report.html").stat().st_size == summary["bytes"]
     assert (summary["examples_shown"], summary["rejects_shown"]) == (28, 4)
-    succeeded(ringslice("report", mixed_root, "-o", f"file://{tmp_path}/there.html"))
+    succeeded(ringslice_here("report", mixed_root, "-o", f"file://{tmp_path}/there.html"))
     assert (tmp_path / "there.html").read_bytes() == (tmp_path / "default-report.html").read_bytes()
 
 

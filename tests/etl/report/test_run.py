@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.lib.commands import failed, ringslice, run, succeeded
+from tests.lib.commands import failed, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.report.pages import Page, run_page
 from tests.lib.report.run_folders import RunFolder
 from tests.lib.report.run_numbers import PARTS, Told, accuracy, loss, percent
@@ -375,12 +376,11 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     assert "not finished" in page.told
 
 
-@pytest.mark.integration
 def test_the_command_writes_the_same_page_again(tmp_path: Path) -> None:
     folder = tmp_path / "root" / "runs" / "best"
     unfinished(folder)
     before = sorted(tmp_path.rglob("*"))
-    told = json.loads(succeeded(run("ringslice", "report", folder, "--json", cwd=tmp_path)).stdout)
+    told = json.loads(succeeded(ringslice_here("report", folder, "--json", cwd=tmp_path)).stdout)
     written = (tmp_path / "best-report.html").read_bytes()
     assert (told["bytes"], told["epochs"], told["steps"], told["finished"]) == (len(written), 2, 40, False)
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "best-report.html"])
@@ -388,5 +388,5 @@ def test_the_command_writes_the_same_page_again(tmp_path: Path) -> None:
     assert (tmp_path / "again.html").read_bytes() == written
     path = next((folder / "metrics").glob("*21-*.jsonl"))
     path.write_text(path.read_text().replace('"loss": ', '"loss": x', 1))
-    failed(ringslice("report", folder, "-o", tmp_path / "page.html"), 1, f"{path.name}, line 1 is damaged (")
+    failed(ringslice_here("report", folder, "-o", tmp_path / "page.html"), 1, f"{path.name}, line 1 is damaged (")
     assert not (tmp_path / "page.html").exists()

@@ -22,9 +22,12 @@ from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
-from tests.lib.commands import contents, failed, ringslice, succeeded
+from tests.lib.commands import contents, failed, succeeded
 from tests.lib.faults import Fault, FaultError, FaultyFilesystem
+from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_values
+
+pytestmark = pytest.mark.integration  # images that are none are decoded by a process of their own
 
 NIGHTS = 4
 VALUES = ingest_values(pack_size="3000", max_removed="1.0")
@@ -206,12 +209,11 @@ def test_it_can_be_stopped_at_any_call_that_deletes(made: Path, tmp_path: Path) 
     stop_and_prune_again(made, tmp_path, sample=None)
 
 
-@pytest.mark.integration
 def test_the_command(root: Path) -> None:
-    failed(ringslice("prune", root), 2, "give --keep N")
-    failed(ringslice("prune", root, "--keep", 0), 2, "'0' is no whole number")
-    told = json.loads(succeeded(ringslice("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
+    failed(ringslice_here("prune", root), 2, "give --keep N")
+    failed(ringslice_here("prune", root, "--keep", 0), 2, "'0' is no whole number")
+    told = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
     assert told["removed_slices"] == ["night-0"]
-    assert "night-0" in succeeded(ringslice("prune", root, "--keep", 3)).stdout
+    assert "night-0" in succeeded(ringslice_here("prune", root, "--keep", 3)).stdout
     assert slices_of(root) == ["night-1", "night-2", "night-3"]
     require_whole(root)
