@@ -110,6 +110,7 @@ def fail_and_renew_again(stage: str, fault: Fault, few: Nights, root: Path) -> N
     require_earlier_generations(root)
 
 
+@pytest.mark.integration
 @by_stage
 def test_some_calls_of_a_renewal_fail(stage: str, few: Nights, tmp_path: Path) -> None:
     counted = Fault()

@@ -220,6 +220,7 @@ def wait_until(holds: Callable[[], object], running: subprocess.Popen[str] | Non
         time.sleep(0.05)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("task", ["normalize", pytest.param("train", marks=pytest.mark.chaos)])
 def test_a_stopped_task_ends_with_all_its_processes(
     task: str, airflow: Airflow, digits: Path, digits_root: Path, tmp_path: Path

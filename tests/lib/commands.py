@@ -47,7 +47,9 @@ def ringslice(*words: object, **variables: str) -> Finished:
 
 
 def horovodrun(ranks: int, *words: object, timeout_s: float = 240, **variables: str) -> Finished:
-    return run(*HOROVODRUN, "-np", ranks, *words, timeout_s=timeout_s, variables=variables)
+    """Run a program of ranks. One of `tests.lib.ranks` is a script in its own folder: it finds `tests` by this path."""
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    return run(*HOROVODRUN, "-np", ranks, *words, timeout_s=timeout_s, variables={"PYTHONPATH": path, **variables})
 
 
 def succeeded(finished: Finished) -> Finished:

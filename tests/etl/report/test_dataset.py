@@ -100,6 +100,7 @@ def test_the_numbers_are_those_of_the_manifest(mixed_root: Path, tmp_path: Path)
     assert "6 to 25 pixels, median" in page.told
 
 
+@pytest.mark.integration
 def test_nothing_is_loaded_from_elsewhere(mixed_root: Path, tmp_path: Path) -> None:
     page = page_of(mixed_root, tmp_path / "page.html")
     assert len(page.check_self_contained()) < 60_000

@@ -106,6 +106,7 @@ def require_whole(root: Path) -> None:
     assert not list(root.rglob("_work"))
 
 
+@pytest.mark.integration
 def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     before, size = contents(root), sum(map(len, contents(root).values()))
     told = run(root, keep=2, dry_run=True)
@@ -126,6 +127,7 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     assert run(root, keep=2)["removed_files"] == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json", "_work/slices.json"])
 def test_what_a_run_names_stays(root: Path, file: str) -> None:
     record_run(root, 1, file)

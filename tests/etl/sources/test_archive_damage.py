@@ -380,6 +380,7 @@ def write_tar_gz(path: Path, members: int, member_bytes: int, *, noise: bool) ->
     return path
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("members", "member_bytes"), [(400, 50_000), pytest.param(3000, 100_000, marks=pytest.mark.chaos)]
 )

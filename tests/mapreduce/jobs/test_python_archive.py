@@ -202,6 +202,7 @@ def test_the_cache_keeps_the_archives_used_last(tmp_path: Path, monkeypatch: pyt
     assert set(tmp_path.iterdir()) == {newest, made[0], made[2], at_work}
 
 
+@pytest.mark.integration
 def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch, "a")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -211,6 +212,7 @@ def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cached_archive().parent == tmp_path / "home/.cache/ringslice/python"
 
 
+@pytest.mark.integration
 def test_a_maker_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_archive, "describe", lambda: [Member("gone.txt", "1", tmp_path / "gone.txt")])
     with pytest.raises(EnvironmentFailure, match=r"gone\.txt is missing; install its distribution again"):

@@ -237,6 +237,7 @@ def test_runners_make_the_same_bytes(root: Path, strict: Path, tmp_path: Path) -
     assert contents(other / "normalized", "run.json") == contents(root / "normalized", "run.json")
 
 
+@pytest.mark.integration
 def test_a_bad_night_is_made_good(tmp_path: Path) -> None:
     """An image that took too long for a limit of next to nothing, and that is good with a usual one."""
     (tmp_path / "source/a").mkdir(parents=True)
