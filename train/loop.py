@@ -1,4 +1,7 @@
-"""The trainer's loop, from top to bottom: next batch, gradients, all-reduce, apply; commit; evaluate; checkpoint."""
+"""The trainer's loop: next batch, step, commit; evaluate; checkpoint.
+
+The step itself (gradients, all-reduce, apply) is in `train.trainer.steps`.
+"""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The Parquet tables that stages leave beside their files: their columns, and how they are written.
+"""Write and read the Parquet tables that stages leave beside their files; their columns are in `etl.formats.schemas`.
 
 Small facts about a file (counts, SHA-256) travel in the schema's metadata of the table beside it, so that a stage's
 last step reads footers only.

@@ -1,4 +1,4 @@
-"""What decides the bytes of each stage: frozen, checked, and written into its marker."""
+"""Configuration of the stage `normalize`: it decides the bytes of every image, and its marker contains it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Why an image cannot be used: a value, not an exception."""
+"""The result of normalising one image: `Normalized`, or a `Reject` with its reason. A value, not an exception."""
 
 import enum
 from dataclasses import dataclass

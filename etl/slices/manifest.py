@@ -1,4 +1,4 @@
-"""The manifest of a set of slices: how it is made from the finished slices, and what readers take from it."""
+"""Read the manifest of a set of slices: check its checksum, and give readers the slices and the image format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -39,7 +39,7 @@ def build_manifest(
 ) -> dict[str, Any]:
     """Check every slice of ``slices`` (split, name, examples), write the tables beside them, return the manifest.
 
-    ``left_out`` counts good images that were not dealt, by cause; ``departed`` are rows of `tables.DEPARTED`.
+    ``left_out`` counts good images that were not dealt, by cause; ``departed`` are rows of `schemas.DEPARTED`.
 
     Raises DataError where a slice is missing or holds another number of examples.
     """

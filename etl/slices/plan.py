@@ -35,7 +35,7 @@ from etl.storage.place import Place, open_place
 class Plan:
     """A plan for the parts of ``normalized`` (its marker). Without ``decided`` their facts are all that is needed.
 
-    ``departed`` are the keys that earlier slices had, or a list removed, and that are not dealt: `tables.DEPARTED`.
+    ``departed`` are the keys that earlier slices had, or a list removed, and that are not dealt: `schemas.DEPARTED`.
     """
 
     config: ShardConfig

@@ -61,7 +61,7 @@ def task_place(results: Place, line: int) -> Place:
 
 
 def class_counts_place(results: Place, line: int) -> Place:
-    """Class counts of a line's slices, as rows of `tables.CLASS_COUNTS`."""
+    """Class counts of a line's slices, as rows of `schemas.CLASS_COUNTS`."""
     return results / f"line-{line:06d}.parquet"
 
 
