@@ -33,6 +33,8 @@ from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.report.pages import Page
 
+pytestmark = pytest.mark.integration  # some fixtures decode images in a process of their own
+
 REJECTS = {"truncated": 1, "not-an-image": 2, "empty": 1}
 
 
@@ -77,7 +79,6 @@ def mixed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.integration
 def test_the_numbers_are_those_of_the_manifest(mixed_root: Path, tmp_path: Path) -> None:
     page, manifest = page_of(mixed_root, tmp_path / "page.html"), manifest_of(mixed_root)
     balance, by_class, on_slices, slices = page.tables[0], page.tables[1], page.tables[3], page.tables[4]
@@ -100,7 +101,6 @@ def test_the_numbers_are_those_of_the_manifest(mixed_root: Path, tmp_path: Path)
     assert "6 to 25 pixels, median" in page.told
 
 
-@pytest.mark.integration
 def test_nothing_is_loaded_from_elsewhere(mixed_root: Path, tmp_path: Path) -> None:
     page = page_of(mixed_root, tmp_path / "page.html")
     assert len(page.check_self_contained()) < 60_000
@@ -108,7 +108,6 @@ def test_nothing_is_loaded_from_elsewhere(mixed_root: Path, tmp_path: Path) -> N
     assert {attributes["href"] for attributes in page.of("a")} == {f"#{name}" for name in ids}
 
 
-@pytest.mark.integration
 def test_pictures_have_words_and_are_all_there(mixed_root: Path, tmp_path: Path) -> None:
     page = page_of(mixed_root, tmp_path / "page.html")
     assert all(attributes["alt"] for attributes in page.of("img"))
@@ -126,7 +125,6 @@ def test_pictures_have_words_and_are_all_there(mixed_root: Path, tmp_path: Path)
             assert each["aria-label"]
 
 
-@pytest.mark.integration
 def test_the_same_slices_give_the_same_page(mixed_root: Path, tmp_path: Path) -> None:
     before = set(mixed_root.rglob("*"))
     first = page_of(mixed_root, tmp_path / "first.html").text
@@ -194,7 +192,6 @@ def made_up(root: Path, classes: int, slices: int, seed: int = 0) -> npt.NDArray
     return counts
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(("classes", "slices"), [(1, 4), (50, 64), (51, 64), (60, 5), (3, 100)])
 def test_many_classes_and_slices_are_summed_up(classes: int, slices: int, tmp_path: Path) -> None:
     counts = made_up(tmp_path, classes, slices)
@@ -294,7 +291,6 @@ def test_of_very_many_parts_some_are_chosen() -> None:
     assert choose(names[:9], MOST_PARTS, 0) == names[:9]
 
 
-@pytest.mark.integration
 def test_after_a_renewal_only_what_is_live_counts(tmp_path: Path) -> None:
     """A good image and a reject gone from the source, of packs that stay; the slices before are told of as well."""
     source, root = tmp_path / "source", tmp_path / "root"
@@ -371,7 +367,6 @@ def verified(root: Path, findings: int = 0, changed: bool = False) -> None:
     (folder / "run.json").write_text(json.dumps({"finished": "2026-01-02T03:04:05+00:00", "seconds": 2.0}))
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("made", "badge", "told"),
     [
@@ -447,7 +442,6 @@ def test_a_damaged_table_is_named(mixed_root: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib"])
 def test_what_it_draws_with_is_missing(missing: str, mixed_root: Path, tmp_path: Path) -> None:
     probe = f"import sys; sys.modules[{missing!r}] = None; from etl.cli import main; main()"
