@@ -1,3 +1,3 @@
 """What a Hadoop site provides apart from its filesystem: configuration files and YARN's REST API.
 
-HDFS itself is in `etl.storage.place`; jobs that run on YARN are in `mapreduce.jobs`."""
+HDFS itself is in `etl.storage`; jobs that run on YARN are in `mapreduce.jobs`."""
