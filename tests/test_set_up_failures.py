@@ -13,6 +13,7 @@ from etl.errors import EnvironmentFailure
 from tests.airflow_dags import real_airflow
 from tests.airflow_dags.real_airflow import Airflow
 from tests.hadoop import cluster as cluster_module
+from tests.hadoop import distribution
 from tests.hadoop.cluster import DAEMONS, Cluster
 from tests.hadoop.distribution import hadoop_home, locked
 from tests.hadoop.fixture import join_or_start
@@ -20,7 +21,6 @@ from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, environment
 from tests.lib.set_up_failures import FOLDER_VARIABLE, fail_once
 
-NO_TOOLCHAIN = "error: rustup could not choose a version of cargo to run, because no default is configured."
 NO_NETWORK = "[ERROR] Failed to execute goal: Could not transfer artifact"
 
 
@@ -46,7 +46,6 @@ class Commands:
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     """First on the PATH, with a cache and a run's folder that are empty, and a JDK that is complete."""
     made = Commands(tmp_path)
-    made.add("cargo", "", status=0)
     made.add("mvn", NO_NETWORK)
     (tmp_path / "jdk" / "include").mkdir(parents=True)
     (tmp_path / "jdk" / "include" / "jni.h").touch()
@@ -71,16 +70,22 @@ def test_maven_is_asked_once(commands: Commands) -> None:
     told = message(hadoop_home)
     assert "mvn failed" in told and NO_NETWORK in told and "Check the network" in told
     assert message(hadoop_home) == told
-    assert commands.called == ["cargo --version", "mvn -q"]
+    assert commands.called == ["mvn -q"]
 
 
 @pytest.mark.integration
-def test_a_cargo_without_a_toolchain_is_found_before_anything_is_fetched(commands: Commands) -> None:
-    commands.add("cargo", NO_TOOLCHAIN)
+@pytest.mark.parametrize(
+    ("address", "reason"), [("file:///nowhere/sources-1.crate", "cannot be fetched"), ("", "has the SHA-256")]
+)
+def test_sources_that_cannot_be_had_are_one_line(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
+) -> None:
+    commands.add("mvn", "", status=0)
+    monkeypatch.setattr(distribution, "LIBHDFS_SOURCES", address or Path(__file__).as_uri())
     told = message(hadoop_home)
-    assert NO_TOOLCHAIN in told and "rustup default stable" in told and "apt-get install cargo" in told
+    assert reason in told
     assert message(hadoop_home) == told
-    assert commands.called == ["cargo --version"]
+    assert commands.called == ["mvn -q"]
 
 
 @pytest.mark.integration
@@ -159,7 +164,7 @@ def test_all_workers_of_a_run_fail_at_once(tmp_path: Path, commands: Commands, m
         timeout=60,
     )
     assert "1 passed, 41 errors" in finished.stdout, finished.stdout + finished.stderr
-    assert commands.called == ["cargo --version", "mvn -q"]
+    assert commands.called == ["mvn -q"]
     assert len(re.findall(r"(?m)^\[gw[01]\] linux .*\nset-up of Hadoop .*: mvn failed \(.*$", finished.stdout)) == 41
     assert "another fixture was made" not in finished.stdout
     assert "fixture.py" not in finished.stdout, "a traceback"

@@ -2,13 +2,16 @@
 
 import fcntl
 import hashlib
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +29,12 @@ TOOLS = Path("share/hadoop/tools/lib")
 WEBAPPS = Path("share/hadoop/hdfs/webapps")
 NATIVE = Path("lib/native")
 NAME_IMAGE = Path("name")  # a formatted NameNode's folder, to copy
-LIBHDFS_CRATE = ("hdfs-sys", "0.3.1")  # carries Hadoop's own C sources of libhdfs
+# A Rust package that has Hadoop's own C sources of libhdfs; no Rust is compiled.
+LIBHDFS_SOURCES = "https://static.crates.io/crates/hdfs-sys/hdfs-sys-0.3.1.crate"
+LIBHDFS_SOURCES_SHA256 = "18138c3dacdf0e95f834369f996b21d2b6fa99e71787ef45e2ece09b37bd1dd1"
 JDK = "openjdk-17-jdk-headless"
 COMMAND_TIMEOUT_S = 900
+FETCH_TIMEOUT_S = 60.0
 LOCK_TIMEOUT_S = 3600.0  # longer than a set-up, or a test, that others wait for
 LOCK_POLL_INTERVAL_S = 0.05
 CHECK_NETWORK = "Check the network and {}"
@@ -111,17 +117,10 @@ def _check_tools() -> Path:
     require("mvn", "maven")
     java = java_home()
     if not _installed_libhdfs().is_file():
-        _check_cargo()
         require("gcc", "gcc libc6-dev")
         if not (java / "include" / "jni.h").is_file():
             raise EnvironmentFailure(f"{java} has no include/jni.h; install it first: apt-get install {JDK}")
     return java
-
-
-def _check_cargo() -> None:
-    """Fail if there is no Cargo, or only rustup's, without a toolchain. A Rust compiler is not needed."""
-    cargo = require("cargo", "cargo")
-    _run([cargo, "--version"], "Run `rustup default stable`, or apt-get install cargo")
 
 
 def _installed_libhdfs() -> Path:
@@ -157,14 +156,7 @@ def _add_libhdfs(target: Path, java: Path, folder: Path) -> None:
     if _installed_libhdfs().is_file():
         shutil.copy(_installed_libhdfs(), target)
         return
-    name, version = LIBHDFS_CRATE
-    project = folder / "project"
-    (project / "src").mkdir(parents=True)
-    (project / "src" / "lib.rs").touch()
-    package = '[package]\nname = "sources"\nversion = "0.0.0"\nedition = "2021"\n'
-    (project / "Cargo.toml").write_text(f'{package}[dependencies]\n{name} = {{ version = "={version}" }}\n')
-    _run(["cargo", "vendor", "--quiet", "vendor"], CHECK_NETWORK.format("Cargo's config.toml"), project)
-    sources = project / "vendor" / name / "libhdfs" / "hdfs_3_3"
+    sources = _fetch_libhdfs_sources(folder) / "libhdfs" / "hdfs_3_3"
     includes = [sources.parent, sources, sources / "include", sources / "os", sources / "os" / "posix"]
     includes += [java / "include", java / "include" / "linux"]
     server = java / "lib" / "server"
@@ -172,6 +164,23 @@ def _add_libhdfs(target: Path, java: Path, folder: Path) -> None:
     words += [str(each) for each in sorted([*sources.glob("*.c"), *(sources / "os" / "posix").glob("*.c")])]
     words += [f"-L{server}", f"-Wl,-rpath,{server}", "-ljvm", "-lpthread", "-o", str(target)]
     _run(words, f"Check the compiler and the JDK: apt-get install gcc libc6-dev {JDK}")
+
+
+def _fetch_libhdfs_sources(folder: Path) -> Path:
+    """Fetch and unpack the sources below ``folder``; where they are. Raises EnvironmentFailure."""
+    failed = f"set-up of Hadoop {VERSION}: {LIBHDFS_SOURCES}"
+    try:
+        with urllib.request.urlopen(LIBHDFS_SOURCES, timeout=FETCH_TIMEOUT_S) as answer:
+            packed = answer.read()
+    except OSError as error:
+        network = CHECK_NETWORK.format("$https_proxy")
+        remedy = f"{network}, or set HADOOP_HOME to a Hadoop that has {NATIVE}/libhdfs.so"
+        raise EnvironmentFailure(f"{failed} cannot be fetched ({error}). {remedy}") from None
+    if (found := hashlib.sha256(packed).hexdigest()) != LIBHDFS_SOURCES_SHA256:
+        raise EnvironmentFailure(f"{failed} has the SHA-256 {found}, not {LIBHDFS_SOURCES_SHA256}. Check the proxy")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / Path(LIBHDFS_SOURCES).stem
 
 
 def _format(home: Path, java: Path) -> None:
