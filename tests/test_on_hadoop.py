@@ -139,7 +139,8 @@ def test_what_is_wrong_with_yarn_is_one_line(hadoop_undisturbed: Cluster, hdfs: 
     variables = hadoop_undisturbed.environment()
     root = hdfs / "digits"
     succeeded(run("ringslice", "ingest", few_digits, root, variables=variables))
-    start = ("ringslice", "normalize", root, "-r", "hadoop", "--size", "8")
+    # a size at which a task takes long, so that YARN sees its memory before it is done
+    start = ("ringslice", "normalize", root, "-r", "hadoop", "--size", "2048")
     before = digests(root)
     failed(run(*start, "--queue", "nope", variables=variables), 3, "--queue 'nope' does not exist at http://")
     nowhere = variables | {"HADOOP_CONF_DIR": ""} | {"HADOOP_HOME": "/nonexistent"}

@@ -1,19 +1,60 @@
 """Images of a source into packs, several at once, each published whole; or lists of images that stay where they lie."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
 from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress
-from etl.raw.packs import PackPlan, TarWriter, content_sha256, list_place, pack_place, plan_files, plan_packs
+from etl.raw.packs import TarWriter, content_sha256, list_place, pack_place
 from etl.sources import Source, SourceImage
 from etl.sources.base import LargeFile
 from etl.stages.stage import Stage
 from etl.storage.atomic import publishing
 from etl.threads import in_threads
+
+MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """The images that go into one pack, in order."""
+
+    name: str
+    images: tuple[SourceImage, ...]
+
+
+def pack_name(number: int) -> str:
+    return f"pack-{number:05d}"
+
+
+def plan_packs(images: Iterable[SourceImage], pack_bytes: int, first: int = 0) -> Iterator[PackPlan]:
+    """Deal ``images``, in order, to packs of about ``pack_bytes`` and at most `MOST_IMAGES`; none is empty.
+
+    They are numbered from ``first`` on.
+    """
+    number, batch, size = first, list[SourceImage](), 0
+    for image in images:
+        if len(batch) == MOST_IMAGES or (batch and size + image.size_bytes > pack_bytes):
+            yield PackPlan(pack_name(number), tuple(batch))
+            number, batch, size = number + 1, [], 0
+        batch.append(image)
+        size += image.size_bytes
+    if batch:
+        yield PackPlan(pack_name(number), tuple(batch))
+
+
+def plan_files(images: Iterable[SourceImage], first: int = 0) -> Iterator[PackPlan]:
+    """The images of each file of a source, which come one after the other, as packs of at most `MOST_IMAGES`."""
+    number = first
+    for _, run in groupby(images, lambda image: image.position[0]):
+        while batch := tuple(islice(run, MOST_IMAGES)):
+            yield PackPlan(pack_name(number), batch)
+            number += 1
+
 
 # Makes the pack of a plan from the contents of its images; stops to yield after each, and returns rows and facts.
 Make = Callable[[PackPlan, Iterator[bytes]], Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]]

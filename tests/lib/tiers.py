@@ -8,14 +8,19 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from multiprocessing import util
 from typing import Any
 
 import pytest
 
 HADOOP_FIXTURES = frozenset({"hadoop", "hadoop_alone", "hadoop_undisturbed", "cluster", "hdfs_root"})
 NOT_UNIT = ("integration", "hadoop", "witness", "chaos")
-PROCESS_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+MULTIPROCESSING = "multiprocessing"
+PROCESS_STARTS = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", MULTIPROCESSING}
+)
 
 _started: list[str] = []  # the processes that the test at work has started
 _own_pid = os.getpid()
@@ -23,6 +28,18 @@ _own_pid = os.getpid()
 
 def note_process_starts() -> None:
     sys.addaudithook(_note_process)
+    util.spawnv_passfds = _noting(util.spawnv_passfds)
+
+
+def _noting(start: Callable[..., int]) -> Callable[..., int]:
+    """What multiprocessing starts its processes with, which raises no audit event."""
+
+    @wraps(start)
+    def noted(*arguments: Any) -> int:
+        _note_process(MULTIPROCESSING, arguments)
+        return start(*arguments)
+
+    return noted
 
 
 def _note_process(event: str, arguments: tuple[Any, ...]) -> None:

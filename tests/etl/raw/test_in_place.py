@@ -116,7 +116,7 @@ def one_of_part(root: Place, part: str) -> tuple[str, bytes]:
 def test_a_file_of_many_images_is_several_packs(
     tmp_path: Path, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.raw.packs.MOST_IMAGES", 3)
+    monkeypatch.setattr("etl.raw.pack_writer.MOST_IMAGES", 3)
     root = open_place(str(tmp_path / "root"))
     file = write(source, 0, 0, 8)
     make(source, root)

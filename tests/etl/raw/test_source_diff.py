@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from etl.errors import RingsliceError, UsageError
 from etl.raw.ingest import ingest
-from etl.raw.packs import plan_packs
+from etl.raw.pack_writer import plan_packs
 from etl.raw.removed import Removed
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
 from etl.sources import SourceImage
