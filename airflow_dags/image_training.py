@@ -72,6 +72,12 @@ PARAMS = {
     ),
     "model": Param("cnn", "mlp, cnn, or module:function for your own.", type="string", pattern=PRINTABLE),
     "epochs": Param(10, "Passes over the training split.", type="integer", minimum=1),
+    "decay_until": Param(
+        None,
+        "Epochs after which the learning rate is 0. Empty: those of the run's first start; give it to train longer.",
+        type=["null", "number"],
+        exclusiveMinimum=0,
+    ),
     "batch": Param(64, "Examples per step on each rank.", type="integer", minimum=1),
     "min_accuracy": Param(
         None,
@@ -111,6 +117,7 @@ ENVIRONMENT = {
             "runner",
             "model",
             "epochs",
+            "decay_until",
             "batch",
             "min_accuracy",
             "keep",
@@ -203,7 +210,8 @@ TASKS = {
     "train": (
         ON_RANKS,
         'on_ranks train/main.py --json --data="$PARAM_ROOT" --name="$PARAM_NAME" --run="$PARAM_RUN" --resume'
-        ' --model="$PARAM_MODEL" --epochs="$PARAM_EPOCHS" --batch="$PARAM_BATCH"',
+        ' --model="$PARAM_MODEL" --epochs="$PARAM_EPOCHS" --batch="$PARAM_BATCH"'
+        ' ${PARAM_DECAY_UNTIL:+--decay-until="$PARAM_DECAY_UNTIL"}',
         "Trains on as many ranks as `workers` says; tried again, it goes on from the last checkpoint.",
     ),
     "evaluate": (

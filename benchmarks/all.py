@@ -56,6 +56,9 @@ ALL = (
     Benchmark("reader_memory", 90, hdfs_option="--hdfs"),
     Benchmark("checkpoint", 60, has_folder=False, hdfs_option="--root"),
     Benchmark("trainer", 240, has_folder=False),
+    Benchmark("remainders", 120, has_folder=False),
+    Benchmark("overlap", 90, has_folder=False),
+    Benchmark("gpu", 240),
 )
 NAMES = [each.name for each in ALL]
 HDFS_FACTOR = 5  # of the time limit

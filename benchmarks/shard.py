@@ -182,7 +182,7 @@ def print_medians(samples: Samples) -> None:
     cpus = {key: statistics.median(usage.processor_s for usage in usages) for key, usages in samples.items()}
     for (way, size), wall in walls.items():
         megabytes = size / 1e6
-        ratio = f"{walls['loop', size] / wall:.2f}" if way in ("loop", "local") else "-"
+        ratio = f"{walls['loop', size] / wall:.2f}" if way in ("loop", "local") and ("loop", size) in walls else "-"
         speeds = f"{megabytes:6.0f} {wall:7.1f} {megabytes / wall:6.0f}"
         click.echo(f"{way:7} {speeds} {cpus[way, size]:7.1f} {cpus[way, size] / megabytes:9.4f} {ratio:>11}")
     sizes = sorted({size for _, size in samples})

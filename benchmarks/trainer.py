@@ -48,7 +48,7 @@ from lib.processes import (
 )
 from lib.results import Result, compare, print_results, print_samples
 from lib.ways.trainer import Job
-from train.parallel.startup import cores_of
+from train.parallel.cores import physical_cores, share_cores
 from train.runs.folder import Dataset, find_dataset
 
 TRAIN = REPOSITORY / "train" / "main.py"
@@ -105,10 +105,10 @@ def measure_loop(training: Training) -> Rates:
 
 def measure_ring(training: Training) -> Rates:
     """Two ranks; two independent runs of one rank."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = physical_cores(os.sched_getaffinity(0))
     copies = []
     for copy in range(RANKS):
-        own = ",".join(str(core) for core in cores_of(cores, copy, RANKS))
+        own = ",".join(str(core) for core in share_cores(cores, copy, RANKS))
         copies.append(["taskset", "--cpu-list", own, sys.executable, *training.words])
     return {
         "ring": side_by_side(training, [["horovodrun", "-np", str(RANKS), *training.words]]),

@@ -244,7 +244,7 @@ def pipeline(source: str, root: str, **values: Any) -> None:
     verified = _run_job("mapreduce.verify", VERIFY_OPTIONS, root, values, capture=as_json)
     if as_json:
         stages = [ingested.to_json(), *map(json.loads, (normalized, sharded, verified))]
-        print(json.dumps(stages, ensure_ascii=False), flush=True)
+        print(json.dumps(stages, ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def _ingest(source: str, root: str, values: Mapping[str, Any]) -> Summary:

@@ -91,6 +91,27 @@ def test_the_peers_of_the_trainer_yield_images_per_second(digits_root: Path) -> 
     assert 0 < rates["synthetic"] < rates["read-bench"]
 
 
+def test_a_machine_without_a_gpu(tmp_path: Path, load: Callable[[str], ModuleType]) -> None:
+    gpu = load("gpu")
+    with pytest.raises(click.ClickException, match=r"GPU: .*/nvidia0 \(this machine has none\)\. Run it on a machine"):
+        gpu.check_device("gpu", tmp_path)
+    gpu.check_device("cpu", tmp_path)
+    (tmp_path / "nvidia0").touch()
+    gpu.check_device("gpu", tmp_path)
+
+
+@pytest.mark.integration
+def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ("--batch", 2, "--side", 32, "--size", "2MB", "--seconds", 0.1, "--precision", "bfloat16")
+    finished = succeeded(benchmark("gpu", "--device", "cpu", *words, "--json", report))
+    assert "waiting" in finished.stdout and "memory" in finished.stdout
+    results = json.loads(report.read_text())["results"]
+    claims = [f"gpu, bfloat16: {name}" for name in ("synthetic", "slices", "augmented")]
+    assert [each["claim"] for each in results] == claims
+    assert all(each["ours"] > 0 for each in results)
+
+
 @pytest.mark.integration
 def test_serialized_records_are_read_without_fashion_mnist(tmp_path: Path) -> None:
     words = ("--workload", "serialized", "--way", "ringslice", "--size", "40MB", "--repeats", 1, "--fashion", tmp_path)
@@ -104,6 +125,11 @@ def test_serialized_records_are_read_without_fashion_mnist(tmp_path: Path) -> No
         ("reader", "--workload small --fashion /nonexistent", "--fashion: /nonexistent (it has no train-images-idx3"),
         ("normalize", "--peer-python /nonexistent", "peer: img2dataset (its environment is missing). Install it: make"),
         ("task_memory", "/nonexistent", "SOURCE: /nonexistent (it has no *-ubyte files). Give a folder"),
+        (
+            "gpu",
+            "--framework torch --device cpu",
+            "framework: torch (not installed here). Install it: make",
+        ),
         ("trainer", "--part loop --data /nonexistent", "--data: /nonexistent (no finished slices under /nonexistent)."),
     ],
 )

@@ -79,7 +79,10 @@ TRAINERS: dict[str, click.Command] = {
     "train/predict.py": predict_command,
 }
 
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
+REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^>\s]+)", re.MULTILINE)
+FENCES = ("```", "~~~")
+COMMAND = re.compile(r"`ringslice ([a-z][a-z-]*)([^`]*)`")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 MAKE = re.compile(r"`make ([^`\s]+)`")
 HEADING = re.compile(r"#{1,6} +(.+?) *#*")
@@ -101,10 +104,10 @@ def split_page(text: str) -> tuple[str, list[Block]]:
     prose, blocks, inside = list[str](), list[Block](), None
     lines: list[str] = []
     for line in text.splitlines():
-        if not line.startswith("```"):
+        if not line.lstrip().startswith(FENCES):
             (prose if inside is None else lines).append(line)
         elif inside is None:
-            inside, lines = line[3:].strip(), []
+            inside, lines = line.strip()[3:].strip(), []
         else:
             blocks.append(Block(inside, "\n".join(lines)))
             inside = None
@@ -132,7 +135,8 @@ def anchors_of(text: str) -> set[str]:
 def broken_links(page: Path, text: str) -> list[str]:
     """The relative links of a page, at its path, that lead to no file or to no heading."""
     broken = []
-    for target in LINK.findall(split_page(text)[0]):
+    prose = split_page(text)[0]
+    for target in [*LINK.findall(prose), *REFERENCE.findall(prose)]:
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -157,6 +161,8 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     bad = ["gone.md", "other.md#b-title", "other.md#twice-2", "#other", "docs/gone.md#x"]
     text = "# Own\n\n" + " ".join(f"[x]({target})" for target in [*good, *bad])
     assert broken_links(tmp_path / "page.md", text) == bad
+    text = '# Own\n\n[x](gone.md "A title") [x](<gone.md>) [x][y]\n\n[y]: gone.md#x\n[z]: other.md#a-title\n'
+    assert broken_links(tmp_path / "page.md", text) == ["gone.md", "gone.md", "gone.md#x"]
 
 
 # --- options ---
@@ -192,7 +198,8 @@ def known_options() -> frozenset[str]:
     flags = click_flags(cli).union(HOROVODRUN, *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
     for job in JOBS.values():
         flags |= set(job([]).arg_parser._option_string_actions)
-    for script in [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]:
+    scripts = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]
+    for script in [*scripts, REPOSITORY / "train/toolchain/build_horovod.py"]:
         flags |= script_flags(script)
     return frozenset(flag for flag in flags if flag.startswith("--"))
 
@@ -222,16 +229,32 @@ def undocumented_options(text: str) -> list[str]:
     )
 
 
-def test_every_option_is_documented() -> None:
-    assert not undocumented_options("".join(page.read_text() for page in CURRENT))
+def undocumented_commands(text: str) -> list[str]:
+    """The subcommands of `ringslice` that a text does not name."""
+    return [name for name in cli.commands if not re.search(rf"ringslice {name}\b(?!-)", text)]
+
+
+def test_every_option_and_command_is_documented() -> None:
+    text = "".join(page.read_text() for page in CURRENT)
+    assert not undocumented_options(text)
+    assert not undocumented_commands(text)
 
 
 def test_an_undocumented_option_is_found() -> None:
     text = "".join(page.read_text() for page in CURRENT)
     assert undocumented_options(text.replace("--skip-limit", "--skip")) == ["--skip-limit"]
+    assert undocumented_commands(text.replace("ringslice doctor", "")) == ["doctor"]
 
 
 # --- formats ---
+
+
+def field_names(schema: Any) -> Iterator[str]:
+    """The names of all fields in a JSON Schema, inner ones too."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from field_names(inner)
 
 
 def undescribed_names(text: str) -> list[str]:
@@ -239,8 +262,7 @@ def undescribed_names(text: str) -> list[str]:
     schemas = (IMAGES, REMOVED, ROWS, REJECTS, EXAMPLES, DEPARTED, BLOCKS, CLASS_COUNTS)
     columns = {column for schema in schemas for column in schema.names}
     features = {ENCODED, FORMAT, HEIGHT, WIDTH, CHANNELS, LABEL, TEXT, KEY}
-    schema = json.loads((REPOSITORY / SCHEMA).read_text())
-    fields = {*schema["properties"], *schema["properties"]["config"]["properties"]}
+    fields = set(field_names(json.loads((REPOSITORY / SCHEMA).read_text())))
     named = set(re.findall(r"`([^`]+)`", text))
     return sorted((columns | features | fields) - named)
 
@@ -250,7 +272,9 @@ def test_the_formats_are_described() -> None:
 
 
 def test_a_column_that_is_not_described_is_found() -> None:
-    assert undescribed_names(FORMAT_PAGE.read_text().replace("`source_format`", "source")) == ["source_format"]
+    text = FORMAT_PAGE.read_text()
+    assert undescribed_names(text.replace("`source_format`", "source")) == ["source_format"]
+    assert undescribed_names(text.replace("`worker`", "")) == ["worker"]
 
 
 def test_every_reason_of_a_reject_is_described() -> None:
@@ -373,9 +397,13 @@ def command_lines(blocks: Sequence[Block]) -> Iterator[str]:
 
 
 def wrong_commands(text: str) -> list[str]:
-    """The command lines of a page that would be refused, and make's targets in its prose that do not exist."""
+    """The command lines of a page that would be refused, and commands and make's targets in its prose that are none."""
     prose, blocks = split_page(text)
     wrong = []
+    for name, rest in COMMAND.findall(prose):
+        known = click_flags(cli.commands[name]) if name in cli.commands else set()
+        if name not in cli.commands or not known.issuperset(OPTION.findall(rest)):
+            wrong.append(f"ringslice {name}{rest}")
     for line in [*command_lines(blocks), *(f"make {target}" for target in MAKE.findall(prose))]:
         try:
             check_command(line)
@@ -425,6 +453,17 @@ WRONG = [
 def test_wrong_command_lines_are_found(line: str) -> None:
     good = "ringslice shard data/flowers --workers 8  # fine\nmake demo"
     assert len(wrong_commands(f"```sh\n{good}\n{line}\n```")) == 1
+
+
+@pytest.mark.parametrize("fence", ["   ```", "~~~", "        ```"])
+def test_a_wrong_command_line_in_any_fence_is_found(fence: str) -> None:
+    assert len(wrong_commands(f"1. x\n{fence}sh\n   ringslice normalise data/flowers\n{fence}\n")) == 1
+
+
+def test_wrong_commands_in_prose_are_found() -> None:
+    assert wrong_commands("`ringslice doctor`, `ringslice shard --groups N`, `ringslice read-bench`") == []
+    wrong = ["ringslice normalise --size 8", "ringslice doctor", "ringslice shard --stall-timeout 9"]
+    assert wrong_commands(" ".join(f"`{line}`" for line in wrong)) == [wrong[0], wrong[2]]
 
 
 def test_wrong_targets_in_prose_are_found() -> None:

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ import tensorflow as tf
 from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.settings import Settings
-from train.config.stopping import scores_of
+from train.config.stopping import NO_PROGRESS, scores_of
 from train.input.decode import epoch_seed
 from train.monitor.heartbeat import PULSE, READING
 from train.monitor.rank_process import is_elastic, open_log
@@ -24,11 +25,14 @@ from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.runs.confusion import Confusion
 from train.runs.metrics import StepOfRank
-from train.runs.position import Metrics, Position
-from train.trainer.commits import Keeper, Memory, keeping, require_resumable
+from train.runs.position import Position
+from train.trainer.commits import Keeper, Memory, keeping
+from train.trainer.divergence import diverged
+from train.trainer.evaluation import take_best
+from train.trainer.restore import require_resumable
 from train.trainer.results import announce, describe, show, tell_epoch, tell_progress, write_result
 from train.trainer.run_lease import holding
-from train.trainer.session import Session, prepare
+from train.trainer.session import Session, Signal, prepare
 from train.trainer.steps import compile_steps, evaluate, skipped
 from train.trainer.timeline import timeline
 
@@ -64,42 +68,48 @@ def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, member
         announce(session, position, over)
 
         while not over:
-            position, metrics, is_whole = train_epoch(session, position, keeper, train_step)
-            if is_whole:
-                metrics |= evaluate(session, session.judge, evaluate_step)
+            if not position.trained:
+                position = train_epoch(session, position, keeper, train_step)
+                keeper.end_steps(position)
+            if position.trained:
+                metrics = evaluate(session, session.judge, evaluate_step)
+                keeper.require_finite_loss(position.step, session.judge, metrics)
                 position = position.next_epoch(session.epoch_begin(position.epoch + 1), metrics)
                 keeper.end_epoch(position, metrics.get(f"{session.judge}_accuracy"))
                 tell_epoch(session, position)
             over = why_over(session, position, session.seconds)
 
+        strategy.from_root(keeper.finish)
+        weights = take_best(session) if over == NO_PROGRESS else {}
+        weights = weights or {"epoch": position.last_epoch, "step": position.step}
         confusion = Confusion("test", session.manifest.classes)
         result = evaluate(session, "test", evaluate_step, confusion)
-        strategy.from_root(keeper.finish)
-        strategy.from_root(lambda: write_result(session, position, over, (result, confusion), clock))
+        keeper.require_finite_loss(weights["step"], "test", result)
+        strategy.from_root(lambda: write_result(session, position, over, (result, weights, confusion), clock))
     if session.is_root:
-        show(session, position, result, clock, already_done)
+        show(session, position, (result, weights), clock, already_done)
     strategy.leave()
 
 
 def why_over(session: Session, position: Position, seconds: float) -> str:
-    """Why no more steps follow, on which all ranks agree; empty where they do."""
+    """Why no more steps follow, on which all ranks agree; empty where they do, or an evaluation is still to come."""
+    if position.trained:
+        return ""
     scores = scores_of(position.history, session.judge)
     why = session.settings.stopping.why
     return session.strategy.from_root(lambda: why(position.epoch, position.step, scores, seconds))
 
 
-def train_epoch(
-    session: Session, position: Position, keeper: Keeper, train_step: Callable[..., Any]
-) -> tuple[Position, Metrics, bool]:
+def train_epoch(session: Session, position: Position, keeper: Keeper, train_step: Callable[..., Any]) -> Position:
     """The rest of a pass over the training split, or as much of it as the run is to take.
 
-    Returns where it ends, metrics over all ranks, and whether the pass is over.
+    Returns where it ends, which is committed, with the metrics over all ranks if the pass is over.
     """
     recipe, strategy, reader = session.settings.recipe, session.strategy, session.readers["train"]
     started, before = time.monotonic(), position.totals[-1]
     order = reader.order(position.reader.seed, position.epoch, position.reader.window_blocks)
-    steps = reader.steps(position.reader, recipe.examples_per_step, recipe.drop_last)
-    first = step = position.reader.taken // recipe.examples_per_step
+    steps = position.reader.steps
+    first = step = position.reader.taken
     batches = reader.batches(order, steps, strategy.rank, position.reader.left, first)
     pictures = session.augmented.epoch(batches, epoch_seed(recipe.seed, position.epoch))
     title = f"train epoch {position.epoch}"
@@ -115,30 +125,33 @@ def train_epoch(
             PULSE.enters("stepping")
             rate = session.schedule.rate(position.epochs_done(reader.total), session.global_batch)
             session.optimizer.learning_rate = rate
-            ends = tf.constant(session.ends_after(position.step + 1))
-            results = train_step(batch.pixels, batch.labels, batch.weights, ends)
-            sums, moments, ends = ([float(value) for value in each] for each in results)
-            position = position.after_step(recipe.examples_per_step)
+            signal = tf.constant(float(session.signal_after(position.step + 1, keeper.is_due)))
+            results = train_step(batch.pixels, batch.labels, batch.weights, signal, tf.constant(position.step))
+            sums, moments, (mean, skips) = ([float(value) for value in each] for each in results)
+            signal = session.read_signal(mean)
+            position = position.after_step()
+            keeper.skips.add(position.step, skips > 0)
             before_it, over = over, time.perf_counter()
             begun, computed, reduced = moments
             seconds = there - asked, computed - begun, reduced - computed, over - before_it
             measured = StepOfRank.of(position.step, rate, sums, seconds)
             keeper.tally.add(measured, batch.keys[batch.weights > 0] if session.settings.audit else None)
-            position = keeper.after_step(position, last=step == steps.number or any(ends))
+            position = keeper.after_step(position, last=step == steps.number or signal == Signal.LAST)
+            if signal == Signal.METRICS:
+                position = keeper.publish_metrics(position)
             if session.is_root:
                 tell_progress(progress, step, keeper.tally, session.global_batch)
             PULSE.enters(READING, step=position.step + 1)
-            if any(ends):
+            if signal == Signal.LAST:
                 break
             asked = time.perf_counter()
-    is_whole = step == steps.number
     position = keeper.commit(position)
-    if not is_whole:
-        keeper.checkpoint(position)
-    keeper.check_members()
-    loss, hits, examples = position.totals
-    found = max(1.0, examples)
-    metrics = {"train_loss": loss / found, "train_accuracy": hits / found}
-    metrics["images_per_s"] = round((examples - before) / (time.monotonic() - started))
-    left_out = reader.total - position.reader.examples_left - examples
-    return position, metrics | skipped("train", left_out), is_whole
+    if step == steps.number:
+        loss, counted, hits, examples = position.totals
+        if examples and not counted:
+            raise diverged(session, f"no step of epoch {position.epoch} has a finite loss")
+        metrics = {"train_loss": loss / max(1.0, counted), "train_accuracy": hits / max(1.0, examples)}
+        metrics["images_per_s"] = round((examples - before) / (time.monotonic() - started))
+        left_out = reader.total - position.reader.examples_left - examples
+        position = replace(position, trained=metrics | skipped("train", left_out))
+    return position

@@ -74,7 +74,7 @@ def show(place: str, facts: Mapping[str, Any], rates: Sequence["Rate"], as_json:
     summary = Summary("read-bench", place, False, dict(facts), [("measured", list(COLUMNS.values()), rows)])
     if as_json:
         told = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        print(json.dumps(summary.to_json() | {"measurements": told}, ensure_ascii=False), flush=True)
+        print(json.dumps(summary.to_json() | {"measurements": told}, ensure_ascii=False, allow_nan=False), flush=True)
     else:
         summary.show(as_json)
 

@@ -45,6 +45,15 @@ def command_failure(command: Sequence[object], status: int) -> Failure:
     return Failure("command", words, f"it exited with status {status}", "Read its own message above")
 
 
+def run_ranks(ranks: int, script: str, *words: object) -> list[dict[str, Any]]:
+    """Run ``lib/ways/SCRIPT`` under horovodrun; the lines of JSON that its ranks print. Raises Failure."""
+    command = ["horovodrun", "-np", str(ranks), sys.executable, str(BENCHMARKS / "lib/ways" / script), *map(str, words)]
+    done = subprocess.run(command, env=with_repository(environment()), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise command_failure(command[:5], done.returncode)
+    return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if line.endswith("}")]
+
+
 def require_program(name: str, fix: str) -> None:
     """Raises Failure if there is no such program on the commands' PATH."""
     if shutil.which(name, path=environment()["PATH"]) is None:

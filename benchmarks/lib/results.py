@@ -116,7 +116,7 @@ def format_figure(value: float) -> str:
 
 def write_report(path: Path, results: Sequence[Result], left_out: Sequence[str]) -> None:
     content = {"results": [dataclasses.asdict(result) for result in results], "left_out": list(left_out)}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read_report(path: Path) -> tuple[list[Result], list[str]]:

@@ -86,7 +86,7 @@ def run_checks(checks: Iterable[Check], as_json: bool, **about: str) -> int:
     failures = sum(finding.state == FAILS for finding in findings)
     if as_json:
         told = {**about, "healthy": not failures, "checks": [asdict(finding) for finding in findings]}
-        print(json.dumps(told, ensure_ascii=False), flush=True)
+        print(json.dumps(told, ensure_ascii=False, allow_nan=False), flush=True)
     else:
         _show_sum(console, failures, len(findings))
     return EnvironmentFailure.status if failures else 0

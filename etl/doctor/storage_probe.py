@@ -101,7 +101,7 @@ def step(name: str) -> Iterator[None]:
 
 
 def _print(**told: object) -> None:
-    print(json.dumps(told), flush=True)
+    print(json.dumps(told, allow_nan=False), flush=True)
 
 
 if __name__ == "__main__":

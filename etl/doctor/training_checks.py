@@ -108,7 +108,9 @@ def _gpus(gpus: list[list[str]], built: dict[str, bool]) -> str:
     cuda = re.search(r"CUDA Version: *([\d.]+)", header.output)
     told = f"{len(gpus)}" + (f", CUDA {cuda[1]}" if cuda else "")
     if gpus and built and not built["NCCL"]:
-        raise Notice(f"{told}; Horovod is built without NCCL, so gradients take the way through the CPU", WARNING)
+        raise Notice(
+            f"{told}; Horovod is built without NCCL, so gradients go through the CPU; run: make install GPU=1", WARNING
+        )
     return told
 
 

@@ -33,7 +33,7 @@ def write_table(final: Place, attempts: Place, table: pa.Table, facts: Mapping[s
 def table_bytes(table: pa.Table, facts: Mapping[str, Any] | None = None) -> bytes:
     """``table`` as the bytes of a Parquet file, with ``facts`` (JSON) in its schema's metadata."""
     if facts is not None:
-        table = table.replace_schema_metadata({_FACTS: json.dumps(facts)})
+        table = table.replace_schema_metadata({_FACTS: json.dumps(facts, allow_nan=False)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     return cast(bytes, sink.getvalue().to_pybytes())

@@ -155,7 +155,7 @@ def save_image(file: RecordFile, number: int, target: Place, force: bool) -> Tol
 def show(told: Told, as_json: bool) -> None:
     """Print what was found to standard output: as tables, or as JSON."""
     if as_json:
-        print(json.dumps(told, ensure_ascii=False), flush=True)
+        print(json.dumps(told, ensure_ascii=False, allow_nan=False), flush=True)
         return
     console = Console(width=None if Console().is_terminal else 120)
     aside = ("features", "position", "saved", "origin", "first")

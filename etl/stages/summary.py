@@ -28,7 +28,7 @@ class Summary:
     def show(self, as_json: bool) -> None:
         """Print to standard output."""
         if as_json:
-            print(json.dumps(self.to_json(), ensure_ascii=False), flush=True)
+            print(json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False), flush=True)
             return
         # imported only here, for most processes that import this module are tasks, and show nothing
         from rich.console import Console

@@ -29,6 +29,10 @@ class TakenError(EnvironmentFailure):
     """The name is taken, by a file of other bytes."""
 
 
+class ReplacedError(EnvironmentFailure):
+    """The folder of this owner's attempts is gone: another run has taken over."""
+
+
 @dataclass
 class OutputFile:
     """A file that is being written; ``sha256``, ``size_bytes`` and ``won`` hold once it has been published."""
@@ -64,7 +68,7 @@ def publishing(final: Place, attempts: Place) -> Iterator[OutputFile]:
     The bytes go to an attempt's own name in the folder ``attempts`` (of the same filesystem), which must be there.
     Where another attempt has published ``final`` meanwhile, its bytes must equal ours.
 
-    Raises TakenError where ``final`` is there with other bytes, EnvironmentFailure where ``attempts`` is gone.
+    Raises TakenError where ``final`` is there with other bytes, ReplacedError where ``attempts`` is gone.
     """
     with _attempt(final, attempts) as (attempt, output):
         yield output
@@ -94,7 +98,7 @@ def _attempt(final: Place, attempts: Place) -> Iterator[tuple[Place, OutputFile]
         with suppress(OSError, EnvironmentFailure):
             attempt.delete()
         if was_deleted:
-            raise EnvironmentFailure(f"{final} was not written: another run has taken this stage over") from None
+            raise ReplacedError(f"{final} was not written: another run has taken this stage over") from None
         if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
             error.filename = str(final)  # pyarrow does not say where
         raise
@@ -125,7 +129,7 @@ def publish_bytes(final: Place, attempts: Place, data: bytes) -> OutputFile:
 def replacing(final: Place, attempts: Place) -> Iterator[OutputFile]:
     """Write ``final`` anew: after the block it has these bytes, in one atomic step, whether it was there or not.
 
-    It is untouched when the block raises. Raises EnvironmentFailure where ``attempts`` is gone.
+    It is untouched when the block raises. Raises ReplacedError where ``attempts`` is gone.
     """
     with _attempt(final, attempts) as (attempt, output):
         yield output
@@ -143,14 +147,14 @@ def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
 def withdraw(final: Place, attempts: Place) -> None:
     """Take the file ``final`` away, in one atomic step, by way of the folder ``attempts``; it may be gone already.
 
-    Raises EnvironmentFailure where ``attempts`` is gone: who was replaced takes nothing away.
+    Raises ReplacedError where ``attempts`` is gone: who was replaced takes nothing away.
     """
     attempt = _own_name(attempts)
     try:
         final.filesystem.replace(final.path, attempt.path)
     except FileNotFoundError:
         if not attempts.exists():
-            raise EnvironmentFailure(f"{final} was not removed: another run has taken this stage over") from None
+            raise ReplacedError(f"{final} was not removed: another run has taken this stage over") from None
         return
     attempt.delete()
 

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 
 def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
     """A marker with this ``content`` and its checksum, `checksum_of`."""
@@ -14,7 +16,7 @@ def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
 
 def checksum_of(content: Mapping[str, Any]) -> str:
     """The SHA-256, in hex, of ``content`` as canonical JSON: UTF-8, sorted keys, no space between tokens."""
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -27,13 +29,17 @@ def json_bytes(value: object) -> bytes:
 
 
 def _json_text(value: object, depth: int) -> str:
-    value = value.tolist() if isinstance(value, array) else value
+    if isinstance(value, array | np.ndarray):  # a row of a table: of the whole, no list is made
+        return json.dumps(value.tolist(), allow_nan=False)
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    if not any(isinstance(child, dict | list | tuple | array) and child for child in children):
-        return json.dumps(value, ensure_ascii=False)
+    if not any(isinstance(child, dict | list | tuple | array | np.ndarray) and len(child) for child in children):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     indent = "\n" + " " * (depth + 1)
     items = [_json_text(child, depth + 1) for child in children]
     if isinstance(value, dict):
-        items = [f"{json.dumps(str(key), ensure_ascii=False)}: {item}" for key, item in zip(value, items, strict=True)]
+        items = [
+            f"{json.dumps(str(key), ensure_ascii=False, allow_nan=False)}: {item}"
+            for key, item in zip(value, items, strict=True)
+        ]
     opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
     return f"{opening}{indent}" + f",{indent}".join(items) + "\n" + " " * depth + closing

@@ -188,7 +188,7 @@ class StageJob(MRJob, ABC):
     def _tasks(self, work: Work, job_file: Place, words: list[str]) -> Iterator["StageJob"]:
         """The mrjob job of the tasks alone; what the user gave comes after ``words`` of ours, and so wins."""
         with tempfile.NamedTemporaryFile("w", prefix="ringslice-", suffix=".jsonl") as work_list:
-            work_list.writelines(json.dumps(line) + "\n" for line in work.lines)
+            work_list.writelines(json.dumps(line, allow_nan=False) + "\n" for line in work.lines)
             work_list.flush()
             ours = ("--job-file", job_file.uri, "--no-bootstrap-mrjob", "--cleanup-on-failure", "ALL")
             yield type(self)(args=[*words, *self._arguments, *ours, work_list.name])

@@ -164,6 +164,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
             "keep": 3,
             "slices": 7,
             "min_accuracy": 0.5,
+            "decay_until": 2.5,
             "overwrite": True,
             "runner": "hadoop",
         },
@@ -176,12 +177,13 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     options, ranks = ["--json", f"--config={config}"], ["horovodrun", "-np", "2"]
     name, of_slices = f"--name={day} $HOME", ["--splits-from=newest", "--workers=2", "--slices=7", "--", root]
     of_run = ["--json", f"--data={root}", name, "--run=|| touch pwned"]
+    of_length = ["--epochs=10", "--batch=64", "--decay-until=2.5"]
     assert started == [
         ["ringslice", "ingest", *options, "--overwrite", "--", f"{day}; touch pwned", root],
         ["ringslice", "normalize", *options, "--overwrite", "--runner=hadoop", "--", root],
         ["ringslice", "shard", *options, "--overwrite", "--runner=hadoop", name, *of_slices],
         ["ringslice", "verify", *options, "--runner=hadoop", name, "--", root],
-        [*ranks, "train/main.py", *of_run, "--resume", f"--model={model}", "--epochs=10", "--batch=64"],
+        [*ranks, "train/main.py", *of_run, "--resume", f"--model={model}", *of_length],
         [*ranks, "train/evaluate.py", *of_run, "--min-accuracy=0.5"],
         ["ringslice", "prune", *options, "--keep=3", "--", root],
     ]

@@ -100,8 +100,8 @@ DEFECTS = (
         ORDER,
         "the state counts the last step alone",
         "train/reader/state.py",
-        "return replace(self, taken=self.taken + examples)",
-        "return replace(self, taken=examples)",
+        "return replace(self, taken=self.taken + steps)",
+        "return replace(self, taken=steps)",
         _READER,
     ),
     Defect(
@@ -110,11 +110,11 @@ DEFECTS = (
         "an example that only fills a batch up has weight 1",
         "train/reader/batches.py",
         """\
-                column[fill] = np.resize(column[real], len(fill))
+                column[fill] = column[real[0]]
             return batch
 """,
         """\
-                column[fill] = np.resize(column[real], len(fill))
+                column[fill] = column[real[0]]
             batch.weights[fill] = 1
             return batch
 """,
@@ -225,10 +225,10 @@ DEFECTS = (
     Defect(
         "step-ignores-padding",
         REDUCE,
-        "gradients are not divided by the examples that the step had, so those of a step with repeats are too small",
+        "gradients are not divided by the examples that the step had, so those of a step with padding are too small",
         "train/trainer/steps.py",
-        "optimizer.apply([tf.math.divide_no_nan(gradient, full) for gradient in gradients])",
-        "optimizer.apply(gradients)",
+        "gradients = [tf.math.divide_no_nan(each, tf.cast(full, each.dtype)) for each in gradients]",
+        "gradients = list(gradients)",
         _PARALLEL,
     ),
     Defect(
@@ -236,8 +236,8 @@ DEFECTS = (
         REDUCE,
         "gradients are reduced, and each rank takes its own",
         "train/trainer/steps.py",
-        "        *gradients, full, ends = strategy.average(",
-        "        *_, full, ends = strategy.average(",
+        "        gradients = strategy.average_gradients(",
+        "        strategy.average_gradients(",
         _PARALLEL,
     ),
     Defect(

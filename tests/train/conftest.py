@@ -1,4 +1,7 @@
-"""What tests share: of checkpoints, a run's folder and one for what is about to be published; one trained run."""
+"""What tests share: of checkpoints, a run's folder and one for what is about to be published; one trained run.
+
+TensorFlow is loaded only when a run is trained.
+"""
 
 import shutil
 from dataclasses import dataclass
@@ -12,7 +15,6 @@ from sklearn.datasets import load_digits
 from etl.storage.place import Place, open_place
 from tests.lib.commands import succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
-from tests.lib.train_in_process import export_here, train_here
 
 MODEL = "tests.lib.ranks.tiny:normed"
 
@@ -66,6 +68,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     nothing.
     """
     folder = tmp_path_factory.mktemp("trained")
+    from tests.lib.train_in_process import train_here
+
     made = TrainedRun(folder / "source", folder / "root")
     digits = load_digits()
     for number in range(600):
@@ -81,6 +85,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
 @pytest.fixture(scope="session")
 def trained(stopped: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """The same run, gone on with to the end of its second epoch. Tests share it, and change nothing."""
+    from tests.lib.train_in_process import train_here
+
     made = stopped.copy(tmp_path_factory.mktemp("trained") / "root")
     succeeded(train_here(*made.training, "--epochs", 2, "--resume"))
     return made
@@ -89,6 +95,8 @@ def trained(stopped: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> Tr
 @pytest.fixture(scope="session")
 def exported(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """The same run, exported. Tests share it, and change nothing."""
+    from tests.lib.train_in_process import export_here
+
     made = trained.copy(tmp_path_factory.mktemp("exported") / "root")
     succeeded(export_here(*made.words))
     return made

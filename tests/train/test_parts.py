@@ -1,6 +1,5 @@
-"""The smaller parts of the trainer: rates, cores, models, and where runs live."""
+"""The smaller parts of the trainer: models, and where runs live."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -15,43 +14,7 @@ from etl.storage.place import open_place
 from tests.lib.commands import run, succeeded
 from train.config.settings import AUTO
 from train.model.builders import build, cnn, mlp
-from train.model.schedule import Schedule
-from train.parallel.startup import cores_of
 from train.runs.folder import choose_run, find_dataset
-
-
-def test_the_rate_warms_up_to_the_scaled_one_and_decays() -> None:
-    schedule = Schedule(0.1, warmup_epochs=1, epochs=11)
-    rates = [schedule.rate(step / 10, global_batch=8 * 256) for step in range(110)]
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[5] == pytest.approx(0.45)
-    assert rates[10] == pytest.approx(0.8)
-    assert rates[60] == pytest.approx(0.4)
-    assert all(later <= earlier for earlier, later in itertools.pairwise(rates[10:]))
-    assert 0 < rates[-1] < 0.001
-    assert schedule.rate(6, global_batch=4 * 256) == pytest.approx(rates[60] / 2)  # it follows the world size
-    assert Schedule(0.1, 0, 1, "none").rate(0.9, global_batch=512) == 0.2
-
-
-def test_the_rate_of_a_small_batch_warms_up_from_a_tenth() -> None:
-    schedule = Schedule(0.1, warmup_epochs=1, epochs=11)
-    assert [schedule.rate(done, global_batch=128) for done in (0, 0.5, 1)] == pytest.approx([0.005, 0.0275, 0.05])
-
-
-def test_the_rate_falls_by_steps() -> None:
-    schedule = Schedule(0.1, 5, 90, "step", (30, 60, 80))
-    rates = [schedule.rate(done, global_batch=8192) for done in (5, 29.9, 30, 59.9, 60, 80, 89)]
-    assert rates == pytest.approx([3.2, 3.2, 0.32, 0.32, 0.032, 0.0032, 0.0032])
-
-
-@pytest.mark.parametrize(("cores", "ranks"), [(2, 1), (2, 2), (2, 8), (16, 3), (16, 8), (1, 4)])
-def test_ranks_share_cores_evenly(cores: int, ranks: int) -> None:
-    own = [cores_of(list(range(cores)), rank, ranks) for rank in range(ranks)]
-    uses = [sum(core in each for each in own) for core in range(cores)]
-    assert all(own)
-    assert max(uses) - min(uses) <= 1
-    assert min(uses) >= 1
-
 
 LOADED = """
 import sys

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -43,6 +44,7 @@ def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> N
         RINGSLICE_MODEL="mlp",
     )
     assert "train: done" in succeeded(told).stdout
+    assert re.search(r"train: 8 ranks on 1 host: CPU \(\d+ cores? each\), Gloo$", told.stderr, re.MULTILINE)
     ranks = json.loads((root / "runs/run-0001/run.json").read_text())["ranks"]
     assert [each["rank"] for each in ranks] == list(range(8))
     assert len({each["pid"] for each in ranks}) == 8

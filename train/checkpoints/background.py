@@ -1,14 +1,18 @@
 """Checkpoints in the background: the trainer goes on with its steps while its last checkpoint is written."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import Any
 
+from etl.errors import EnvironmentFailure, explain
+from etl.progress import tell
+from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place
 from train.checkpoints.safetensors_file import Arrays
-from train.checkpoints.store import Ticking, nothing, prune, write
+from train.checkpoints.store import Ticking, amend, name_of, nothing, prune, remove, write
 
 ABANDON_S = 2.0
+FAILURES = 3
 
 
 class _AbandonedError(Exception):
@@ -18,12 +22,29 @@ class _AbandonedError(Exception):
 class Saver:
     """Writes checkpoints of ``run``, one at a time, each in a thread; then removes those that are outdated.
 
-    ``tick`` is called in that thread. No end of the process waits for it, so call `finish`. What went wrong there is
-    raised here, once, by the next call but `abandon`.
+    ``before`` (what must be on storage before a checkpoint is) and ``tick`` are called in that thread. No end of the
+    process waits for it, so call `finish`. If storage fails, one line reports it, and the next checkpoint is the next
+    try; after ``failures`` in a row, and for any other error at once, the error is raised here, once, by the next call
+    but `abandon`. ``step`` is that of the last checkpoint, whose marker `amend` replaces; set it for one that another
+    process wrote.
     """
 
-    def __init__(self, run: Place, attempts: Place, keep: int, tick: Ticking = nothing) -> None:
+    def __init__(
+        self,
+        run: Place,
+        attempts: Place,
+        keep: int,
+        tick: Ticking = nothing,
+        *,
+        failures: int = FAILURES,
+        before: Callable[[], None] = nothing,
+    ) -> None:
         self._run, self._attempts, self._keep, self._tick = run, attempts, keep, tick
+        self._limit, self._before = failures, before
+        self.step: int | None = None
+        self._unwritten: Mapping[str, Arrays] | None = None
+        self._facts: dict[str, Any] = {}
+        self._failures = 0  # in a row
         self._thread: Thread | None = None
         self._error: BaseException | None = None
         self._abandoned = Event()
@@ -38,9 +59,17 @@ class Saver:
 
         Raises what went wrong with the last one; this one is not begun then.
         """
-        self.finish()
-        self._thread = Thread(target=self._save, args=(step, groups, facts), name=f"checkpoint {step}", daemon=True)
-        self._thread.start()
+        self.wait()
+        self.step, self._unwritten = step, groups
+        self._start(facts, self._limit)
+
+    def amend(self, facts: dict[str, Any]) -> None:
+        """Begin to replace the facts of the last checkpoint, once it is written; one that failed is written now.
+
+        Raises as `submit` does.
+        """
+        self.wait()
+        self._start(facts, self._limit)
 
     def check(self) -> None:
         """Raise what went wrong with the last checkpoint, if it did."""
@@ -48,11 +77,23 @@ class Saver:
         if error is not None:
             raise error
 
-    def finish(self) -> None:
-        """Return when the last checkpoint is written; raises what went wrong with it."""
+    def wait(self) -> None:
+        """Return when nothing is being written; raises what went wrong."""
         if self._thread is not None:
             self._thread.join()
         self.check()
+
+    def finish(self) -> None:
+        """Return when the last checkpoint is written; one that failed is tried once more. Raises what went wrong."""
+        self.wait()
+        if self._failures:
+            self._start(self._facts, limit=1)
+            self.wait()
+
+    def discard(self, step: int) -> None:
+        """Remove the checkpoint of ``step``, once the last one is written. Raises what went wrong."""
+        self.wait()
+        remove(self._run, self._attempts, step)
 
     def abandon(self) -> None:
         """Have nothing more written, and wait at most 2 s for that."""
@@ -60,14 +101,40 @@ class Saver:
         if self._thread is not None:
             self._thread.join(ABANDON_S)
 
-    def _save(self, step: int, groups: Mapping[str, Arrays], facts: dict[str, Any]) -> None:
+    def _start(self, facts: dict[str, Any], limit: int) -> None:
+        self._facts = facts
+        self._thread = Thread(target=self._save, args=(self.step, limit), name=f"checkpoint {self.step}", daemon=True)
+        self._thread.start()
+
+    def _save(self, step: int, limit: int) -> None:
         try:
-            write(self._run, self._attempts, step, groups, facts, tick=self._go_on)
+            self._before()
+            if self._unwritten is None:
+                amend(self._run, self._attempts, step, self._facts)
+            else:
+                write(self._run, self._attempts, step, self._unwritten, self._facts, tick=self._go_on)
+            self._unwritten = None
             prune(self._run, self._attempts, self._keep)
         except _AbandonedError:
             pass
+        except (OSError, EnvironmentFailure) as error:
+            self._failures += 1
+            if self._failures >= limit or isinstance(error, ReplacedError):
+                self._error = error
+            else:
+                self._report(step, error)
         except BaseException as error:  # told by the trainer's own thread
             self._error = error
+        else:
+            self._failures = 0
+
+    def _report(self, step: int, error: BaseException) -> None:
+        _, why = explain(error) or (0, "")
+        tell(
+            "train",
+            f"checkpoint {name_of(step)} was not written ({why}); the next one is the next try"
+            f" (failure {self._failures} of --checkpoint-failures {self._limit})",
+        )
 
     def _go_on(self) -> None:
         if self._abandoned.is_set():

@@ -51,7 +51,7 @@ def pieces(arrays: Mapping[str, np.ndarray | np.generic]) -> Iterator[bytes | me
         begin, end = end, end + plain[name].nbytes
         array = plain[name]
         header[name] = {"dtype": _CODES[array.dtype.name], "shape": array.shape, "data_offsets": [begin, end]}
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     yield struct.pack("<Q", len(text)) + text
     for name in order:

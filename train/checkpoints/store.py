@@ -4,7 +4,8 @@
                                         optimizer.safetensors
                                         checkpoint.json         format, step, files with SHA-256, facts, checksum
 
-A folder without its marker is no checkpoint: its trainer is at work on it, or was killed. Every file is written to a
+A folder without its marker is no checkpoint: its trainer is at work on it, or was killed. `amend` replaces the marker
+of a checkpoint whose arrays stay, for example by one with the epoch's score. Every file is written to a
 name in the folder of its owner's attempts, and every marker leaves by way of it, so a trainer that was replaced neither
 finishes a checkpoint nor takes one away.
 """
@@ -22,12 +23,12 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.progress import tell
-from etl.storage.atomic import publish_bytes, replacing, withdraw
+from etl.storage.atomic import publish_bytes, replace_bytes, replacing, withdraw
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place
 from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 
-FORMAT = "ringslice.checkpoint/3"  # of every format the checksum is that of `with_checksum`
+FORMAT = "ringslice.checkpoint/4"  # of every format the checksum is that of `with_checksum`
 FOLDER = "checkpoints"
 MARKER = "checkpoint.json"
 OWN_FACTS = {"format", "step", "files", "checksum"}
@@ -102,8 +103,7 @@ def write(
 
     Raises EnvironmentFailure where ``attempts`` is gone, UsageError for arrays that cannot be kept.
     """
-    if taken := OWN_FACTS & facts.keys():
-        raise ValueError(f"a checkpoint says itself what its {', '.join(sorted(taken))} is")
+    _refuse_own(facts)
     folder = _folder(run, step)
     withdraw(folder / MARKER, attempts)
     files = {}
@@ -118,10 +118,32 @@ def write(
                     output.sync()
                 tick()
         files[name] = {"sha256": output.sha256, "size_bytes": output.size_bytes}
-    content = {"format": FORMAT, "step": step, "files": files, **facts}
-    marker = with_checksum(json.loads(json_bytes(content)))  # as it will be read: with texts for keys, and lists
+    marker = _marker(step, files, facts)
     publish_bytes(folder / MARKER, attempts, json_bytes(marker))
     return Checkpoint(folder, marker)
+
+
+def amend(run: Place, attempts: Place, step: int, facts: dict[str, Any]) -> Checkpoint:
+    """Replace the marker of the checkpoint of ``step`` by one with these facts, in one atomic step; returns it.
+
+    The arrays stay as they are. Raises DamagedError if there is no such checkpoint, EnvironmentFailure where
+    ``attempts`` is gone.
+    """
+    _refuse_own(facts)
+    checkpoint = open_checkpoint(run, step)
+    marker = _marker(step, checkpoint.marker["files"], facts)
+    replace_bytes(checkpoint.folder / MARKER, attempts, json_bytes(marker))
+    return Checkpoint(checkpoint.folder, marker)
+
+
+def _refuse_own(facts: dict[str, Any]) -> None:
+    if taken := OWN_FACTS & facts.keys():
+        raise ValueError(f"a checkpoint says itself what its {', '.join(sorted(taken))} is")
+
+
+def _marker(step: int, files: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    content = {"format": FORMAT, "step": step, "files": files, **facts}
+    return with_checksum(json.loads(json_bytes(content)))  # as it will be read: with texts for keys, and lists
 
 
 def steps(run: Place) -> list[int]:
@@ -205,7 +227,7 @@ def restore(
             name, fate = _folder(run, bad).name, "is passed over" if attempts is None else "is removed"
             tell("train", f"{why}; {name} {fate}, {checkpoint.name} is taken instead")
             if attempts is not None:
-                _remove(run, attempts, bad)
+                remove(run, attempts, bad)
         return checkpoint, groups
     for why in damaged.values():
         raise DataError(f"{why}; no other checkpoint of {run} is whole: give another --run, or remove {run / FOLDER}")
@@ -233,7 +255,7 @@ def prune(run: Place, attempts: Place, keep: int) -> None:
     folders = (_step_of(info.base_name) for info in (run / FOLDER).children())
     for folder in folders:
         if folder is not None and folder not in stays and folder < max(stays, default=0):
-            _remove(run, attempts, folder)
+            remove(run, attempts, folder)
 
 
 def _scores(run: Place) -> dict[int, float | None]:
@@ -247,7 +269,8 @@ def _scores(run: Place) -> dict[int, float | None]:
     return scores
 
 
-def _remove(run: Place, attempts: Place, step: int) -> None:
+def remove(run: Place, attempts: Place, step: int) -> None:
+    """Remove the checkpoint of ``step``, its marker first."""
     folder = _folder(run, step)
     withdraw(folder / MARKER, attempts)
     folder.delete()

@@ -1,8 +1,9 @@
 """The recipe: every setting, but the length, that decides what is learned. A run is gone on with by the same. Pure."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from etl.errors import UsageError
 
@@ -12,6 +13,7 @@ COSINE, STEP = "cosine", "step"
 SGD, LARS = "sgd", "lars"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 FP16 = "fp16"
+WARMUP_EPOCHS, EPOCHS_TO_WARMUP = 1.0, 5  # the default warm-up, if the schedule is at least this many times as long
 LOCAL, SYNCHRONISED = "local", "synchronised"
 
 
@@ -28,8 +30,9 @@ class Recipe:
     optimizer: str = SGD
     lr: float = 0.2
     momentum: float = 0.9
-    warmup_epochs: float = 1.0
+    warmup_epochs: float | None = None
     decay: str = COSINE
+    decay_until: float | None = None
     decay_epochs: str = "30,60,80"
     weight_decay: float = 0.0
     lars_coefficient: float = 0.001
@@ -49,11 +52,16 @@ class Recipe:
         for name, least in (
             ("batch", 1),
             ("accumulate", 1),
-            ("warmup_epochs", 0),
             ("weight_decay", 0),
             ("clip_norm", 0),
         ):
             self._require(name, least <= getattr(self, name) < math.inf, f"at least {least}")
+        self._require("warmup_epochs", self.warmup_epochs is None or 0 <= self.warmup_epochs < math.inf, "at least 0")
+        self._require("decay_until", self.decay_until is None or 0 < self.decay_until < math.inf, "a number above 0")
+        if self.decay_until is not None and self.decay != COSINE:
+            raise UsageError(
+                f"--decay-until {self.decay_until:g} has no effect with --decay {self.decay}; leave it out"
+            )
         self._require("crop", self.crop is None or self.crop >= 1, "at least 1")
         self._require("lr", 0 < self.lr < math.inf, "a number above 0")
         self._require("lars_coefficient", 0 < self.lars_coefficient < math.inf, "a number above 0")
@@ -108,6 +116,21 @@ class Recipe:
                 " like 30,60,80"
             )
         return epochs
+
+    def resolved(self, epochs: int, begun: Mapping[str, Any] | None = None) -> Self:
+        """With values for the end of the decay and the warm-up, in a run of so many epochs.
+
+        What is not given is as the run was ``begun`` with: the settings of its checkpoint. In a new run, a cosine ends
+        with the epochs, and the warm-up takes 1 epoch, but no more than a fifth of the schedule.
+        """
+        begun = begun or {}
+        end: float = epochs
+        if self.decay == COSINE:
+            end = self.decay_until or begun.get("decay_until") or end
+        warmup = self.warmup_epochs
+        if warmup is None:
+            warmup = begun.get("warmup_epochs", min(WARMUP_EPOCHS, end / EPOCHS_TO_WARMUP))
+        return replace(self, warmup_epochs=warmup, decay_until=float(end) if self.decay == COSINE else None)
 
     def to_json(self) -> dict[str, Any]:
         """The settings by name; as keyword arguments they make the same recipe."""

@@ -110,8 +110,21 @@ RECIPE_OPTIONS = (
     ),
     _option("lr", "Learning rate for a global batch of 256; it is scaled with the global batch."),
     _option("momentum", "Nesterov momentum."),
-    _option("warmup_epochs", "Epochs over which the rate grows, step by step, to its full size."),
+    _option(
+        "warmup_epochs",
+        "Epochs over which the rate grows, step by step, to its full size. Default: 1, but no more than a fifth of the"
+        " epochs until the end of the decay.",
+        type=float,
+        metavar="EPOCHS",
+    ),
     _option("decay", "How the rate falls after that.", type=click.Choice([COSINE, STEP, NONE])),
+    _option(
+        "decay_until",
+        "With --decay cosine: epochs after which the rate is 0, with a fraction if wanted. Default: --epochs of the"
+        " first start of the run. --max-steps and --max-time do not change it.",
+        type=float,
+        metavar="EPOCHS",
+    ),
     _option("decay_epochs", "With --decay step: the epochs after which the rate falls to a tenth.", metavar="LIST"),
     _option("weight_decay", "Part of each weight that is added to its gradient; not for biases and batch norm."),
     _option("lars_coefficient", "With --optimizer lars: the trust coefficient."),
@@ -149,7 +162,7 @@ RECIPE_OPTIONS = (
     _option("crop_area", "With --augment crop: the least part of a picture that is cut out.", metavar="FRACTION"),
     _option(
         "drop_last",
-        "Leave out what does not fill a step on every rank, instead of filling up with repeats of no weight.",
+        "Leave out what does not fill a step on every rank, instead of spreading all over steps of nearly equal size.",
         is_flag=True,
     ),
     _option("seed", "Seed of the first weights and of the order of examples."),

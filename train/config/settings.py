@@ -12,6 +12,7 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
 from etl.values import duration
+from train.checkpoints.background import FAILURES
 from train.config.reader_options import reading_options
 from train.config.recipe import Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
@@ -42,6 +43,7 @@ class Settings:
     checkpoint_steps: int = 0
     commit_steps: int = 10
     keep: int = 3
+    checkpoint_failures: int = FAILURES
     stall_timeout_s: float = STALL_TIMEOUT_S
     device: str = AUTO
     deterministic: bool = False
@@ -52,6 +54,7 @@ class Settings:
             ("--checkpoint-steps", self.checkpoint_steps, 0),
             ("--commit-steps", self.commit_steps, 1),
             ("--keep", self.keep, 1),
+            ("--checkpoint-failures", self.checkpoint_failures, 1),
             ("--stall-timeout", self.stall_timeout_s, 0),
         ):
             if value < least:
@@ -152,7 +155,8 @@ _OPTIONS = (
         "--patience",
         type=int,
         metavar="EPOCHS",
-        help="Stop when so many epochs in a row were no better than one before.",
+        help="Stop when so many epochs in a row were no better than one before. The result is that of the best"
+        " weights.",
     ),
     click.option(
         "--max-time",
@@ -188,6 +192,15 @@ _OPTIONS = (
         " split where there is none).",
     ),
     click.option(
+        "--checkpoint-failures",
+        type=int,
+        default=Settings.checkpoint_failures,
+        show_default=True,
+        metavar="N",
+        help="End when so many checkpoints in a row could not be written. The next checkpoint is the next try; the last"
+        " one of a run must be written.",
+    ),
+    click.option(
         "--commit-steps",
         type=int,
         default=Settings.commit_steps,
@@ -201,7 +214,7 @@ _OPTIONS = (
         type=click.Choice([AUTO, CPU, GPU]),
         default=AUTO,
         show_default=True,
-        help="Where to train: gpu is the GPU with the number of the local rank, and fails where there is none.",
+        help="Where to train: auto takes a GPU for each rank if TensorFlow sees any; gpu fails if it sees none.",
     ),
     click.option(
         "--deterministic", is_flag=True, help="The same weights bit for bit each time, with the same number of ranks."

@@ -34,12 +34,12 @@ class Stopping:
 
         ``scores`` has the accuracy after each finished epoch: `scores_of`.
         """
-        if epoch > self.epochs:
-            return EPOCHS
         if self.until_accuracy is not None and scores and scores[-1] >= self.until_accuracy:
             return ACCURACY
         if self.patience is not None and epochs_without_progress(scores) >= self.patience:
             return NO_PROGRESS
+        if epoch > self.epochs:
+            return EPOCHS
         return self.why_in_epoch(step, seconds)
 
     def why_in_epoch(self, steps: int, seconds: float) -> str:

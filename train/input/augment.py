@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import tensorflow as tf
 
 from etl.errors import UsageError
@@ -20,8 +21,8 @@ class Augmentation:
     """What to do at random, and how much of it; nothing unless asked.
 
     ``area`` is the part of the picture that a crop takes, ``ratio`` its width by its height: Szegedy et al., "Going
-    Deeper with Convolutions", 2014 (arXiv:1409.4842). Colour is three factors from 1 - x to 1 + x: Krizhevsky's
-    brightness, contrast and saturation as torchvision's ColorJitter has them.
+    Deeper with Convolutions", 2014 (arXiv:1409.4842), as torchvision's RandomResizedCrop has it. Colour is three
+    factors from 1 - x to 1 + x: Krizhevsky's brightness, contrast and saturation as torchvision's ColorJitter has them.
     """
 
     crop: bool = False
@@ -52,17 +53,32 @@ NOTHING = Augmentation()
 
 
 def random_window(augmentation: Augmentation, shape: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
-    """A window of a picture of ``shape`` (height, width, channels): int32 of (top, left, height, width)."""
-    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-        shape,
-        tf.zeros((1, 0, 4)),
-        seed,
-        aspect_ratio_range=augmentation.ratio,
-        area_range=augmentation.area,
-        max_attempts=CROP_ATTEMPTS,
-        use_image_if_no_bounding_boxes=True,
-    )
-    return tf.concat([begin[:2], size[:2]], axis=0)
+    """A window of a picture of ``shape`` (height, width, channels): int32 of (top, left, height, width).
+
+    As torchvision's RandomResizedCrop: the first of `CROP_ATTEMPTS` windows that fits, uniform in area, in the
+    logarithm of the ratio, and in position; the `fallback_window` if none fits.
+    """
+    whole, fallback = np.array(shape[:2], np.float32), np.array(fallback_window(augmentation, shape), np.float32)
+    least = np.array([whole.prod() * augmentation.area[0], math.log(augmentation.ratio[0])], np.float32)
+    most = np.array([whole.prod() * augmentation.area[1], math.log(augmentation.ratio[1])], np.float32)
+    uniform = tf.random.stateless_uniform((CROP_ATTEMPTS + 1, 2), seed)
+    drawn = least + (most - least) * uniform[:-1]
+    sides = tf.round(tf.sqrt(drawn[:, :1] * tf.exp(drawn[:, 1:] * (-1, 1))))
+    fits = tf.reduce_all((sides >= 1) & (sides <= whole), axis=1)
+    corners = tf.floor(uniform[-1] * (whole - sides + 1))
+    found = tf.boolean_mask(tf.concat([corners, sides], axis=1), fits)
+    return tf.cast(tf.concat([found, fallback[np.newaxis]], axis=0)[0], tf.int32)
+
+
+def fallback_window(augmentation: Augmentation, shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """The largest window in the centre of a picture whose ratio is within the range: (top, left, height, width)."""
+    low, high = augmentation.ratio
+    height, width = shape[0], shape[1]
+    if width < low * height:
+        height = max(1, round(width / low))
+    elif width > high * height:
+        width = max(1, round(height * high))
+    return (shape[0] - height) // 2, (shape[1] - width) // 2, height, width
 
 
 def flip_at_random(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -153,7 +153,7 @@ class _Feeding:
 @dataclass(frozen=True)
 class PixelBatch:
     """``pixels`` are of shape (batch, height, width, channels), ``labels`` int64, ``weights`` float32 (0 for the
-    repeats that fill a batch up) and ``keys`` string, each of shape (batch,)."""
+    padding that fills a batch up) and ``keys`` string, each of shape (batch,)."""
 
     pixels: tf.Tensor
     labels: tf.Tensor

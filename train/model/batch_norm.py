@@ -3,7 +3,9 @@
 Horovod has a layer for this, which does not fit Keras 3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -14,6 +16,19 @@ from etl.errors import UsageError
 SumOverRanks = Callable[[tf.Tensor], tf.Tensor]
 
 _REMEDY = "give --batch-norm local"
+_PRESENT: ContextVar[tf.Tensor | None] = ContextVar("present", default=None)
+
+
+@contextmanager
+def counting(present: tf.Tensor) -> Iterator[None]:
+    """Have the batches of a model that is called in the block count for synchronised statistics if ``present`` is 1,
+    and not if it is 0, as of a rank that has but padding: TensorFlow's convolutions fail for an empty batch.
+    """
+    token = _PRESENT.set(present)
+    try:
+        yield
+    finally:
+        _PRESENT.reset(token)
 
 
 class SynchronisedBatchNormalization(keras.layers.BatchNormalization):
@@ -34,7 +49,7 @@ class SynchronisedBatchNormalization(keras.layers.BatchNormalization):
         The base class gives ``inputs`` as float32 under mixed precision too (float64 where they are that). The variance
         is E[y^2] - E[y]^2 of y = x - the moving mean. It is the same whatever is subtracted, but keeps its digits only
         where that is near the mean, as the moving mean soon is. That one is equal on all ranks already; the mean itself
-        would take a second reduction.
+        would take a second reduction. Where no rank has an example, the moving mean and variance are given.
         """
         if mask is not None:
             raise UsageError(f"synchronised batch norm takes no mask, and {self.name} is given one; {_REMEDY}")
@@ -45,9 +60,12 @@ class SynchronisedBatchNormalization(keras.layers.BatchNormalization):
         shifted = inputs - tf.reshape(near, across)
         sums = tf.reduce_sum(shifted, self._reduction_axes), tf.reduce_sum(tf.square(shifted), self._reduction_axes)
         count = tf.cast(tf.size(inputs) // channels, inputs.dtype)
-        totals = self._reduce(tf.concat([*sums, count[None]], 0))
-        mean, square = tf.split(totals[:-1] / totals[-1], 2)
-        return mean + near, tf.maximum(square - tf.square(mean), 0)
+        own = tf.concat([*sums, count[None]], 0)
+        present = _PRESENT.get()
+        totals = self._reduce(own if present is None else own * tf.cast(present, own.dtype))
+        mean, square = tf.split(totals[:-1] / tf.maximum(totals[-1], 1), 2)
+        variance = tf.maximum(square - tf.square(mean), 0)
+        return mean + near, tf.where(totals[-1] > 0, variance, tf.cast(self.moving_variance, inputs.dtype))
 
 
 def synchronised(model: keras.Model, reduce: SumOverRanks) -> keras.Model:

@@ -81,6 +81,8 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
     if not isinstance(model, keras.Model) or model.output_shape != (None, classes):
         got = getattr(model, "output_shape", type(model).__name__)
         raise UsageError(f"--model {name!r} gives {got}, not logits of shape (batch, {classes})")
+    if not model.trainable_variables:
+        raise UsageError(f"--model {name!r} has no weights to train")
     variance = [value * value for value in std]
     normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
     return keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, model])

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from train.config.recipe import SYNCHRONISED, Recipe
+from train.model.batch_norm import counting
 
 Sums = list[tf.Tensor]  # of losses, of hits and of examples; float32 scalars
 Gradients = list[tf.Tensor]
@@ -33,12 +34,13 @@ def gradients_of(model: keras.Model, recipe: Recipe, scale: Callable[[tf.Tensor]
     """A function of the pixels, labels and weights of a step on one rank, to be called in a graph.
 
     It gives the gradient, by trainable variable, of the ``scale``d sum of the losses divided by the number of examples
-    that a full step has; and the `Sums`. The step is taken in ``recipe.accumulate`` parts, one after the other.
+    that a full step has; and the `Sums`. The step is taken in ``recipe.accumulate`` parts, one after the other. The
+    model sees no padding: batch norm's statistics are those of the examples.
     """
     variables = [variable.value for variable in model.trainable_variables]
 
     def of_part(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[Gradients, Sums]:
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, counting(tf.cast(tf.reduce_any(weights > 0), tf.float32)):
             sums = sums_of(model(pixels, training=True), labels, weights, recipe.label_smoothing)
             penalty = sum(model.losses) * sums[2]  # of the user's model: its own regularizers
             loss = scale((sums[0] + penalty) / recipe.examples_per_step)
@@ -47,30 +49,41 @@ def gradients_of(model: keras.Model, recipe: Recipe, scale: Callable[[tf.Tensor]
 
     if recipe.xla:
         of_part = tf.function(of_part, jit_compile=True, autograph=False)
-    return of_part if recipe.accumulate == 1 else _in_parts(of_part, recipe, variables)
+    of_examples = of_part if recipe.accumulate == 1 else _in_parts(of_part, recipe, variables)
+
+    def of_step(*columns: tf.Tensor) -> tuple[Gradients, Sums]:
+        with tf.device("/CPU:0"):  # where the weights are: a GPU, asked how many there are, would have to be waited for
+            wanted = columns[2] > 0  # without examples, one of weight 0
+            wanted = wanted | ((tf.range(tf.size(wanted)) == 0) & ~tf.reduce_any(wanted))
+            places = tf.where(wanted)[:, 0]
+        return of_examples(*(tf.gather(column, places) for column in columns))
+
+    return of_step
 
 
 def _in_parts(of_part: GradientsOf, recipe: Recipe, variables: Sequence[Any]) -> GradientsOf:
-    """Likewise, in parts of a batch each, one after the other: the memory of one, the gradients of all.
+    """Likewise, in parts of nearly equal size, one after the other: the memory of one, the gradients of all.
 
-    A part of repeats alone is passed over, or batch norm would see them; not where its statistics go round the ring,
-    for the other ranks would wait.
+    An empty part is passed over; if batch norm's statistics are reduced over the ranks, which would wait, it is one
+    example of weight 0.
     """
 
-    def take_part(*part: tf.Tensor) -> tuple[Gradients, Sums]:
-        if recipe.batch_norm == SYNCHRONISED:
-            return of_part(*part)
-        return tf.cond(tf.reduce_any(part[2] > 0), lambda: of_part(*part), no_part)
+    def take_part(columns: Sequence[tf.Tensor], start: tf.Tensor, stop: tf.Tensor) -> tuple[Gradients, Sums]:
+        if recipe.batch_norm != SYNCHRONISED:
+            part = [column[start:stop] for column in columns]
+            return tf.cond(stop > start, lambda: of_part(*part), no_part)
+        pixels, labels, weights = (column[start : tf.maximum(stop, start + 1)] for column in columns)
+        return of_part(pixels, labels, weights * tf.cast(stop > start, weights.dtype))
 
     def no_part() -> tuple[Gradients, Sums]:
         return [tf.zeros(each.shape, each.dtype) for each in variables], [tf.zeros(()) for _ in range(3)]
 
     def of_step(*columns: tf.Tensor) -> tuple[Gradients, Sums]:
+        examples = tf.size(columns[2])
+
         def add_part(number: tf.Tensor, gradients: Gradients, sums: Sums) -> tuple[tf.Tensor, Gradients, Sums]:
-            part = (column[number * recipe.batch : (number + 1) * recipe.batch] for column in columns)
-            own_gradients, own_sums = take_part(
-                *(tf.ensure_shape(each, (recipe.batch, *each.shape[1:])) for each in part)
-            )
+            start, stop = (examples * each // recipe.accumulate for each in (number, number + 1))
+            own_gradients, own_sums = take_part(columns, start, stop)
             return number + 1, _added(gradients, own_gradients), _added(sums, own_sums)
 
         _, gradients, sums = tf.while_loop(

@@ -1,10 +1,12 @@
 """What applies the mean gradient of all ranks: SGD with momentum, weight decay, clipping, LARS and loss scaling."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from train.config.recipe import FLOAT16, LARS, Recipe
+from train.config.recipe import FLOAT16, FP16, LARS, Recipe
 
 
 class Descent(keras.optimizers.SGD):
@@ -44,6 +46,29 @@ def trust(weights: Any, gradient: Any, weight_decay: float, coefficient: float) 
     below = of_gradient + weight_decay * of_weights
     usable = keras.ops.logical_and(of_weights > 0, below > 0)
     return keras.ops.where(usable, coefficient * of_weights / keras.ops.where(usable, below, 1.0), 1.0)
+
+
+def apply_finite(optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any], recipe: Recipe) -> Any:
+    """Take the step of these gradients, in a graph, unless one is not finite; returns 1 if it is not taken, else 0.
+
+    Only the formats of 16 bits with the exponent of float16 overflow in a training that converges. For all others the
+    gradients are not looked at; with float16 precision the optimizer itself takes no such step, and scales the loss
+    down.
+    """
+    if recipe.precision != FLOAT16 and recipe.compression != FP16:
+        optimizer.apply(gradients)
+        return tf.zeros(())
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in gradients])
+    if recipe.precision == FLOAT16:
+        optimizer.apply(gradients)
+    else:
+        tf.cond(finite, lambda: _apply(optimizer, gradients), lambda: tf.constant(False))
+    return 1 - tf.cast(finite, tf.float32)
+
+
+def _apply(optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any]) -> Any:
+    optimizer.apply(gradients)
+    return tf.constant(True)
 
 
 def make_optimizer(recipe: Recipe, variables: list[Any]) -> keras.optimizers.Optimizer:

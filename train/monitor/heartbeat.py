@@ -8,12 +8,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 READING = "reading"
 OUT = -1  # the count of a rank that is in no ring
+GAP_S = 5.0  # a longer time between two calls that are due every second: the process stood still, perhaps all did
+BUSY = 0.25  # cores: a process that uses as much CPU time is computing
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Beat:
         return asdict(self)
 
     @property
+    def is_computing(self) -> bool:
+        """Whether it does something of its own for which it needs neither storage nor another rank."""
+        return self.alone and not self.phase.startswith(READING)
+
+    @property
     def speaker(self) -> str:
         """Who it is: "rank 2 on host1"."""
         return f"rank {self.rank} on {self.host}"
@@ -76,10 +83,16 @@ class Beat:
 
 
 class Pulse:
-    """What a process tells of itself; for any number of threads at once."""
+    """What a process tells of itself; for any number of threads at once.
 
-    def __init__(self) -> None:
+    ``clock`` gives seconds of real time, ``cpu_clock`` the CPU time of this process.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.process_time
+    ) -> None:
         self._lock = threading.Lock()
+        self._clock, self._cpu_clock = clock, cpu_clock
         self._rank = int(os.environ.get("HOROVOD_RANK", "0"))
         self._size = int(os.environ.get("HOROVOD_SIZE", "1"))
         self._generation = self._count = self._number = 0
@@ -87,21 +100,20 @@ class Pulse:
         self._step: int | None = None
         self._phase, self._alone = "starting", False
         self._slice: tuple[str, int] | None = None
-        self._last = time.monotonic()
+        self._last = self._began = clock()
+        self._sampled = clock(), cpu_clock()
 
     def joins(self, rank: int, size: int, generation: int = 0) -> None:
         """The ring is there, for the first time or again: from now on this is ``rank`` of ``size``; counts from 0."""
         with self._lock:
             self._rank, self._size, self._generation, self._count = rank, size, generation, 0
-            self._phase, self._alone = "joined", False
-            self._last = time.monotonic()
+            self._begin("joined", alone=False)
 
     def leaves(self) -> None:
         """The ring is broken: until this rank joins another, it waits for nobody in particular."""
         with self._lock:
             self._count = OUT
-            self._phase, self._alone = "out of the ring", True
-            self._last = time.monotonic()
+            self._begin("out of the ring", alone=True)
 
     def enters(self, phase: str, epoch: int | None = None, step: int | None = None) -> None:
         """Begin a phase that every rank goes through in the same order.
@@ -110,26 +122,47 @@ class Pulse:
         """
         with self._lock:
             self._count += self._count != OUT
-            self._phase, self._alone = phase, False
+            self._begin(phase, alone=False)
             if epoch is not None and epoch != self._epoch:
                 self._epoch, self._step = epoch, None
             self._step = self._step if step is None else step
-            self._last = time.monotonic()
 
     def does(self, what: str) -> None:
-        """Begin something of this rank's own, which the others do not do."""
+        """Begin something of this rank's own, which the others do not do or do not wait for.
+
+        Unless it is reading, CPU time is progress in it, see `sample`: it may compute for long.
+        """
         with self._lock:
-            self._phase, self._alone = what, True
-            self._last = time.monotonic()
+            self._begin(what, alone=True)
+
+    def _begin(self, phase: str, alone: bool) -> None:
+        self._phase, self._alone = phase, alone
+        self._last = self._began = self._clock()
+
+    def sample(self, limit_s: float) -> None:
+        """Find progress that nobody tells; call it every second.
+
+        In a phase of this rank's own that is not reading, CPU time is progress: at least `BUSY` cores since the last
+        call, in the first ``limit_s`` of the phase. Time in which this process stood still is not counted.
+        """
+        with self._lock:
+            now, cpu_s = self._clock(), self._cpu_clock()
+            since, cpu_since = self._sampled
+            self._sampled = now, cpu_s
+            if now - since > GAP_S:
+                self._last, self._began = (min(now, moment + now - since) for moment in (self._last, self._began))
+            is_computing = self._alone and not self._phase.startswith(READING) and now - self._began < limit_s
+            if is_computing and cpu_s - cpu_since >= BUSY * (now - since):
+                self._last = now
 
     def ticks(self) -> None:
         """Something got on within the phase: bytes came."""
-        self._last = time.monotonic()  # one reference is put in the place of another: it needs no lock
+        self._last = self._clock()  # one reference is put in the place of another: it needs no lock
 
     def reads(self, slice_name: str, offset: int) -> None:
         """The reader is at ``offset`` of this slice, in bytes; it got there this moment."""
         self._slice = slice_name, offset
-        self._last = time.monotonic()
+        self._last = self._clock()
 
     def beat(self) -> Beat:
         """Where this process is now."""
@@ -149,7 +182,7 @@ class Pulse:
                 alone=self._alone,
                 slice=slice_name,
                 offset=offset,
-                idle_s=round(max(0.0, time.monotonic() - self._last), 3),
+                idle_s=round(max(0.0, self._clock() - self._last), 3),
                 number=self._number,
             )
 

@@ -10,8 +10,14 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, Self
 
 REQUEST_S = 1.0
-NOTE_BYTES = 1 << 16
+NOTE_BYTES = 1 << 20
 NOT_FOUND = 404
+
+
+def address_of_launcher() -> tuple[str, int] | None:
+    """Host and port of the store of this rank's launcher; None if there is none."""
+    host, port = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"), os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
+    return (host, int(port)) if host and port else None
 
 
 class Letterbox:
@@ -23,8 +29,8 @@ class Letterbox:
     @classmethod
     def of_launcher(cls) -> Self | None:
         """That of this rank's launcher; None where there is none."""
-        host, port = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"), os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
-        return cls(host, int(port)) if host and port else None
+        address = address_of_launcher()
+        return cls(*address) if address else None
 
     def put(self, scope: str, key: str, note: dict[str, Any]) -> None:
         """Put ``note`` in the place of what is there. Raises OSError where the store does not take it."""

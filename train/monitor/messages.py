@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from etl.errors import EnvironmentFailure
 from train.monitor.heartbeat import Beat
-from train.monitor.peers import Farewell, Note, observes
+from train.monitor.notes import Farewell, Note
+from train.monitor.peers import observes
 
 PREFIX = "ringslice: error: "
+MAX_NUMBERS = 20  # of ranks in a line
 
 
 class PeerLost(EnvironmentFailure):
@@ -71,7 +73,7 @@ def late(own: Beat, ranks: Sequence[int], notes: Mapping[int, Note], silent_s: M
     first = ranks[0]
     note = Note(own) if first == own.rank else notes.get(first)
     beat = None if note is None else note.beat
-    others = f" (so are ranks {', '.join(map(str, ranks[1:]))})" if ranks[1:] else ""
+    others = f" (so are ranks {_numbers(ranks[1:])})" if ranks[1:] else ""
     if beat is None:
         return f"rank {first} is late{others}: it has sent no heartbeat for {silent_s.get(first, 0):.0f} s"
     if silent_s.get(first, 0) > beat.idle_s:
@@ -100,4 +102,9 @@ def in_words(beat: Beat) -> str:
 
 
 def _others(lost: Sequence[Lost]) -> str:
-    return f" (and ranks {', '.join(str(each.rank) for each in lost[1:])})" if lost[1:] else ""
+    return f" (and ranks {_numbers([each.rank for each in lost[1:]])})" if lost[1:] else ""
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - MAX_NUMBERS:,} more" if len(ranks) > MAX_NUMBERS else ""
+    return ", ".join(map(str, ranks[:MAX_NUMBERS])) + more

@@ -11,32 +11,40 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
+from enum import Enum, auto
 from types import FrameType
 from typing import NoReturn
 
 from etl.errors import INTERRUPTED, DataError, EnvironmentFailure, UsageError
 from train.monitor import messages
+from train.monitor.exit_reporter import WORDS_S, ExitReporter
 from train.monitor.heartbeat import Beat, Pulse
-from train.monitor.kv_store import Letterbox
+from train.monitor.host_notes import BEAT_S, HostNotes
 from train.monitor.messages import PREFIX, Lost, PeerLost
-from train.monitor.peers import Farewell, Note, Peers, key, observes, scope
+from train.monitor.notes import Farewell, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
 from train.monitor.watchdog_process import Guard
 
-BEAT_S, RANKS_PER_BEAT_S = 1.0, 200  # a beat a second, and a second more for so many ranks: the launcher is one
-WORDS_S = 2.5  # for the others' farewells: the launcher kills what is left 5 s after SIGTERM
-POLL_S = 0.05
 LOGGING_S = 1.5  # for the log's last copy
 LOADING = 10  # times the patience until the first phase: large libraries are loaded with the interpreter's lock held
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class State(Enum):
+    """Which thread ends the process: none yet, the main thread, or that of the watch."""
+
+    RUNNING = auto()
+    EXITING = auto()
+    TAKEN_OVER = auto()
 
 
 class Watch:
     """The watch of this process; `start` it in the main thread.
 
     After ``timeouts.stall_s`` without progress anywhere, and some rank behind, all ranks end with status 3. In
-    ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without a ``letterbox``
+    ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without ``host_notes``
     there are no others.
     """
 
@@ -44,19 +52,23 @@ class Watch:
         self,
         pulse: Pulse,
         log: RunLog,
-        letterbox: Letterbox | None = None,
+        host_notes: HostNotes | None = None,
         guard: Guard | None = None,
         *,
         timeouts: Timeouts,
         remedy: str,
         elastic: bool = False,
     ) -> None:
-        self._pulse, self._log, self._letterbox, self._guard = pulse, log, letterbox, guard
+        self._pulse, self._log, self._host_notes, self._guard = pulse, log, host_notes, guard
         self._timeouts, self._remedy, self._elastic = timeouts, remedy, elastic
+        self._exits: ExitReporter | None = None
+        if host_notes is not None:
+            self._exits = ExitReporter(host_notes, lambda: self._say(None), remedy, elastic)
         self._stderr = os.dup(sys.stderr.fileno())  # TensorFlow's loading and libhdfs's put others in its place
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
-        self._saying, self._speaking, self._parting, self._leaving = (threading.Lock() for _ in range(4))
+        self._saying, self._leaving, self._lock = (threading.Lock() for _ in range(3))
+        self._state, self._is_line_taken = State.RUNNING, False  # by the lock
         self._farewell: Farewell | None = None
         self._ends_at = float("inf")
         self._untold = ""  # the line of a failure, until the main thread tells it
@@ -91,7 +103,9 @@ class Watch:
 
     def speaks(self) -> bool:
         """Whether the line is the caller's to print: of the threads of a dying process the first one's that asks."""
-        return self._speaking.acquire(blocking=False)
+        with self._lock:
+            is_first, self._is_line_taken = not self._is_line_taken, True
+        return is_first
 
     def has_spoken(self) -> None:
         """The line is printed: nothing is lost where this process is ended."""
@@ -126,76 +140,64 @@ class Watch:
         if not self._leaving.acquire(timeout=2 * LOGGING_S):
             return
         self._log.end(LOGGING_S)
+        if self._host_notes is not None and self._saying.acquire(timeout=LOGGING_S):
+            self._host_notes.close()
+            self._saying.release()
         if self._guard is not None:
             self._guard.leave()
 
-    @property
-    def _is_parting(self) -> bool:
-        return self._ends_at < float("inf")
-
     def _takes_over(self) -> bool:
         """Whether this thread ends the process, and no longer the main thread: that has not begun to, and will not."""
-        self._parting.acquire()
-        if self._is_parting:
-            self._parting.release()
-        return not self._is_parting
+        with self._lock:
+            if self._state is State.RUNNING:
+                self._state = State.TAKEN_OVER
+            return self._state is State.TAKEN_OVER
 
     def _parts(self, line: str) -> None:
-        """The main thread is about to end the process."""
-        with self._parting:  # does not return where the watch has taken over
-            self._ends_at, self._untold = time.monotonic() + self._timeouts.ending_s, line
+        """The main thread is about to end the process; does not return if the watch has taken over."""
+        with self._lock:
+            if self._state is not State.TAKEN_OVER:
+                self._state = State.EXITING
+                self._ends_at, self._untold = time.monotonic() + self._timeouts.ending_s, line
+                return
+        threading.Event().wait()
 
     def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
-        if self._letterbox is None:
+        if self._host_notes is None or self._exits is None:
             return [], own.rank == 0
+        self._host_notes.hurry(WORDS_S)
         if not self._elastic:
             self._parts("")
             self._say(Farewell(EnvironmentFailure.status))
-        is_observer = observes(own.rank, own.size)
-        if not is_observer and not self._elastic:  # an elastic rank must know whether it goes on
-            return [], False
-        peers = Peers(self._letterbox, own.rank, own.size, own.generation)
-        try:
-            self._await_words(peers, WORDS_S)
-        except OSError:  # the launcher is gone
-            return [], own.rank == 0
-        tellers = peers.moving if self._elastic else messages.leaving(peers.farewells, own.size)
-        tells = is_observer and own.rank < min(tellers, default=own.size)
-        return messages.find_lost(peers.notes, peers.silent), tells
-
-    def _await_words(self, peers: Peers, limit_s: float) -> None:
-        """Wait until each other has said farewell, or one that it was the cause; an elastic one may go on, too."""
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
-            peers.look(lambda: time.monotonic() < deadline, peers.without_farewell)
-            pending = peers.silent if self._elastic else peers.without_farewell
-            if not pending or any(each.is_cause for each in peers.farewells.values()):
-                return
-            time.sleep(POLL_S)
+        return self._exits.lost(own)
 
     def _say(self, farewell: Farewell | None) -> None:
-        """Put this rank's note, with this farewell or the one that it has said."""
+        """Put this rank's note, with this farewell or the one that it has said.
+
+        A farewell goes into the store at once; in a ring of many hosts the host's rank that reports does it, unless it
+        is a cause.
+        """
         with self._saying:
             self._farewell = farewell or self._farewell
             beat = self._pulse.beat()
-            if self._letterbox is None:
+            if self._host_notes is None:
                 return
-            try:
-                Note(beat, self._log.uri, self._farewell).put_into(self._letterbox)
-            except OSError:  # the next beat may go through
-                pass
+            at_once = farewell is not None and (farewell.is_cause or not self._host_notes.is_crowded)
+            with suppress(OSError):  # the next beat may go through
+                self._host_notes.put(Note(beat, self._log.uri, self._farewell), at_once)
 
     def _run(self) -> None:
         stalls = None
-        if self._letterbox is not None and self._timeouts.stall_s:
-            stalls = Stalls(self._letterbox, self._timeouts, lambda: not select.select([self._wake], [], [], 0)[0])
+        if self._host_notes is not None and self._timeouts.stall_s:
+            stalls = Stalls(self._host_notes, self._timeouts, lambda: not select.select([self._wake], [], [], 0)[0])
         while not self._is_stopped:
+            self._pulse.sample(self._timeouts.computing_s)
             beat = self._pulse.beat()
             try:
                 self._look_round(beat, stalls)
             except Exception as error:  # a defect; without this thread Ctrl-C would do nothing
                 self._log.failure("the watch failed", error)
-            if self._is_signalled(BEAT_S + beat.size / RANKS_PER_BEAT_S):
+            if self._is_signalled(BEAT_S):
                 try:
                     self._end_on_signal()
                 finally:  # whatever went wrong on the way
@@ -220,13 +222,10 @@ class Watch:
         silence_s = self._guard.silence_s * (1 if beat.count else LOADING)
         said = f"was silent for {silence_s:.0f} s, stopped or hung {messages.in_words(beat)}; its guard ends it"
         line = f"{PREFIX}{beat.speaker} (process {beat.pid}) {said}"
-        if self._letterbox is None:
-            self._guard.fed(line, None, silence_s)
-            return
-        note = Note(beat, self._log.uri, Farewell(EnvironmentFailure.status, line))
-        path = self._letterbox.path_of(scope(beat.generation), key(beat.rank))
-        address = {"host": self._letterbox.host, "port": self._letterbox.port}
-        self._guard.fed(line, {**address, "path": path, "body": note.as_json()}, silence_s)
+        words = None
+        if self._host_notes is not None:
+            words = self._host_notes.last_words(Note(beat, self._log.uri, Farewell(EnvironmentFailure.status, line)))
+        self._guard.fed(line, words, silence_s, beat.is_computing)
 
     def _end_if_stalled(self, stalls: Stalls, own: Beat) -> None:
         try:
@@ -260,6 +259,8 @@ class Watch:
         if not self._takes_over():
             self._has_spoken.wait(WORDS_S + 1)
             self._end_now(INTERRUPTED if self._farewell is None else self._farewell.status, self._untold)
+        if self._host_notes is not None:
+            self._host_notes.hurry(WORDS_S)
         self._say(Farewell(INTERRUPTED))
         own = self._pulse.beat()
         if own.idle_s >= LOOK_S:
@@ -273,27 +274,9 @@ class Watch:
 
     def _words(self, own: Beat) -> str:
         """What this rank has to tell once it was told to end."""
-        interrupted = f"ringslice: interrupted; {self._remedy}"
-        if self._letterbox is None or own.size == 1:
-            return interrupted if own.rank == 0 else ""
-        if not observes(own.rank, own.size):
-            time.sleep(WORDS_S)  # for those to see that they are interrupted, and not that the ring is broken
-            return ""
-        peers = Peers(self._letterbox, own.rank, own.size, own.generation)
-        try:
-            self._await_words(peers, WORDS_S)
-        except OSError:  # the launcher is gone
-            return interrupted if own.rank == 0 else ""
-        is_first = own.rank < min(messages.leaving(peers.farewells, own.size), default=own.size)
-        if not is_first or any(each.is_cause for each in peers.farewells.values()):
-            return ""
-        dead = [] if self._elastic else [each for each in messages.find_lost(peers.notes, peers.silent) if each.died]
-        if dead:
-            return f"{PREFIX}{messages.died(dead, self._remedy)}"
-        if not peers.without_farewell:
-            return interrupted
-        alone = f"{PREFIX}{own.speaker} was told to end by a signal {messages.in_words(own)}; {self._remedy}"
-        return "" if self._elastic else alone
+        if self._exits is None:
+            return f"ringslice: interrupted; {self._remedy}" if own.rank == 0 else ""
+        return self._exits.interrupted(own)
 
     def _end(self, status: int, line: str) -> NoReturn:
         """End in the main thread's stead."""

@@ -1,76 +1,22 @@
-"""What a rank knows of the others: their last heartbeats, and the words that those who ended have left.
+"""What a rank knows of the others of its ring, from their notes: who moves, who is silent, who has ended."""
 
-Each rank has one note in the launcher's store: its last beat, where its log is and, at its end, its farewell. One more
-note, the verdict, is that of the first rank that found another late.
-"""
-
+import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from train.monitor.heartbeat import OUT, Beat
-from train.monitor.kv_store import Letterbox
+from train.monitor.host_notes import HostNotes
+from train.monitor.notes import Farewell, Note, Verdict
 
-VERDICT = "verdict"
 OBSERVERS = 8
 AFTER_ALL = 2**62  # the count of a rank that is done: nobody waits for it
-
-
-@dataclass(frozen=True)
-class Farewell:
-    """How a rank ends: with ``status``, and ``line`` that it prints; an empty one where another tells."""
-
-    status: int
-    line: str = ""
-
-    @property
-    def is_cause(self) -> bool:
-        """Whether this rank failed by itself, and has told so."""
-        return bool(self.line)
-
-
-@dataclass(frozen=True)
-class Note:
-    """What a rank has in the store."""
-
-    beat: Beat
-    log: str = ""
-    farewell: Farewell | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        farewell = None if self.farewell is None else asdict(self.farewell)
-        return {"beat": self.beat.as_json(), "log": self.log, "farewell": farewell}
-
-    def put_into(self, letterbox: Letterbox) -> None:
-        """Put it where the other ranks look for it. Raises OSError."""
-        letterbox.put(scope(self.beat.generation), key(self.beat.rank), self.as_json())
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """These ranks are late, and ``line`` says so; ``judge`` is the rank that tells it."""
-
-    judge: int
-    late: tuple[int, ...]
-    line: str
-
-
-def scope(generation: int) -> str:
-    """That of all notes of one generation of the ring."""
-    return f"ringslice-{generation}"
-
-
-def key(rank: int) -> str:
-    """That of a rank's note."""
-    return f"beat-{rank}"
 
 
 def observes(rank: int, size: int) -> bool:
     """Whether this rank reads what all others have in the store, and tells what became of them.
 
-    All do in a small ring. In a large one it is `OBSERVERS`, or some more, far apart: they are not of one host, and the
-    launcher has only one interpreter to answer with.
+    All do in a small ring. In a large one it is `OBSERVERS`, or some more, far apart, so not all on one host.
     """
     return rank % max(1, size // OBSERVERS) == 0
 
@@ -78,24 +24,65 @@ def observes(rank: int, size: int) -> bool:
 class Peers:
     """The other ranks of one generation, as the store tells of them; all by rank."""
 
-    def __init__(self, letterbox: Letterbox, own: int, size: int, generation: int) -> None:
-        self._letterbox, self._scope = letterbox, scope(generation)
-        self._others = [rank for rank in range(size) if rank != own]
-        self._since = time.monotonic()
+    def __init__(
+        self,
+        host_notes: HostNotes,
+        own: int,
+        size: int,
+        generation: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host_notes, self._clock, self._generation = host_notes, clock, generation
+        self._own, self._others = own, [rank for rank in range(size) if rank != own]
+        self._since = self._clock()
         self._seen: dict[int, tuple[int, float]] = {}  # the last beat's number, and when it was new
         self._changed: set[int] = set()
+        self._left: list[int] = []  # of a round, descending
+        self._covered: set[int] = set()  # in this round
+        self.rounds = 0  # through all others, since this rank began to look
+        self.hosts: dict[int, int] = {}  # the lowest rank of the host of each
         self.notes: dict[int, Note] = {}
 
     def look(self, goes_on: Callable[[], bool], ranks: Iterable[int] | None = None) -> None:
         """Read the notes of ``ranks`` (of all others), as long as ``goes_on`` says so. Raises OSError."""
-        for rank in self._others if ranks is None else ranks:
-            if not goes_on():
-                return
-            note = _parsed(self._letterbox.get(self._scope, key(rank)))
-            if note is None:
+        left = sorted(self._others if ranks is None else ranks, reverse=True)
+        self._read(left, self._read_local(), goes_on, math.inf)
+
+    def look_on(self, goes_on: Callable[[], bool], requests: int) -> None:
+        """Go on with a round through all others, with at most so many requests. Raises OSError."""
+        if not self._left:
+            self._left, self._covered = self._others[::-1], self._read_local()
+        self._read(self._left, self._covered, goes_on, requests)
+        self.rounds += not self._left
+
+    def _read_local(self) -> set[int]:
+        """Read the notes of this host's ranks; which they are."""
+        local = self._host_notes.local(self._generation)
+        ranks = {note.beat.rank for note in local}
+        self._take(local, min(ranks, default=0))
+        return ranks
+
+    def _read(self, left: list[int], covered: set[int], goes_on: Callable[[], bool], requests: float) -> None:
+        """Read the notes of the ranks that are ``left``, the last one first, unless they are ``covered``."""
+        while left:
+            rank = left[-1]
+            if rank not in covered:
+                if requests <= 0 or not goes_on():
+                    return
+                requests -= 1
+                lowest = self.hosts.get(rank, rank)
+                notes = self._host_notes.read(self._generation, lowest)
+                covered.update(note.beat.rank for note in notes)
+                self._take(notes, lowest)
+            left.pop()
+
+    def _take(self, notes: Iterable[Note], lowest: int) -> None:
+        now = self._clock()
+        for note in notes:
+            rank, before = note.beat.rank, self.notes.get(note.beat.rank)
+            if rank == self._own or (before is not None and _is_newer(before, note)):
                 continue
-            now, before = time.monotonic(), self.notes.get(rank)
-            self.notes[rank] = note
+            self.notes[rank], self.hosts[rank] = note, lowest
             if before is None or before.beat.number != note.beat.number:
                 self._seen[rank] = note.beat.number, now
                 if before is not None:
@@ -103,9 +90,10 @@ class Peers:
 
     def begin_to_look(self) -> None:
         """From now on silence counts, and what moves."""
-        self._since = time.monotonic()
+        self._since = self._clock()
         self._seen.clear()
         self._changed.clear()
+        self._left, self.rounds = [], 0
 
     @property
     def beats(self) -> dict[int, Beat]:
@@ -118,7 +106,7 @@ class Peers:
     @property
     def silent_s(self) -> dict[int, float]:
         """Seconds since each other sent something new, as far as this rank has looked; without those that are done."""
-        now = time.monotonic()
+        now = self._clock()
         pending = [rank for rank in self._others if not _is_done(self.notes.get(rank))]
         return {rank: now - max(self._since, self._seen.get(rank, (0, 0.0))[1]) for rank in pending}
 
@@ -142,12 +130,21 @@ class Peers:
 
     def judge(self, verdict: Verdict) -> None:
         """Leave the verdict. Raises OSError."""
-        self._letterbox.put(self._scope, VERDICT, asdict(verdict))
+        self._host_notes.put_verdict(self._generation, verdict)
 
-    def verdict(self) -> Verdict | None:
-        """The verdict, if there is one. Raises OSError."""
-        found = self._letterbox.get(self._scope, VERDICT)
-        return None if found is None else Verdict(found["judge"], tuple(found["late"]), found["line"])
+    def verdict(self, asks: bool = True) -> Verdict | None:
+        """The verdict, if there is one, see `HostNotes.verdict`. Raises OSError."""
+        found = self._host_notes.verdict(self._generation, asks)
+        if found is not None:
+            self.hosts.update(zip(found.late, found.hosts, strict=True))
+        return found
+
+
+def _is_newer(one: Note, other: Note) -> bool:
+    """Whether one note of a rank was written after another; a farewell is the last, whoever puts it for the rank."""
+    if (one.farewell is None) != (other.farewell is None):
+        return one.farewell is not None
+    return one.beat.number > other.beat.number
 
 
 def _is_ahead(note: Note) -> bool:
@@ -156,14 +153,3 @@ def _is_ahead(note: Note) -> bool:
 
 def _is_done(note: Note | None) -> bool:
     return note is not None and note.farewell is not None and note.farewell.status == 0
-
-
-def _parsed(found: dict[str, Any] | None) -> Note | None:
-    """The note; None where there is none, or one that is not ours."""
-    if found is None:
-        return None
-    try:
-        farewell = found["farewell"]
-        return Note(Beat.from_json(found["beat"]), found["log"], None if farewell is None else Farewell(**farewell))
-    except (KeyError, TypeError):
-        return None

@@ -21,10 +21,12 @@ from etl.options.click_command import invoke
 from etl.progress import tell
 from etl.storage.place import Place
 from train.monitor.heartbeat import PULSE
+from train.monitor.host_board import HostBoard
+from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
 from train.monitor.messages import PREFIX, PeerLost, speaker
 from train.monitor.monitor import SIGNALS, Watch
-from train.monitor.peers import Farewell, Note
+from train.monitor.notes import Farewell, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
 from train.monitor.watchdog_process import start_guard
@@ -75,8 +77,11 @@ def begin_watch(timeout_s: float, elastic: bool = False) -> None:
     if timeout_s and _number() is not None:
         guard = start_guard(SILENCE * timeout_s)
     letterbox = Letterbox.of_launcher()
+    host_notes = None
+    if letterbox is not None:
+        host_notes = HostNotes(letterbox, HostBoard.of_job(), timeout_s / 2 or math.inf)
     timeouts = Timeouts(timeout_s)
-    rank.watch = Watch(PULSE, rank.log, letterbox, guard, timeouts=timeouts, remedy=rank.remedy, elastic=elastic)
+    rank.watch = Watch(PULSE, rank.log, host_notes, guard, timeouts=timeouts, remedy=rank.remedy, elastic=elastic)
     rank.watch.start()
 
 

@@ -1,6 +1,7 @@
 """A process beside each rank, that ends it where it cannot end itself: stopped, or hung in code that holds the GIL.
 
 The rank tells it every second, through a pipe, that it lives, and with it what is to be said of it if it falls silent.
+A rank that computes in code that holds the GIL is silent too: while it uses CPU time, its guard tells that it lives.
 The guard is a program of its own (this file), so that it shares nothing with TensorFlow or a JVM: the standard library
 only, and nothing of this project.
 """
@@ -22,6 +23,7 @@ TICK_S = 1.0
 REQUEST_S = 1.0
 NEWS_BYTES = select.PIPE_BUF  # what a pipe takes whole or not at all
 REAPING_S = 0.5
+BUSY, COMPUTING = 0.25, 10  # as in train.monitor.heartbeat and stall_detector
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -31,15 +33,23 @@ class Guard:
     def __init__(self, process: subprocess.Popen[bytes], pipe: int, silence_s: float) -> None:
         self._process, self._pipe, self.silence_s = process, pipe, silence_s
 
-    def fed(self, line: str, last_note: Mapping[str, Any] | None = None, silence_s: float | None = None) -> None:
+    def fed(
+        self,
+        line: str,
+        last_note: Mapping[str, Any] | None = None,
+        silence_s: float | None = None,
+        computes: bool = False,
+    ) -> None:
         """The rank lives. Should it fall silent from now on, for ``silence_s`` if given, ``line`` is printed.
 
-        ``last_note`` is what is then put into the launcher's store: host, port, path and body.
+        ``last_note`` is what is then put on the host's board and into the launcher's store, see
+        `train.monitor.host_notes.HostNotes.last_words`. Set ``computes`` in a phase in which CPU time is progress.
         """
         limit_s = self.silence_s if silence_s is None else silence_s
-        news = json.dumps({"line": line, "silence_s": limit_s, "note": last_note}).encode() + b"\n"
+        told = {"line": line, "silence_s": limit_s, "note": last_note, "computes": computes}
+        news = json.dumps(told).encode() + b"\n"
         if len(news) > NEWS_BYTES:
-            short = {"line": line[: NEWS_BYTES // 8], "silence_s": limit_s, "note": None}
+            short = {**told, "line": line[: NEWS_BYTES // 8], "note": None}
             news = json.dumps(short).encode() + b"\n"
         try:
             os.write(self._pipe, news)
@@ -87,6 +97,7 @@ def main(rank: int) -> None:
     signal.signal(signal.SIGTERM, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     last: dict[str, Any] = {"silence_s": math.inf}
+    used_s = 0.0
     silent_s = 0.0  # in ticks that the guard itself was awake: where all stood still, nobody was silent
     while os.getppid() == rank:
         before = time.monotonic()
@@ -96,7 +107,13 @@ def main(rank: int) -> None:
                 return
             last, silent_s = json.loads(fresh.splitlines()[-1]), 0.0
             continue
-        silent_s += min(TICK_S, time.monotonic() - before)
+        awake_s = min(TICK_S, time.monotonic() - before)
+        used_before_s, used_s = used_s, _cpu_s(rank)
+        if last.get("computes") and used_s - used_before_s >= BUSY * awake_s:
+            silent_s += awake_s / COMPUTING
+            _vouch(last["note"])
+        else:
+            silent_s += awake_s
         if silent_s >= last["silence_s"]:
             _leave_note(last["note"])
             if not select.select([0], [], [], 0)[0]:
@@ -105,15 +122,48 @@ def main(rank: int) -> None:
                 return
 
 
+def _cpu_s(process: int) -> float:
+    """The CPU time of a process; 0 if it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _vouch(note: dict[str, Any] | None) -> None:
+    """Put a note of this moment for the rank: it gets on."""
+    if note is None:
+        return
+    note["body"]["note"]["beat"]["number"] += 1
+    alive = {"farewell": None, "beat": {**note["body"]["note"]["beat"], "idle_s": 0.0}}
+    own = note["body"]["note"] | alive
+    store = note["store"] and {**note["store"], "body": {"ranks": [own]}}
+    _leave_note({"file": note["file"], "body": {"at": 0, "note": own}, "store": store})
+
+
 def _leave_note(note: dict[str, Any] | None) -> None:
     if note is None:
         return
+    try:  # where it fails, the others see that the rank is gone, and no more
+        if note["file"] is not None:
+            folder, name = os.path.split(note["file"])
+            new = os.path.join(folder, f".{name}-last")
+            with open(new, "w", encoding="utf-8") as file:
+                json.dump(note["body"], file)
+            os.replace(new, note["file"])
+        if note["store"] is not None:
+            _put(note["store"])
+    except (OSError, HTTPException):
+        pass
+
+
+def _put(note: dict[str, Any]) -> None:
     connection = HTTPConnection(note["host"], note["port"], timeout=REQUEST_S)
     try:
         connection.request("PUT", note["path"], json.dumps(note["body"]).encode())
         connection.getresponse().read()
-    except (OSError, HTTPException):  # then the others see that the rank is gone, and no more
-        pass
     finally:
         connection.close()
 

@@ -2,12 +2,14 @@
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import horovod.tensorflow as hvd
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
@@ -18,6 +20,9 @@ from train.monitor.rank_process import peer_lost
 from train.toolchain.build_horovod import INIT_ERROR
 
 T = TypeVar("T")
+Number = TypeVar("Number", bound=np.generic)
+
+BUCKET_BYTES = 8 << 20  # of gradients that are reduced together
 
 
 class RootFailed(RingsliceError):
@@ -47,8 +52,12 @@ class Strategy(Protocol):
     rank: int
     size: int
 
-    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
-        """The mean over all ranks of each tensor; with ``half`` all but scalars go round as float16."""
+    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The mean over all ranks of each tensor, all reduced together."""
+        ...
+
+    def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        """The mean over all ranks of each gradient, each reduced as soon as it is there; with ``half`` as float16."""
         ...
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -57,6 +66,14 @@ class Strategy(Protocol):
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sums over all ranks, in float64."""
+        ...
+
+    def sum_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """The sum over all ranks of arrays of the same shape and type."""
+        ...
+
+    def max_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """The maximum over all ranks of each element of arrays of the same shape and type."""
         ...
 
     def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
@@ -92,6 +109,8 @@ class Horovod:
 
     def __init__(self, generation: int = 0) -> None:
         PULSE.does("joining the ring")
+        # a ring adds up each part of a buffer from another rank on: what shares one must not depend on the moment
+        os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
         try:
             hvd.init()
         except ValueError:
@@ -105,12 +124,19 @@ class Horovod:
             raise
         PULSE.joins(self.rank, self.size, self.generation)
 
-    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
-        if not half:
-            return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
-        scalars = iter(self.average([each for each in tensors if not each.shape.rank]))
-        others = iter(self.average([tf.cast(each, tf.float16) for each in tensors if each.shape.rank]))
-        return [tf.cast(next(others), each.dtype) if each.shape.rank else next(scalars) for each in tensors]
+    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
+
+    def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        """Divided before the cast to float16, in which the sum of all ranks may overflow; else as float32, whatever a
+        user's layers have: a group takes but one type.
+        """
+        told = [tf.cast(each / self.size, tf.float16) if half else tf.cast(each, tf.float32) for each in gradients]
+        reduced: dict[int, tf.Tensor] = {}
+        for numbers in buckets([each.dtype.size * (each.shape.num_elements() or 0) for each in told]):
+            parts = hvd.grouped_allreduce([told[each] for each in numbers], op=hvd.Sum if half else hvd.Average)
+            reduced |= zip(numbers, parts, strict=True)
+        return [tf.cast(reduced[number], each.dtype) for number, each in enumerate(gradients)]
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
         return hvd.allreduce(tensor, op=hvd.Sum)
@@ -118,6 +144,14 @@ class Horovod:
     def sum(self, values: Sequence[float]) -> list[float]:
         PULSE.enters("summing over all ranks")
         return [float(value) for value in hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum).numpy()]
+
+    def sum_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        PULSE.enters("summing over all ranks")
+        return np.asarray(hvd.allreduce(tf.constant(array), op=hvd.Sum))
+
+    def max_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        PULSE.enters("comparing all ranks")
+        return np.asarray(hvd.allreduce(tf.constant(array), op=hvd.Max))
 
     def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
         # hvd.broadcast_variables does not know Keras 3's, and leaves files of autograph's in $TMPDIR
@@ -154,6 +188,23 @@ class Horovod:
         hvd.shutdown()
 
 
+def buckets(sizes: Sequence[int]) -> list[list[int]]:
+    """The numbers of gradients of these ``sizes``, in bytes, in groups of at least `BUCKET_BYTES` but for the last.
+
+    The last gradients come first: the backward pass has them first, and they are reduced while it goes on. One group
+    for all if there are few bytes: each costs a round of all ranks. Pure.
+    """
+    found: list[list[int]] = []
+    room = 0
+    for number in reversed(range(len(sizes))):
+        if room <= 0:
+            found.append([])
+            room = BUCKET_BYTES
+        found[-1].append(number)
+        room -= sizes[number]
+    return found
+
+
 def _not_joined(why: str, generation: int) -> Exception:
     """What to raise where a ring did not come about. Of a later one the ranks of the one before are not the cause."""
     if "has been removed" in why:
@@ -177,14 +228,6 @@ def root_first(strategy: Strategy, make: Callable[[], T]) -> T:
     made: list[T] = []
     strategy.from_root(lambda: made.append(make()))
     return made[0] if made else make()
-
-
-def average_state(strategy: Strategy, variables: Sequence[Any]) -> None:
-    """Set variables that differ by rank (batch norm's running statistics) to their mean over all ranks."""
-    floating = [variable for variable in variables if np.issubdtype(np.dtype(variable.dtype), np.floating)]
-    if floating:
-        for variable, mean in zip(floating, strategy.average([variable.value for variable in floating]), strict=True):
-            variable.assign(mean)
 
 
 def weights_digest(variables: Sequence[Any]) -> str:

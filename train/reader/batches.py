@@ -23,8 +23,8 @@ class RecordBatch:
     """Serialized examples in this process's memory, arrays of shape (batch,).
 
     ``addresses`` and ``sizes`` (int64, bytes) tell where they lie, in memory that ``holding`` owns; ``numbers``
-    (int64) are their rows in the table of examples; ``weights`` (float32) are 1, or 0 for a marked repeat: one that
-    fills the batch up, or takes the place of one of the ``skipped`` damaged records.
+    (int64) are their rows in the table of examples; ``weights`` (float32) are 1, or 0 for padding: a repeat that fills
+    the batch up, or takes the place of one of the ``skipped`` damaged records.
     """
 
     addresses: Integers
@@ -76,7 +76,7 @@ class Drawing:
         self._skipped = 0
 
     def batch(self, real: int) -> RecordBatch:
-        """The next ``real`` examples, and as many repeats as fill the batch up.
+        """The next ``real`` examples, and as much padding as fills the batch up.
 
         Raises DataError for a damaged record, unless it may be skipped, and for one more than may be.
         """
@@ -105,11 +105,11 @@ class Drawing:
         return batch if weights.all() else self._fill(batch)
 
     def _fill(self, batch: RecordBatch) -> RecordBatch:
-        """Put a marked repeat wherever ``batch`` has no example."""
+        """Put padding wherever ``batch`` has no example."""
         real, fill = np.flatnonzero(batch.weights), np.flatnonzero(batch.weights == 0)
-        if len(real):  # in turn, so that batch norm sees what the batch is like
+        if len(real):
             for column in (batch.addresses, batch.sizes, batch.numbers):
-                column[fill] = np.resize(column[real], len(fill))
+                column[fill] = column[real[0]]
             return batch
         spare = self._standby()
         if spare is None:

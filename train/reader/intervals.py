@@ -14,8 +14,10 @@ from dataclasses import dataclass
 class Steps:
     """The steps that take ``total`` examples in batches of ``batch`` on each of ``world_size`` ranks.
 
-    All ranks take the same number of steps. The last ones of a rank that has run out are filled up with marked repeats
-    (``drop_last`` False), or what does not fill a batch on every rank is left out (``drop_last`` True).
+    All ranks take the same number of steps: as few as hold the largest share. Each rank spreads its share over them
+    evenly, so that any two of its steps differ by at most one example, and no step is much smaller than the others
+    (``drop_last`` False); or each step takes a whole batch, and what does not fill one on every rank is left out
+    (``drop_last`` True).
     """
 
     total: int
@@ -33,7 +35,7 @@ class Steps:
 
     @property
     def examples(self) -> int:
-        """Examples of all steps of all ranks, repeats apart."""
+        """Examples of all steps of all ranks, without padding."""
         return self.number * self.batch * self.world_size if self.drop_last else self.total
 
     def own(self, rank: int) -> int:
@@ -41,9 +43,25 @@ class Steps:
         start, stop = run_of(self.total, rank, self.world_size)
         return stop - start
 
+    def before(self, rank: int, step: int) -> int:
+        """How many examples ``rank`` takes before ``step`` (from 0)."""
+        return self._of_share(self.own(rank), step)
+
     def real(self, rank: int, step: int) -> int:
-        """How many examples of the batch of ``rank`` at ``step`` (from 0) are no repeats."""
-        return max(0, min(self.batch, self.own(rank) - step * self.batch))
+        """How many examples the batch of ``rank`` at ``step`` (from 0) has; padding fills up the rest."""
+        return self.before(rank, step + 1) - self.before(rank, step)
+
+    def left(self, step: int) -> int:
+        """How many examples of all ranks are not taken before ``step``."""
+        share, longer = divmod(self.total, self.world_size)  # so many ranks have one more
+        return self.total - (
+            self._of_share(share, step) * (self.world_size - longer) + self._of_share(share + 1, step) * longer
+        )
+
+    def _of_share(self, share: int, step: int) -> int:
+        if self.drop_last:
+            return step * self.batch
+        return share * step // self.number if self.number else 0
 
 
 Interval = tuple[int, int]
@@ -109,11 +127,12 @@ def taken_of_lane(taken: int, lane: int, lanes: int) -> int:
     return max(0, -(-(taken - lane) // lanes))
 
 
-def left_after(left: Sequence[Interval], world_size: int, lanes: int, taken: int) -> list[Interval]:
-    """What remains of ``left`` once each of ``world_size`` ranks has taken ``taken`` examples, or all that it had."""
-    runs, total = [], length(left)
-    for rank in range(world_size):
-        first, last = run_of(total, rank, world_size)
+def left_after(left: Sequence[Interval], steps: Steps, lanes: int, taken: int) -> list[Interval]:
+    """What remains of ``left``, which has the examples of ``steps``, once each rank has taken so many of the steps."""
+    runs = []
+    for rank in range(steps.world_size):
+        first, last = run_of(steps.total, rank, steps.world_size)
+        examples = steps.before(rank, taken)
         for lane, (start, stop) in enumerate(lane_runs(last - first, lanes)):
-            runs.append((min(first + stop, first + start + taken_of_lane(taken, lane, lanes)), first + stop))
+            runs.append((min(first + stop, first + start + taken_of_lane(examples, lane, lanes)), first + stop))
     return select(left, runs)

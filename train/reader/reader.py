@@ -68,10 +68,6 @@ class SplitReader:
         """The state at the begin of the epoch of ``order``, of the slices with this fingerprint."""
         return ReaderState.of(slices, self._split, order)
 
-    def steps(self, state: ReaderState, batch: int, drop_last: bool = False) -> Steps:
-        """The steps that the ranks of ``state`` take from when it was shared out among them."""
-        return Steps(length(state.left), state.world_size, batch, drop_last)
-
     def batches(
         self,
         order: EpochOrder,
@@ -80,16 +76,16 @@ class SplitReader:
         left: Sequence[Interval] | None = None,
         first_step: int = 0,
     ) -> Iterator[RecordBatch]:
-        """The batches of ``rank`` from ``first_step`` on: as many as there are steps, each of the full size.
+        """The batches of ``rank`` from ``first_step`` on: as many as there are steps, each padded to the full size.
 
         ``left`` is what is left of the epoch and shared out; all of it where not given. A batch does not depend on
-        which step was the first. What fills it up is its own first whole example, or the first of the epoch.
+        which step was the first. Its padding is its own first whole example, or the first of the epoch.
 
         Raises DataError, naming slice, offset and key, for a damaged record, unless it may be skipped, and for a slice
         that is missing or does not fit its index; EnvironmentFailure, naming slice and offset, where the storage fails.
         """
         own = share([(0, order.total)] if left is None else left, rank, steps.world_size)
-        taken = min(first_step * steps.batch, length(own))
+        taken = steps.before(rank, first_step)
         with self._lanes(order, own, steps, taken) as lanes:
             drawing = Drawing(lanes, steps.batch, self.reading, cache(lambda: self._any(order)), taken)
             for step in range(first_step, steps.number):

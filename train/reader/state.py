@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
-from train.reader.intervals import Interval, left_after, length
+from train.reader.intervals import Interval, Steps, left_after, length
 from train.reader.order import EpochOrder
 
-FORMAT = "ringslice.reader/2"
+FORMAT = "ringslice.reader/3"
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class ReaderState:
     """Where the reading of ``split`` of the slices with fingerprint ``slices`` is.
 
     ``left`` are the intervals of the epoch's order, ascending, that were shared out among ``world_size`` ranks of
-    ``lanes`` lanes each, and ``taken`` is how many examples each of these has taken since, or all that it had. The same
-    ranks go on with the very same batches, any others with what is left. ``seed``, ``epoch`` and ``window_blocks``
-    decide the order.
+    ``lanes`` lanes each, to be taken in steps of at most ``batch`` examples on each rank (see `Steps` for
+    ``drop_last``); ``taken`` is how many of these steps were taken since. The same ranks go on with the very same
+    batches, any others with what is left. ``seed``, ``epoch`` and ``window_blocks`` decide the order.
     """
 
     slices: str
@@ -30,6 +30,8 @@ class ReaderState:
     left: tuple[Interval, ...]
     world_size: int = 1
     lanes: int = 1
+    batch: int = 1
+    drop_last: bool = False
     taken: int = 0
 
     @classmethod
@@ -39,26 +41,32 @@ class ReaderState:
         return cls(slices, split, order.seed, order.epoch, order.window_blocks, tuple(intervals))
 
     @property
+    def steps(self) -> Steps:
+        """The steps that the ranks take from when the epoch was shared out among them."""
+        return Steps(length(self.left), self.world_size, self.batch, self.drop_last)
+
+    @property
     def rest(self) -> tuple[Interval, ...]:
         """The intervals that no rank has taken."""
-        return tuple(left_after(self.left, self.world_size, self.lanes, self.taken))
+        return tuple(left_after(self.left, self.steps, self.lanes, self.taken))
 
     @property
     def examples_left(self) -> int:
-        total = length(self.left)
-        share, longer = divmod(total, self.world_size)  # so many ranks have one more
-        taken = min(self.taken, share) * (self.world_size - longer) + min(self.taken, share + 1) * longer
-        return total - taken
+        return self.steps.left(self.taken)
 
-    def shared(self, world_size: int, lanes: int) -> Self:
-        """The state for so many ranks to go on from: what is left is shared out anew, unless they are as before."""
-        if (world_size, lanes) == (self.world_size, self.lanes):
+    def shared(self, world_size: int, lanes: int, batch: int, drop_last: bool = False) -> Self:
+        """The state for so many ranks to go on from, in steps of ``batch`` examples on each: what is left is shared out
+        anew, unless all of these are as before.
+        """
+        if (world_size, lanes, batch, drop_last) == (self.world_size, self.lanes, self.batch, self.drop_last):
             return self
-        return replace(self, left=self.rest, world_size=world_size, lanes=lanes, taken=0)
+        return replace(
+            self, left=self.rest, world_size=world_size, lanes=lanes, batch=batch, drop_last=drop_last, taken=0
+        )
 
-    def after(self, examples: int) -> Self:
-        """The state once each rank has taken so many more examples."""
-        return replace(self, taken=self.taken + examples)
+    def after(self, steps: int) -> Self:
+        """The state once each rank has taken so many more steps."""
+        return replace(self, taken=self.taken + steps)
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **vars(self), "left": [list(each) for each in self.left]}
@@ -75,7 +83,8 @@ class ReaderState:
             raise UsageError(f"the reader's state is that of other slices ({told.get('slices')}, now {slices})")
         try:
             seed, epoch, window_blocks = (int(told[name]) for name in ("seed", "epoch", "window_blocks"))
-            world_size, lanes, taken = (int(told[name]) for name in ("world_size", "lanes", "taken"))
+            world_size, lanes, batch, taken = (int(told[name]) for name in ("world_size", "lanes", "batch", "taken"))
+            drop_last = bool(told["drop_last"])
             left = tuple((int(start), int(stop)) for start, stop in told["left"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the reader's state is damaged ({error!r})") from None
@@ -84,6 +93,9 @@ class ReaderState:
             raise DataError(
                 f"the reader's state is damaged: {list(left)} are no ascending intervals of {total} examples"
             )
-        if min(window_blocks, world_size, lanes) < 1 or taken < 0:
-            raise DataError(f"the reader's state is damaged: {window_blocks=}, {world_size=}, {lanes=}, {taken=}")
-        return cls(slices, str(told["split"]), seed, epoch, window_blocks, left, world_size, lanes, taken)
+        state = cls(slices, str(told["split"]), seed, epoch, window_blocks, left, world_size, lanes, batch, drop_last)
+        if min(window_blocks, world_size, lanes, batch) < 1 or not 0 <= taken <= state.steps.number:
+            raise DataError(
+                f"the reader's state is damaged: {window_blocks=}, {world_size=}, {lanes=}, {batch=}, {taken=}"
+            )
+        return state.after(taken)

@@ -9,6 +9,9 @@ import numpy.typing as npt
 from etl.stages.run_files import CONFUSION_FORMAT
 
 MOST_CLASSES = 5_000  # whose table is counted: it has their square
+CELLS_AT_ONCE = 1 << 20
+
+Counts = npt.NDArray[np.int64]
 
 
 class Confusion:
@@ -27,16 +30,18 @@ class Confusion:
         if self.counts.size:
             np.add.at(self.counts, (labels, predicted), weights.astype(np.int64))
 
-    def sum_over_ranks(self, total: Callable[[Sequence[float]], list[float]]) -> None:
-        """Take the sum of all ranks' counts; ``total`` sums numbers over the ranks."""
-        if self.counts.size:
-            counts = total(self.counts.ravel().astype(float).tolist())
-            self.counts = np.array(counts).astype(np.int64).reshape(self.counts.shape)
+    def sum_over_ranks(self, total: Callable[[Counts], Counts]) -> None:
+        """Take the sum of all ranks' counts; ``total`` sums an array over the ranks. Some rows at a time, to need no
+        second table.
+        """
+        rows = max(1, CELLS_AT_ONCE // max(1, len(self.counts)))
+        for start in range(0, len(self.counts), rows):
+            self.counts[start : start + rows] = total(self.counts[start : start + rows])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "format": CONFUSION_FORMAT,
             "split": self.split,
             "classes": list(self.classes),
-            "counts": self.counts.tolist(),
+            "counts": list(self.counts),
         }

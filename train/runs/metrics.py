@@ -1,12 +1,14 @@
 """What is measured at every step of every rank, as JSON lines: ``metrics/`` in the folder of a run.
 
 There are two kinds of lines. A ``step`` has the loss, the accuracy and the number of the examples of all ranks, the
-learning rate, and by rank the seconds of the step: ``input_s`` of waiting for the next batch, ``compute_s`` of the
-forward and backward pass, ``reduce_s`` of waiting, when that was done, for the gradients of all ranks; ``step_s`` is
-the whole of it, with what was done since the step before: a commit, a checkpoint. An ``epoch`` has the metrics of an
-epoch that is over. A file has the lines from one checkpoint to the next; when a run goes on from a checkpoint, the
-files of the steps after it are deleted. Where rank 0 of an elastic run dies, the lines since the last checkpoint may be
-lost.
+learning rate, the number of ranks, and the seconds of the step, each as the mean and the maximum over the ranks and the
+rank of the maximum: ``input_s`` of waiting for the next batch, ``compute_s`` of the forward and backward pass,
+``reduce_s`` of waiting, when that was done, for the gradients of all ranks; ``step_s`` is the whole of it, with what
+was done since the step before: a commit, a checkpoint; ``own_s`` is the whole without ``reduce_s``: the others wait for
+the rank of its maximum. An ``epoch`` has the metrics of an epoch that is over.
+
+No file has lines from before and from after a checkpoint; when a run goes on from a checkpoint, the files of the steps
+after it are deleted. Where rank 0 of an elastic run dies, the lines that are not in a file yet may be lost.
 """
 
 import json
@@ -17,6 +19,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from etl.stages.run_files import METRICS_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
@@ -25,6 +30,8 @@ from train.runs.position import Position
 _NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")
 
 Line = dict[str, Any]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 def _now() -> str:
@@ -55,28 +62,58 @@ class StepOfRank:
         return cls(step, loss, hits, examples, rate, input_s, compute_s, reduce_s, step_s)
 
     @property
+    def own_s(self) -> float:
+        """Without waiting for the gradients of all ranks."""
+        return max(0.0, self.step_s - self.reduce_s)
+
+    @property
     def sums(self) -> tuple[float, float, float]:
         return self.loss, self.hits, self.examples
 
 
 PARTS = {"input": "input_s", "all-reduce": "reduce_s", "compute": "compute_s"}  # of a step, as people are told of them
-SECONDS = ("step_s", "input_s", "compute_s", "reduce_s")
+SECONDS = ("step_s", "input_s", "compute_s", "reduce_s", "own_s")
+SUMS = 3  # a loss, hits and examples, before the seconds
+RANK_BITS = 20  # of a maximum, below its microseconds
 
 
-def step_line(epoch: int, ranks: Sequence[StepOfRank]) -> Line:
-    """The line of a step, from what each rank measured, by rank. Pure."""
-    loss, hits, examples = (sum(each) for each in zip(*(rank.sums for rank in ranks), strict=True))
-    return {
-        "kind": "step",
-        "epoch": epoch,
-        "step": ranks[0].step,
-        "time": ranks[0].time,
-        "examples": int(examples),
-        "loss": _finite(loss / max(1, examples)),
-        "accuracy": hits / max(1, examples),
-        "rate": ranks[0].rate,
-        **{name: [round(getattr(rank, name), 6) for rank in ranks] for name in SECONDS},
-    }
+def to_sum(steps: Sequence[StepOfRank]) -> Floats:
+    """What is summed over the ranks: of shape (steps, `SUMS` and `SECONDS`). Pure."""
+    return np.array([[*step.sums, *(getattr(step, name) for name in SECONDS)] for step in steps])
+
+
+def to_maximise(steps: Sequence[StepOfRank], rank: int) -> Integers:
+    """Of what the maximum over the ranks is taken: microseconds with the rank behind them, of shape (steps, `SECONDS`).
+    Pure.
+    """
+    seconds = np.array([[getattr(step, name) for name in SECONDS] for step in steps])
+    return (np.rint(1e6 * seconds).astype(np.int64) << RANK_BITS) + rank
+
+
+def step_lines(epoch: int, own: Sequence[StepOfRank], sums: Floats, largest: Integers, ranks: int) -> list[Line]:
+    """The lines of steps, from one rank's own and from `to_sum` and `to_maximise` over all ``ranks``. Pure."""
+    means = np.round(sums[:, SUMS:] / ranks, 6).tolist()
+    maxima, slowest = (largest >> RANK_BITS).tolist(), (largest & ((1 << RANK_BITS) - 1)).tolist()
+    return [
+        {
+            "kind": "step",
+            "epoch": epoch,
+            "step": step.step,
+            "time": step.time,
+            "ranks": ranks,
+            "examples": int(examples),
+            "loss": _finite(loss / max(1, examples)),
+            "accuracy": hits / max(1, examples),
+            "rate": step.rate,
+            **{
+                name: {"mean": mean, "max": most / 1e6, "slowest_rank": rank}
+                for name, mean, most, rank in zip(SECONDS, *own_seconds, strict=True)
+            },
+        }
+        for step, (loss, hits, examples), *own_seconds in zip(
+            own, sums[:, :SUMS].tolist(), means, maxima, slowest, strict=True
+        )
+    ]
 
 
 def _finite(value: float) -> float | None:
@@ -84,11 +121,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def sums_over(ranks: Iterable[Iterable[StepOfRank]]) -> tuple[float, ...]:
-    """The sums of losses, hits and examples of all steps of all ranks. Pure."""
-    return tuple(
-        sum(each) for each in zip((0.0, 0.0, 0.0), *(step.sums for rank in ranks for step in rank), strict=True)
-    )
+def sums_over(steps: Iterable[StepOfRank]) -> tuple[float, ...]:
+    """The sums of losses, hits and examples of these steps. Pure."""
+    return tuple(sum(each) for each in zip((0.0, 0.0, 0.0), *(step.sums for step in steps), strict=True))
 
 
 def shares(steps: Iterable[StepOfRank]) -> dict[str, float]:
@@ -109,7 +144,7 @@ class MetricsFiles:
         """Write down what was measured since the last time."""
         last = lines[-1]["step"]
         first = min((line["step"] for line in lines if line["kind"] == "step"), default=last + 1)
-        content = "".join(f"{json.dumps(line)}\n" for line in lines)
+        content = "".join(f"{json.dumps(line, allow_nan=False)}\n" for line in lines)
         replace_bytes(self._folder / f"steps-{first:09d}-{last:09d}.jsonl", self._attempts, content.encode())
 
     def roll_back(self, step: int) -> None:

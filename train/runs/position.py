@@ -1,7 +1,7 @@
 """How far a run has come: what all its ranks agree on, and a checkpoint tells. Pure; small JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from etl.errors import DataError
@@ -15,14 +15,17 @@ FIRST_EPOCH = 1
 class Position:
     """After ``step`` steps of the optimizer, in the epoch of ``reader``.
 
-    ``totals`` are the sums of losses, hits and examples of the epoch so far, over all ranks, as of the last commit;
+    ``totals`` are sums over the epoch so far and all ranks, as of the last commit: of losses that are finite, of the
+    examples that these are of, of hits, and of examples;
+    ``trained`` the training metrics of the epoch if all its steps are taken and it is not yet evaluated, else empty;
     ``history`` the metrics of each epoch that is over; ``rolled_back`` counts steps that were taken and lost with a
     rank.
     """
 
     step: int
     reader: ReaderState
-    totals: tuple[float, ...] = (0.0, 0.0, 0.0)
+    totals: tuple[float, ...] = (0.0,) * 4
+    trained: Metrics = field(default_factory=dict)
     history: tuple[Metrics, ...] = ()
     rolled_back: int = 0
 
@@ -30,22 +33,27 @@ class Position:
     def epoch(self) -> int:
         return self.reader.epoch
 
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step."""
+        return self.epoch if self.totals[-1] else self.epoch - 1
+
     def epochs_done(self, total: int) -> float:
         """Epochs that are over, with the fraction of this one, of ``total`` examples."""
         return self.epoch - FIRST_EPOCH + 1 - self.reader.examples_left / total
 
-    def after_step(self, batch: int) -> Self:
-        """After one more step, of ``batch`` examples on each rank."""
-        return replace(self, step=self.step + 1, reader=self.reader.after(batch))
+    def after_step(self) -> Self:
+        """After one more step."""
+        return replace(self, step=self.step + 1, reader=self.reader.after(1))
 
     def counting(self, sums: tuple[float, ...]) -> Self:
         """With these sums, over all ranks, added to the totals."""
         return replace(self, totals=tuple(one + other for one, other in zip(self.totals, sums, strict=True)))
 
     def next_epoch(self, reader: ReaderState, metrics: Metrics) -> Self:
-        """At the begin of the next epoch, that of ``reader``."""
-        history = (*self.history, {"epoch": self.epoch, **metrics})
-        return replace(self, reader=reader, totals=(0.0, 0.0, 0.0), history=history)
+        """At the begin of the next epoch, that of ``reader``; ``metrics`` are those of this epoch's evaluation."""
+        history = (*self.history, {"epoch": self.epoch, **self.trained, **metrics})
+        return replace(self, reader=reader, totals=(0.0,) * 4, trained={}, history=history)
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "reader": self.reader.to_json()}
@@ -57,6 +65,6 @@ class Position:
             reader = ReaderState.from_json(told["reader"], slices, total)
             totals = tuple(float(each) for each in told["totals"])
             history = tuple(dict(each) for each in told["history"])
-            return cls(int(told["step"]), reader, totals, history, int(told["rolled_back"]))
+            return cls(int(told["step"]), reader, totals, dict(told["trained"]), history, int(told["rolled_back"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the position of a run is damaged ({error!r})") from None

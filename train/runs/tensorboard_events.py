@@ -20,7 +20,8 @@ from train.runs.metrics import PARTS, SECONDS, Line, delete_after
 FOLDER = "tensorboard"
 VERSION = "brain.Event:2"
 WINDOWS = 100  # of the steps between two checkpoints: what a curve can show, in a fraction of the bytes
-_NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(\d+)")
+EPOCH = ".epoch"  # after the name of a file that ends with an epoch: its steps may be in a file of the same second
+_NAME = re.compile(rf"events\.out\.tfevents\.(\d+)\.(\d+)({re.escape(EPOCH)})?")
 
 
 class Summaries:
@@ -34,7 +35,7 @@ class Summaries:
         """Write down these lines of metrics."""
         last = lines[-1]
         seconds = int(_seconds(last))  # TensorBoard reads files by their names, which begin with a time
-        name = f"events.out.tfevents.{seconds:010d}.{last['step']:09d}"
+        name = f"events.out.tfevents.{seconds:010d}.{last['step']:09d}{EPOCH if last['kind'] == 'epoch' else ''}"
         replace_bytes(self._folder / name, self._attempts, events_of(lines))
 
     def roll_back(self, step: int) -> None:
@@ -77,7 +78,7 @@ def windows(lines: Sequence[Line], number: int) -> list[Sequence[Line]]:
 
 def scalars(window: Sequence[Line]) -> dict[str, float]:
     """What a curve shows of some steps: means over them, and over the ranks. Pure."""
-    seconds = {name: fmean(fmean(line[name]) for line in window) for name in SECONDS}
+    seconds = {name: fmean(line[name]["mean"] for line in window) for name in SECONDS}
     whole = seconds["step_s"] or 1.0
     return {
         "step/loss": fmean(_number(line["loss"]) for line in window),

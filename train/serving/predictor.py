@@ -82,6 +82,8 @@ def predict(predictor: Predictor, images: Sequence[ImageFile], wish: Wish) -> No
             looked = iter(predictor.look_at([data for _, data in read if isinstance(data, bytes)]))
             for image, data in read:
                 found = next(looked) if isinstance(data, bytes) else data
+                if isinstance(found, np.ndarray) and not np.isfinite(found).all():
+                    found = "the model's probabilities for it are not finite"
                 if isinstance(found, np.ndarray):
                     print(_line(image.name, _likeliest(predictor.classes, found, wish.top), wish.json), flush=True)
                 else:
@@ -113,4 +115,4 @@ def _line(name: str, likeliest: Sequence[tuple[str, float]], as_json: bool) -> s
     if not as_json:
         return "\t".join([printable(name), *(f"{printable(label)}\t{share:.4f}" for label, share in likeliest)])
     told = [{"class": label, "probability": share} for label, share in likeliest]
-    return json.dumps({"path": name, **told[0], "top": told}, ensure_ascii=False)
+    return json.dumps({"path": name, **told[0], "top": told}, ensure_ascii=False, allow_nan=False)

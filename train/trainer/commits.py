@@ -1,8 +1,7 @@
 """What a run cannot lose: commits, which all ranks hold in memory, and checkpoints, which rank 0 writes.
 
 A commit is a moment at which all ranks hold the same weights and agree on the position. An elastic run goes back to
-the last one when a rank is lost; a checkpoint is one that was written down. Batch norm's running statistics differ by
-rank in between, and are averaged for it.
+the last one when a rank is lost; a checkpoint is one that was written down.
 """
 
 import math
@@ -12,28 +11,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.errors import DataError, EnvironmentFailure, UsageError
-from train.checkpoints import store
+import numpy as np
+
+from etl.errors import EnvironmentFailure
 from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
-from train.checkpoints.store import Checkpoint
 from train.checkpoints.variables import assign, snapshot
-from train.config.recipe import FLOAT16, option_of
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import say
 from train.parallel.elastic import HostsChanged, Membership
-from train.parallel.strategy import average_state, weights_digest
+from train.parallel.strategy import weights_digest
 from train.runs.audit import Audit
-from train.runs.metrics import Line, MetricsFiles, StepOfRank, epoch_line, step_line, sums_over
-from train.runs.position import Position
-from train.runs.tensorboard_events import Summaries
+from train.runs.metrics import SUMS, Line, StepOfRank, epoch_line, step_lines, to_maximise, to_sum
+from train.runs.metrics_writer import MetricsWriter
+from train.runs.position import Metrics, Position
+from train.trainer.divergence import LossCheck, SkipCheck, diverged, require_finite_weights
+from train.trainer.restore import restore
 from train.trainer.session import Choice, Session
+
+METRICS_S = 20.0  # of steps, after which they are written: on disk within 30 s
+WAITING = "waiting for the last checkpoint to be written"
 
 
 @dataclass
 class Memory:
     """What a process takes along from one ring to the next: its last commit, how many steps it took beyond, the metrics
-    since the last checkpoint, and when it began."""
+    that are not written yet, and when it began."""
 
     position: Position | None = None
     arrays: dict[str, Arrays] = field(default_factory=dict)
@@ -68,14 +71,25 @@ class Keeper:
         self._session = session
         self._memory = memory
         memory.choice = session.choice
+        memory.lines = memory.lines.copy()  # the writer of the ring before may still be at work on its own
         self._membership = membership
+        self._metrics = MetricsWriter(session.run, session.attempts, memory.lines)
         self._saver: Saver | None = None
         if session.is_root:
-            self._saver = Saver(session.run, session.attempts, session.settings.keep, PULSE.ticks)
+            settings = session.settings
+            self._saver = Saver(
+                session.run,
+                session.attempts,
+                settings.keep,
+                PULSE.ticks,
+                failures=settings.checkpoint_failures,
+                before=self._metrics.write,
+            )
         self._audit = Audit(session.run, session.attempts, session.strategy.rank, session.strategy.size)
-        self._metrics = MetricsFiles(session.run, session.attempts)
-        self._summaries = Summaries(session.run, session.attempts)
+        self._published = time.monotonic()  # when the metrics were, the last time
+        self._losses = LossCheck(session)
         self.tally = Tally()
+        self.skips = SkipCheck(session)
 
     def recall(self) -> Position:
         """Where to go on, with the weights that belong there, on every rank: the newest commit that any rank has, else
@@ -85,12 +99,12 @@ class Keeper:
         memory = self._memory.position
         told: list[tuple[dict[str, Any], int]]
         told = strategy.gather((memory.to_json() if memory else {}, self._memory.steps_since))
-        furthest = [(at["step"], at["reader"]["epoch"]) if at else (-1, 0) for at, _ in told]
+        furthest = [(at["step"], at["reader"]["epoch"], len(at["trained"])) if at else (-1, 0, 0) for at, _ in told]
         source = furthest.index(max(furthest))
-        newest, _ = furthest[source]
+        newest, _, _ = furthest[source]
         if newest >= 0:
             found, lost = told[source]
-            self._memory.lines = strategy.gather(self._memory.lines if source == strategy.rank else [])[source]
+            self._memory.lines[:] = strategy.gather(self._memory.lines if source == strategy.rank else [])[source]
             if source == strategy.rank:
                 assign(session.groups, self._memory.arrays, "the last commit")
             position = self._position(found)
@@ -99,6 +113,8 @@ class Keeper:
                 say(f"{strategy.size} ranks go on from step {newest}; {lost} steps are taken again")
         else:
             position = self._position(strategy.from_root(lambda: restore(session)))
+            if self._saver is not None and position.step:
+                self._saver.step = position.step
         strategy.broadcast(session.variables, source)
         strategy.from_root(lambda: self._roll_back(position.step))
         self._audit.begin(position.step)
@@ -109,7 +125,7 @@ class Keeper:
     def _roll_back(self, step: int) -> None:
         self._audit.roll_back(step)
         self._metrics.roll_back(step)
-        self._summaries.roll_back(step)
+        self._metrics.cut(step)
 
     def _position(self, told: dict[str, Any]) -> Position:
         return Position.from_json(told, self._session.identity["slices"], self._session.examples)
@@ -139,28 +155,53 @@ class Keeper:
         PULSE.enters("committing")
         if session.settings.audit:
             self._audit.publish(position, self.tally.keys)
-        average_state(session.strategy, session.model.non_trainable_variables)
-        ranks = session.strategy.gather(self.tally.steps)
-        lines = [step_line(position.epoch, step) for step in zip(*ranks, strict=True)]
-        self._memory.lines += lines
-        sums = sums_over(ranks)
-        self._require_finite(position, sums[0])
-        position = position.counting(sums)
-        self.tally = Tally()
+            self.tally.keys = []
+        position = self._measure(position)
         self._remember(position)
         return position
 
-    def _require_finite(self, position: Position, loss: float) -> None:
-        """Raise DataError, which rank 0 tells, where the training has diverged."""
-        session = self._session
-        if not math.isfinite(loss) and session.settings.recipe.precision != FLOAT16:  # which takes no step then
-            error = DataError(
-                f"{session.run} has diverged: the loss is {loss} by step {position.step}, at a learning rate of"
-                f" {float(session.optimizer.learning_rate.numpy()):.4g}; give a smaller --lr, a longer --warmup-epochs,"
-                " or --clip-norm 1, and another --run"
-            )
-            error.told = not session.is_root
-            raise error
+    def _measure(self, position: Position) -> Position:
+        """The position, with what all ranks have measured since the last time; the lines of these steps are kept."""
+        steps, self.tally.steps = self.tally.steps, []
+        if not steps:
+            return position
+        strategy = self._session.strategy
+        sums = strategy.sum_array(to_sum(steps))
+        largest = strategy.max_array(to_maximise(steps, strategy.rank))
+        self._losses.add([each.step for each in steps], sums[:, 0].tolist())
+        if self._session.is_root or self._membership is not None:  # whose rank 0 may be another one later
+            self._memory.lines += step_lines(position.epoch, steps, sums, largest, strategy.size)
+        loss, hits, examples = sums.T[:SUMS]
+        is_finite = np.isfinite(loss)
+        counted = loss[is_finite].sum(), examples[is_finite].sum(), hits.sum(), examples.sum()
+        return position.counting(tuple(map(float, counted)))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the metrics are to be published after the next step, as rank 0 sees it."""
+        return time.monotonic() - self._published > METRICS_S
+
+    def publish_metrics(self, position: Position) -> Position:
+        """Write down, in the background, what all ranks have measured; the position as `commit` returns it.
+
+        In an elastic run it is a commit: the lines in a file are of steps that are not taken again.
+        """
+        PULSE.enters("reducing the metrics")
+        position = self._measure(position) if self._membership is None else self.commit(position)
+        self._published = time.monotonic()
+        if self._session.is_root:
+            self._metrics.start()
+        else:
+            self._memory.lines.clear()
+        return position
+
+    def require_finite_loss(self, step: int, split: str, metrics: Metrics) -> None:
+        """Raise DataError if the loss on ``split`` is not finite; the checkpoint of ``step`` is then removed."""
+        loss = metrics.get(f"{split}_loss", 0.0)
+        if not math.isfinite(loss):
+            if self._saver is not None:
+                self._saver.discard(step)
+            raise diverged(self._session, f"the loss on {split} is {loss} after step {step}")
 
     def check_members(self) -> None:
         """Raise HostsChanged where ranks are to come or to go; right after a commit that costs nothing."""
@@ -172,19 +213,24 @@ class Keeper:
         if self._membership is not None:
             self._memory.position, self._memory.arrays = position, snapshot(self._session.groups)
 
-    def checkpoint(self, position: Position, score: float | None = None) -> None:
+    def checkpoint(self, position: Position) -> None:
         """Rank 0 has this position, which was committed just now, written down in the background.
 
-        ``score`` tells how good it is, if that is known.
+        Raises DataError on every rank if the weights are not finite.
         """
-        lines, self._memory.lines = self._memory.lines, []
-        if self._saver is None:
-            return
+        require_finite_weights(self._session, position.step)
+        self._write(position)
+
+    def _write(self, position: Position, score: float | None = None) -> None:
+        """``score`` tells how good it is, if that is known. Of a checkpoint of the same step only the marker is
+        replaced.
+        """
         session = self._session
-        PULSE.does("writing the metrics")
-        if lines:
-            self._metrics.publish(lines)
-            self._summaries.publish(lines)
+        self._published = time.monotonic()
+        if self._saver is None:
+            self._memory.lines.clear()  # rank 0 writes them, before the checkpoint
+            return
+        self._metrics.cut(position.step)
         facts = {
             **session.identity,
             "position": position.to_json(),
@@ -192,21 +238,39 @@ class Keeper:
             "score": score,
         }
         if self._saver.busy:
-            PULSE.does("waiting for the last checkpoint to be written")
-        self._saver.submit(position.step, self._memory.arrays or snapshot(session.groups), facts)
+            PULSE.does(WAITING)
+        if self._saver.step == position.step:
+            self._saver.amend(facts)
+        else:
+            self._saver.submit(position.step, self._memory.arrays or snapshot(session.groups), facts)
+
+    def end_steps(self, position: Position) -> None:
+        """The end of steps is always a checkpoint: of weights that all ranks have compared, if an epoch's are over."""
+        if position.trained:
+            require_equal_weights(self._session)
+            self._remember(position)
+        self.checkpoint(position)
+        self.check_members()
 
     def end_epoch(self, position: Position, score: float | None) -> None:
-        """The begin of the next epoch is a commit, and always a checkpoint."""
-        require_equal_weights(self._session)
+        """The begin of the next epoch is a commit; the checkpoint of before the evaluation gets the ``score``."""
         self._remember(position)
         self._memory.lines.append(epoch_line(position))
-        self.checkpoint(position, score)
+        self._write(position, score)  # weights that `end_steps` has checked
+
+    def wait(self) -> None:
+        """Wait for what is being written. Raises what went wrong with a checkpoint, if no more may fail."""
+        if self._saver is not None:
+            PULSE.does(WAITING)
+            self._saver.wait()
+            self._metrics.wait()
 
     def finish(self) -> None:
         """Wait for the last checkpoint to be written. Raises what went wrong with it."""
         if self._saver is not None:
-            PULSE.does("waiting for the last checkpoint to be written")
+            PULSE.does(WAITING)
             self._saver.finish()
+            self._metrics.write()  # what could not be written before
 
     def abandon(self) -> None:
         """End, whatever is unfinished."""
@@ -221,60 +285,11 @@ def keeping(session: Session, memory: Memory, membership: Membership | None) -> 
     try:
         yield keeper
     except HostsChanged:
-        keeper.finish()
+        keeper.wait()
         raise
     except BaseException:
         keeper.abandon()
         raise
-
-
-def restore(session: Session) -> dict[str, Any]:
-    """On rank 0, set the weights of the newest checkpoint that is whole; returns its position as JSON.
-
-    The begin, where there is none. Raises UsageError where it is that of another training, DataError where all that
-    are there are damaged.
-    """
-    PULSE.does("loading the checkpoint")
-    require_resumable(session)
-    restored = store.restore(session.run, session.attempts, PULSE.ticks)
-    if restored is None:
-        return session.begin().to_json()
-    checkpoint, arrays = restored
-    if not session.settings.resume:  # another trainer made it between our choice of this run and our claim
-        raise UsageError(f"{session.run} is there already; give --resume to go on with it, or another --run")
-    assign(session.groups, arrays, str(checkpoint.folder))
-    return dict(checkpoint.marker["position"])
-
-
-def require_resumable(session: Session) -> None:
-    """Raise UsageError where the newest checkpoint, if there is one, is of another training."""
-    newest = store.newest(session.run)
-    if newest is not None:
-        require_same_training(session, newest)
-
-
-def require_same_training(session: Session, checkpoint: Checkpoint) -> None:
-    """Raise UsageError, naming the first thing that differs, where the checkpoint is of another training."""
-    marker, identity = checkpoint.marker, session.identity
-    theirs, ours = marker["classes"], identity["classes"]
-    if theirs != ours:
-        first = next((name for name in [*theirs, *ours] if (name in theirs) != (name in ours)), None)
-        which = f"{first!r} is in one of them only" if first is not None else "in another order"
-        raise UsageError(
-            f"{checkpoint.folder} was trained on {len(theirs)} classes, these slices have {len(ours)} ({which}); give"
-            " --name of its slices, or another --run"
-        )
-    if marker["slices"] != identity["slices"]:
-        raise UsageError(
-            f"{checkpoint.folder} was trained on other slices ({marker['slices']}, now {identity['slices']}); give"
-            " --name of its slices, or another --run"
-        )
-    for name, value in identity["settings"].items():
-        if marker["settings"].get(name) != value:
-            raise UsageError(
-                f"{checkpoint.folder} was trained with other settings: {option_of(name)} was"
-                f" {marker['settings'].get(name)}, now {value}; give what it was trained with, or another --run"
-            )
 
 
 def require_equal_weights(session: Session) -> None:

@@ -1,5 +1,6 @@
 """The evaluation of a run that has a checkpoint, apart from its training and on any number of ranks."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from train.checkpoints.variables import assign
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
 from train.monitor.heartbeat import PULSE
-from train.monitor.rank_process import open_log
+from train.monitor.rank_process import open_log, say
 from train.parallel.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reader.config import Reading
@@ -59,10 +60,14 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
         strategy.from_root(lambda: load(session, marker))
         strategy.broadcast(session.variables)
         metrics = evaluate(session, wanted.split, compile_steps(session)[1])
+        if not math.isfinite(loss := metrics[f"{wanted.split}_loss"]):
+            error = DataError(f"the loss on {wanted.split} is {loss} ({session.run}, {store.name_of(marker['step'])})")
+            error.told = not session.is_root
+            raise error
         result = {
             "split": wanted.split,
             "examples": session.readers[wanted.split].total,
-            "loss": metrics[f"{wanted.split}_loss"],
+            "loss": loss,
             "accuracy": metrics[f"{wanted.split}_accuracy"],
             "skipped": metrics.get(f"{wanted.split}_skipped", 0),
             **weights_of(marker),
@@ -110,7 +115,25 @@ def load(session: Session, marker: dict[str, Any]) -> None:
     except DamagedError as error:
         remedy = "give another --checkpoint, or train on from an older one with train/main.py --resume"
         raise DataError(f"{error}; {remedy}") from None
-    assign({"model": session.model.variables}, {"model": arrays}, str(checkpoint.folder))
+    assign({"model": session.model.weights}, {"model": arrays}, str(checkpoint.folder))
+
+
+def take_best(session: Session) -> dict[str, int]:
+    """Give all ranks the weights of the run's best checkpoint, if it has one; returns its epoch and step, else none."""
+
+    def load_best() -> dict[str, int]:
+        best = store.best(session.run)
+        if best is None:
+            return {}
+        load(session, best.marker)
+        weights = {"epoch": best.marker["position"]["history"][-1]["epoch"], "step": best.step}
+        say(f"the result is that of the best weights: epoch {weights['epoch']}, step {weights['step']}")
+        return weights
+
+    weights = session.strategy.from_root(load_best)
+    if weights:
+        session.strategy.broadcast(session.variables)
+    return weights
 
 
 def settings_of(marker: dict[str, Any], **given: Any) -> Settings:

@@ -1,5 +1,6 @@
 """What rank 0 tells of a run and writes down of it."""
 
+import math
 from dataclasses import asdict
 from itertools import islice
 
@@ -16,10 +17,13 @@ from train.runs.folder import RESULT_FORMAT
 from train.runs.metrics import shares, sums_over
 from train.runs.position import Metrics, Position
 from train.trainer.commits import Tally
+from train.trainer.learning_rate import schedule_notes
 from train.trainer.session import Session
 
 RANKS_TOLD = 16
 LAST_STEPS = 20  # that a progress bar tells of
+
+Weights = dict[str, int]  # the epoch and the step after which they were the model's
 
 
 def describe(session: Session, over: str) -> None:
@@ -43,18 +47,35 @@ def announce(session: Session, position: Position, over: str) -> None:
     say(f"{session.run}: {settings.recipe.model} of {parameters:,} parameters, {to_do}")
     reader, state = session.readers["train"], position.reader
     batch = settings.recipe.examples_per_step
-    steps = reader.steps(state, batch, settings.recipe.drop_last)
     of_ranks = f"{session.examples:,} examples in {len(session.manifest.splits['train'])} slices on {size} ranks"
     taken = session.examples - state.examples_left
     begun = f", from step {position.step} on, {taken:,} examples into epoch {position.epoch}" if position.step else ""
-    say(f"{of_ranks}: {steps.number - state.taken // batch} steps of {batch} each{begun}")
+    say(f"{of_ranks}: {state.steps.number - state.taken} steps of {batch} each{begun}")
     order = reader.order(state.seed, state.epoch, state.window_blocks)
     for rank, (slices, records) in enumerate(islice(reader.shares(order, state.rest, size), RANKS_TOLD)):
         say(f"rank {rank}: {records:,} records of {slices} slices")
     if size > RANKS_TOLD:
         say(f"and so on: no two of the {size} ranks differ by more than one record")
+    if not over:
+        say_notes(session, position)
     if reason := why_not_native():
         say(f"the reader's native op is {reason}, so examples take more time; run: make install")
+
+
+def say_notes(session: Session, position: Position) -> None:
+    """What a user may not expect of the learning rate, and of the split that selects the weights."""
+    settings, last_epoch = session.settings, math.inf
+    if settings.stopping.max_steps is not None:
+        whole = max(1, session.epoch_begin(position.epoch).steps.number)
+        last_epoch = position.epochs_done(session.examples) + (settings.stopping.max_steps - position.step) / whole
+    for note in schedule_notes(settings, session.global_batch, last_epoch):
+        say(note)
+    if session.judge == "test" and "test" in session.readers:
+        say(
+            "without a validation split, the best checkpoint, --patience and --until-accuracy go by the test split, so"
+            " the accuracy on it is no measure of other images; for a validation split: ringslice shard --split"
+            " train=0.8,validation=0.1,test=0.1"
+        )
 
 
 def tell_progress(progress: Progress, step: int, tally: Tally, global_batch: int) -> None:
@@ -62,7 +83,7 @@ def tell_progress(progress: Progress, step: int, tally: Tally, global_batch: int
     last = tally.steps[-LAST_STEPS:]
     if not last:
         return progress.update(step)
-    loss, hits, examples = sums_over([last])
+    loss, hits, examples = sums_over(last)
     seconds = sum(each.step_s for each in last)
     of_time = ", ".join(f"{name} {share:.0%}" for name, share in shares(last).items())
     found = max(1.0, examples)
@@ -78,10 +99,10 @@ def tell_epoch(session: Session, position: Position) -> None:
 
 
 def write_result(
-    session: Session, position: Position, over: str, result: tuple[Metrics, Confusion], clock: Run
+    session: Session, position: Position, over: str, result: tuple[Metrics, Weights, Confusion], clock: Run
 ) -> None:
     """Rank 0 writes down the result, its marker last."""
-    metrics, confusion = result
+    metrics, weights, confusion = result
     replace_bytes(session.run / RUN_FILE, session.attempts, json_bytes(clock.finished()))
     if confusion.counts.any():
         replace_bytes(session.run / confusion_file(confusion.split), session.attempts, json_bytes(confusion.to_json()))
@@ -93,13 +114,15 @@ def write_result(
         "rolled_back_steps": position.rolled_back,
         "stopped": over,
         "epochs": list(position.history),
+        "weights": weights,
         "result": metrics,
     }
     replace_bytes(session.run / RESULT_FILE, session.attempts, json_bytes(marker))
 
 
-def show(session: Session, position: Position, result: Metrics, clock: Run, already_done: bool) -> None:
+def show(session: Session, position: Position, result: tuple[Metrics, Weights], clock: Run, already_done: bool) -> None:
     """Rank 0 shows the summary."""
+    metrics, weights = result
     last = position.history[-1] if position.history else {}
     facts = {
         "model": session.settings.recipe.model,
@@ -107,7 +130,8 @@ def show(session: Session, position: Position, result: Metrics, clock: Run, alre
         "epochs": len(position.history),
         "steps": position.step,
         "global_batch": session.global_batch,
-        **{name: round(value, 4) for name, value in ({**last} | result).items() if name != "epoch"},
+        **{name: round(value, 4) for name, value in ({**last} | metrics).items() if name != "epoch"},
+        "weights": weights,
         "seconds": round(clock.seconds, 1),
     }
     Summary("train", str(session.run), already_done, facts).show(session.settings.json)

@@ -2,7 +2,8 @@
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
 import keras
@@ -22,15 +23,26 @@ from train.model.batch_norm import synchronised
 from train.model.builders import build
 from train.model.optimizer import make_optimizer
 from train.model.schedule import Schedule
+from train.monitor.heartbeat import PULSE
+from train.monitor.rank_process import say
 from train.parallel.strategy import Strategy, root_first
 from train.reader.intervals import run_of
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
 from train.runs.folder import Dataset, choose_run, find_dataset
 from train.runs.position import FIRST_EPOCH, Position
-from train.trainer.rank_consistency import require_agreement
+from train.trainer.learning_rate import recipe_of_run
+from train.trainer.rank_consistency import describe_devices, require_agreement
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
+
+
+class Signal(IntEnum):
+    """What rank 0 tells the others with a step."""
+
+    NONE = 0
+    METRICS = 1
+    LAST = 2
 
 
 @dataclass(frozen=True)
@@ -77,11 +89,20 @@ class Session:
     @property
     def groups(self) -> Groups:
         """The same, by what they belong to: each is a file of a checkpoint."""
-        return {"model": self.model.variables, "optimizer": self.optimizer.variables}
+        return {"model": self.model.weights, "optimizer": self.optimizer.variables}
 
-    def ends_after(self, steps: int) -> float:
-        """What rank 0 tells the others at a step: 1 where it is to be the last one, in mid-epoch too; else 0."""
-        return float(self.is_root and self.settings.stopping.why_in_epoch(steps, self.seconds) != "")
+    def signal_after(self, steps: int, is_due: bool) -> float:
+        """What this rank adds to the signal of all ranks at a step; only rank 0 gives one, for what follows the step:
+        that it is to be the last one, in mid-epoch too, or that the metrics are due.
+        """
+        if not self.is_root:
+            return Signal.NONE
+        is_last = self.settings.stopping.why_in_epoch(steps, self.seconds) != ""
+        return Signal.LAST if is_last else Signal.METRICS if is_due else Signal.NONE
+
+    def read_signal(self, mean: float) -> "Signal":
+        """The signal of rank 0, from the mean over all ranks."""
+        return Signal(round(mean * self.strategy.size))
 
     @property
     def global_batch(self) -> int:
@@ -105,7 +126,8 @@ class Session:
 
     def shared(self, state: ReaderState) -> ReaderState:
         """This state for the ranks that there are to go on from."""
-        return state.shared(self.strategy.size, self.readers["train"].lanes(self.strategy.size))
+        size, recipe = self.strategy.size, self.settings.recipe
+        return state.shared(size, self.readers["train"].lanes(size), recipe.examples_per_step, recipe.drop_last)
 
     def begin(self) -> Position:
         """The position of a run before its first step."""
@@ -118,8 +140,11 @@ def prepare(settings: Settings, strategy: Strategy, chosen: Choice | None = None
     ``chosen`` is what a ring before this one has chosen, as far as this rank was in it.
     """
     choice = strategy.from_root(lambda: chosen or choose(settings))
-    require_agreement(strategy, settings, choice.dataset, begun=chosen is not None)
-    session = open_session(settings, strategy, choice)
+    told = require_agreement(strategy, settings, choice.dataset, begun=chosen is not None)
+    for line in describe_devices(told) if strategy.rank == 0 else ():
+        say(line)
+    recipe = strategy.from_root(lambda: recipe_of_run(settings, choice.dataset, open_place(choice.run), strategy.size))
+    session = open_session(replace(settings, recipe=recipe), strategy, choice)
     strategy.from_root(lambda: None if chosen else require_shares(session))  # one that joins ends nothing
     return session
 
@@ -139,7 +164,7 @@ def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Sess
     readers = open_readers(dataset, manifest, settings)
     strategy.from_root(lambda: require_readers(readers))
     recipe = settings.recipe
-    schedule = Schedule(recipe.lr, recipe.warmup_epochs, settings.stopping.epochs, recipe.decay, recipe.decays)
+    PULSE.does("building the model")
     keras.utils.clear_session()  # so that layers are called the same on a rank that has been in another ring before
     keras.utils.set_random_seed(recipe.seed)
     shape = (*settings.picture_size(manifest), manifest.channels)
@@ -165,7 +190,7 @@ def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Sess
         place,
         place / WORK_FOLDER,
         identity,
-        schedule,
+        Schedule.of(recipe),
         model,
         optimizer,
     )

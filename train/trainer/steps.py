@@ -8,6 +8,8 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure
 from train.config.recipe import FP16
 from train.model.gradients import gradients_of, moment_after, sums_of
+from train.model.optimizer import apply_finite
+from train.model.state import RandomDraws, running_statistics
 from train.monitor.heartbeat import PULSE, READING
 from train.reader.config import STOP
 from train.reader.intervals import Steps
@@ -22,28 +24,40 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
     """The training step and the evaluation step, as graphs.
 
     A step's loss is the sum over the examples of all ranks, divided by their number, which is reduced along with the
-    gradients: examples that only fill a batch up have weight 0, so a step of n ranks is the step of one rank fed the
-    concatenation of their batches, whatever was skipped.
+    gradients: padding has weight 0, so a step of n ranks is the step of one rank fed the concatenation of their
+    batches, whatever was skipped. What a step changes in batch norm's running statistics is reduced, too, each rank's
+    by its number of examples: after each step all ranks have the same model, and what it did not change is as it was.
     Without autograph: nothing here needs it, and it leaves files in $TMPDIR.
     """
     model, optimizer, strategy, recipe = session.model, session.optimizer, session.strategy, session.settings.recipe
     compute, deterministic = gradients_of(model, recipe, optimizer.scale_loss), session.settings.deterministic
+    statistics = running_statistics(model) if strategy.size > 1 else []
+    draws = RandomDraws(model, recipe.seed, strategy.rank)
 
     @tf.function(autograph=False)
     def train_step(
-        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, ends: tf.Tensor
+        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, ends: tf.Tensor, step: tf.Tensor
     ) -> tuple[list[tf.Tensor], ...]:
-        """This rank's `Sums`; moments before and after computing, and after reducing; above 0 where any rank ends."""
+        """This rank's `Sums`; moments before and after computing, and after reducing; two numbers, equal on all ranks:
+        above 0 if any rank ends, and 1 if the step was not taken because its gradient is not finite.
+        """
+        draws.begin(step)
+        before = [tf.identity(each.value) for each in statistics]
         begun = moment_after([weights], deterministic)
         with tf.control_dependencies([begun]):
             gradients, sums = compute(pixels, labels, weights)
         computed = moment_after(gradients, deterministic)
-        *gradients, full, ends = strategy.average(
-            [*gradients, sums[2] / recipe.examples_per_step, ends], half=recipe.compression == FP16
-        )
+        own = sums[2] / recipe.examples_per_step
+        changes = [tf.cast(each.value - old, own.dtype) for each, old in zip(statistics, before, strict=True)]
+        changes = [tf.math.multiply_no_nan(each, own) for each in changes]  # 0 of a rank that has but padding
+        full, ends, *changes = strategy.average([own, ends, *changes])
+        gradients = strategy.average_gradients(gradients, half=recipe.compression == FP16)
         reduced = moment_after(gradients, deterministic)
-        optimizer.apply([tf.math.divide_no_nan(gradient, full) for gradient in gradients])
-        return sums, [begun, computed, reduced], [ends]
+        for variable, old, change in zip(statistics, before, changes, strict=True):
+            variable.assign(old + tf.cast(tf.math.divide_no_nan(change, full), old.dtype))
+        gradients = [tf.math.divide_no_nan(each, tf.cast(full, each.dtype)) for each in gradients]
+        skips = apply_finite(optimizer, gradients, recipe)
+        return sums, [begun, computed, reduced], [ends, skips]
 
     @tf.function(autograph=False)
     def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -72,14 +86,15 @@ def evaluate(
     totals = [0.0, 0.0, 0.0]
     PULSE.enters(f"{READING} {split}")
     for batch in session.plain.epoch(reader.batches(order, steps, strategy.rank)):
+        PULSE.does(f"evaluating {split}")
         sums, predicted = evaluate_step(batch.pixels, batch.labels, batch.weights)
         totals = [total + float(value) for total, value in zip(totals, sums, strict=True)]
         if confusion is not None:
             confusion.add(batch.labels.numpy(), predicted.numpy(), batch.weights.numpy())
-        PULSE.ticks()
+        PULSE.does(f"{READING} {split}")
     loss, hits, examples = strategy.sum(totals)
     if confusion is not None:
-        confusion.sum_over_ranks(strategy.sum)
+        confusion.sum_over_ranks(strategy.sum_array)
     if examples != reader.total and reader.reading.on_damage == STOP:
         raise EnvironmentFailure(f"{examples:.0f} examples of {split} were evaluated, it has {reader.total}")
     found = max(1.0, examples)

@@ -1,6 +1,6 @@
 """The drawings of a run's page. Lines have the id of what they show, so that a program finds their points."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from etl.report.drawing import (
 from etl.report.run.curves import Series, extreme_positions, trailing_mean
 from etl.report.run.files import Confusion
 from etl.report.run.metrics import PARTS
-from etl.report.run.waits import RankWaits
 from etl.report.text import accuracy, percent, speed
 from etl.report.text import loss as loss_text
 
@@ -98,27 +97,6 @@ def rate_curve(steps: Series, rates: Series) -> Chart:
         drawn.axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         told = f"At most {np.nanmax(rates):.4g}, {rates[shown[-1]]:.4g} at the end."
         return drawn.finish("Learning rate by step", told, f"learning rate by step. {told}")
-
-
-def share_bars(waits: Sequence[RankWaits]) -> Chart:
-    """What the time of each rank went to, as bars of the same length."""
-    with drawing(NARROW, max(HEIGHT, 0.9 + 0.19 * len(waits))) as drawn:
-        names = [f"rank {each.rank}" for each in waits]
-        left = np.zeros(len(waits))
-        for number, part in enumerate(PARTS):
-            widths = np.array([each.parts[number].share for each in waits])
-            drawn.axes.barh(names, widths, left=left, color=PART_COLORS[part], height=0.72, label=part)
-            left += widths
-        spare = max(0, 4 - len(waits)) / 2  # so that one bar is no wall
-        drawn.axes.set(ylim=(len(waits) - 0.5 + spare, -0.5 - spare), xlim=(0, 1))
-        drawn.axes.xaxis.set_major_formatter(PercentFormatter(1))
-        drawn.axes.tick_params(axis="y", length=0)
-        _name_parts(drawn)
-        told = "; ".join(
-            f"{name}: " + ", ".join(f"{part.part} {percent(part.share)}" for part in each.parts)
-            for name, each in zip(names, waits, strict=True)
-        )
-        return drawn.finish("Where the time goes", "Of all seconds of a rank's steps.", told)
 
 
 def share_areas(steps: Series, shares: Series, overall: Series) -> Chart:

@@ -16,7 +16,8 @@ from etl.storage.place import Place
 
 PREFIX, SUFFIX = "steps-", ".jsonl"
 PARTS = ("input", "compute", "all-reduce", "other")  # of a step's time, on each rank
-_PART_KEYS = ("input_s", "compute_s", "reduce_s")
+TIMED = ("input_s", "compute_s", "reduce_s", "own_s")  # what a line has the maximum over the ranks of
+OWN = TIMED.index("own_s")  # a rank's time without the all-reduce: the others wait for the rank with the most
 
 Seconds = npt.NDArray[np.float64]
 Epoch = dict[str, Any]
@@ -24,7 +25,9 @@ Epoch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of all ranks. ``parts_s`` is of shape (`PARTS`, ranks); ``time`` is when the step was over on rank 0.
+    """One step of so many ``ranks``: the means over them of `PARTS`, the maxima of `TIMED`, and the ranks of these.
+
+    ``time`` is when the step was over on rank 0.
 
     A loss, an accuracy or a rate that is not told, or no finite number, is NaN.
     """
@@ -36,7 +39,21 @@ class Step:
     loss: float
     accuracy: float
     rate: float
-    parts_s: Seconds
+    ranks: int
+    mean_s: Seconds
+    largest_s: Seconds
+    slowest: npt.NDArray[np.int64]
+
+    @property
+    def total_s(self) -> Seconds:
+        """The seconds of all ranks together, by `PARTS`."""
+        return self.mean_s * self.ranks
+
+    @property
+    def others_own_s(self) -> float:
+        """The mean, over all ranks but the slowest, of a rank's time without the all-reduce."""
+        own = self.total_s.sum() - self.total_s[PARTS.index("all-reduce")]
+        return float(max(0.0, own - self.largest_s[OWN]) / max(1, self.ranks - 1))
 
 
 @dataclass
@@ -74,7 +91,7 @@ class Metrics:
 
 
 def read_metrics(run: Place) -> Metrics:
-    """All lines of the run in this folder; memory goes by steps and ranks, 32 bytes for each.
+    """All lines of the run in this folder; memory goes by the number of steps.
 
     Raises DataError naming file and line where one is damaged.
     """
@@ -106,12 +123,9 @@ def _refuse(place: Place, number: int, what: str) -> None:
 
 
 def _step(line: Mapping[str, Any]) -> Step:
-    told = np.array([line["step_s"], *(line[key] for key in _PART_KEYS)], np.float64)
-    if told.ndim != 2 or not told.shape[1]:
-        raise ValueError("step_s, input_s, compute_s and reduce_s must be lists with a number for each rank")
-    if not (np.isfinite(told).all() and (told >= 0).all()):
-        raise ValueError("seconds must be finite and not negative")
-    other = np.maximum(told[0] - told[1:].sum(axis=0), 0)
+    ranks = _whole(line, "ranks")
+    whole, *timed = (_spread(line, key, ranks) for key in ("step_s", *TIMED))
+    means = [mean for mean, _, _ in timed[:OWN]]
     return Step(
         _whole(line, "step"),
         _whole(line, "epoch"),
@@ -120,8 +134,25 @@ def _step(line: Mapping[str, Any]) -> Step:
         _number(line.get("loss")),
         _number(line.get("accuracy")),
         _number(line.get("rate")),
-        np.concatenate([told[1:], other[np.newaxis]]),
+        ranks,
+        np.array([*means, max(0.0, whole[0] - sum(means))]),
+        np.array([largest for _, largest, _ in timed]),
+        np.array([rank for _, _, rank in timed]),
     )
+
+
+def _spread(line: Mapping[str, Any], key: str, ranks: int) -> tuple[float, float, int]:
+    """The mean and the maximum of a time over the ranks, and the rank of the maximum."""
+    told = line[key]
+    if not isinstance(told, dict):
+        raise ValueError(f"{key} is {told!r}, no object with mean, max and slowest_rank")
+    mean, largest = (_number(told[name]) for name in ("mean", "max"))
+    if not (0 <= mean < math.inf and 0 <= largest < math.inf):
+        raise ValueError("seconds must be finite and not negative")
+    rank = _whole(told, "slowest_rank")
+    if rank >= ranks:
+        raise ValueError(f"slowest_rank of {key} is {rank}, of {ranks} ranks")
+    return mean, largest, rank
 
 
 def _epoch(line: Mapping[str, Any]) -> Epoch:

@@ -126,14 +126,14 @@ def _tiles(run: RunFiles, recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
     if speeds := [epoch["images_per_s"] for epoch in run.epochs if _known(epoch, "images_per_s")]:
         found.append((speed(median(speeds)), "images/s, median of epochs"))
     if steps := run.metrics.steps:
-        seconds = (steps[-1].time - steps[0].time).total_seconds() + float(steps[0].parts_s[:, 0].sum())
+        seconds = (steps[-1].time - steps[0].time).total_seconds() + float(steps[0].mean_s.sum())
         found.append((duration(seconds), "from the first step to the last"))
     return found
 
 
 def _ranks(run: RunFiles) -> str:
     """How many ranks there were, one after the other."""
-    sizes = [size for size, _ in groupby(step.parts_s.shape[1] for step in run.metrics.steps)]
+    sizes = [size for size, _ in groupby(step.ranks for step in run.metrics.steps)]
     if not sizes and run.record.get("ranks"):
         sizes = [len(run.record["ranks"])]
     if len(sizes) <= MOST_RING_CHANGES:

@@ -1,13 +1,14 @@
-"""What the time of a step went to, by rank: waiting for input, computing, the all-reduce, and the rest. Pure."""
+"""What the time of a step went to: waiting for input, computing, the all-reduce, the rest; and who came last. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from statistics import median
 
 import numpy as np
 
 from etl.report.run.curves import Series, stretch_starts
-from etl.report.run.metrics import PARTS, Seconds, Step
+from etl.report.run.metrics import OWN, PARTS, Step
 
 REDUCE = PARTS.index("all-reduce")
 MOST_STRETCHES = 200  # of a curve
@@ -15,68 +16,80 @@ MOST_STRETCHES = 200  # of a curve
 
 @dataclass(frozen=True)
 class PartTimes:
-    """Seconds a step that a rank spent in one part, and the part's share of all its time."""
+    """Seconds a step that the ranks spent in one part: of the means over the ranks the mean, median and percentile over
+    the steps, the largest of any rank, and the share of all their time.
+
+    ``slowest`` is the rank that had the most of it in most steps. It and the largest are None for the rest of a step.
+    """
 
     part: str
     mean_s: float
     median_s: float
     p95_s: float
-    largest_s: float
+    largest_s: float | None
+    slowest: int | None
     share: float
 
 
 @dataclass(frozen=True)
-class RankWaits:
-    """One rank's steps. ``own_median_s`` is the median of what it does without waiting for others: all but the reduce.
+class LastRank:
+    """A rank for which the others waited in so many ``steps``, because no rank had more to do before the all-reduce.
 
-    ``last_share`` is the part of its steps in which no rank took longer for that, so the others waited for it.
+    In these, ``own_median_s`` is the median of what it did then and ``others_median_s`` that of the mean of the others;
+    ``part`` is the one in which it was the slowest most often. A rank's number is the one it had in the ring of a step.
     """
 
     rank: int
     steps: int
-    parts: tuple[PartTimes, ...]
+    share: float
     own_median_s: float
-    last_share: float
-
-    def part(self, name: str) -> PartTimes:
-        return self.parts[PARTS.index(name)]
+    others_median_s: float
+    part: str
 
 
-def stack_steps(steps: Iterable[Step]) -> list[Seconds]:
-    """Seconds of shape (steps, `PARTS`, ranks), one array for each stretch of steps with the same number of ranks."""
-    return [
-        np.stack([step.parts_s for step in group]) for _, group in groupby(steps, lambda step: step.parts_s.shape[1])
-    ]
-
-
-def waits_by_rank(stacks: Sequence[Seconds]) -> list[RankWaits]:
-    """One for each rank that there ever was; a rank's number is the one it had in the ring of that step."""
-    ranks = max((stack.shape[2] for stack in stacks), default=0)
+def part_times(steps: Sequence[Step]) -> list[PartTimes]:
+    """One for each of `PARTS`."""
+    means, overall = np.stack([step.mean_s for step in steps]), shares(steps)
     found = []
-    for rank in range(ranks):
-        with_it = [stack for stack in stacks if stack.shape[2] > rank]
-        times = np.concatenate([stack[:, :, rank] for stack in with_it])
-        own = np.delete(times, REDUCE, axis=1).sum(axis=1)
-        last = sum(int((_own(stack).argmax(axis=1) == rank).sum()) for stack in with_it)
-        parts = tuple(_part_times(name, times[:, number], times.sum()) for number, name in enumerate(PARTS))
-        found.append(RankWaits(rank, len(times), parts, float(np.median(own)), last / len(times)))
+    for number, part in enumerate(PARTS):
+        seconds = means[:, number]
+        middle, p95 = np.quantile(seconds, [0.5, 0.95])
+        largest = max(float(step.largest_s[number]) for step in steps) if number < OWN else None
+        slowest = _most_often([int(step.slowest[number]) for step in steps]) if number < OWN else None
+        average = float(seconds.mean())
+        found.append(PartTimes(part, average, float(middle), float(p95), largest, slowest, float(overall[number])))
     return found
 
 
-def _own(stack: Seconds) -> Seconds:
-    """Seconds without the all-reduce: of shape (steps, ranks)."""
-    return np.delete(stack, REDUCE, axis=1).sum(axis=1)
+def last_ranks(steps: Sequence[Step]) -> list[LastRank]:
+    """The ranks that came last, the most frequent first."""
+    by_rank: dict[int, list[Step]] = {}
+    for step in steps:
+        by_rank.setdefault(int(step.slowest[OWN]), []).append(step)
+    found = []
+    for rank, own in by_rank.items():
+        slow = [number for step in own for number in range(OWN) if number != REDUCE and step.slowest[number] == rank]
+        found.append(
+            LastRank(
+                rank,
+                len(own),
+                len(own) / len(steps),
+                median(float(step.largest_s[OWN]) for step in own),
+                median(step.others_own_s for step in own),
+                PARTS[_most_often(slow)] if slow else "other",
+            )
+        )
+    return sorted(found, key=lambda each: (-each.steps, each.rank))
 
 
-def _part_times(name: str, seconds: Series, total: float) -> PartTimes:
-    median, p95 = np.quantile(seconds, [0.5, 0.95])
-    share = float(seconds.sum() / total) if total else 0.0
-    return PartTimes(name, float(seconds.mean()), float(median), float(p95), float(seconds.max()), share)
+def _most_often(numbers: Sequence[int]) -> int:
+    """The most frequent of these, of equals the least."""
+    return min(Counter(numbers).items(), key=lambda each: (-each[1], each[0]))[0]
 
 
-def shares(stacks: Sequence[Seconds]) -> Series:
+def shares(steps: Sequence[Step]) -> Series:
     """The share of each of `PARTS` in the time of all ranks; all 0 where no time passed."""
-    sums = sum((stack.sum(axis=(0, 2)) for stack in stacks), np.zeros(len(PARTS)))
+    sums = np.sum([step.total_s for step in steps], axis=0)
     return sums / (sums.sum() or 1.0)
 
 
@@ -86,12 +99,7 @@ def share_curve(steps: Sequence[Step]) -> tuple[Series, Series]:
     A stretch stands at its last step.
     """
     starts = stretch_starts(len(steps), MOST_STRETCHES)
-    sums = np.add.reduceat(np.stack([step.parts_s.sum(axis=1) for step in steps]), starts, axis=0)
+    sums = np.add.reduceat(np.stack([step.total_s for step in steps]), starts, axis=0)
     ends = [*starts[1:] - 1, len(steps) - 1]
     numbers = np.array([steps[end].number for end in ends], np.float64)
     return numbers, (sums / np.maximum(sums.sum(axis=1, keepdims=True), 1e-12)).T
-
-
-def slowest(waits: Sequence[RankWaits]) -> RankWaits:
-    """The rank with the most work of its own; the others wait for it in the all-reduce."""
-    return max(waits, key=lambda each: (each.own_median_s, -each.rank))

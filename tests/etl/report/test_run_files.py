@@ -5,6 +5,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from hypothesis.extra.numpy import arrays
 from etl.errors import DataError, RingsliceError, UsageError
 from etl.report.command import report_on
 from etl.report.run.curves import extreme_positions, stretch_starts, trailing_mean
-from etl.report.run.waits import waits_by_rank
+from etl.report.run.metrics import Step
+from etl.report.run.waits import part_times
 from etl.storage.place import open_place
 from tests.lib.report.pages import run_page
 from tests.lib.report.run_folders import RunFolder
@@ -33,15 +35,16 @@ def line_with(key: str, value: object) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
-        (lambda line: line[:-9], "delimiter"),
+        (lambda line: line[:-1], "delimiter"),
         (lambda line: "", "Expecting value"),
         (lambda line: "[1]", "indices"),
         (line_without("kind"), "it has no kind"),
         (line_without("reduce_s"), "it has no reduce_s"),
-        (line_with("input_s", [0.1]), "inhomogeneous"),
-        (line_with("input_s", 0.1), "inhomogeneous"),
-        (line_with("compute_s", [-0.1, 0.1]), "not negative"),
-        (line_with("step_s", [math.nan, 0.1]), "must be finite"),
+        (line_with("input_s", [0.1, 0.1]), "no object with mean, max and slowest_rank"),
+        (line_with("input_s", {"mean": 0.1, "slowest_rank": 0}), "it has no max"),
+        (line_with("compute_s", {"mean": 0.1, "max": -0.1, "slowest_rank": 0}), "not negative"),
+        (line_with("step_s", {"mean": math.nan, "max": 0.1, "slowest_rank": 0}), "must be finite"),
+        (line_with("own_s", {"mean": 0.1, "max": 0.1, "slowest_rank": 2}), "slowest_rank of own_s is 2, of 2 ranks"),
         (line_with("step", 3.5), "step is 3.5, no whole number"),
         (line_with("time", "yesterday"), "isoformat"),
         (line_with("time", "2026-01-02T03:04:05"), "no zone"),
@@ -134,12 +137,16 @@ def test_stretches_are_about_equal(length: int, most: int) -> None:
 
 
 @settings(deadline=None)
-@given(arrays(np.float64, st.tuples(st.integers(2, 30), st.just(4), st.integers(1, 5)), elements=st.floats(0, 10)))
+@given(arrays(np.float64, st.tuples(st.integers(2, 30), st.just(4)), elements=st.floats(0, 10)))
 def test_percentiles_are_those_of_sorted_values(seconds: np.ndarray) -> None:
-    for each in waits_by_rank([seconds]):
-        for number, part in enumerate(each.parts):
-            own = seconds[:, number, each.rank].tolist()
-            assert part.largest_s == max(own)
-            assert part.median_s == pytest.approx(statistics.median(own))
-            assert part.p95_s == pytest.approx(statistics.quantiles(own, n=20, method="inclusive")[-1])
-            assert part.mean_s == pytest.approx(statistics.fmean(own))
+    time = datetime(2026, 1, 2, tzinfo=UTC)
+    steps = [
+        Step(number, 1, time, 8, 0.5, 0.5, 0.1, 2, own, 2 * np.roll(own, 1), np.zeros(4, np.int64))
+        for number, own in enumerate(seconds)
+    ]
+    for number, part in enumerate(part_times(steps)):
+        own = seconds[:, number].tolist()
+        assert part.median_s == pytest.approx(statistics.median(own))
+        assert part.p95_s == pytest.approx(statistics.quantiles(own, n=20, method="inclusive")[-1])
+        assert part.mean_s == pytest.approx(statistics.fmean(own))
+        assert part.largest_s == (None if number == 3 else 2 * seconds[:, number - 1].max())

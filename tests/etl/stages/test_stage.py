@@ -333,6 +333,7 @@ def _names(folder: Place) -> list[str]:
 FIRST_MARKER = json_bytes({"format": "test/1", **OLD, "files": ["x"]})
 
 
+@pytest.mark.integration  # a quarter of a minute
 @by_way
 def test_any_call_of_renewing_a_stage_may_fail(after: bool, dies: bool, tmp_path: Path) -> None:
     def renew_at(number: int) -> Fault:

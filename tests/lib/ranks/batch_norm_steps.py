@@ -25,7 +25,7 @@ from etl.storage.place import Place, open_place
 from tests.lib.ranks.strategies import Alone, LocalStatistics
 from train.model.batch_norm import synchronised
 from train.model.builders import cnn
-from train.parallel.startup import claim_cores
+from train.parallel.cores import claim_cores
 from train.parallel.strategy import Horovod, Strategy
 
 BATCH, STEPS, CLASSES = 8, 2, 3

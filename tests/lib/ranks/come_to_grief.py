@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from etl.storage.place import Place
 from train.checkpoints.background import Saver
@@ -25,8 +26,8 @@ from train.monitor.rank_process import begin_watch, run_rank
 from train.parallel.startup import loading
 from train.runs.position import Position
 
-FIRST, MIDDLE, CHECKPOINT = "first-step", "mid-epoch", "checkpoint"
-STEPS = {FIRST: 1, MIDDLE: 3, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished
+FIRST, MIDDLE, EVALUATION, CHECKPOINT = "first-step", "mid-epoch", "evaluation", "checkpoint"
+STEPS = {FIRST: 1, MIDDLE: 3, EVALUATION: 5, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished
 HEARD_S = 2.5  # after which the others have heard where this rank is
 WHOLE_FILE = "model.safetensors"  # the first of a checkpoint's two
 
@@ -71,7 +72,7 @@ def disturb_checkpoint(is_unlucky: bool) -> None:
     """Rank 0 writes a checkpoint in part: then it comes to grief, or waits for another rank to do."""
     from train.trainer import commits
 
-    def saver(run: Place, attempts: Place, keep: int, tick: Callable[[], None]) -> Saver:
+    def saver(run: Place, attempts: Place, keep: int, tick: Callable[[], None], **options: Any) -> Saver:
         folder = run / FOLDER / name_of(STEPS[CHECKPOINT])
         is_disturbed = False
 
@@ -86,7 +87,7 @@ def disturb_checkpoint(is_unlucky: bool) -> None:
                     half().touch()
                     threading.Event().wait()
 
-        return Saver(run, attempts, keep, halfway)
+        return Saver(run, attempts, keep, halfway, **options)
 
     commits.Saver = saver  # type: ignore[assignment, attr-defined]
 
@@ -114,6 +115,13 @@ def disturb_steps(moment: str) -> None:
     Keeper.after_step = disturbed  # type: ignore[method-assign, assignment]
 
 
+def disturb_evaluation() -> None:
+    """This rank comes to grief in the evaluation of an epoch."""
+    from train import loop
+
+    loop.evaluate = lambda *arguments: come_to_grief()  # type: ignore[attr-defined, assignment]
+
+
 def start(settings: Settings) -> None:
     """What train/main.py does, and then the grief."""
     begin_watch(settings.stall_timeout_s)
@@ -124,6 +132,8 @@ def start(settings: Settings) -> None:
         is_unlucky = rank == int(os.environ["GRIEF_RANK"])
         if moment == CHECKPOINT and rank == 0:
             disturb_checkpoint(is_unlucky)
+        elif is_unlucky and moment == EVALUATION:
+            disturb_evaluation()
         elif is_unlucky:
             disturb_steps(moment)
     train(settings)

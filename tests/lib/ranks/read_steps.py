@@ -35,8 +35,8 @@ def take_turn(slices: str, state_json: str, turn: str) -> str:
     reader = SplitReader(place, manifest, "train", Reading(lanes=LANES))
     state = ReaderState.from_json(json.loads(state_json), "these", reader.total)
     order = reader.order(state.seed, state.epoch, state.window_blocks)
-    state = state.shared(world_size, reader.lanes(world_size))
-    steps = reader.steps(state, BATCH)
+    state = state.shared(world_size, reader.lanes(world_size), BATCH)
+    steps = state.steps
     step = min(most, steps.number)
     if rank < world_size:
         keys = [
@@ -46,7 +46,7 @@ def take_turn(slices: str, state_json: str, turn: str) -> str:
             if weight
         ]
         print_result(turn, step=step, keys=keys)
-    return json.dumps(state.after(step * BATCH).to_json())
+    return json.dumps(state.after(step).to_json())
 
 
 def main(slices: str, state: str, *turns: str) -> None:

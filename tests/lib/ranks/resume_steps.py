@@ -12,7 +12,8 @@ from etl.errors import end_process
 from train.config.recipe import Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
-from train.parallel.startup import OPTIONAL, claim_cores, without
+from train.parallel.cores import claim_cores
+from train.parallel.startup import OPTIONAL, without
 
 with without(OPTIONAL):
     from train.loop import train

@@ -35,12 +35,12 @@ from train.checkpoints.safetensors_file import Arrays
 from train.config.recipe import SYNCHRONISED, Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
-from train.parallel.startup import OPTIONAL, claim_cores, without
+from train.parallel.cores import claim_cores
+from train.parallel.startup import OPTIONAL, without
 from train.reader.batches import RecordBatch
 from train.reader.intervals import Interval, Steps
 from train.reader.order import EpochOrder
 from train.reader.reader import SplitReader
-from train.reader.state import ReaderState
 from train.runs.position import Position
 from train.trainer.run_lease import holding
 
@@ -127,15 +127,12 @@ class Concatenation:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.reader, name)
 
-    def steps(self, state: ReaderState, batch: int, drop_last: bool) -> Steps:
-        shared = state.shared(self.ranks, self.reader.lanes(self.ranks))
-        return self.reader.steps(shared, batch // self.ranks, drop_last)
-
     def batches(
         self, order: EpochOrder, steps: Steps, rank: int, left: Sequence[Interval], first_step: int
     ) -> Iterator[RecordBatch]:
         assert (rank, first_step) == (0, 0)
-        of_ranks = [self.reader.batches(order, steps, each) for each in range(self.ranks)]
+        of_each = Steps(steps.total, self.ranks, steps.batch // self.ranks)
+        of_ranks = [self.reader.batches(order, of_each, rank) for rank in range(self.ranks)]
         for batches in zip(*of_ranks, strict=True):
             whole = RecordBatch(
                 np.concatenate([batch.addresses for batch in batches]),
@@ -166,7 +163,7 @@ def record(session: Session, recorder_of: Callable[[], Recorder], train_step: Tr
         recorder = recorder_of()
         position = recorder.recall()
         with suppress(Stopped):
-            position, _, _ = train_epoch(session, position, recorder, train_step)
+            position = train_epoch(session, position, recorder, train_step)
         recorder.finish()
     return recorder, position
 
@@ -196,8 +193,8 @@ def train_in_ring(
 def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
     """The step, or one in which every example of a batch has the weight 1."""
 
-    def step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, ends: tf.Tensor) -> Any:
-        return train_step(pixels, labels, tf.ones_like(weights), ends)
+    def step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *numbers: tf.Tensor) -> Any:
+        return train_step(pixels, labels, tf.ones_like(weights), *numbers)
 
     return step if counts_all else train_step
 
@@ -214,7 +211,7 @@ def compare(case: str, kind: str, root: str, strategy: Strategy, expected: Seque
     else:
         assert len(states) == 1 + LAST_STEPS[kind] - (STOP_AFTER if kind == "resumed" else 0)
         compared = [differences(states[-1], expected[LAST_STEPS[kind]], expected[0])]
-    return {"same": recorder.is_same, "examples": position.totals[2], **largest(compared, expected[0])}
+    return {"same": recorder.is_same, "examples": position.totals[-1], **largest(compared, expected[0])}
 
 
 def differences(ours: State, theirs: State, before: State) -> dict[str, float]:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy.typing as npt
 import tensorflow as tf
 
-from train.parallel.strategy import Horovod
+from train.parallel.strategy import Horovod, Number
 
 T = TypeVar("T")
 
@@ -15,15 +16,24 @@ class Alone:
 
     rank, size = 0, 1
 
-    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
-        assert not half
+    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(tensors)
+
+    def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        assert not half
+        return list(gradients)
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
         return tensor
 
     def sum(self, values: Sequence[float]) -> list[float]:
         return list(values)
+
+    def sum_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        return array
+
+    def max_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        return array
 
     def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
         pass
@@ -48,5 +58,8 @@ class LocalStatistics(Horovod):
 class Identity(LocalStatistics):
     """Horovod without the all-reduce of gradients and of batch norm's statistics."""
 
-    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(tensors)
+
+    def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        return list(gradients)

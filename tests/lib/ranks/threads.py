@@ -6,7 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
+
+from train.parallel.strategy import Number
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -35,16 +39,25 @@ class ThreadRank:
         self._ring.barrier.wait()  # before anyone puts its next one there
         return values
 
-    def average(self, tensors: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
-        del half
+    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         ranks = self.gather([tf.convert_to_tensor(each) for each in tensors])
         return [tf.add_n(each) / self.size for each in map(list, zip(*ranks, strict=True))]
+
+    def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
+        del half
+        return self.average(gradients)
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
         return tf.add_n(self.gather(tensor))
 
     def sum(self, values: Sequence[float]) -> list[float]:
         return [float(sum(each)) for each in zip(*self.gather(list(values)), strict=True)]
+
+    def sum_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        return np.sum(self.gather(array.copy()), axis=0, dtype=array.dtype)
+
+    def max_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        return np.max(self.gather(array.copy()), axis=0)
 
     def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
         for variable, value in zip(variables, self.gather([each.numpy() for each in variables])[root], strict=True):

@@ -1,5 +1,8 @@
 """A model that is traced in no time, with batch norm and dropout: all the state that a model can have."""
 
+import math
+from typing import Any
+
 import keras
 
 
@@ -30,6 +33,25 @@ def normed(shape: tuple[int, int, int], classes: int) -> keras.Model:
             keras.layers.BatchNormalization(momentum=0.9),
             keras.layers.ReLU(),
             keras.layers.Dense(classes),
+        ]
+    )
+
+
+class Overflow(keras.layers.Layer):
+    """Infinite where nothing is trained."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return inputs if training else inputs * math.inf
+
+
+def overflowing(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Its losses are finite in training, and not in an evaluation."""
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            keras.layers.Flatten(),
+            keras.layers.Dense(classes, kernel_initializer="zeros"),
+            Overflow(),
         ]
     )
 

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +11,15 @@ from typing import Any
 
 RECIPE = 'model = "cnn"\nepochs = {epochs}\nbatch = 64\nlr = 0.1\ndecay = "cosine"\nweight_decay = 0.0005\nseed = 7\n'
 Line = dict[str, Any]
+
+
+def spread(seconds: Sequence[float]) -> Line:
+    """What a line of metrics has of the seconds of all ranks."""
+    return {
+        "mean": sum(seconds) / len(seconds),
+        "max": max(seconds),
+        "slowest_rank": seconds.index(max(seconds)),
+    }
 
 
 @dataclass
@@ -102,6 +111,7 @@ class RunFolder:
         works = [draw.uniform(0.09, 0.1) * (1.5 if rank == self.late else 1) for rank in range(ranks)]
         over = max(wait + work for wait, work in zip(waits, works, strict=True)) + 0.004
         reduces = [over - wait - work for wait, work in zip(waits, works, strict=True)]
+        wholes = [over + draw.uniform(0, 0.001) for _ in range(ranks)]
         self._time += timedelta(seconds=over + 0.001)
         done = number / (self.steps * len(self.ranks))
         loss = math.nan if number % 97 == 0 else 2.3 * math.exp(-3 * done) + draw.gauss(0, 0.05)
@@ -114,10 +124,12 @@ class RunFolder:
             "loss": loss,
             "accuracy": 1 - math.exp(-3 * done),
             "rate": 0.05 * (1 + math.cos(math.pi * done)),
-            "step_s": [over + draw.uniform(0, 0.001) for _ in range(ranks)],
-            "input_s": waits,
-            "compute_s": works,
-            "reduce_s": reduces,
+            "ranks": ranks,
+            "step_s": spread(wholes),
+            "input_s": spread(waits),
+            "compute_s": spread(works),
+            "reduce_s": spread(reduces),
+            "own_s": spread([whole - reduce for whole, reduce in zip(wholes, reduces, strict=True)]),
         }
 
     def _epoch(self, epoch: int, last: int) -> Line:

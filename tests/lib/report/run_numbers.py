@@ -60,65 +60,74 @@ class Told:
         if self.result and not self.steps:
             self.epochs, self.recipe = self.result["epochs"], self.recipe or self.result["settings"]
 
-    def seconds(self, rank: int, part: str) -> list[float]:
-        """Of each step that had this rank."""
-        return [self.parts_of(line, rank)[part] for line in self.steps if len(line["step_s"]) > rank]
-
     @staticmethod
-    def parts_of(line: Line, rank: int) -> dict[str, float]:
-        """Seconds of a rank's step, by part."""
-        told = [line[f"{part}_s"][rank] for part in ("input", "compute", "reduce")]
-        return dict(zip(PARTS, [*told, max(0.0, line["step_s"][rank] - sum(told))], strict=True))
-
-    @property
-    def rank_number(self) -> int:
-        return max((len(line["step_s"]) for line in self.steps), default=0)
-
-    def own_work(self, rank: int) -> float:
-        """Median seconds of a step without the all-reduce."""
-        columns = [self.seconds(rank, part) for part in PARTS if part != "all-reduce"]
-        return statistics.median(map(sum, zip(*columns, strict=True)))
-
-    def last_share(self, rank: int) -> float:
-        last = []
-        for line in self.steps:
-            works = [
-                sum(self.parts_of(line, each).values()) - line["reduce_s"][each] for each in range(len(line["step_s"]))
-            ]
-            if len(works) > rank:
-                last.append(works[rank] == max(works))
-        return sum(last) / len(last)
-
-    def shares(self, rank: int) -> list[float]:
-        sums = [math.fsum(self.seconds(rank, part)) for part in PARTS]
-        return [each / sum(sums) for each in sums]
+    def parts_of(line: Line) -> dict[str, float]:
+        """Seconds of a step, by part: means over the ranks."""
+        told = [line[f"{part}_s"]["mean"] for part in ("input", "compute", "reduce")]
+        return dict(zip(PARTS, [*told, max(0.0, line["step_s"]["mean"] - sum(told))], strict=True))
 
     @property
     def overall(self) -> list[float]:
-        sums = [math.fsum(x for rank in range(self.rank_number) for x in self.seconds(rank, part)) for part in PARTS]
+        sums = [math.fsum(line["ranks"] * self.parts_of(line)[part] for line in self.steps) for part in PARTS]
         return [each / sum(sums) for each in sums]
 
-    def rank_rows(self, ranks: list[int]) -> Table:
-        rows = [
+    def last_in(self, rank: int) -> list[Line]:
+        """The steps in which the others waited for this rank."""
+        return [line for line in self.steps if line["ranks"] > 1 and line["own_s"]["slowest_rank"] == rank]
+
+    def own_work(self, rank: int) -> float:
+        """Median seconds without the all-reduce of the steps in which it was the last."""
+        return statistics.median(line["own_s"]["max"] for line in self.last_in(rank))
+
+    def others_work(self, rank: int) -> float:
+        """The same of the means of the others."""
+        found = []
+        for line in self.last_in(rank):
+            parts = self.parts_of(line)
+            own = line["ranks"] * (sum(parts.values()) - parts["all-reduce"])
+            found.append((own - line["own_s"]["max"]) / (line["ranks"] - 1))
+        return statistics.median(found)
+
+    def behind_in(self, rank: int) -> str:
+        lines = self.last_in(rank)
+        times = {part: sum(line[f"{part}_s"]["slowest_rank"] == rank for line in lines) for part in PARTS[:2]}
+        return max(times, key=times.__getitem__) if any(times.values()) else "other"
+
+    def last_share(self, rank: int) -> float:
+        return len(self.last_in(rank)) / sum(line["ranks"] > 1 for line in self.steps)
+
+    def ranks(self) -> list[int]:
+        """Those that came last, the most frequent first."""
+        found = {line["own_s"]["slowest_rank"] for line in self.steps if line["ranks"] > 1}
+        return sorted(found, key=lambda rank: (-len(self.last_in(rank)), rank))
+
+    def rank_rows(self) -> Table:
+        return [
             [
                 str(rank),
-                f"{len(self.seconds(rank, 'input')):,}",
-                *map(percent, self.shares(rank)),
-                ms(self.own_work(rank)),
+                f"{len(self.last_in(rank)):,}",
                 percent(self.last_share(rank)),
+                ms(self.own_work(rank)),
+                ms(self.others_work(rank)),
+                self.behind_in(rank),
             ]
-            for rank in ranks
+            for rank in self.ranks()
         ]
-        return [*rows, ["all", "", *map(percent, self.overall), "", ""]]
 
-    def part_rows(self, ranks: list[int]) -> Table:
+    def part_rows(self) -> Table:
         rows = []
-        for rank in ranks:
-            for part, share in zip(PARTS, self.shares(rank), strict=True):
-                seconds = self.seconds(rank, part)
-                p95 = statistics.quantiles(seconds, n=20, method="inclusive")[-1]
-                told = (statistics.fmean(seconds), statistics.median(seconds), p95, max(seconds))
-                rows.append([str(rank), part, *map(ms, told), percent(share)])
+        for part, share in zip(PARTS, self.overall, strict=True):
+            seconds = [self.parts_of(line)[part] for line in self.steps]
+            p95 = statistics.quantiles(seconds, n=20, method="inclusive")[-1]
+            told = list(map(ms, (statistics.fmean(seconds), statistics.median(seconds), p95)))
+            name = f"{part.removeprefix('all-')}_s"
+            if part == "other":
+                most = ["", ""]
+            else:
+                ranks = [line[name]["slowest_rank"] for line in self.steps]
+                slowest = min(set(ranks), key=lambda rank: (-ranks.count(rank), rank))
+                most = [ms(max(line[name]["max"] for line in self.steps)), str(slowest)]
+            rows.append([part, *told, *most, percent(share)])
         return rows
 
     def epoch_rows(self) -> Table:
@@ -163,7 +172,7 @@ class Told:
                 found.append((accuracy(best), f"best {split} accuracy, epoch {epoch}"))
         found.append((str(len(self.epochs)), f"of {self.recipe['epochs']} epochs"))
         found.append((f"{self.result['steps'] if self.result else self.steps[-1]['step']:,}", "steps"))
-        sizes = [len(line["step_s"]) for line in self.steps] or [len(self.record["ranks"])]
+        sizes = [line["ranks"] for line in self.steps] or [len(self.record["ranks"])]
         changes = [size for number, size in enumerate(sizes) if number == 0 or size != sizes[number - 1]]
         found.append((", then ".join(map(str, changes)), "ranks"))
         found.append(
@@ -171,7 +180,7 @@ class Told:
         )
         if self.steps:
             first, last = (datetime.fromisoformat(self.steps[each]["time"]) for each in (0, -1))
-            seconds = (last - first).total_seconds() + sum(self.parts_of(self.steps[0], 0).values())
+            seconds = (last - first).total_seconds() + sum(self.parts_of(self.steps[0]).values())
             minutes, rest = divmod(round(seconds), 60)
             told = f"{seconds:.1f} s" if seconds < 60 else f"{minutes} min {rest:02d} s"
             found.append((told, "from the first step to the last"))

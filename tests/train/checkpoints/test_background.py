@@ -1,7 +1,10 @@
 """Checkpoints in the background: nothing is lost, nothing is swallowed, and nobody waits for ever."""
 
+import re
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from etl.errors import EnvironmentFailure
 from etl.storage.place import Place
 from tests.lib.commands import REPOSITORY, run, succeeded
 from train.checkpoints.background import Saver
-from train.checkpoints.store import restore, steps
+from train.checkpoints.store import open_checkpoint, restore, steps
 
 GROUPS = {"model": {"a": np.arange(5)}}
 PATIENCE_S = 60  # for a thread that is about to end
@@ -82,6 +85,86 @@ def test_old_ones_are_removed_after_each(place: Place, attempts: Place) -> None:
         saver.submit(step, GROUPS, {"score": score})
     saver.finish()
     assert steps(place) == [10, 30, 40]
+
+
+def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, attempts: Place, gate: Gate) -> None:
+    saver = Saver(place, attempts, keep=1, tick=gate)
+    saver.submit(10, GROUPS, {"score": None})
+    in_background(lambda: saver.amend({"score": 0.5}))
+    assert gate.reached.wait(PATIENCE_S)
+    assert steps(place) == []
+    gate.opened.set()
+    while not steps(place) or open_checkpoint(place, 10).marker["score"] is None:
+        pass
+    saver.submit(20, GROUPS, {"score": None})
+    saver.finish()
+    assert steps(place) == [10, 20]  # the best, and the newest
+    saver.amend({"score": 0.75})
+    saver.finish()
+    assert steps(place) == [20]
+
+
+def test_storage_that_fails_for_a_while_is_told_and_tried_again(
+    place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saver = Saver(place, attempts, keep=9, failures=3)
+    for first in (10, 40):
+        with full_disk():
+            for step in (first, first + 10):
+                saver.submit(step, GROUPS, {})
+                saver.wait()
+        saver.submit(first + 20, GROUPS, {})
+        saver.wait()
+    assert steps(place) == [30, 60]
+    told = capsys.readouterr().err.splitlines()
+    why = "File too large: \\S+/model.safetensors"
+    for line, (step, number) in zip(told, ((10, 1), (20, 2), (40, 1), (50, 2)), strict=True):
+        assert re.search(
+            rf"checkpoint step-000000{step} was not written \({why}\); the next one is the next try"
+            rf" \(failure {number} of --checkpoint-failures 3\)",
+            line,
+        )
+
+
+@pytest.mark.usefixtures("capsys")  # which writes no file
+def test_too_many_failures_in_a_row_are_raised(place: Place, attempts: Place) -> None:
+    saver = Saver(place, attempts, keep=9, failures=2)
+    saver.submit(10, GROUPS, {})
+    saver.wait()
+    with full_disk():
+        saver.submit(20, GROUPS, {})
+        saver.submit(30, GROUPS, {})
+        with pytest.raises(OSError, match="File too large"):
+            saver.wait()
+    assert steps(place) == [10]
+
+
+@pytest.mark.usefixtures("capsys")
+def test_the_last_one_must_be_written(place: Place, attempts: Place) -> None:
+    saver = Saver(place, attempts, keep=9, failures=99)
+    with full_disk():
+        saver.submit(10, GROUPS, {"score": None})
+        saver.wait()
+    saver.finish()
+    assert steps(place) == [10]
+    with full_disk():
+        saver.submit(20, GROUPS, {"score": None})
+        saver.amend({"score": 0.5})
+        with pytest.raises(OSError, match="File too large"):
+            saver.finish()
+    saver.finish()
+    assert open_checkpoint(place, 20).marker["score"] == 0.5
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Have the kernel refuse every further byte that this process writes to a file."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 @pytest.mark.parametrize("call", ["submit", "check", "finish"])

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import pickle
 import random
 from collections.abc import Callable
@@ -76,7 +75,7 @@ def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
         "epoch": 2,
         "reader": {"left": ((0, 7), (9, 12))},
         "by_rank": {10: "b", 9: "a"},
-        "loss": math.inf,
+        "loss": 1e300,
         "score": 0.5,
     }
     made = write(place, attempts, 150, groups_of(1), facts)
@@ -87,7 +86,7 @@ def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
         "epoch": 2,
         "reader": {"left": [[0, 7], [9, 12]]},
         "by_rank": {"10": "b", "9": "a"},
-        "loss": math.inf,
+        "loss": 1e300,
         "score": 0.5,
     }
     assert {name: value for name, value in made.marker.items() if name not in store.OWN_FACTS} == told
@@ -192,10 +191,10 @@ def test_the_marker_of_another_checkpoint_is_damage(place: Place, attempts: Plac
 @pytest.mark.integration
 def test_another_format_is_told_and_left_alone(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
-    sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/4"))
+    sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/5"))
     for call in (store.newest, lambda run: restore(run, attempts), lambda run: prune(run, attempts, 1)):
         with pytest.raises(
-            UsageError, match=r"format 'ringslice.checkpoint/4', this version reads 'ringslice.checkpoint/3'"
+            UsageError, match=r"format 'ringslice.checkpoint/5', this version reads 'ringslice.checkpoint/4'"
         ):
             call(place)
     assert steps(place) == [1, 2]
@@ -306,6 +305,36 @@ def kill_and_go_on(folder: Path, fault: Fault, seed_before: int | None) -> tuple
     return step, seed
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_facts_are_replaced_in_one_step_and_arrays_stay(after: bool, tmp_path: Path) -> None:
+    """Whenever it is killed, the checkpoint is whole and has the facts of before or the new ones."""
+    scores = set()
+    for number in range(20):
+        place, attempts = (open_place(str(tmp_path / f"{number}" / name)).make_folder() for name in ("run", "attempts"))
+        write_some(place, attempts, 10, score=0.5)
+        write_some(place, attempts, 20)
+        fault = Fault(number, after, dies=True)
+        try:
+            store.amend(faulty(place, fault), faulty(attempts, fault), 20, {"score": 0.75})
+        except (FaultError, EnvironmentFailure):
+            assert fault.hit
+        made = open_checkpoint(place, 20)
+        require_seed(read_all(made), 20)
+        scores.add(made.marker["score"])
+        best = store.best(place)
+        assert best is not None
+        assert best.step == (10 if made.marker["score"] is None else 20)
+    assert scores == {None, 0.75}
+
+
+def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
+    write_some(place, attempts, 10)
+    with pytest.raises(DamagedError, match=r"step-00000020/checkpoint.json is missing"):
+        store.amend(place, attempts, 20, {})
+    with pytest.raises(ValueError, match="says itself what its step is"):
+        store.amend(place, attempts, 10, {"step": 20})
+
+
 def test_who_was_replaced_changes_nothing(place: Place, attempts: Place, tmp_path: Path) -> None:
     gone = open_place(str(tmp_path / "gone"))
     write_some(place, attempts, 10, 20, 30)
@@ -376,7 +405,7 @@ def test_the_newest_and_the_best_stay(scores: dict[int, float | None], keep: int
 
 
 def test_old_ones_go_and_the_best_stays(place: Place, attempts: Place) -> None:
-    for step, score in ((10, 0.5), (20, 0.9), (30, 0.9), (40, None), (50, math.nan), (60, 0.1)):
+    for step, score in ((10, 0.5), (20, 0.9), (30, 0.9), (40, None), (50, None), (60, 0.1)):
         write_some(place, attempts, step, score=score)
     write(place, attempts, 70, groups_of(70), {})
     damage(place, 30, "checkpoint.json")

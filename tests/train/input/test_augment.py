@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,9 +111,9 @@ def test_a_jpeg_is_the_same_where_only_its_window_is_decoded() -> None:
     assert np.abs(np.round(wanted) - found).max() <= 1
 
 
-def windows(augmentation: Augmentation, number: int = 2000) -> npt.NDArray[np.int32]:
+def windows(augmentation: Augmentation, shape: Size = (200, 300), number: int = 2000) -> npt.NDArray[np.int32]:
     seeds = tf.stack([tf.zeros(number, tf.int64), tf.range(number, dtype=tf.int64)], axis=1)
-    one = tf.function(lambda seed: random_window(augmentation, (200, 300, 3), seed), autograph=False)
+    one = tf.function(lambda seed: random_window(augmentation, (*shape, 3), seed), autograph=False)
     return np.array(tf.function(lambda: tf.map_fn(one, seeds, fn_output_signature=tf.int32), autograph=False)())
 
 
@@ -129,6 +130,50 @@ def test_windows_stay_within_their_ranges() -> None:
     assert 1.8 < ratio.max() <= 2 + 2 * slack
     middle = (top + height / 2).mean(), (left + width / 2).mean()
     assert middle == pytest.approx((100, 150), rel=0.05)
+
+
+def defined_windows(least: float, shape: Size, number: int = 4000) -> npt.NDArray[np.int32]:
+    """Random crops by their definition: torchvision's RandomResizedCrop with a scale of (``least``, 1)."""
+    generator = np.random.default_rng(7)
+    height, width = shape
+    low, high = 3 / 4, 4 / 3
+
+    def window() -> tuple[int, int, int, int]:
+        for _ in range(10):
+            area = height * width * generator.uniform(least, 1)
+            ratio = math.exp(generator.uniform(math.log(low), math.log(high)))
+            wide, tall = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < wide <= width and 0 < tall <= height:
+                top, left = generator.integers(height - tall + 1), generator.integers(width - wide + 1)
+                return int(top), int(left), tall, wide
+        wide, tall = min(width, round(height * high)), min(height, round(width / low))
+        return (height - tall) // 2, (width - wide) // 2, tall, wide
+
+    return np.array([window() for _ in range(number)], np.int32)
+
+
+def distance(ones: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> float:
+    """The Kolmogorov-Smirnov distance of two samples."""
+    values = np.concatenate([ones, others])
+    found = (np.searchsorted(np.sort(each), values, side="right") / len(each) for each in (ones, others))
+    return float(np.abs(np.subtract(*found)).max())
+
+
+@pytest.mark.parametrize("least", [0.02, 0.08, 0.5])
+@pytest.mark.parametrize("shape", [(200, 300), (40, 400), (260, 30), (3, 4)])
+def test_windows_have_the_distribution_of_the_definition(shape: Size, least: float) -> None:
+    """Area, ratio and position; in the wide and the tall picture, the centre window if no attempt fits."""
+    found = windows(Augmentation.of(["crop"], least), shape)
+    wanted = defined_windows(least, shape)
+    assert (found[:, :2] >= 0).all() and (found[:, 2:] >= 1).all()
+    assert (found[:, :2] + found[:, 2:] <= shape).all()
+    for name, value in (
+        ("area", lambda each: each[:, 2] * each[:, 3] / math.prod(shape)),
+        ("ratio", lambda each: each[:, 3] / each[:, 2]),
+        ("top", lambda each: each[:, 0]),
+        ("left", lambda each: each[:, 1]),
+    ):
+        assert distance(value(found), value(wanted)) < 0.06, name  # by chance once in 7,000
 
 
 def test_half_of_the_pictures_are_flipped() -> None:
@@ -206,7 +251,7 @@ def test_a_run_is_augmented_and_resumed_the_same_way(digits_root: Path, tmp_path
     assert not list(temporary.iterdir())
     marker = json.loads((root / "runs" / "augmented" / "checkpoints/step-00000023/checkpoint.json").read_text())
     assert (marker["settings"]["crop"], marker["settings"]["augment"]) == (20, "crop,flip,colour")
-    failed(run(*words, "--resume", "--crop", 20), 2, "was trained with other settings")
+    failed(run(*words, "--epochs", 1, "--resume", "--crop", 20), 2, "was trained with other settings")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from etl.errors import UsageError
 from tests.lib.commands import ringslice, run, succeeded
-from train.model.builders import build
+from train.model.builders import BUILDERS, build
 from train.model.resnet import resnet50
 
 
@@ -93,6 +93,14 @@ def test_a_model_that_does_not_fit_the_pictures_is_told() -> None:
         build(name, (8, 9, 1), 10, [0], [1])
     assert "\n" not in str(told.value)
     assert build(name, (13, 13, 1), 10, [0], [1]).output_shape == (None, 10)
+
+
+def test_a_model_without_weights_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        BUILDERS, "none", lambda shape, _: keras.Sequential([keras.Input(shape), keras.layers.Flatten()])
+    )
+    with pytest.raises(UsageError, match="'none' has no weights to train"):
+        build("none", (2, 2, 1), 4, [1], [1])
 
 
 @pytest.mark.chaos

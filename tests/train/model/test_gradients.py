@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from train.config.recipe import Recipe
+from train.config.recipe import SYNCHRONISED, Recipe
+from train.model.batch_norm import synchronised
+from train.model.builders import cnn
 from train.model.gradients import gradients_of, sums_of
-from train.model.optimizer import make_optimizer, trust
+from train.model.optimizer import apply_finite, make_optimizer, trust
 
 BATCH, FEATURES, CLASSES = 6, 5, 3
 RANDOM = np.random.default_rng(0)
@@ -42,8 +44,48 @@ def test_it_is_that_of_the_mean_loss(accumulate: int, xla: bool, smoothing: floa
     for ours, theirs in zip(gradients, expected_gradient(model, smoothing), strict=True):
         np.testing.assert_allclose(ours, 8 * theirs, rtol=1e-4, atol=1e-6)
     assert float(sums[2]) == 5
+    assert [each.shape for each in gradients] == [each.shape for each in model.trainable_variables]
     logits = model(INPUTS).numpy()
     assert float(sums[1]) == (logits.argmax(1) == LABELS)[:5].sum()
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("examples", [0, 2])
+def test_synchronised_convolutions_take_steps_and_parts_without_examples(examples: int, accumulate: int) -> None:
+    """The statistics are those of as many parts as have examples."""
+    model = synchronised(cnn((8, 8, 1), CLASSES), tf.identity)
+    recipe = Recipe(batch=3 // accumulate, accumulate=accumulate, batch_norm=SYNCHRONISED)
+    compute = tf.function(gradients_of(model, recipe, tf.identity), autograph=False)
+    weights, before = (np.arange(3) < examples).astype(np.float32), model.get_weights()
+    pixels = RANDOM.normal(size=(3, 8, 8, 1)).astype(np.float32)
+    gradients, sums = compute(tf.constant(pixels), tf.constant(LABELS[:3]), tf.constant(weights))
+    assert float(sums[2]) == examples
+    assert all(np.isfinite(each).all() and bool(np.any(each)) == (examples > 0) for each in gradients)
+    same = [np.allclose(one, other, rtol=1e-6) for one, other in zip(model.get_weights(), before, strict=True)]
+    assert all(same) == (examples == 0)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_batch_norm_sees_no_padding(accumulate: int) -> None:
+    """Its moving mean is that of the examples alone, in as many parts as a step has."""
+    model = keras.Sequential(
+        [keras.Input((FEATURES,)), keras.layers.BatchNormalization(momentum=0.0), keras.layers.Dense(CLASSES)]
+    )
+    compute = tf.function(gradients_of(model, Recipe(batch=BATCH // accumulate, accumulate=accumulate), tf.identity))
+    weights = np.array([1, 0, 1, 0, 0, 1], np.float32)
+    _, sums = compute(tf.constant(INPUTS), tf.constant(LABELS), tf.constant(weights))
+    last = INPUTS[weights > 0][3 * (accumulate - 1) // accumulate :]
+    np.testing.assert_allclose(model.layers[0].moving_mean.numpy(), last.mean(0), rtol=1e-5)
+    assert float(sums[2]) == 3
+
+
+@pytest.mark.parametrize(("accumulate", "xla"), [(1, False), (2, False), (1, True)])
+def test_a_step_without_examples_gives_zeros(accumulate: int, xla: bool) -> None:
+    model = linear()
+    compute = tf.function(gradients_of(model, Recipe(batch=3, accumulate=accumulate, xla=xla), tf.identity))
+    gradients, sums = compute(*(tf.constant(each[: 3 * accumulate]) for each in (INPUTS, LABELS, 0 * WEIGHTS)))
+    assert [float(each) for each in sums] == [0, 0, 0]
+    assert all(not np.any(each) for each in gradients)
 
 
 def test_a_smoothed_loss_is_that_of_smoothed_labels() -> None:
@@ -108,3 +150,16 @@ def test_float16_takes_no_step_where_a_gradient_is_not_finite() -> None:
     assert float(optimizer.scale_loss(tf.constant(1.0))) == scale / 2
     optimizer.apply([tf.constant(each * scale / 2, tf.float32) for each in GRADIENT])
     np.testing.assert_allclose(model.variables[0].numpy(), KERNEL - 0.5 * GRADIENT[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1.0])
+def test_a_step_that_overflowed_on_its_way_is_not_taken(value: float) -> None:
+    recipe = Recipe(momentum=0, compression="fp16")
+    model = linear()
+    optimizer = make_optimizer(recipe, model.trainable_variables)
+    optimizer.learning_rate = 0.5
+    gradients = [tf.constant(GRADIENT[0] * [value, 1, 1], tf.float32), tf.constant(GRADIENT[1], tf.float32)]
+    skips = tf.function(lambda: apply_finite(optimizer, gradients, recipe))()
+    assert float(skips) == (value != 1)
+    assert np.array_equal(model.variables[1].numpy(), BIAS) == (value != 1)
+    assert np.isfinite(model.variables[0].numpy()).all()

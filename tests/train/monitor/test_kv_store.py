@@ -10,8 +10,10 @@ from horovod.runner.http.http_server import RendezvousServer
 
 from tests.lib.ranks.beats import beat
 from train.monitor import messages
+from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
-from train.monitor.peers import AFTER_ALL, Farewell, Note, Peers, Verdict, key, observes, scope
+from train.monitor.notes import Farewell, Note, Verdict, key, scope
+from train.monitor.peers import AFTER_ALL, Peers, observes
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_there_is_none_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox) -> None:
-    peers = Peers(letterbox, 0, 4, 0)
+    peers = Peers(HostNotes(letterbox), 0, 4, 0)
     for rank in (1, 2):
         Note(beat(rank, number=1), f"log-{rank}").put_into(letterbox)
     peers.look(always)
@@ -93,15 +95,15 @@ def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox) -
 
 
 def test_a_verdict_is_for_all(letterbox: Letterbox) -> None:
-    verdict = Verdict(0, (1, 3), "rank 1 is late")
-    assert Peers(letterbox, 2, 4, 0).verdict() is None
-    Peers(letterbox, 0, 4, 0).judge(verdict)
-    assert Peers(letterbox, 2, 4, 0).verdict() == verdict
-    assert Peers(letterbox, 2, 4, 1).verdict() is None
+    verdict = Verdict(0, (1, 3), "rank 1 is late", (0, 3))
+    assert Peers(HostNotes(letterbox), 2, 4, 0).verdict() is None
+    Peers(HostNotes(letterbox), 0, 4, 0).judge(verdict)
+    assert Peers(HostNotes(letterbox), 2, 4, 0).verdict() == verdict
+    assert Peers(HostNotes(letterbox), 2, 4, 1).verdict() is None
 
 
 def test_a_store_that_was_emptied_fills_again(letterbox: Letterbox, server: RendezvousServer) -> None:
-    peers = Peers(letterbox, 0, 4, 0)
+    peers = Peers(HostNotes(letterbox), 0, 4, 0)
     Note(beat(1)).put_into(letterbox)
     peers.look(always)
     server.init([])

@@ -13,9 +13,10 @@ from horovod.runner.http.http_server import RendezvousServer
 from tests.lib.commands import run
 from tests.lib.ranks.beats import beat
 from train.monitor.heartbeat import Pulse
+from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
 from train.monitor.monitor import Watch
-from train.monitor.peers import Farewell, Note
+from train.monitor.notes import Farewell, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
 
@@ -61,7 +62,7 @@ def watch_of(letterbox: Letterbox) -> Callable[..., Watch]:
     def make(rank: int, elastic: bool = False) -> Watch:
         pulse = Pulse()
         pulse.joins(rank, SIZE)
-        return Watch(pulse, RunLog(), letterbox, timeouts=Timeouts(45), remedy="go on", elastic=elastic)
+        return Watch(pulse, RunLog(), HostNotes(letterbox), timeouts=Timeouts(45), remedy="go on", elastic=elastic)
 
     return make
 
@@ -125,7 +126,7 @@ def test_a_rank_that_is_interrupted_before_it_is_watched_did_not_die_without_a_w
     assert (told.returncode, told.stderr) == (130, line)
     note = letterbox.get("ringslice-0", f"beat-{rank}")
     assert note is not None
-    assert note["farewell"]["status"] == 130
+    assert note["ranks"][0]["farewell"]["status"] == 130
 
 
 def test_a_watch_that_is_stopped_leaves_signals_as_they_were(watch_of: Callable[..., Watch]) -> None:

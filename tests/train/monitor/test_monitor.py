@@ -105,6 +105,7 @@ def test_in_a_ring_of_horovods_too(kind: str, folder: Path) -> None:
 
 ALONE = """
 import sys, time
+from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
 from train.monitor.heartbeat import Pulse
 from train.monitor.monitor import Watch
@@ -112,11 +113,11 @@ from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
 
 timeouts = Timeouts(float(sys.argv[1]), verdict_s=0.5, launcher_s=1, ending_s=0.5)
-letterbox = Letterbox("127.0.0.1", 1)  # nobody is there
+notes = HostNotes(Letterbox("127.0.0.1", 1))  # no server listens there
 pulse = Pulse()
 pulse.joins(1, 2)
 pulse.enters("stepping", 3, 4)
-watching = Watch(pulse, RunLog(), letterbox, timeouts=timeouts, remedy="go on")
+watching = Watch(pulse, RunLog(), notes, timeouts=timeouts, remedy="go on")
 watching.start()
 if sys.argv[2:]:
     watching.farewell(1, sys.argv[2])

@@ -1,5 +1,6 @@
 """The process that ends a rank which is stopped: real processes, stopped and killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -116,3 +117,36 @@ def test_a_rank_goes_on_where_its_guard_is_gone_or_stands_still(rank: subprocess
     guard.send(signal.SIGKILL)
     time.sleep(0.5)
     assert rank.poll() is None
+
+
+HOLDS_THE_GIL = """
+import json, os, re, sys, time
+from pathlib import Path
+from train.monitor.watchdog_process import start_guard
+
+board = Path(sys.argv[1])
+beat = {"number": 5, "idle_s": 1.0}
+note = {"file": str(board), "body": {"at": 0, "note": {"beat": beat, "farewell": {"status": 3}}}, "store": None}
+guard = start_guard(1.5)
+guard.fed("it fell silent", note, None, sys.argv[2] == "computes")
+begin = time.monotonic()
+if sys.argv[3] == "busy":
+    while time.monotonic() - begin < 5:
+        sum(range(10**7))
+else:
+    time.sleep(5)
+print(board.read_text(), flush=True)
+"""
+
+
+def test_a_rank_that_computes_without_a_word_is_vouched_for(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", HOLDS_THE_GIL, tmp_path / "0-0")
+    told = run(*words, "computes", "busy")
+    assert (told.returncode, told.stderr) == (0, "")
+    note = json.loads(told.stdout)["note"]
+    assert (note["farewell"], note["beat"]["idle_s"]) == (None, 0.0)
+    assert note["beat"]["number"] > 7
+    for ends in (("computes", "asleep"), ("reads", "busy")):
+        told = run(*words, *ends)
+        assert (told.returncode, told.stderr) == (-signal.SIGKILL, "it fell silent\n")
+        assert json.loads((tmp_path / "0-0").read_text())["note"]["farewell"] == {"status": 3}

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 import horovod.tensorflow as hvd
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from train.monitor.heartbeat import Pulse
 from train.parallel import strategy
-from train.parallel.strategy import Horovod, average_state
+from train.parallel.strategy import Horovod
 
 
 def reduced(tensor: tf.Tensor, op: object) -> tf.Tensor:
@@ -47,20 +46,46 @@ def test_gradients_are_averaged_and_statistics_summed(horovod: Horovod) -> None:
     assert [each.numpy().tolist() for each in horovod.average(tensors)] == [[3, 6], 9]
     assert horovod.sum_in_graph(tensors[0]).numpy().tolist() == [6, 12]
     assert horovod.sum([2, 0.5]) == [6, 1.5]
+    counts = horovod.sum_array(np.array([[1, 2**60]]))
+    assert counts.dtype == np.int64
+    assert counts.tolist() == [[3, 3 * 2**60]]
 
 
-def test_halves_go_round_and_scalars_stay_exact(horovod: Horovod) -> None:
-    """The scalar is how full a step is: what all gradients are divided by."""
-    exact = 2 / 3
-    gradient, full, other = horovod.average([tf.constant([1.0]), tf.constant(exact), tf.constant([[3.0]])], half=True)
-    assert horovod.kinds == [tf.float32, tf.float16, tf.float16]  # type: ignore[attr-defined]
-    assert {each.dtype for each in (gradient, full, other)} == {tf.float32}
-    assert (gradient.numpy().tolist(), other.numpy().tolist()) == ([1.5], [[4.5]])
-    assert float(full) == pytest.approx(exact * 1.5, rel=1e-6)
+def test_gradients_of_all_types_are_reduced_together(horovod: Horovod) -> None:
+    """Horovod takes but one type in a group."""
+    types = [tf.float32, tf.float64, tf.bfloat16]
+    found = horovod.average_gradients([tf.constant([2.0, 4.0], each) for each in types])
+    assert horovod.kinds == [tf.float32] * 3  # type: ignore[attr-defined]
+    assert [each.dtype for each in found] == types
+    assert all(each.numpy().tolist() == [3, 6] for each in found)
 
 
-def test_running_statistics_become_their_mean(horovod: Horovod) -> None:
-    mean, count = keras.Variable([2.0, 4.0]), keras.Variable(7, dtype="int32")
-    average_state(horovod, [mean, count])
-    assert np.array_equal(mean.numpy(), [3, 6])
-    assert int(count.numpy()) == 7
+def test_gradients_are_reduced_as_halves(horovod: Horovod) -> None:
+    """Divided by the number of ranks before the cast: 40,000 of each of two ranks is no overflow."""
+    first, second = horovod.average_gradients([tf.constant([1.0, 40_000.0]), tf.constant([[3.0]])], half=True)
+    assert horovod.kinds == [tf.float16, tf.float16]  # type: ignore[attr-defined]
+    assert {first.dtype, second.dtype} == {tf.float32}
+    np.testing.assert_allclose(first, [1.5, 60_000.0], rtol=1e-3)
+    assert second.numpy().tolist() == [[4.5]]
+
+
+def test_gradients_come_back_in_their_order(horovod: Horovod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategy, "BUCKET_BYTES", 8)
+    means = horovod.average_gradients([tf.constant([float(number)] * number) for number in range(1, 6)])
+    assert [each.numpy().tolist() for each in means] == [[number * 1.5] * number for number in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([0], [[0]]),
+        ([1, 2, 3], [[2, 1, 0]]),
+        ([9, 1, 1, 9, 8, 7, 1], [[6, 5], [4], [3], [2, 1, 0]]),
+    ],
+)
+def test_the_last_gradients_are_reduced_first(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: list[list[int]]
+) -> None:
+    monkeypatch.setattr(strategy, "BUCKET_BYTES", 8)
+    assert strategy.buckets(sizes) == expected

@@ -66,7 +66,7 @@ def test_any_interval_is_that_part_of_the_epoch(layout: list[Integers], data: st
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(layout=layouts, lanes=st.integers(1, 9), batch=st.integers(1, 20), data=st.data())
 def test_every_example_once_whatever_the_world_size_and_however_often_it_changes(
     layout: list[Integers], lanes: int, batch: int, data: st.DataObject
@@ -80,9 +80,9 @@ def test_every_example_once_whatever_the_world_size_and_however_often_it_changes
         steps = Steps(length(left), world_size, batch)
         step = data.draw(st.integers(0, steps.number))
         for rank in range(world_size):
-            seen += taken_by(left, rank, world_size, lanes, step * batch)
+            seen += taken_by(left, rank, world_size, lanes, steps.before(rank, step))
         bound += world_size * lanes
-        left = left_after(left, world_size, lanes, step * batch)
+        left = left_after(left, steps, lanes, step)
         assert len(left) <= bound
         assert sorted(seen + positions(left)) == list(range(order.total))
     assert records(order, [(0, order.total)]) == records(order, [(each, each + 1) for each in range(order.total)])
@@ -93,8 +93,9 @@ def test_what_is_left_is_known_after_every_step(left: int, world_size: int, lane
     whole = [(3, 3 + left)]
     steps = Steps(left, world_size, batch)
     for step in range(steps.number + 1):
-        taken = [taken_by(whole, rank, world_size, lanes, step * batch) for rank in range(world_size)]
-        remaining = left_after(whole, world_size, lanes, step * batch)
+        taken = [taken_by(whole, rank, world_size, lanes, steps.before(rank, step)) for rank in range(world_size)]
+        remaining = left_after(whole, steps, lanes, step)
+        assert steps.left(step) == length(remaining)
         assert sorted([*chain(*taken), *positions(remaining)]) == positions(whole)
     assert remaining == []
 
@@ -112,25 +113,28 @@ def test_steps_are_equal_and_count_every_example_once(total: int, world_size: in
         assert [sum(own) for own in taken] == [
             length(share([(0, total)], rank, world_size)) for rank in range(world_size)
         ]
+        assert all(max(own) - min(own) <= 1 and max(own) <= batch for own in taken if own)
 
 
 @given(
     total=st.integers(0, 300),
-    world_size=st.integers(1, 12),
-    lanes=st.integers(1, 5),
-    steps=st.lists(st.integers(0, 40), max_size=6),
+    sharing=st.tuples(st.integers(1, 12), st.integers(1, 5), st.integers(1, 40), st.booleans()),
+    data=st.data(),
 )
-def test_what_is_taken_adds_up(total: int, world_size: int, lanes: int, steps: list[int]) -> None:
+def test_what_is_taken_adds_up(total: int, sharing: tuple[int, int, int, bool], data: st.DataObject) -> None:
     """Step by step or at once, told and read back in between: what is left is what no rank has taken."""
-    begin = ReaderState("these", "train", 0, 1, 16, ((0, total),)).shared(world_size, lanes)
-    state = begin
-    for examples in steps:
-        state = ReaderState.from_json(json.loads(json.dumps(state.after(examples).to_json())), "these", total)
-    assert state == begin.after(sum(steps))
-    shares = [length(share([(0, total)], rank, world_size)) for rank in range(world_size)]
-    assert state.examples_left == length(state.rest) == sum(max(0, own - sum(steps)) for own in shares)
-    assert state.shared(world_size, lanes) is state
-    again = state.shared(world_size + 1, lanes)
+    begin = ReaderState("these", "train", 0, 1, 16, ((0, total),)).shared(*sharing)
+    state, steps_taken = begin, 0
+    for _ in range(data.draw(st.integers(0, 4))):
+        steps = data.draw(st.integers(0, begin.steps.number - steps_taken))
+        steps_taken += steps
+        state = ReaderState.from_json(json.loads(json.dumps(state.after(steps).to_json())), "these", total)
+    assert state == begin.after(steps_taken)
+    assert state.taken == steps_taken
+    taken = [sum(begin.steps.real(rank, step) for step in range(state.taken)) for rank in range(sharing[0])]
+    assert state.examples_left == length(state.rest) == total - sum(taken)
+    assert state.shared(*sharing) is state
+    again = state.shared(sharing[0] + 1, *sharing[1:])
     assert (again.left, again.taken) == (state.rest, 0)
 
 

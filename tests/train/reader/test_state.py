@@ -36,16 +36,15 @@ def test_readers_go_on_with_what_is_left(digits_root: Path, changes: Sequence[tu
     keys: list[str] = []
     for world_size, most in [*changes, (1, TRAIN)]:
         told = json.dumps(state.to_json())
-        assert len(told) < 300 + 30 * (1 + lanes * sum(size for size, _ in changes))
+        assert len(told) < 340 + 30 * (1 + lanes * sum(size for size, _ in changes))
         state = ReaderState.from_json(json.loads(told), "these", TRAIN)
-        state = state.shared(world_size, reader.lanes(world_size))
+        state = state.shared(world_size, reader.lanes(world_size), 16)
         order = reader.order(state.seed, state.epoch, state.window_blocks)
-        steps = reader.steps(state, batch=16)
-        first = state.taken // 16
+        steps, first = state.steps, state.taken
         step = min(most, steps.number - first)
         for rank in range(world_size):
             keys += keys_of(islice(reader.batches(order, steps, rank, state.left, first), step))
-        state = state.after(step * 16)
+        state = state.after(step)
         assert state.examples_left == length(state.rest) == TRAIN - len(keys)
     assert state.rest == ()
     assert len(keys) == len(set(keys)) == TRAIN
@@ -72,8 +71,8 @@ def test_the_same_ranks_go_on_with_the_same_batches(digits_root: Path, world_siz
     """From whichever step on, with what fills the last ones up."""
     reader = open_reader(digits_root / "slices" / "default", reading=Reading(lanes=lanes))
     order = reader.order(0, 1)
-    state = ReaderState.of("these", "train", order).shared(world_size, reader.lanes(world_size))
-    steps = reader.steps(state, batch=61)
+    state = ReaderState.of("these", "train", order).shared(world_size, reader.lanes(world_size), 61)
+    steps = state.steps
     for rank in range(world_size):
         whole = [batch.examples() for batch in reader.batches(order, steps, rank, state.left)]
         for first in range(steps.number + 1):
@@ -102,7 +101,7 @@ def test_the_order_is_the_same_however_slow_the_storage_is(digits_root: Path, mo
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/2'"),
+        ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/3'"),
         ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
         ({"left": [[0, 10], [5, 20]]}, DataError, "no ascending intervals of 1437 examples"),
         ({"left": [[0, 1438]]}, DataError, "no ascending intervals of 1437 examples"),
@@ -112,7 +111,9 @@ def test_the_order_is_the_same_however_slow_the_storage_is(digits_root: Path, mo
         ({"window_blocks": 0}, DataError, "is damaged"),
         ({"world_size": 0}, DataError, "is damaged"),
         ({"lanes": 0}, DataError, "is damaged"),
+        ({"batch": 0}, DataError, "is damaged"),
         ({"taken": -1}, DataError, "is damaged"),
+        ({"taken": 1438}, DataError, "is damaged"),
     ],
 )
 def test_a_state_that_cannot_be_gone_on_with_is_refused(

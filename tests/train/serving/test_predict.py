@@ -5,6 +5,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -112,6 +113,19 @@ def test_a_class_is_told_by_its_name(
     names = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
     assert len(names) == len(images)
     assert names.count("0") > 0.8 * len(names)
+
+
+def test_a_probability_that_is_not_finite_is_reported(
+    exported: TrainedRun, monkeypatch: pytest.MonkeyPatch, predictor: Predictor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = find_images([str(exported.source / "0")])[:2]
+    found = [np.full(10, np.nan, np.float32), np.full(10, 0.1, np.float32)]
+    monkeypatch.setattr(predictor, "look_at", lambda files: found)
+    with pytest.raises(DataError, match="1 of 2 files could not be used"):
+        predict(predictor, images, Wish(top=1, batch=32, json=True))
+    told = capsys.readouterr()
+    assert "cannot be used: the model's probabilities for it are not finite" in told.err
+    assert json.loads(told.out)["path"] == images[1].name
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """What cannot be trained on: one clear line over all ranks, all of them end, and nothing of the user's is changed."""
 
 import json
+import math
 import platform
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,15 @@ from tests.lib.commands import (
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
 from tests.lib.ranks.strategies import Alone
-from tests.lib.train_in_process import train_here
+from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
+from train.parallel.devices import Device
+from train.runs.position import Position
+from train.trainer.commits import Keeper
 from train.trainer.rank_consistency import versions
 
 TRAIN = REPOSITORY / "train/main.py"
+DEVICE = asdict(Device(cores=1))
 # each rank in a folder of its own, which is first of where Python looks for packages
 APART = 'cd "$0/$HOROVOD_RANK" && PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec "$@"'
 HERE = "/proc/self/cwd/digits"  # the same text on each rank, and a place of its own
@@ -50,7 +56,7 @@ def unchanged(trained: TrainedRun, tmp_path: Path) -> TrainedRun:
 
 
 def resume(made: TrainedRun, *words: object) -> Finished:
-    return train_here(*made.training, "--resume", "--epochs", 3, *words)
+    return train_here(*made.training, "--resume", "--epochs", 3, "--decay-until", 3, *words)
 
 
 def failed_together(told: Finished, status: int, line: str) -> None:
@@ -81,9 +87,10 @@ class OtherRank(Alone):
         ({"slices": "0" * 64}, 2, f" sees other slices ({'0' * 64}) at "),
         ({"slices": None}, 2, " sees no finished slices at "),
         ({"versions": versions() | {"keras": "0.1"}}, 3, " has keras 0.1, rank 0 has "),
-        ({"lacks": "there is no GPU"}, 3, ": there is no GPU"),
+        ({"device": DEVICE | {"lacks": "there is no GPU"}}, 3, ": there is no GPU"),
+        ({"device": DEVICE | {"name": "NVIDIA H200"}}, 3, " computes on NVIDIA H200, rank 0 on the CPU;"),
     ],
-    ids=["slices", "no slices", "versions", "device"],
+    ids=["slices", "no slices", "versions", "no device", "another device"],
 )
 def test_ranks_that_differ(differences: dict[str, object], status: int, line: str, few: Path, tmp_path: Path) -> None:
     shutil.copytree(few, tmp_path / "slices/few")
@@ -104,7 +111,9 @@ def test_ranks_that_differ(differences: dict[str, object], status: int, line: st
         (
             ("--device", "gpu"),
             3,
-            "--device gpu: there is no GPU for local rank 0, TensorFlow sees none on this host; install",
+            "--device gpu: there is no GPU for local rank 0, TensorFlow sees none on this host; install"
+            " tensorflow with its CUDA packages (make install GPU=1), look at nvidia-smi, or give --device cpu"
+            " ($CUDA_VISIBLE_DEVICES is '', which hides all)",
         ),
     ],
     ids=["batch", "gpu"],
@@ -238,6 +247,49 @@ def test_a_training_that_diverges(few: Path, tmp_path: Path) -> None:
     failed(told, 1, "has diverged: the loss is nan by step ")
     assert ", at a learning rate of" in told.stderr
     assert not list((tmp_path / "root/runs/run-0001").glob("checkpoints/*/checkpoint.json"))
+
+
+def test_a_training_of_float16_that_diverges(few: Path, tmp_path: Path) -> None:
+    """It takes no step whose gradient is not finite, so its weights stay as they are."""
+    shutil.copytree(few, tmp_path / "root/slices/few")
+    words = (*DIVERGING, "--precision", "float16", "--model", "tests.lib.ranks.tiny:smooth", "--json")
+    told = train_here("--data", tmp_path / "root", *words)
+    failed(told, 1, "has diverged: ")
+    assert told.stdout == ""
+    assert not (tmp_path / "root/runs/run-0001/result.json").exists()
+
+
+def test_an_evaluation_without_a_finite_loss_ends_the_run(few: Path, tmp_path: Path) -> None:
+    """The last checkpoint before it stays the newest; its weights are finite, and what is made of them is not."""
+    root = tmp_path / "root"
+    shutil.copytree(few, root / "slices/few")
+    words = ("--data", root, "--run", "mine", "--model", "tests.lib.ranks.tiny:overflowing", "--batch", 5)
+    told = train_here(*words, "--epochs", 2, "--checkpoint-steps", 5, "--json")
+    failed(told, 1, "has diverged: the loss on test is nan after step 8, at a learning rate of ")
+    assert told.stdout == ""
+    assert [path.parent.name for path in root.glob("runs/mine/checkpoints/*/checkpoint.json")] == ["step-00000005"]
+    evaluated = evaluate_here("--data", root, "--run", "mine", "--json")
+    failed(evaluated, 1, "the loss on test is nan (")
+    assert evaluated.stdout == ""
+    assert not list(root.glob("runs/mine/*.json"))
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(
+    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stopped.copy(tmp_path / "root")
+    after_step = Keeper.after_step
+
+    def damaged(keeper: Keeper, position: Position, last: bool) -> Position:
+        if position.step == 30:
+            variable = keeper._session.model.trainable_variables[-1]
+            variable.assign(variable.value * math.inf)
+        return after_step(keeper, position, last)
+
+    monkeypatch.setattr(Keeper, "after_step", damaged)
+    told = train_here(*made.training, "--resume", "--epochs", 2, "--checkpoint-steps", 5)
+    failed(told, 1, "/bias is not finite at step 30, at a learning rate of ")
+    assert max(path.name for path in made.folder.glob("checkpoints/*")) == "step-00000025"
 
 
 @pytest.mark.integration

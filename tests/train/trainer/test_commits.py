@@ -17,13 +17,13 @@ from train.runs.position import Position
 from train.trainer.commits import Keeper, Memory, require_equal_weights
 from train.trainer.session import Session
 
-TOTAL = 100
+TOTAL = 102
 Found = tuple[Position, list[float]]
 
 
 def position(step: int, epoch: int = 1, world_size: int = 3) -> Position:
     """After so many steps of 2 examples on each rank."""
-    reader = ReaderState("these", "train", 0, epoch, 16, ((0, TOTAL),), world_size, taken=2 * step)
+    reader = ReaderState("these", "train", 0, epoch, 16, ((0, TOTAL),), world_size, batch=2, taken=step)
     return Position(step, reader, rolled_back=1)
 
 
@@ -40,12 +40,12 @@ def session_of(strategy: ThreadRank, run: Place, value: float) -> Session:
         "run": run,
         "attempts": (run / "attempts").make_folder(),
         "choice": None,
-        "settings": SimpleNamespace(keep=3),
+        "settings": SimpleNamespace(keep=3, checkpoint_failures=3),
         "identity": {"slices": "these"},
         "examples": TOTAL,
         "groups": {"model": [variable]},
         "variables": [variable],
-        "shared": lambda state: state.shared(strategy.size, 1),
+        "shared": lambda state: state.shared(strategy.size, 1, 2),
     }
     return cast(Session, SimpleNamespace(**told))
 
@@ -75,7 +75,7 @@ def test_all_go_on_from_the_newest_commit_of_any(source: int, tmp_path: Path) ->
     if source == 2:
         memories[0] = memory(None, 0, 0)
     found = recall(tmp_path, memories)
-    assert [(at.step, at.reader.taken, at.rolled_back) for at, _ in found] == [(10, 20, 1 + 3)] * 3
+    assert [(at.step, at.reader.taken, at.rolled_back) for at, _ in found] == [(10, 10, 1 + 3)] * 3
     assert [weights for _, weights in found] == [[0.5, 0.5]] * 3
     assert [each.lines for each in memories] == [[{"kind": "step", "step": 10}]] * 3
 

@@ -20,10 +20,10 @@ from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import HOROVODRUN, contents, horovodrun, run, succeeded
 from tests.lib.ranks.audits import require_each_key_once
-from tests.lib.ranks.come_to_grief import CHECKPOINT, FIRST, MIDDLE, STEPS, WHOLE_FILE
+from tests.lib.ranks.come_to_grief import CHECKPOINT, EVALUATION, FIRST, MIDDLE, STEPS, WHOLE_FILE
 from tests.lib.ranks.resume_steps import BATCH
 from tests.lib.ranks.running import checkpoints_of, marked, started, wait_until
-from train.checkpoints.store import FOLDER, MARKER, name_of
+from train.checkpoints.store import FOLDER, MARKER, name_of, open_checkpoint
 
 pytestmark = pytest.mark.integration
 
@@ -71,9 +71,9 @@ class Grief:
 
     @property
     def place(self) -> dict[str, int]:
-        """Where the rank is then; the checkpoint of a step is written in the background of the next."""
-        step = STEPS[self.moment] + (self.moment == CHECKPOINT)
-        return {"epoch": 1 + (step > LAST_STEP // EPOCHS), "step": step}
+        """Where the rank is then; a checkpoint is written, and an epoch evaluated, before the next step."""
+        step = STEPS[self.moment]
+        return {"epoch": 1 + (step > LAST_STEP // EPOCHS), "step": step + (self.moment in (CHECKPOINT, EVALUATION))}
 
     @property
     def variables(self) -> dict[str, str]:
@@ -90,13 +90,17 @@ class Ended:
     status: int
 
 
-SAMPLE = [Grief("killed", CHECKPOINT, 0)]
+SAMPLE = [Grief("killed", CHECKPOINT, 0), Grief("killed", EVALUATION, 0)]
 EVERY = [
     Grief(kind, moment, rank)
     for kind, ranks in {"raises": (3, 1, 0), "killed": (0, 3, 0), "stopped": (1, 2, 3), "disk": (2, 0, 0)}.items()
     for moment, rank in zip((FIRST, MIDDLE, CHECKPOINT), ranks, strict=True)
 ]
-OTHERS = [*(each for each in EVERY if each not in SAMPLE), Grief("killed", CHECKPOINT, 2)]
+OTHERS = [
+    *(each for each in EVERY if each not in SAMPLE),
+    Grief("killed", CHECKPOINT, 2),
+    Grief("raises", EVALUATION, 3),
+]
 
 
 class Runs:
@@ -163,6 +167,10 @@ def require_no_half(grief: Grief, folder: Place) -> None:
         assert WHOLE_FILE in unfinished
         assert MARKER not in unfinished
         assert finished[-1] == STEPS[CHECKPOINT] - 1
+    elif grief.moment == EVALUATION:
+        marker = open_checkpoint(folder, finished[-1]).marker
+        assert (marker["step"], marker["score"]) == (STEPS[EVALUATION], None)
+        assert marker["position"]["trained"].keys() == {"train_loss", "train_accuracy", "images_per_s"}
     else:
         assert all(step < STEPS[grief.moment] for step in finished)
     assert not (folder / "result.json").exists()

@@ -1,6 +1,6 @@
 """A step of several ranks is the step of one that is fed their batches, whatever only fills these up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from tests.lib.ranks.threads import ThreadRank, on_ranks
-from train.config.recipe import Recipe
+from train.config.recipe import LOCAL, SYNCHRONISED, Recipe
+from train.model.batch_norm import synchronised
 from train.model.optimizer import make_optimizer
 from train.trainer.session import Session
 from train.trainer.steps import compile_steps
@@ -42,19 +43,29 @@ def model() -> keras.Model:
     return made
 
 
-def take_step(strategy: ThreadRank, examples: npt.NDArray[np.int64], weights: Any, ends: bool = False) -> Results:
+def take_step(
+    strategy: ThreadRank,
+    examples: npt.NDArray[np.int64],
+    weights: Any,
+    ends: bool = False,
+    make: Callable[[], keras.Model] = model,
+    **options: Any,
+) -> Results:
     """Weights after a step of these examples of all ranks, this rank's sums, and whether the run ends."""
     batch = len(examples) // strategy.size
     own = slice(strategy.rank * batch, (strategy.rank + 1) * batch)
-    made, recipe = model(), Recipe(batch=batch, momentum=0.9, weight_decay=0.0)
+    recipe = Recipe(batch=batch // options.get("accumulate", 1), momentum=0.9, weight_decay=0.0, **options)
+    made = make()
+    if recipe.batch_norm == SYNCHRONISED:
+        made = synchronised(made, strategy.sum_in_graph)
     optimizer = make_optimizer(recipe, made.trainable_variables)
     optimizer.learning_rate = RATE
     settings = SimpleNamespace(recipe=recipe, deterministic=False)
     session = SimpleNamespace(model=made, optimizer=optimizer, strategy=strategy, settings=settings)
     train_step, _ = compile_steps(cast(Session, session))
     told = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
-    sums, moments, (over,) = train_step(*told, tf.constant(float(ends)))
-    assert len(moments) == 3
+    sums, moments, (over, skips) = train_step(*told, tf.constant(float(ends)), tf.constant(0))
+    assert (len(moments), float(skips)) == (3, 0)
     return [each.numpy() for each in made.variables], [float(each) for each in sums], float(over)
 
 
@@ -73,6 +84,18 @@ def test_ranks_take_the_step_of_one_that_has_no_repeats(padding: list[int]) -> N
     assert not np.allclose(whole[0], model().get_weights()[0])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_layers_of_another_type_are_trained_too(dtype: str) -> None:
+    def make() -> keras.Model:
+        inner = [keras.layers.Dense(CLASSES, dtype=dtype), keras.layers.BatchNormalization(dtype=dtype)]
+        return keras.Sequential([keras.Input((FEATURES,)), *inner, keras.layers.Dense(CLASSES)])
+
+    weights = np.ones(len(ALL), np.float32)
+    ((own, _, _),) = on_ranks(1, lambda strategy: take_step(strategy, ALL, weights, make=make))
+    assert str(own[0].dtype) == dtype
+    assert all(np.isfinite(each.astype(float)).all() for each in own)
+
+
 def test_a_step_of_repeats_alone_changes_nothing() -> None:
     before = model().get_weights()
     for own, sums, _ in on_ranks(3, lambda strategy: take_step(strategy, ALL, np.zeros(len(ALL), np.float32))):
@@ -85,3 +108,43 @@ def test_where_one_rank_ends_all_hear_of_it(ending: int | None) -> None:
     weights = np.ones(len(ALL), np.float32)
     told = on_ranks(2, lambda strategy: take_step(strategy, ALL, weights, strategy.rank == ending))
     assert [over > 0 for _, _, over in told] == [ending is not None] * 2
+
+
+def with_statistics() -> keras.Model:
+    """Behind a layer whose statistics no step changes."""
+    adapted = keras.layers.Normalization()
+    adapted.adapt(INPUTS)
+    return keras.Sequential([keras.Input((FEATURES,)), adapted, keras.layers.BatchNormalization(), *model().layers])
+
+
+@pytest.mark.parametrize("batch_norm", [LOCAL, SYNCHRONISED])
+def test_a_step_of_padding_alone_leaves_the_statistics_of_all_ranks_alike(batch_norm: str) -> None:
+    """Each rank's padding is another example."""
+    weights = np.zeros(len(ALL), np.float32)
+    before = with_statistics().get_weights()
+    for own, _, _ in on_ranks(
+        3, lambda strategy: take_step(strategy, ALL, weights, make=with_statistics, batch_norm=batch_norm)
+    ):
+        for ours, first in zip(own, before, strict=True):
+            np.testing.assert_allclose(ours, first, rtol=1e-6)
+
+
+@pytest.mark.parametrize("batch_norm", [LOCAL, SYNCHRONISED])
+def test_what_a_step_does_not_change_keeps_its_bits(batch_norm: str) -> None:
+    weights = np.ones(len(ALL), np.float32)
+    weights[[3, 10, 11]] = 0
+    before = with_statistics().get_weights()
+    ranks = on_ranks(3, lambda strategy: take_step(strategy, ALL, weights, make=with_statistics, batch_norm=batch_norm))
+    for own, _, _ in ranks:
+        assert all(map(np.array_equal, own, ranks[0][0]))
+        assert all(map(np.array_equal, own[:2], before[:2]))
+        assert not np.array_equal(own[5], before[5])
+
+
+def test_a_part_without_examples_on_any_rank_leaves_synchronised_statistics_finite() -> None:
+    """Three ranks of 3 examples each take a step in 4 parts."""
+    weights = np.ones(len(ALL), np.float32)
+    weights[[3, 7, 11]] = 0
+    options: dict[str, Any] = {"make": with_statistics, "batch_norm": SYNCHRONISED, "accumulate": 4}
+    for own, _, _ in on_ranks(3, lambda strategy: take_step(strategy, ALL, weights, **options)):
+        assert all(np.isfinite(each).all() for each in own)

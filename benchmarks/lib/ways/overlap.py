@@ -1,0 +1,98 @@
+"""Trains on one synthetic batch with buckets of several sizes; run by each rank that `benchmarks/overlap.py` starts.
+
+    horovodrun -np 2 benchmarks/lib/ways/overlap.py STEPS ROUNDS MODEL:SIDE:BATCH|delayed:GRADIENTS:MB BYTES …
+
+Rank 0 prints a line of JSON for each size and round, in turns: the bytes, and milliseconds per step (median).
+"""
+
+import json
+import statistics
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+from train.parallel.startup import loading
+
+with loading():
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from train.config.recipe import Recipe
+    from train.model.builders import build
+    from train.model.optimizer import make_optimizer
+    from train.parallel import strategy as strategies
+    from train.parallel.strategy import Horovod
+    from train.trainer.session import Session
+    from train.trainer.steps import compile_steps
+
+CLASSES, CHANNELS = 10, 3
+DELAYED, DELAY_S = "delayed", 0.05
+
+
+def wide(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """100 MB of weights in six dense layers of one size: the backward pass has their gradients one after the other."""
+    layers = [keras.layers.Dense(2_048, "relu") for _ in range(6)]
+    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), *layers, keras.layers.Dense(classes)])
+
+
+def make_step(model: str, side: int, batch: int, ring: Horovod) -> Any:
+    """A function without arguments that takes one training step."""
+    keras.utils.set_random_seed(0)
+    shape = (side, side, CHANNELS)
+    made = build(model, shape, CLASSES, [128.0] * CHANNELS, [64.0] * CHANNELS)
+    recipe = Recipe(model=model, batch=batch)
+    optimizer = make_optimizer(recipe, made.trainable_variables)
+    optimizer.learning_rate = 1e-6
+    settings = SimpleNamespace(recipe=recipe, deterministic=False)
+    session = SimpleNamespace(model=made, optimizer=optimizer, strategy=ring, settings=settings)
+    train_step, _ = compile_steps(cast(Session, session))
+    generator = np.random.default_rng(ring.rank)
+    pixels = tf.constant(generator.integers(0, 256, (batch, *shape), np.uint8))
+    labels, weights = tf.constant(generator.integers(0, CLASSES, batch)), tf.ones(batch)
+    numbers = tf.constant(0.0), tf.constant(0)
+    return lambda: train_step(pixels, labels, weights, *numbers)
+
+
+def make_delayed_step(count: int, megabytes: int, ring: Horovod) -> Any:
+    """The same of a backward pass that needs no processor, as on an accelerator: a gradient each `DELAY_S`."""
+
+    def wait(after: Any) -> Any:
+        time.sleep(DELAY_S)
+        return after
+
+    @tf.function(autograph=False)
+    def take_step() -> tf.Tensor:
+        gradients, last = [], tf.constant(1.0)
+        for _ in range(count):  # the last variable's first
+            last = tf.ensure_shape(tf.numpy_function(wait, [last], tf.float32), ())
+            gradients.append(tf.fill([megabytes << 18], last))
+        return tf.add_n([each[0] for each in ring.average_gradients(gradients[::-1])])
+
+    return take_step
+
+
+def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
+    ring = Horovod()
+    model, side, batch = job.rsplit(":", 2)
+    ways = {}
+    for size in sizes:
+        strategies.BUCKET_BYTES = int(size)  # read when the step is traced
+        make = make_delayed_step(int(side), int(batch), ring) if model == DELAYED else None
+        ways[size] = make or make_step(model, int(side), int(batch), ring)
+        ways[size]()
+    for _ in range(int(rounds)):
+        for size, take_step in ways.items():
+            seconds = []
+            for _ in range(int(steps)):
+                started = time.perf_counter()
+                take_step()
+                seconds.append(time.perf_counter() - started)
+            if ring.rank == 0:
+                print(json.dumps({"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}), flush=True)
+    ring.leave()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""A training step of two ranks by the size of the buckets in which gradients are reduced, on one synthetic batch.
+
+    python benchmarks/overlap.py
+    python benchmarks/overlap.py --model resnet50:96:16 --bucket 1B --bucket 8MB
+
+All buckets of a model are in one run, in turns: 1B reduces each gradient alone, "one" all together when the last one
+is there, as without overlap. A ratio is that of the milliseconds per step to those of "one"; below 1 is faster.
+
+- cnn: 0.1 million parameters, 28 pixels; nothing to overlap.
+- resnet50: 24 million parameters, 96 pixels.
+- wide: 25 million parameters (100 MB) in dense layers.
+- delayed: 12 gradients of 16 MB, 50 ms apart, which take no processor time: a backward pass on an accelerator.
+"""
+
+import statistics
+
+import click
+
+from etl.values import parse_bytes
+from lib.command import benchmark
+from lib.processes import describe_machine, run_ranks
+from lib.results import Result, compare
+
+RANKS, ONE = 2, 1 << 50
+MODELS = ("cnn:28:64", "resnet50:96:16", "lib.ways.overlap:wide:16:32", "delayed:12:16")
+BUCKETS = ("1B", "1MB", "4MB", "8MB", "16MB", "32MB", "one")
+VERSIONS = ("tensorflow-cpu", "keras", "horovod", "numpy")
+SHORT = {"models": ["cnn:28:64"], "buckets": ["8MB", "one"], "steps": 5, "rounds": 2}
+
+
+@benchmark(__file__, __doc__, SHORT)
+@click.option(
+    "--model", "models", multiple=True, default=MODELS, help="MODEL:SIDE:BATCH of each rank; may be repeated."
+)
+@click.option("--bucket", "buckets", multiple=True, default=BUCKETS, help="Bytes, or one for all; may be repeated.")
+@click.option("--steps", type=int, default=10, show_default=True, help="Steps of each sample.")
+@click.option("--rounds", type=int, default=5, show_default=True, help="Samples of each bucket, in turns.")
+def main(models: tuple[str, ...], buckets: tuple[str, ...], steps: int, rounds: int) -> list[Result]:
+    describe_machine(VERSIONS)
+    results = []
+    for model in models:
+        sizes = {ONE if each == "one" else parse_bytes(each): each for each in dict.fromkeys((*buckets, "one"))}
+        samples = measure(model, list(sizes), steps, rounds)
+        for size, name in sizes.items():
+            median = statistics.median(samples[size])
+            ratio = compare(f"overlap, {model}, {name}", "ms", samples[size], "one", samples[ONE])
+            click.echo(f"{model:30} {name:>5} {median:9.1f} ms/step, ratio {ratio.ratio:.3f}")
+            results.append(ratio)
+    return results
+
+
+def measure(model: str, sizes: list[int], steps: int, rounds: int) -> dict[int, list[float]]:
+    """Milliseconds per step by bytes of a bucket, one for each round."""
+    samples: dict[int, list[float]] = {size: [] for size in sizes}
+    for told in run_ranks(RANKS, "overlap.py", steps, rounds, model, *sizes):
+        samples[told["bytes"]].append(told["ms"])
+    return samples
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Ranks of a training in simulated time: the real heartbeats and stall detectors, a store in memory, and a script of
+what each rank does. A collective ends when all ranks are in it.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from train.monitor.heartbeat import READING, Pulse
+from train.monitor.host_notes import HostNotes
+from train.monitor.kv_store import Letterbox
+from train.monitor.notes import Note, Verdict
+from train.monitor.stall_detector import Stalls, Timeouts
+
+RANKS = 3
+TIMEOUTS = Timeouts(20.0)
+EPOCHS, STEPS, BATCHES = 2, 2, 2
+
+
+@dataclass
+class Action:
+    """For ``seconds`` a rank uses ``cores``, and sees bytes every ``ticks_s``; as a collective it waits for all."""
+
+    seconds: float = 0.0
+    cores: float = 0.0
+    ticks_s: float = float("inf")
+    is_collective: bool = False
+
+
+MEET = Action(is_collective=True)
+Script = Iterator[Action]
+
+
+class MemoryStore(Letterbox):
+    """The launcher's store without the launcher."""
+
+    def __init__(self) -> None:
+        super().__init__("", 0)
+        self.notes: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def put(self, scope: str, key: str, note: dict[str, Any]) -> None:
+        self.notes[scope, key] = note
+
+    def get(self, scope: str, key: str) -> dict[str, Any] | None:
+        return self.notes.get((scope, key))
+
+
+class SimulatedRank:
+    """A rank with a heartbeat and a detector of its own, in the time of ``ring``."""
+
+    def __init__(self, ring: "SimulatedRing", rank: int, script: Callable[[Pulse, int], Script]) -> None:
+        self._ring, self._cpu_s = ring, 0.0
+        self.pulse = Pulse(lambda: ring.now, lambda: self._cpu_s)
+        self.pulse.joins(rank, ring.size)
+        self._notes = HostNotes(ring.store, None, TIMEOUTS.stall_s / 2, lambda: ring.now)
+        self._stalls = Stalls(self._notes, TIMEOUTS, lambda: True, lambda: ring.now)
+        self._script = script(self.pulse, rank)
+        self._action, self._left, self._ticked = Action(), 0.0, 0.0
+        self.met, self.is_done = 0, False
+
+    def go_on(self, seconds: float) -> None:
+        """Do what the script says for so long."""
+        while seconds > 0 and not self.is_done:
+            if self._left <= 0 and not self._begin_next():
+                return
+            spent = min(seconds, self._left)
+            self._left -= spent
+            seconds -= spent
+            self._cpu_s += self._action.cores * spent
+            self._ticked += spent
+            if self._ticked >= self._action.ticks_s:
+                self._ticked = 0.0
+                self.pulse.ticks()
+
+    def _begin_next(self) -> bool:
+        if self._action.is_collective and self._ring.is_waited_for(self.met):
+            return False
+        try:
+            self._action = next(self._script)
+        except StopIteration:
+            self.is_done = True
+            return False
+        self.met += self._action.is_collective
+        self._left, self._ticked = self._action.seconds or 1e-9, 0.0
+        return True
+
+    def beat(self) -> Verdict | None:
+        """What the watch does every second."""
+        self.pulse.sample(TIMEOUTS.computing_s)
+        beat = self.pulse.beat()
+        self._notes.put(Note(beat))
+        return self._stalls.verdict(beat, "")
+
+
+class SimulatedRing:
+    """All ranks, and their time."""
+
+    def __init__(self, script: Callable[[Pulse, int], Script], size: int = RANKS) -> None:
+        self.now, self.size, self.store = 1000.0, size, MemoryStore()
+        self.ranks = [SimulatedRank(self, rank, script) for rank in range(size)]
+
+    def is_waited_for(self, meeting: int) -> bool:
+        """Whether a rank has not come to this collective yet."""
+        return any(rank.met < meeting for rank in self.ranks)
+
+    def run(self, limit_s: float, pauses: tuple[tuple[float, float], ...] = ()) -> Verdict | None:
+        """The first verdict; None if all ranks come to their end. At each of ``pauses`` all stand still for so long."""
+        pending = list(pauses)
+        for second in range(int(limit_s)):
+            if pending and second >= pending[0][0]:
+                self.now += pending.pop(0)[1]
+            self.now += 1
+            for rank in self.ranks:
+                rank.go_on(1)
+            for rank in self.ranks:
+                if (verdict := rank.beat()) is not None:
+                    return verdict
+            if all(rank.is_done for rank in self.ranks):
+                return None
+        raise AssertionError("the script does not come to an end")
+
+
+class Training:
+    """The phases of a training with seeded durations, a few of them slow; in ``hang`` a rank sleeps for ever."""
+
+    def __init__(self, seed: int, hang: tuple[int, str] | None = None) -> None:
+        self._seed, self._hang = seed, hang
+
+    def __call__(self, pulse: Pulse, rank: int) -> Script:
+        chance = random.Random(f"{self._seed} {rank}")
+
+        def busy(phase: str, slow: float) -> Action:
+            if self._hang == (rank, phase):
+                return Action(seconds=1e9)
+            seconds = chance.uniform(21, 80) if chance.random() < slow else chance.uniform(0.1, 2)
+            return Action(seconds, cores=chance.uniform(0.4, 2))
+
+        pulse.enters("gathering from all ranks")
+        yield MEET
+        pulse.does("building the model")
+        yield busy("building the model", 0.5)
+        pulse.enters("waiting for rank 0")
+        yield MEET
+        for epoch in range(1, EPOCHS + 1):
+            for step in range(1, STEPS + 1):
+                pulse.enters(READING, epoch, step)
+                yield self._reading(READING, rank, chance)
+                pulse.enters("stepping")
+                yield busy("stepping", 0.1)
+                yield MEET
+            pulse.enters(f"{READING} test")
+            for _ in range(BATCHES):
+                yield self._reading(f"{READING} test", rank, chance)
+                pulse.does("evaluating test")
+                yield busy("evaluating test", 0.2)
+                pulse.does(f"{READING} test")
+            pulse.enters("summing over all ranks")
+            yield MEET
+            if rank == 0:
+                pulse.does("waiting for the last checkpoint to be written")
+                yield Action(chance.choice([1, 30, 60]), cores=0.02, ticks_s=chance.uniform(1, 8))
+            pulse.enters("waiting for rank 0")
+            yield MEET
+
+    def _reading(self, phase: str, rank: int, chance: random.Random) -> Action:
+        if self._hang == (rank, phase):
+            return Action(seconds=1e9, cores=0.6)  # as decoders or a JVM may use, of which no byte comes
+        return Action(chance.choice([0.2, 0.5, 12]), cores=0.5, ticks_s=chance.uniform(1, 6))

@@ -1,0 +1,43 @@
+"""Real ranks that are slow, or stopped together with their machine, and none is ended for it."""
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lib.commands import HOROVODRUN, horovodrun, succeeded
+from tests.lib.ranks.running import marked, started, wait_until
+
+pytestmark = pytest.mark.integration
+
+TIMEOUT_S, BURN_S = 6, 13
+RANKS = 3
+
+
+def test_a_slow_model_builder_and_a_slow_evaluation_step_are_no_stall(digits_root: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(digits_root / "slices", root / "slices")
+    words = ("--model", "tests.lib.ranks.slow_model:slow", "--epochs", 1, "--stall-timeout", TIMEOUT_S)
+    told = horovodrun(2, "train/main.py", "--data", root, "--run", "slow", *words, timeout_s=200, BURN_S=str(BURN_S))
+    succeeded(told)
+
+
+def test_a_paused_machine_is_no_stall(tmp_path: Path) -> None:
+    ring = ("tests/lib/ranks/watched_ring.py", tmp_path, TIMEOUT_S, 0, "none")
+    log = tmp_path / "log"
+    with started(*HOROVODRUN, "-np", RANKS, *ring, log=log, MARK=str(tmp_path)) as launcher:
+        wait_until(lambda: all((tmp_path / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
+        processes = marked(str(tmp_path))
+        for process in processes:
+            process.send(signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT_S)
+        before = max(int(path.name.split("-")[1]) for path in tmp_path.glob("0-*"))
+        for process in processes:
+            process.send(signal.SIGCONT)
+        time.sleep(1.5 * TIMEOUT_S)
+        assert launcher.poll() is None, log.read_text()
+        after = max(int(path.name.split("-")[1]) for path in tmp_path.glob("0-*"))
+        assert after > before
+        assert "ringslice" not in log.read_text()

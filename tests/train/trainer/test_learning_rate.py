@@ -1,0 +1,149 @@
+"""The schedule of a run: kept by its checkpoints, changed only by --decay-until, and told where it is not followed."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.errors import UsageError
+from etl.storage.place import open_place
+from tests.lib.commands import contents, failed, succeeded
+from tests.lib.inline import shard_here
+from tests.lib.ranks.running import metric_lines
+from tests.lib.train_in_process import train_here
+from tests.train.conftest import MODEL, TrainedRun
+from train.config.recipe import Recipe
+from train.config.recipe_options import read_recipe
+from train.config.settings import AUTO, Settings
+from train.config.stopping import Stopping
+from train.model.schedule import Schedule
+from train.runs.folder import find_dataset
+from train.trainer.learning_rate import recipe_of_run, schedule_notes
+
+STEPS = 20  # of an epoch of the trained run
+
+
+def recipe_of(made: TrainedRun, epochs: int, **recipe: Any) -> Recipe:
+    """That of the run, gone on with until so many epochs."""
+    settings = Settings(str(made.root), Recipe(batch=15, **recipe), Stopping(epochs), run="mine", resume=AUTO)
+    return recipe_of_run(settings, find_dataset(str(made.root), None), open_place(str(made.folder)), ranks=1)
+
+
+def notes(epochs: int, max_steps: int | None = None, max_time_s: float | None = None, **recipe: Any) -> list[str]:
+    """Of a run of 10 steps per epoch."""
+    stopping = Stopping(epochs, max_steps=max_steps, max_time_s=max_time_s)
+    settings = Settings("d", Recipe(**recipe).resolved(epochs), stopping)
+    return list(schedule_notes(settings, 256, math.inf if max_steps is None else max_steps / 10))
+
+
+@pytest.mark.parametrize("recipe", [{}, {"decay": "step"}, {"decay": "none"}, {"warmup_epochs": 5}])
+def test_there_is_nothing_to_say_of_a_run_that_takes_its_schedule_to_the_end(recipe: dict[str, Any]) -> None:
+    assert notes(10, **recipe) == notes(10, max_steps=100, **recipe) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"epochs": 10, "max_steps": 32},
+            "--max-steps 32 ends the run at epoch 3.2 of 10, at a learning rate of 0.86 of its peak; give --decay-until"
+            " 3.2 to decay until there",
+        ),
+        (
+            {"epochs": 4, "decay_until": 8, "warmup_epochs": 0},
+            "--epochs 4 ends the run at epoch 4 of 8, at a learning rate of 0.5 of its peak; give --decay-until 4 to"
+            " decay until there",
+        ),
+        (
+            {"epochs": 10, "decay_until": 8},
+            "the learning rate is 0 from epoch 8 to the end of the run at epoch 10; give --decay-until 10 to decay"
+            " until there",
+        ),
+        (
+            {"epochs": 10, "max_time_s": 90},
+            "--max-time 90 s may end the run before epoch 10, until which the learning rate decays; give --decay-until"
+            " EPOCHS to decay until an earlier one",
+        ),
+        (
+            {"epochs": 3, "warmup_epochs": 3, "decay": "none"},
+            "--warmup-epochs 3: --epochs 3 ends the run at epoch 3, before the learning rate is at its peak",
+        ),
+        (
+            {"epochs": 10, "decay_until": 10, "warmup_epochs": 10, "max_steps": 200},
+            "--warmup-epochs 10: --epochs 10 ends the run at epoch 10, before the learning rate is at its peak",
+        ),
+    ],
+)
+def test_a_schedule_that_is_not_followed_is_told(options: dict[str, Any], line: str) -> None:
+    assert notes(**options)[0] == line
+
+
+def test_a_warm_up_beyond_the_decay_is_told() -> None:
+    line = "--warmup-epochs 5 is not below the end of the decay at epoch 3: the learning rate is 0 after the warm-up"
+    assert notes(10, decay_until=3, warmup_epochs=5)[0] == line
+
+
+@pytest.mark.integration
+def test_a_run_that_is_resumed_keeps_its_schedule(trained: TrainedRun) -> None:
+    """It was begun with 2 epochs and no warm-up, and was stopped by --max-steps in the second."""
+    assert recipe_of(trained, 2) == recipe_of(trained, 1) == Recipe(batch=15, warmup_epochs=0, decay_until=2)
+    assert recipe_of(trained, 3, decay="none").decay_until is None
+    assert read_recipe(str(trained.folder / "recipe.toml"))["decay_until"] == 2
+    schedule = Schedule(1, 0, 2)
+    rates = {line["step"]: line["rate"] for line in metric_lines(trained.folder) if line["kind"] == "step"}
+    wanted = [schedule.rate(step / STEPS, 15) for step in range(2 * STEPS)]
+    assert [rates[step] for step in sorted(rates)] == pytest.approx(wanted)
+
+
+@pytest.mark.integration
+def test_more_epochs_than_the_decay_lasts_need_a_new_end_of_it(
+    trained: TrainedRun, stopped: TrainedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        recipe_of(trained, 4)
+    assert str(raised.value) == (
+        f"--epochs 4: the learning rate of {trained.folder} decays until epoch 2 and is 0 from there on; give"
+        " --decay-until 4, which lifts it from 0 to 0.5 of its peak, --decay-until 2, which leaves it as it is, or"
+        " another --run"
+    )
+    with pytest.raises(UsageError, match=r"which lifts it from 0\.31 to 0\.63 of its peak"):
+        recipe_of(stopped, 3)
+    assert capsys.readouterr().err == ""
+    assert recipe_of(trained, 4, decay_until=4).decay_until == 4
+    assert capsys.readouterr().err.endswith(
+        "--decay-until 4: the learning rate decays until epoch 4 instead of 2, and goes on at 0.5 of its peak instead"
+        " of 0\n"
+    )
+    assert recipe_of(trained, 4, decay_until=2).decay_until == 2
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.integration
+def test_a_refused_resume_writes_nothing_and_an_allowed_one_is_kept(stopped: TrainedRun, tmp_path: Path) -> None:
+    made = stopped.copy(tmp_path / "root")
+    before = contents(made.folder)
+    failed(train_here(*made.training, "--epochs", 3, "--resume"), 2, "give --decay-until 3, which lifts it from 0.31")
+    assert contents(made.folder) == before
+    more = ("--epochs", 3, "--resume", "--max-steps")
+    told = succeeded(train_here(*made.training, *more, 26, "--decay-until", 3)).stderr
+    assert "--decay-until 3: the learning rate decays until epoch 3 instead of 2" in told
+    assert "--max-steps 26 ends the run at epoch 1.3 of 3, at a learning rate of 0.6 of its peak" in told
+    assert "without a validation split" not in told
+    told = succeeded(train_here(*made.training, *more, 27)).stderr
+    assert "instead of 2" not in told
+    rates = {line["step"]: line["rate"] for line in metric_lines(made.folder) if line["kind"] == "step"}
+    assert [rates[25], rates[26], rates[27]] == pytest.approx(
+        [Schedule(1, 0, until).rate(step / STEPS, 15) for step, until in ((24, 2), (25, 3), (26, 3))]
+    )
+
+
+@pytest.mark.integration
+def test_a_run_that_selects_on_its_test_split_says_so(stopped: TrainedRun, tmp_path: Path) -> None:
+    made = stopped.copy(tmp_path / "root")
+    shard_here(made.root, "--workers", 2, "--split", "train=0.5,test=0.5", "--name", "two")
+    words = ("--data", made.root, "--name", "two", "--run", "new", "--model", MODEL, "--crop", 20)
+    told = succeeded(train_here(*words, "--max-steps", 1)).stderr
+    lines = [line for line in told.splitlines() if "without a validation split" in line]
+    assert len(lines) == 1
+    assert "ringslice shard --split train=0.8,validation=0.1,test=0.1" in lines[0]

@@ -1,0 +1,56 @@
+"""A run that ends because it no longer gets better has the result of its best weights."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import train.loop
+from etl.storage.place import open_place
+from tests.lib.commands import succeeded
+from tests.lib.ranks.running import checkpoints_of
+from tests.lib.train_in_process import evaluate_here, train_here
+from tests.train.conftest import TrainedRun
+from train.runs.confusion import Confusion
+from train.runs.position import Metrics
+from train.trainer.session import Session
+
+pytestmark = pytest.mark.integration
+
+ACCURACIES = [0.5, 0.75, 0.25, 0.25]  # on the validation split, by epoch
+STEPS = 20  # of an epoch
+
+
+def test_the_result_is_that_of_the_best_weights(
+    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = stopped.copy(tmp_path / "root").root
+    made, accuracies = TrainedRun(stopped.source, root), iter(ACCURACIES)
+    evaluate = train.loop.evaluate  # type: ignore[attr-defined]
+
+    def judged(session: Session, split: str, step: Callable[..., Any], confusion: Confusion | None = None) -> Metrics:
+        metrics: Metrics = evaluate(session, split, step, confusion)
+        return metrics | ({"validation_accuracy": next(accuracies)} if split == "validation" else {})
+
+    monkeypatch.setattr(train.loop, "evaluate", judged)
+    words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--keep", 1)
+    told = succeeded(train_here(*words, "--json"))
+    run = root / "runs/best"
+    assert checkpoints_of(open_place(str(run))) == [2 * STEPS, 4 * STEPS]
+    assert "the result is that of the best weights: epoch 2, step 40" in told.stderr
+    assert json.loads(told.stdout)["weights"] == {"epoch": 2, "step": 40}
+    result = json.loads((run / "result.json").read_text())
+    assert (result["stopped"], result["steps"], result["weights"]) == ("no progress", 80, {"epoch": 2, "step": 40})
+    best, newest = (
+        json.loads(succeeded(evaluate_here("--data", root, "--run", "best", "--checkpoint", which, "--json")).stdout)
+        for which in ("best", "newest")
+    )
+    assert result["result"]["test_loss"] == pytest.approx(best["loss"], abs=1e-4)
+    assert result["result"]["test_loss"] != pytest.approx(newest["loss"], abs=1e-4)
+
+
+def test_other_results_name_their_weights_too(stopped: TrainedRun, trained: TrainedRun) -> None:
+    for made, weights in ((stopped, {"epoch": 2, "step": 25}), (trained, {"epoch": 2, "step": 40})):
+        assert json.loads((made.folder / "result.json").read_text())["weights"] == weights

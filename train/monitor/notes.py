@@ -1,0 +1,96 @@
+"""What ranks leave in the launcher's store for each other, as JSON.
+
+The ranks of a host have one note there together: of each its last beat, where its log is and, at its end, its farewell.
+One more note, the verdict, is that of the first rank that found another late.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from train.monitor.heartbeat import Beat
+from train.monitor.kv_store import Letterbox
+
+VERDICT = "verdict"
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """How a rank ends: with ``status``, and ``line`` that it prints; an empty one where another tells."""
+
+    status: int
+    line: str = ""
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether this rank failed by itself, and has told so."""
+        return bool(self.line)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a rank tells of itself."""
+
+    beat: Beat
+    log: str = ""
+    farewell: Farewell | None = None
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self | None:
+        """The note; None for what is none of ours."""
+        try:
+            farewell = value["farewell"]
+            ending = None if farewell is None else Farewell(**farewell)
+            return cls(Beat.from_json(value["beat"]), value["log"], ending)
+        except (KeyError, TypeError):
+            return None
+
+    def as_json(self) -> dict[str, Any]:
+        farewell = None if self.farewell is None else asdict(self.farewell)
+        return {"beat": self.beat.as_json(), "log": self.log, "farewell": farewell}
+
+    def put_into(self, letterbox: Letterbox) -> None:
+        """Put it where the other ranks look for it, as that of a host with this rank alone. Raises OSError."""
+        letterbox.put(scope(self.beat.generation), key(self.beat.rank), host_note([self]))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """These ranks are late, and ``line`` says so; ``judge`` is the rank that tells it.
+
+    The notes of the late ranks are with those of the ``hosts``, see `key`.
+    """
+
+    judge: int
+    late: tuple[int, ...]
+    line: str
+    hosts: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["judge"], tuple(value["late"]), value["line"], tuple(value["hosts"]))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def scope(generation: int) -> str:
+    """That of all notes of one generation of the ring."""
+    return f"ringslice-{generation}"
+
+
+def key(lowest: int) -> str:
+    """That of the note of the host whose lowest rank this is."""
+    return f"beat-{lowest}"
+
+
+def host_note(notes: Iterable[Note]) -> dict[str, Any]:
+    """The note of a host that has these ranks."""
+    return {"ranks": [note.as_json() for note in notes]}
+
+
+def notes_of(found: Mapping[str, Any] | None) -> list[Note]:
+    """The notes of a host's ranks; none of what is no such note."""
+    ranks = (found or {}).get("ranks")
+    notes = [Note.from_json(each) for each in ranks] if isinstance(ranks, list) else []
+    return [note for note in notes if note is not None]

@@ -1,0 +1,69 @@
+"""Writes the metrics of a run in the background, as JSON lines and as TensorBoard's events: rank 0 only."""
+
+from bisect import bisect_left
+from itertools import groupby
+from threading import Lock, Thread
+
+from etl.errors import EnvironmentFailure, explain
+from etl.progress import tell
+from etl.storage.place import Place
+from train.runs.metrics import Line, MetricsFiles
+from train.runs.tensorboard_events import Summaries
+
+
+class MetricsWriter:
+    """Writes ``lines``, to which others are appended meanwhile; those that are written are removed from the list.
+
+    What cannot be written is reported in one line, stays in the list, and is tried again with the next lines.
+    """
+
+    def __init__(self, run: Place, attempts: Place, lines: list[Line]) -> None:
+        self._files = MetricsFiles(run, attempts), Summaries(run, attempts)
+        self._lines = lines
+        self._cuts: list[int] = []  # ascending
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to write in a thread, unless one is at work. Raises what a thread before raised, a defect of ours."""
+        if self._error is not None:
+            raise self._error
+        if self._lines and (self._thread is None or not self._thread.is_alive()):
+            self._thread = Thread(target=self._run, name="metrics", daemon=True)
+            self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when no thread is at work, or after ``timeout_s``."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def cut(self, step: int) -> None:
+        """End a file with the lines up to ``step``, because there is a checkpoint: a resume deletes those after it."""
+        self._cuts.append(step)
+
+    def write(self) -> None:
+        """Write the lines that there are now."""
+        with self._lock:
+            now = self._lines.copy()
+            for _, each in groupby(now, lambda line: bisect_left(self._cuts, line["step"])):
+                lines = list(each)
+                try:
+                    for files in self._files:
+                        files.publish(lines)
+                except (OSError, EnvironmentFailure) as error:
+                    _, why = explain(error) or (0, "")
+                    tell("train", f"{len(self._lines)} lines of metrics were not written ({why}); they are tried again")
+                    break
+                del self._lines[: len(lines)]
+
+    def roll_back(self, step: int) -> None:
+        """Delete the files of steps after ``step``, which are to be taken again."""
+        for files in self._files:
+            files.roll_back(step)
+
+    def _run(self) -> None:
+        try:
+            self.write()
+        except BaseException as error:  # raised in the trainer's own thread
+            self._error = error
