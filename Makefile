@@ -1,9 +1,12 @@
 # Everything for one machine. `make demo` and `make test` set up what they need.
 
-CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ringslice
+# Without HOME (cron, systemd, a container) a user's home is the one of the machine's list of users, as for Python.
+HOME_FOLDER = $(or $(HOME),$(shell getent passwd "$$(id -u)" | cut -d: -f6))
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME_FOLDER)/.cache)/ringslice
 PYTHON ?= $(shell for each in python3.11 python3.12 python3; do \
 	$$each -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && { echo $$each; break; }; done)
-VENV := .venv
+# GPU=1 is an environment of its own: TensorFlow with its CUDA packages, and Horovod built for them
+VENV := $(if $(GPU),.venvs/gpu,.venv)
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := data/digits
@@ -29,6 +32,7 @@ help:
 	@echo "make img2dataset    a peer of benchmarks/normalize.py, in .venvs/img2dataset"
 	@echo "make tensorflow-io  a peer of benchmarks/reader.py, in .venvs/tfio"
 	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
+	@echo "make install GPU=1  an environment for GPUs: .venvs/gpu, with TensorFlow's CUDA packages and Horovod with NCCL"
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
 
 demo: $(INSTALLED)
@@ -73,16 +77,24 @@ install: $(INSTALLED)
 hadoop-up hadoop-down hadoop-status: hadoop-%: $(INSTALLED)
 	$(BIN)/python -m tests.hadoop $*
 
-$(INSTALLED): setup.py pyproject.toml train/toolchain/build_horovod.py train/toolchain/build_records_op.py train/toolchain/native/records_op.cc
+INSTALLED_FROM := setup.py pyproject.toml $(wildcard train/toolchain/*.py) train/toolchain/native/records_op.cc
+
+# Of two makes in one clone one installs, and the other waits, then finds it done.
+ifndef UNDER_INSTALL_LOCK
+$(INSTALLED): $(INSTALLED_FROM)
+	@mkdir -p $(dir $(VENV)) && flock $(VENV).lock $(MAKE) --no-print-directory UNDER_INSTALL_LOCK=1 $@
+else
+$(INSTALLED): $(INSTALLED_FROM)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is missing; install it first: apt-get install python3.11 python3.11-venv" >&2; exit 3; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv; install it first: apt-get install python3-venv" >&2; exit 3; }
 	@command -v g++ >/dev/null || { echo "a C++ compiler is missing; install it first: apt-get install g++" >&2; exit 3; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[train,report,dev]'
-	$(BIN)/python train/toolchain/build_horovod.py --cache "$(CACHE)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[$(if $(GPU),gpu,train),report,dev]'
+	$(BIN)/python train/toolchain/build_horovod.py $(if $(GPU),--gpu) --cache "$(CACHE)"
 	$(BIN)/python -m train.toolchain.build_records_op --cache "$(CACHE)"
 	touch $@
+endif
 
 clean:
-	rm -rf $(VENV) data/digits data/sources/digits
+	rm -rf $(VENV) $(VENV).lock data/digits data/sources/digits

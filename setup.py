@@ -8,6 +8,9 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "etl" / "__init__.py").read_text()).group(1)
 
+# horovod itself comes from train/toolchain/build_horovod.py: its sdist does not compile as it is
+TRAINING = ["safetensors>=0.4", "setuptools<81", "wheel", "packaging", "cmake>=3.25,<4"]
+
 setup(
     name="ringslice",
     version=VERSION,
@@ -43,15 +46,8 @@ setup(
         "setuptools<81; python_version >= '3.12'",
     ],
     extras_require={
-        # horovod itself comes from train/toolchain/build_horovod.py: its sdist does not compile as it is
-        "train": [
-            "tensorflow-cpu==2.21.0",
-            "safetensors>=0.4",
-            "setuptools<81",
-            "wheel",
-            "packaging",
-            "cmake>=3.25,<4",
-        ],
+        "train": ["tensorflow-cpu==2.21.0", *TRAINING],
+        "gpu": ["tensorflow[and-cuda]==2.21.0", *TRAINING],  # instead of "train"
         # ringslice report: for the machine of who looks at datasets; mappers do without
         "report": ["jinja2>=3.1", "matplotlib>=3.9"],
         "airflow": ["apache-airflow>=3.3,<4"],

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from train.parallel.cores import claim_cores
+
 OPTIONAL = ("matplotlib", "sklearn")  # Keras draws and wraps with them where they are installed, and we do not
 
 
@@ -51,22 +53,3 @@ def hushed() -> Iterator[None]:
         finally:
             os.dup2(error_stream, 2)
             os.close(error_stream)
-
-
-def claim_cores(local_rank: int, local_size: int) -> None:
-    """Pin this rank to its own cores, and give its thread pools as many threads as it has cores.
-
-    Ranks that share cores without a budget start a pool for all cores each, and crawl.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    own = cores_of(cores, local_rank, local_size)
-    os.sched_setaffinity(0, own)
-    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
-        os.environ.setdefault(name, str(len(own)))
-
-
-def cores_of(cores: list[int], local_rank: int, local_size: int) -> list[int]:
-    """The cores of one of ``local_size`` ranks: equal shares, or one each in turn where ranks outnumber cores."""
-    if local_size >= len(cores):
-        return [cores[local_rank % len(cores)]]
-    return cores[len(cores) * local_rank // local_size : len(cores) * (local_rank + 1) // local_size]

@@ -3,15 +3,16 @@
 
 Horovod's last release (0.28.1, 2023) is a source distribution that does not compile against today's TensorFlow.
 This script takes that sdist by name from the package index, checks its SHA-256, makes some small source changes,
-builds a wheel (Gloo for the ring, NCCL where CUDA and NCCL are found, no MPI) and keeps it in a cache outside the tree,
-keyed by everything that decides its bytes: sdist, changes, build settings, Python and TensorFlow. Once it is cached, a
-run takes seconds.
+builds a wheel (Gloo for the ring, with --gpu also NCCL, no MPI) and keeps it in a cache outside the tree, keyed by
+everything that decides its bytes: sdist, changes, build settings, Python and TensorFlow. Once it is cached, a run takes
+seconds.
 
     python train/toolchain/build_horovod.py            # build or take from the cache, then install
     python train/toolchain/build_horovod.py --jobs 8   # more compilers at once
+    python train/toolchain/build_horovod.py --gpu      # for TensorFlow with its CUDA packages
 
 Needs in the environment: TensorFlow, ``setuptools<81``, wheel, packaging and cmake 3; in the system: a C++ compiler.
-Uses the standard library only, for it runs before anything of ringslice's is installed.
+What --gpu needs is in train/toolchain/cuda.py. Imports the standard library only.
 """
 
 import argparse
@@ -26,8 +27,9 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from train.toolchain import cuda
 
 VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -95,20 +97,20 @@ SETTINGS = {
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
 
-CUDA_HOMES = ("/usr/local/cuda", "/usr/lib/cuda", "/usr")
-NCCL_HOMES = ("/usr/local/nccl", "/usr/local/cuda", "/usr")
+# run after a build for GPUs, which is of no use if it cannot be loaded or has no NCCL
+CHECK = "import horovod.tensorflow as hvd; assert hvd.nccl_built(), 'it has no NCCL'"
 
 
 def main() -> int:
     """Build or take from the cache, then install; returns the exit status, 3 where the environment fails."""
     options = parse_arguments()
     try:
-        tensorflow = tensorflow_version()
-        wheel_folder = cache_folder(options.cache, tensorflow)
+        tensorflow = cuda_tensorflow_version() if options.gpu else tensorflow_version()
+        wheel_folder = cache_folder(options.cache, tensorflow, options.gpu)
         wheel = cached_wheel(wheel_folder)
         if wheel is None:
             require_compiler()
-            wheel = build_wheel(wheel_folder, tensorflow, options.jobs)
+            wheel = build_wheel(wheel_folder, tensorflow, options)
         else:
             print(f"build_horovod: {wheel.name} is in the cache", flush=True)
         if is_installed(wheel):
@@ -117,7 +119,9 @@ def main() -> int:
             # the wheel's needs come from the index, the wheel itself from the cache
             run([sys.executable, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", str(wheel)])
             run([sys.executable, "-m", "pip", "install", "--quiet", str(wheel)])
-    except BuildError as error:
+        if options.gpu:
+            require_nccl()
+    except (BuildError, cuda.MissingError) as error:
         print(f"build_horovod: {error}", file=sys.stderr)
         return 3
     return 0
@@ -136,6 +140,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once (default: %(default)s)"
     )
+    parser.add_argument("--gpu", action="store_true", help="build with NCCL, for TensorFlow with its CUDA packages")
     return parser.parse_args()
 
 
@@ -155,6 +160,26 @@ def tensorflow_version() -> str:
     raise BuildError("no TensorFlow in this environment; install it first: pip install 'ringslice[train]'")
 
 
+def cuda_tensorflow_version() -> str:
+    """The version of the package with CUDA. Raises BuildError; both packages together overwrite each other's files."""
+    names = {each.name.replace("_", "-") for each in importlib.metadata.distributions()}
+    installed = names & {"tensorflow", "tensorflow-cpu"}
+    if installed != {"tensorflow"}:
+        raise BuildError(
+            f"--gpu needs tensorflow[and-cuda] alone, and here is {' and '.join(sorted(installed)) or 'no TensorFlow'};"
+            " run: make install GPU=1, which makes an environment of its own"
+        )
+    return tensorflow_version()
+
+
+def require_nccl() -> None:
+    """Raise BuildError unless Horovod can be loaded here and has NCCL."""
+    checked = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False)
+    if checked.returncode:
+        raise BuildError(f"Horovod was built for GPUs, and cannot be used: {checked.stderr.strip().splitlines()[-1]}")
+    print("build_horovod: Horovod is loaded, with NCCL", flush=True)
+
+
 def is_installed(wheel: Path) -> bool:
     """Whether the libraries that are installed are those of ``wheel``: other source changes leave the version as it is.
 
@@ -170,35 +195,11 @@ def is_installed(wheel: Path) -> bool:
     return {line for line in lines if ".so," in line} <= set(installed.splitlines())
 
 
-def build_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What Horovod's build is told: rings of GPUs go by NCCL where CUDA's compiler and NCCL's header are found.
-
-    They are looked for where ``HOROVOD_CUDA_HOME``, ``CUDA_HOME``, ``HOROVOD_NCCL_HOME`` and ``NCCL_HOME`` say, then in
-    the usual places. ``HOROVOD_GPU_OPERATIONS`` decides without a look; empty it is for none.
-    """
-    wanted = environment.get("HOROVOD_GPU_OPERATIONS")
-    if wanted is not None:
-        return SETTINGS | ({"HOROVOD_GPU_OPERATIONS": wanted} if wanted else {})
-    cuda = find_home("bin/nvcc", "CUDA_HOME", CUDA_HOMES, environment)
-    nccl = find_home("include/nccl.h", "NCCL_HOME", NCCL_HOMES, environment)
-    if cuda is None or nccl is None:
-        return SETTINGS
-    return SETTINGS | {
-        "HOROVOD_GPU_OPERATIONS": "NCCL",
-        "HOROVOD_CUDA_HOME": str(cuda),
-        "HOROVOD_NCCL_HOME": str(nccl),
-    }
-
-
-def find_home(file: str, variable: str, usual: Sequence[str], environment: Mapping[str, str]) -> Path | None:
-    """The first folder that holds ``file``: that of ``HOROVOD_variable``, of ``variable``, or a usual one."""
-    told = [environment[name] for name in (f"HOROVOD_{variable}", variable) if environment.get(name)]
-    return next((Path(home) for home in (*told, *usual) if (Path(home) / file).exists()), None)
-
-
-def cache_folder(cache: Path, tensorflow: str) -> Path:
-    settings = build_settings(os.environ)
-    key = key_of([SDIST_SHA256, SOURCE_CHANGES, settings, sys.version_info[:2], tensorflow, os.uname().machine])
+def cache_folder(cache: Path, tensorflow: str, gpu: bool) -> Path:
+    identity: list[object] = [SDIST_SHA256, SOURCE_CHANGES, SETTINGS, sys.version_info[:2], tensorflow]
+    identity.append(os.uname().machine)
+    homes = [os.environ.get(name) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "HOROVOD_NCCL_HOME", "NCCL_HOME")]
+    key = key_of([*identity, cuda.SOURCE_CHANGES, cuda.COMPILER_WHEELS, homes] if gpu else identity)
     return cache / "wheels" / f"horovod-{VERSION}-tf{tensorflow}-py{sys.version_info[0]}{sys.version_info[1]}-{key}"
 
 
@@ -226,19 +227,23 @@ def require_compiler() -> None:
             raise BuildError(f"{tool} is missing; install it first: apt-get install {package}")
 
 
-def build_wheel(folder: Path, tensorflow: str, jobs: int) -> Path:
+def build_wheel(folder: Path, tensorflow: str, options: argparse.Namespace) -> Path:
     """Build in a temporary folder; the wheel appears in ``folder`` whole. Raises BuildError with the log's end."""
-    print(f"build_horovod: building Horovod {VERSION} for TensorFlow {tensorflow}, 2 to 5 minutes, once", flush=True)
+    kind = " and GPUs" if options.gpu else ""
+    print(
+        f"build_horovod: building Horovod {VERSION} for TensorFlow {tensorflow}{kind}, 2 to 5 minutes, once", flush=True
+    )
     with tempfile.TemporaryDirectory(prefix="ringslice-horovod-") as name:
         work = Path(name)
+        settings = SETTINGS | (cuda.gpu_settings(options.cache, work, os.environ) if options.gpu else {})
         source = unpack(download(work), work)
-        for change in SOURCE_CHANGES:
+        for change in (*SOURCE_CHANGES, *(cuda.SOURCE_CHANGES if options.gpu else ())):
             replace_once(source, *change[:3])
         log = work / "build.log"
-        environment = os.environ | build_settings(os.environ)
+        environment = os.environ | settings
         environment["HOROVOD_LOCAL_VERSION"] = "tf" + re.sub(r"\D", "", tensorflow)
-        environment["CMAKE_BUILD_PARALLEL_LEVEL"] = environment["MAX_JOBS"] = str(jobs)
-        environment["MAKEFLAGS"] = f"-j{jobs}"
+        environment["CMAKE_BUILD_PARALLEL_LEVEL"] = environment["MAX_JOBS"] = str(options.jobs)
+        environment["MAKEFLAGS"] = f"-j{options.jobs}"
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         command = [
             sys.executable,
@@ -256,7 +261,8 @@ def build_wheel(folder: Path, tensorflow: str, jobs: int) -> Path:
             status = subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode
         built = cached_wheel(work)
         if status != 0 or built is None:
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+            of_build = log.read_text(errors="replace").partition("error: subprocess-exited-with-error")[0]
+            tail = "\n".join(of_build.splitlines()[-40:])
             raise BuildError(f"the build failed; its last lines:\n{tail}")
         final = folder / built.name
         publish(built, final)

@@ -1,38 +1,46 @@
-"""What Horovod is built with, by what is found on the machine."""
+"""The cache of what is built, and installs at the same time."""
 
+import argparse
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from train.toolchain import build_horovod
-from train.toolchain.build_horovod import SETTINGS, build_settings
+from tests.lib.commands import REPOSITORY, environment, run, succeeded
+from train.toolchain.build_horovod import add_cache_option
 
 
-@pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is in the usual places."""
-    monkeypatch.setattr(build_horovod, "CUDA_HOMES", ())
-    monkeypatch.setattr(build_horovod, "NCCL_HOMES", ())
+@pytest.mark.integration
+@pytest.mark.parametrize("variables", [{}, {"HOME": "/elsewhere"}, {"HOME": "/elsewhere", "XDG_CACHE_HOME": "/cache"}])
+def test_make_and_the_builds_have_one_cache(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    add_cache_option(parser, "wheels")
+    words = ["env", "-i", f"PATH={os.environ['PATH']}", *(f"{name}={value}" for name, value in variables.items())]
+    told = succeeded(run(*words, "make", "--dry-run", "--always-make", "install", cwd=REPOSITORY)).stdout
+    assert told.count(f'--cache "{parser.parse_args([]).cache}"') == 2
 
 
-def home_of(folder: Path, file: str) -> str:
-    (folder / file).parent.mkdir(parents=True)
-    (folder / file).touch()
-    return str(folder)
+STAND_IN = """#!/bin/sh
+case "$*" in -c*) exit ;; esac
+echo begin >> {log}; sleep 0.1; echo end >> {log}
+case "$*" in "-m venv"*) mkdir -p {venv}/bin; cp "$0" {venv}/bin/python ;; esac
+"""
 
 
-@pytest.mark.usefixtures("nowhere")
-def test_nccl_is_taken_where_it_and_cuda_are_found(tmp_path: Path) -> None:
-    cuda, nccl = home_of(tmp_path / "cuda", "bin/nvcc"), home_of(tmp_path / "nccl", "include/nccl.h")
-    found = build_settings({"CUDA_HOME": cuda, "HOROVOD_NCCL_HOME": nccl, "NCCL_HOME": "/elsewhere"})
-    of_gpu = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": cuda, "HOROVOD_NCCL_HOME": nccl}
-    assert found == SETTINGS | of_gpu
-    for lacking in ({}, {"CUDA_HOME": cuda}, {"NCCL_HOME": nccl}, {"CUDA_HOME": nccl, "NCCL_HOME": cuda}):
-        assert build_settings(lacking) == SETTINGS
-    assert build_settings({"CUDA_HOME": cuda, "NCCL_HOME": nccl, "HOROVOD_GPU_OPERATIONS": ""}) == SETTINGS
-
-
-def test_usual_places_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_horovod, "CUDA_HOMES", ("/nowhere", home_of(tmp_path / "cuda", "bin/nvcc")))
-    monkeypatch.setattr(build_horovod, "NCCL_HOMES", (home_of(tmp_path / "nccl", "include/nccl.h"),))
-    assert build_settings({})["HOROVOD_CUDA_HOME"] == str(tmp_path / "cuda")
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("variable", "target", "commands"), [("VENV", "install", 5), ("AIRFLOW_VENV", "{venv}/.installed", 2)]
+)
+def test_two_makes_in_one_clone_install_once(variable: str, target: str, commands: int, tmp_path: Path) -> None:
+    venv, log, python = tmp_path / "venvs/own", tmp_path / "log", tmp_path / "python"
+    python.write_text(STAND_IN.format(log=log, venv=venv))
+    python.chmod(0o755)
+    words = ["make", f"{variable}={venv}", f"PYTHON={python}", target.format(venv=venv)]
+    makes = [subprocess.Popen(words, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [make.wait(60) for make in makes] == [0, 0]
+    assert log.read_text().split() == ["begin", "end"] * commands

@@ -1,0 +1,113 @@
+"""Where CUDA's compiler and NCCL are found for a build of Horovod for GPUs, and such a build."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.lib.commands import REPOSITORY, run
+from train.toolchain import cuda
+from train.toolchain.cuda import MissingError, find_home, gpu_settings, packaged_nccl
+
+TENSORFLOW = "tensorflow==2.21.0"
+BUILD_NEEDS = ("setuptools<81", "wheel", "packaging", "cmake>=3.25,<4", "nvidia-nccl-cu12>=2.27.7,<3")
+BUILD_TIMEOUT_S = 1800
+
+
+def home_of(folder: Path, file: str) -> str:
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).touch()
+    return str(folder)
+
+
+def test_folders_of_variables_precede_the_usual_ones(tmp_path: Path) -> None:
+    own, other = home_of(tmp_path / "own", "bin/nvcc"), home_of(tmp_path / "other", "bin/nvcc")
+    for environment, usual, home in (
+        ({"HOROVOD_CUDA_HOME": own, "CUDA_HOME": other}, (other,), own),
+        ({"CUDA_HOME": own}, (other,), own),
+        ({}, ("/nowhere", other), other),
+        ({"CUDA_HOME": ""}, ("/nowhere",), None),
+    ):
+        found = find_home("bin/nvcc", "CUDA_HOME", usual, environment)
+        assert found == (home and Path(home))
+
+
+def test_a_variable_that_names_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match=rf"\$CUDA_HOME is {tmp_path}, which has no bin/nvcc; correct it, or unset"):
+        find_home("bin/nvcc", "CUDA_HOME", (), {"CUDA_HOME": str(tmp_path)})
+
+
+def test_settings_name_both_and_link_nccl_shared(tmp_path: Path) -> None:
+    homes = {
+        "CUDA_HOME": home_of(tmp_path / "cuda", "bin/nvcc"),
+        "NCCL_HOME": home_of(tmp_path / "nccl", "include/nccl.h"),
+    }
+    settings = gpu_settings(tmp_path, tmp_path, homes)
+    assert settings["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    assert settings["HOROVOD_NCCL_LINK"] == "SHARED"
+    assert settings["HOROVOD_CUDA_HOME"] == homes["CUDA_HOME"]
+    assert settings["HOROVOD_NCCL_HOME"] == homes["NCCL_HOME"]
+
+
+def test_nccl_of_the_environment_has_the_name_that_a_linker_looks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "site"))
+    with pytest.raises(MissingError, match=r"NCCL is missing; install TensorFlow's CUDA packages: pip install"):
+        packaged_nccl(tmp_path / "work")
+    home_of(tmp_path / "site" / cuda.PACKAGED_NCCL, "include/nccl.h")
+    home_of(tmp_path / "site" / cuda.PACKAGED_NCCL / "lib", "libnccl.so.2")
+    home = packaged_nccl(tmp_path / "work")
+    assert (home / "include/nccl.h").exists()
+    assert os.readlink(home / "lib/libnccl.so").endswith("nvidia/nccl/lib/libnccl.so.2")
+
+
+@pytest.mark.integration
+def test_an_environment_for_cpus_is_refused() -> None:
+    told = run("python", "train/toolchain/build_horovod.py", "--gpu", timeout_s=30)
+    assert told.returncode == 3
+    assert told.stderr.strip() == (
+        "build_horovod: --gpu needs tensorflow[and-cuda] alone, and here is tensorflow-cpu; run: make install GPU=1,"
+        " which makes an environment of its own"
+    )
+
+
+# what Horovod's source calls unless it is changed
+TWIN = """
+namespace stream_executor { class Stream; namespace gpu { void* AsGpuStreamValue(Stream* stream); } }
+void* called(stream_executor::Stream* stream) { return stream_executor::gpu::AsGpuStreamValue(stream); }
+"""
+
+
+def relocated(library: Path, site: Path) -> str:
+    """What the dynamic linker says of a library and all its symbols, with TensorFlow of this environment."""
+    variables = os.environ | {"LD_LIBRARY_PATH": str(site / "tensorflow")}
+    told = subprocess.run(["ldd", "-r", library], env=variables, capture_output=True, text=True, check=True)
+    return told.stdout + told.stderr
+
+
+@pytest.mark.chaos
+def test_horovod_for_gpus_is_built_and_loaded_without_a_gpu(tmp_path: Path) -> None:
+    """Its library has NCCL, and every symbol that it needs is there; those of the unchanged source are not."""
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", TENSORFLOW, *BUILD_NEEDS], check=True)
+    script = REPOSITORY / "train/toolchain/build_horovod.py"
+    words: list[str | Path] = [python, script, "--gpu", "--cache", tmp_path / "cache"]
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    built = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+    assert built.returncode == 0, built.stderr
+    assert built.stdout.splitlines()[-1] == "build_horovod: Horovod is loaded, with NCCL"
+    [site] = (tmp_path / "venv/lib").glob("python*/site-packages")
+    [library] = (site / "horovod/tensorflow").glob("mpi_lib*.so")
+    told = relocated(library, site)
+    assert f"libnccl.so.2 => {library.parent}/../../nvidia/nccl/lib/libnccl.so.2" in told
+    assert "not found" not in told and "undefined symbol" not in told, told
+    (tmp_path / "twin.cc").write_text(TWIN)
+    twin = tmp_path / "twin.so"
+    tensorflow = site / "tensorflow/libtensorflow_cc.so.2"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", twin, tmp_path / "twin.cc", tensorflow], check=True)
+    assert "undefined symbol: _ZN15stream_executor3gpu16AsGpuStreamValue" in relocated(twin, site)
