@@ -28,7 +28,7 @@ OPTIONS = (
     "--slices",
     "4",
 )
-JOB_TIMEOUT_S = 240
+JOB_TIMEOUT_S = 600
 
 STAGES = {"raw": "dataset.json", "normalized": "dataset.json", "slices/default": "manifest.json"}
 

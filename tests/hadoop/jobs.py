@@ -13,7 +13,7 @@ from tests.hadoop.processes import Process, find_all
 from tests.hadoop.state import MARK
 from tests.lib.commands import REPOSITORY, environment
 
-WAIT_S = 150.0
+WAIT_S = 600.0  # the first job of a home makes the Python of its tasks before, on a machine that has other work, too
 POLL_S = 0.02
 
 
