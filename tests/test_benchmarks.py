@@ -195,6 +195,33 @@ def test_the_table_has_each_claim_and_what_is_missing(
     assert "failed: benchmarks/shard.py: no room" in lines
 
 
+def test_a_step_of_a_timeline_has_each_gradient(tmp_path: Path, load: Callable[[str], ModuleType]) -> None:
+    timeline = load("lib.timeline")
+    group = "HorovodGroupedAllreduce_Fill_1_0_Fill_2_0_"
+    events: list[dict[str, Any]] = [{"name": "process_name", "pid": 0, "ph": "M", "args": {timeline.START: 10_000_000}}]
+    names = ["HorovodAllgather", "HorovodGroupedAllreduce_Fill_0_Fill_0_1of1", f"{group}1of2", f"{group}2of2"]
+    events += [
+        {"name": "process_name", "pid": tensor, "ph": "M", "args": {"name": name}}
+        for tensor, name in enumerate(names, 1)
+    ]
+    for tensor in (1, 2, 3, 4):  # a step before, this one, and one after that is cut off
+        for begun in (100_000 * tensor, 1_000_000 + 100_000 * tensor, 2_000_000):
+            phases = ("NEGOTIATE_ALLREDUCE", "ALLREDUCE", "GLOO_ALLREDUCE", None, None)
+            for number, name in enumerate(phases):
+                event = {"ph": "B", "name": name} if name else {"ph": "E"}
+                events.append(event | {"pid": tensor, "ts": begun + 1_000 * number})
+            if begun == 2_000_000:
+                del events[-1]
+    (tmp_path / "timeline.json").write_text(json.dumps(events).removesuffix("]") + ",")
+    found = timeline.read_step(tmp_path / "timeline.json", 11.0, [11.05, 11.1, 11.15])
+    assert [each.there for each in found] == pytest.approx([50, 100, 150])
+    assert [(each.begun, each.reduced) for each in found] == [(201, 204), (301, 304), (401, 404)]
+    drawn = timeline.draw({"A & B": found})
+    assert drawn.count("<rect") == 1 + 2 * 3 + 2 and "A &amp; B" in drawn
+    with pytest.raises(ValueError, match="3 gradients of the step, not 4"):
+        timeline.read_step(tmp_path / "timeline.json", 11.0, [11.05, 11.1, 11.15, 11.2])
+
+
 def test_ratios_are_taken_round_by_round(load: Callable[[str], ModuleType]) -> None:
     results = load("lib.results")
     result = results.compare("claim", "s", [1.0, 10.0, 2.0], "peer", [2.0, 20.0, 8.0], most=0.4)

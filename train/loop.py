@@ -11,8 +11,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-import tensorflow as tf
-
 from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.settings import Settings
@@ -24,7 +22,6 @@ from train.parallel.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.runs.confusion import Confusion
-from train.runs.metrics import StepOfRank
 from train.runs.position import Position
 from train.trainer.commits import Keeper, Memory, keeping
 from train.trainer.divergence import diverged
@@ -33,6 +30,7 @@ from train.trainer.restore import require_resumable
 from train.trainer.results import announce, describe, show, tell_epoch, tell_progress, write_result
 from train.trainer.run_lease import holding
 from train.trainer.session import Session, Signal, prepare
+from train.trainer.step_runner import StepRunner
 from train.trainer.steps import compile_steps, evaluate, skipped
 from train.trainer.timeline import timeline
 
@@ -109,44 +107,37 @@ def train_epoch(session: Session, position: Position, keeper: Keeper, train_step
     started, before = time.monotonic(), position.totals[-1]
     order = reader.order(position.reader.seed, position.epoch, position.reader.window_blocks)
     steps = position.reader.steps
-    first = step = position.reader.taken
-    batches = reader.batches(order, steps, strategy.rank, position.reader.left, first)
-    pictures = session.augmented.epoch(batches, epoch_seed(recipe.seed, position.epoch))
+    records = reader.batches(order, steps, strategy.rank, position.reader.left, position.reader.taken)
+    pictures = session.augmented.epoch(records, epoch_seed(recipe.seed, position.epoch))
+    runner = StepRunner(session, train_step)
     title = f"train epoch {position.epoch}"
     with (
         closing(pictures),
         Progress(title, steps.number, "steps", quiet=not session.is_root, ends=False) as progress,
     ):
-        progress.skip(first)
+        progress.skip(position.reader.taken)
         PULSE.enters(READING, position.epoch, position.step + 1)
-        over = asked = time.perf_counter()
-        for step, batch in enumerate(pictures, first + 1):
-            there = time.perf_counter()
+        for batch in runner.batches(pictures):
             PULSE.enters("stepping")
             rate = session.schedule.rate(position.epochs_done(reader.total), session.global_batch)
-            session.optimizer.learning_rate = rate
-            signal = tf.constant(float(session.signal_after(position.step + 1, keeper.is_due)))
-            results = train_step(batch.pixels, batch.labels, batch.weights, signal, tf.constant(position.step))
-            sums, moments, (mean, skips) = ([float(value) for value in each] for each in results)
-            signal = session.read_signal(mean)
+            signal = session.signal_after(position.step + 1, keeper.is_due)
+            heard = keeper.take_in(runner.take(batch, position.step, rate, signal))
             position = position.after_step()
-            keeper.skips.add(position.step, skips > 0)
-            before_it, over = over, time.perf_counter()
-            begun, computed, reduced = moments
-            seconds = there - asked, computed - begun, reduced - computed, over - before_it
-            measured = StepOfRank.of(position.step, rate, sums, seconds)
-            keeper.tally.add(measured, batch.keys[batch.weights > 0] if session.settings.audit else None)
-            position = keeper.after_step(position, last=step == steps.number or signal == Signal.LAST)
-            if signal == Signal.METRICS:
+            ends_run = session.settings.stopping.why_in_epoch(position.step, seconds=0) != ""
+            ends_epoch = position.reader.taken == steps.number
+            if heard or ends_run or ends_epoch or keeper.is_commit_due(position.step):
+                heard = max(heard, keeper.take_in(runner.finish()))
+            ends_run = ends_run or heard == Signal.LAST
+            position = keeper.after_step(position, last=ends_run or ends_epoch)
+            if heard == Signal.METRICS:
                 position = keeper.publish_metrics(position)
             if session.is_root:
-                tell_progress(progress, step, keeper.tally, session.global_batch)
+                tell_progress(progress, position.reader.taken, keeper.tally, session.global_batch)
             PULSE.enters(READING, step=position.step + 1)
-            if signal == Signal.LAST:
+            if ends_run:
                 break
-            asked = time.perf_counter()
     position = keeper.commit(position)
-    if step == steps.number:
+    if position.reader.taken == steps.number:
         loss, counted, hits, examples = position.totals
         if examples and not counted:
             raise diverged(session, f"no step of epoch {position.epoch} has a finite loss")

@@ -7,8 +7,9 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -161,10 +162,17 @@ class PixelBatch:
     keys: tf.Tensor
 
 
-class PixelFeed:
-    """Decodes batches of ``batch`` records ahead, epoch after epoch, on as many ``threads``."""
+PixelBatches = Generator[PixelBatch, None, None]
 
-    def __init__(self, decoder: Decoder, batch: int, threads: int) -> None:
+
+class PixelFeed:
+    """Decodes batches of ``batch`` records ahead, epoch after epoch, on as many ``threads``.
+
+    Pixels of the next batch are copied to ``device``, if one is given, while a batch is used. All else stays on the
+    CPU, where it is counted.
+    """
+
+    def __init__(self, decoder: Decoder, batch: int, threads: int, device: str = "") -> None:
         options = tf.data.Options()
         options.threading.private_threadpool_size = threads
         options.threading.max_intra_op_parallelism = 1
@@ -175,10 +183,28 @@ class PixelFeed:
             return decoded.batch(batch, drop_remainder=True).prefetch(DECODED_BATCHES).with_options(options)
 
         self._feed = Feed(batch, prepare)
+        self._device = device
 
-    def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> Generator[PixelBatch, None, None]:
+    def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> PixelBatches:
         """A decoded batch for each one of ``batches``, augmented by ``seed``. Raises what ``batches`` raises."""
-        return (PixelBatch(*tensors) for tensors in self._feed.epoch(batches, seed))
+        decoded = (PixelBatch(*tensors) for tensors in self._feed.epoch(batches, seed))
+        return copied_ahead(decoded, self._device) if self._device else decoded
+
+
+def copied_ahead(batches: PixelBatches, device: str) -> PixelBatches:
+    """These batches; a thread copies the pixels of the next one to ``device``, which may wait for the device."""
+
+    def copy_next() -> PixelBatch | None:
+        if (batch := next(batches, None)) is None:
+            return None
+        with tf.device(device):
+            return replace(batch, pixels=tf.identity(batch.pixels))
+
+    with closing(batches), ThreadPoolExecutor(1, "copy") as thread:
+        copying = thread.submit(copy_next)
+        while (batch := copying.result()) is not None:
+            copying = thread.submit(copy_next)
+            yield batch
 
 
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -6,7 +6,7 @@ the last one when a rank is lost; a checkpoint is one that was written down.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,7 +27,8 @@ from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Metrics, Position
 from train.trainer.divergence import LossCheck, SkipCheck, diverged, require_finite_weights
 from train.trainer.restore import restore
-from train.trainer.session import Choice, Session
+from train.trainer.session import Choice, Session, Signal
+from train.trainer.step_runner import StepResult
 
 METRICS_S = 20.0  # of steps, after which they are written: on disk within 30 s
 WAITING = "waiting for the last checkpoint to be written"
@@ -88,8 +89,8 @@ class Keeper:
         self._audit = Audit(session.run, session.attempts, session.strategy.rank, session.strategy.size)
         self._published = time.monotonic()  # when the metrics were, the last time
         self._losses = LossCheck(session)
+        self._skips = SkipCheck(session)
         self.tally = Tally()
-        self.skips = SkipCheck(session)
 
     def recall(self) -> Position:
         """Where to go on, with the weights that belong there, on every rank: the newest commit that any rank has, else
@@ -130,21 +131,37 @@ class Keeper:
     def _position(self, told: dict[str, Any]) -> Position:
         return Position.from_json(told, self._session.identity["slices"], self._session.examples)
 
+    def take_in(self, results: Sequence[StepResult]) -> Signal:
+        """Count these steps; the greatest signal of them.
+
+        Raises DataError if too many in a row were not taken.
+        """
+        for result in results:
+            self._skips.add(result.measured.step, result.is_skipped)
+            self.tally.add(result.measured, result.keys)
+        return max((result.signal for result in results), default=Signal.NONE)
+
+    def is_commit_due(self, step: int) -> bool:
+        """Whether it is the turn of a commit after ``step``, on all ranks; of a checkpoint, too, which is one."""
+        is_due = self._membership is not None and step % self._session.settings.commit_steps == 0
+        return is_due or self._is_checkpoint_due(step)
+
+    def _is_checkpoint_due(self, step: int) -> bool:
+        steps = self._session.settings.checkpoint_steps
+        return bool(steps) and step % steps == 0
+
     def after_step(self, position: Position, last: bool) -> Position:
         """Commit, and have a checkpoint written, where it is their turn after this step.
 
         The ``last`` step of an epoch has its own, with the metrics.
         """
-        settings = self._session.settings
         self._memory.steps_since += 1
         if self._saver is not None:
             self._saver.check()
-        writes = settings.checkpoint_steps and position.step % settings.checkpoint_steps == 0
-        commits = self._membership is not None and position.step % settings.commit_steps == 0
-        if last or not (writes or commits):
+        if last or not self.is_commit_due(position.step):
             return position
         position = self.commit(position)
-        if writes:
+        if self._is_checkpoint_due(position.step):
             self.checkpoint(position)
         self.check_members()
         return position

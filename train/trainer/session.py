@@ -91,9 +91,9 @@ class Session:
         """The same, by what they belong to: each is a file of a checkpoint."""
         return {"model": self.model.weights, "optimizer": self.optimizer.variables}
 
-    def signal_after(self, steps: int, is_due: bool) -> float:
-        """What this rank adds to the signal of all ranks at a step; only rank 0 gives one, for what follows the step:
-        that it is to be the last one, in mid-epoch too, or that the metrics are due.
+    def signal_after(self, steps: int, is_due: bool) -> Signal:
+        """What this rank adds to the signal of all ranks at a step; only rank 0 gives one, for what follows the next
+        step: that this is to be the last one, in mid-epoch too, or that the metrics are due.
         """
         if not self.is_root:
             return Signal.NONE
@@ -218,9 +218,10 @@ def open_readers(dataset: Dataset, manifest: Manifest, settings: Settings) -> di
 
 
 def pixel_feed(settings: Settings, manifest: Manifest, batch: int, augmentation: Augmentation = NOTHING) -> PixelFeed:
-    """What decodes batches ahead, on all cores that this rank may use."""
+    """What decodes batches ahead, on all cores that this rank may use, and copies them to its GPU."""
     decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
-    return PixelFeed(decoder, batch, len(os.sched_getaffinity(0)))
+    gpus = tf.config.list_logical_devices("GPU")
+    return PixelFeed(decoder, batch, len(os.sched_getaffinity(0)), gpus[0].name if gpus else "")
 
 
 def require_readers(readers: dict[str, SplitReader]) -> None:

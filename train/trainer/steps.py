@@ -18,6 +18,7 @@ from train.runs.position import Metrics
 from train.trainer.session import Session
 
 EVALUATION_EPOCH = 0  # its order is that of every evaluation
+NO_NUMBERS = (0.0,) * 5  # of the step before the first
 
 
 def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -36,28 +37,35 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
 
     @tf.function(autograph=False)
     def train_step(
-        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, ends: tf.Tensor, step: tf.Tensor
-    ) -> tuple[list[tf.Tensor], ...]:
-        """This rank's `Sums`; moments before and after computing, and after reducing; two numbers, equal on all ranks:
-        above 0 if any rank ends, and 1 if the step was not taken because its gradient is not finite.
+        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *, ends: tf.Tensor, step: tf.Tensor, before: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The numbers of this step, on the device; ``before``, those of the step before, on the host; and, on the host,
+        the moments before and after computing, and after reducing (float64 seconds).
+
+        Numbers are float32 of shape (5,): this rank's `Sums`, and two that are equal on all ranks: above 0 if any rank
+        ends, and 1 if the step was not taken because its gradient is not finite.
         """
+        with tf.device("/CPU:0"):
+            before = tf.identity(before)
         draws.begin(step)
-        before = [tf.identity(each.value) for each in statistics]
+        olds = [tf.identity(each.value) for each in statistics]
         begun = moment_after([weights], deterministic)
         with tf.control_dependencies([begun]):
             gradients, sums = compute(pixels, labels, weights)
         computed = moment_after(gradients, deterministic)
         own = sums[2] / recipe.examples_per_step
-        changes = [tf.cast(each.value - old, own.dtype) for each, old in zip(statistics, before, strict=True)]
+        changes = [tf.cast(each.value - old, own.dtype) for each, old in zip(statistics, olds, strict=True)]
         changes = [tf.math.multiply_no_nan(each, own) for each in changes]  # 0 of a rank that has but padding
         full, ends, *changes = strategy.average([own, ends, *changes])
         gradients = strategy.average_gradients(gradients, half=recipe.compression == FP16)
         reduced = moment_after(gradients, deterministic)
-        for variable, old, change in zip(statistics, before, changes, strict=True):
+        for variable, old, change in zip(statistics, olds, changes, strict=True):
             variable.assign(old + tf.cast(tf.math.divide_no_nan(change, full), old.dtype))
         gradients = [tf.math.divide_no_nan(each, tf.cast(full, each.dtype)) for each in gradients]
         skips = apply_finite(optimizer, gradients, recipe)
-        return sums, [begun, computed, reduced], [ends, skips]
+        with tf.device("/CPU:0"):
+            moments = tf.stack([begun, computed, reduced])
+        return tf.stack([*sums, ends, skips]), before, moments
 
     @tf.function(autograph=False)
     def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:

@@ -2,12 +2,14 @@
 
     horovodrun -np 2 benchmarks/lib/ways/overlap.py STEPS ROUNDS MODEL:SIDE:BATCH|delayed:GRADIENTS:MB BYTES …
 
-Rank 0 prints a line of JSON for each size and round, in turns: the bytes, and milliseconds per step (median).
+Rank 0 prints a line of JSON for each size and round, in turns: the bytes, and milliseconds per step (median); of a
+delayed step also when the first one ``started`` and when each gradient was ``there``, in seconds since 1970.
 """
 
 import json
 import statistics
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +27,7 @@ with loading():
     from train.parallel import strategy as strategies
     from train.parallel.strategy import Horovod
     from train.trainer.session import Session
-    from train.trainer.steps import compile_steps
+    from train.trainer.steps import NO_NUMBERS, compile_steps
 
 CLASSES, CHANNELS = 10, 3
 DELAYED, DELAY_S = "delayed", 0.05
@@ -51,24 +53,36 @@ def make_step(model: str, side: int, batch: int, ring: Horovod) -> Any:
     generator = np.random.default_rng(ring.rank)
     pixels = tf.constant(generator.integers(0, 256, (batch, *shape), np.uint8))
     labels, weights = tf.constant(generator.integers(0, CLASSES, batch)), tf.ones(batch)
-    numbers = tf.constant(0.0), tf.constant(0)
-    return lambda: train_step(pixels, labels, weights, *numbers)
+    numbers = {"ends": tf.constant(0.0), "step": tf.constant(0), "before": tf.constant(NO_NUMBERS)}
+    return lambda: train_step(pixels, labels, weights, **numbers)
 
 
-def make_delayed_step(count: int, megabytes: int, ring: Horovod) -> Any:
-    """The same of a backward pass that needs no processor, as on an accelerator: a gradient each `DELAY_S`."""
+def make_delayed_step(count: int, megabytes: int, ring: Horovod, there: list[float]) -> Any:
+    """The same of a backward pass that takes no thread of TensorFlow's, as on an accelerator: a gradient
+    each `DELAY_S`, whose time goes to ``there``.
+    """
+    device = tf.queue.FIFOQueue(count, [tf.float32], [()])
 
-    def wait(after: Any) -> Any:
-        time.sleep(DELAY_S)
-        return after
+    def compute() -> None:
+        for _ in range(count):
+            time.sleep(DELAY_S)
+            there.append(time.time())
+            device.enqueue(1.0)
 
     @tf.function(autograph=False)
-    def take_step() -> tf.Tensor:
+    def reduce() -> tf.Tensor:
         gradients, last = [], tf.constant(1.0)
         for _ in range(count):  # the last variable's first
-            last = tf.ensure_shape(tf.numpy_function(wait, [last], tf.float32), ())
+            with tf.control_dependencies([last]):
+                last = device.dequeue()
             gradients.append(tf.fill([megabytes << 18], last))
         return tf.add_n([each[0] for each in ring.average_gradients(gradients[::-1])])
+
+    def take_step() -> None:
+        computing = threading.Thread(target=compute)
+        computing.start()
+        reduce()
+        computing.join()
 
     return take_step
 
@@ -77,20 +91,25 @@ def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
     ring = Horovod()
     model, side, batch = job.rsplit(":", 2)
     ways = {}
+    there: list[float] = []
     for size in sizes:
         strategies.BUCKET_BYTES = int(size)  # read when the step is traced
-        make = make_delayed_step(int(side), int(batch), ring) if model == DELAYED else None
+        make = make_delayed_step(int(side), int(batch), ring, there) if model == DELAYED else None
         ways[size] = make or make_step(model, int(side), int(batch), ring)
         ways[size]()
     for _ in range(int(rounds)):
         for size, take_step in ways.items():
-            seconds = []
+            seconds, begun = [], time.time()
+            there.clear()
             for _ in range(int(steps)):
                 started = time.perf_counter()
                 take_step()
                 seconds.append(time.perf_counter() - started)
+            told: dict[str, Any] = {"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}
+            if there:
+                told |= {"started": begun, "there": there[: int(side)]}
             if ring.rank == 0:
-                print(json.dumps({"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}), flush=True)
+                print(json.dumps(told), flush=True)
     ring.leave()
 
 

@@ -97,6 +97,9 @@ class Recorder(Keeper):
         self._record()
         return position
 
+    def is_commit_due(self, step: int) -> bool:
+        return step == self._stop_at or super().is_commit_due(step)
+
     def after_step(self, position: Position, last: bool) -> Position:
         self._record()
         if self._given:
@@ -193,8 +196,8 @@ def train_in_ring(
 def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
     """The step, or one in which every example of a batch has the weight 1."""
 
-    def step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *numbers: tf.Tensor) -> Any:
-        return train_step(pixels, labels, tf.ones_like(weights), *numbers)
+    def step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, **numbers: tf.Tensor) -> Any:
+        return train_step(pixels, labels, tf.ones_like(weights), **numbers)
 
     return step if counts_all else train_step
 

@@ -130,10 +130,12 @@ def shifted(index: str) -> str:
     return f"{start} {int(size) + 1}\n{int(start) + int(size) + 1} {int(next_size) - 1}\n{rest}"
 
 
-def test_pixels_labels_weights_and_keys(slices: Path) -> None:
+@pytest.mark.parametrize("device", ["", "/CPU:0"])  # decoded there, or copied there ahead, as to a GPU
+def test_pixels_labels_weights_and_keys(slices: Path, device: str) -> None:
     reader, manifest = open_reader(slices, "test"), read_manifest(slices)
     order, steps = reader.order(0, 0), Steps(reader.total, 1, 50)
-    found = list(PixelFeed(Decoder(manifest, (28, 28)), 50, threads=1).epoch(reader.batches(order, steps, 0)))
+    feed = PixelFeed(Decoder(manifest, (28, 28)), 50, threads=1, device=device)
+    found = list(feed.epoch(reader.batches(order, steps, 0)))
     examples = [example for batch in reader.batches(order, steps, 0) for example in batch.examples()]
     assert [batch.pixels.shape for batch in found] == [(50, 28, 28, 1)] * 4
     assert sum(float(tf.reduce_sum(batch.weights)) for batch in found) == 180
@@ -144,12 +146,26 @@ def test_pixels_labels_weights_and_keys(slices: Path) -> None:
             assert np.array_equal(batch.pixels[number], tf.io.decode_png(example.encoded))
 
 
-def test_what_the_reader_raises_comes_through_tensorflow_as_it_was(slices: Path) -> None:
+@pytest.mark.parametrize("device", ["", "/CPU:0"])
+def test_what_the_reader_raises_comes_through_tensorflow_as_it_was(slices: Path, device: str) -> None:
     def batches() -> Iterator[RecordBatch]:
         reader = open_reader(slices, "test")
         yield next(reader.batches(reader.order(0, 0), Steps(180, 1, 50), 0))
         raise DataError("slice 7 is damaged")
 
-    feed = PixelFeed(Decoder(read_manifest(slices), (28, 28)), 50, threads=1)
+    feed = PixelFeed(Decoder(read_manifest(slices), (28, 28)), 50, threads=1, device=device)
     with pytest.raises(DataError, match="slice 7 is damaged"):
         list(feed.epoch(batches()))
+
+
+@pytest.mark.parametrize("device", ["", "/CPU:0"])
+def test_an_epoch_that_is_left_early_does_not_disturb_the_next(slices: Path, device: str) -> None:
+    reader = open_reader(slices, "test")
+    feed = PixelFeed(Decoder(read_manifest(slices), (28, 28)), 10, threads=1, device=device)
+    order, steps = reader.order(0, 0), Steps(reader.total, 1, 10)
+    first = feed.epoch(reader.batches(order, steps, 0))
+    begun = next(first)
+    first.close()
+    again = list(feed.epoch(reader.batches(order, steps, 0)))
+    assert len(again) == steps.number
+    assert np.array_equal(again[0].pixels, begun.pixels)

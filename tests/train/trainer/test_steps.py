@@ -64,9 +64,12 @@ def take_step(
     session = SimpleNamespace(model=made, optimizer=optimizer, strategy=strategy, settings=settings)
     train_step, _ = compile_steps(cast(Session, session))
     told = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
-    sums, moments, (over, skips) = train_step(*told, tf.constant(float(ends)), tf.constant(0))
-    assert (len(moments), float(skips)) == (3, 0)
-    return [each.numpy() for each in made.variables], [float(each) for each in sums], float(over)
+    earlier = tf.constant([1.0, 2.0, 3.0, 0.0, 0.0])
+    numbers, before, moments = train_step(*told, ends=tf.constant(float(ends)), step=tf.constant(0), before=earlier)
+    assert np.array_equal(before, earlier) and (np.diff(moments) >= 0).all()
+    *sums, over, skips = numbers.numpy().tolist()
+    assert skips == 0
+    return [each.numpy() for each in made.variables], sums, over
 
 
 @pytest.mark.parametrize("padding", [[], [11], [8, 9, 10, 11], [3, 7, 9, 10, 11]])
