@@ -42,6 +42,14 @@ class Position:
         """Epochs that are over, with the fraction of this one, of ``total`` examples."""
         return self.epoch - FIRST_EPOCH + 1 - self.reader.examples_left / total
 
+    def epochs_after(self, steps: int, total: int, steps_of_epoch: int) -> float:
+        """Likewise after so many more ``steps``, if a whole epoch has ``steps_of_epoch``."""
+        state, over = self.reader, self.epoch - FIRST_EPOCH + 1
+        left = state.steps.number - state.taken
+        if steps >= left:
+            return over + (steps - left) / steps_of_epoch
+        return over - state.examples_left / total * (1 - steps / left)
+
     def after_step(self) -> Self:
         """After one more step."""
         return replace(self, step=self.step + 1, reader=self.reader.after(1))

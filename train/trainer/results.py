@@ -67,7 +67,8 @@ def say_notes(session: Session, position: Position) -> None:
     settings, last_epoch = session.settings, math.inf
     if settings.stopping.max_steps is not None:
         whole = max(1, session.epoch_begin(position.epoch).steps.number)
-        last_epoch = position.epochs_done(session.examples) + (settings.stopping.max_steps - position.step) / whole
+        to_take = settings.stopping.max_steps - position.step
+        last_epoch = position.epochs_after(to_take, session.examples, whole)
     for note in schedule_notes(settings, session.global_batch, last_epoch):
         say(note)
     if session.judge == "test" and "test" in session.readers:
