@@ -2,6 +2,7 @@
 """How fast the trainer trains: its loop, its ring, and its input, each against a peer, in turns.
 
     python benchmarks/trainer.py --data data/fashion
+    python benchmarks/trainer.py --part ring --model resnet50 --batch 16 --noise 640 --side 96
     python benchmarks/trainer.py --part input --input hdfs://127.0.0.1:8020/datasets/fashion
 
 Each sample is a process of its own, started by the command that a user gives. Three parts:
@@ -56,7 +57,6 @@ LOOP, RING, INPUT = PARTS = ("loop", "ring", "input")
 VERSIONS = ("tensorflow-cpu", "keras", "horovod", "pyarrow", "numpy")
 RANKS = 2
 LR = 0.02
-SIDE = 28  # of the images of noise
 SHORT = {"noise": 4_000, "epochs": 3, "rounds": 1, "seconds": 2.0}
 
 Rates = dict[str, float]  # images per second of one round, by way
@@ -69,6 +69,7 @@ class Options:
     parts: Sequence[str]
     data: str | None
     noise: int
+    side: int
     uri: str | None
     model: str
     batch: int
@@ -219,9 +220,9 @@ def judge(part: str, title: str, rounds: Sequence[Rates]) -> list[Result]:
     return results
 
 
-def make_noise(folder: Path, images: int) -> str:
-    """A dataset of so many images of noise, of 28x28 grey pixels; its root."""
-    root = make_normalized(folder, images, SIDE, channels=1)
+def make_noise(folder: Path, images: int, side: int) -> str:
+    """A dataset of so many images of noise, square and grey; its root."""
+    root = make_normalized(folder, images, side, channels=1)
     run_quietly("ringslice", "shard", root)
     return str(root)
 
@@ -230,6 +231,7 @@ def make_noise(folder: Path, images: int) -> str:
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only this one; may be repeated.")
 @click.option("--data", help="A root on this machine, for loop and ring; default: ./data.")
 @click.option("--noise", default=0, help="Train on so many made images of noise if --data is not given.")
+@click.option("--side", default=28, show_default=True, help="Pixels of a side of these images.")
 @click.option("--input", "uri", help="A root anywhere, for input; default: that of --data.")
 @click.option("--model", default="cnn", show_default=True, help="The model that is trained.")
 @click.option("--batch", default=64, show_default=True, help="Batch of each rank.")
@@ -247,7 +249,7 @@ def main(**values: Any) -> list[Result]:
         require_program("horovodrun", "Install it: make install")
     click.echo(describe_machine(VERSIONS))
     with tempfile.TemporaryDirectory() as temporary:
-        made = make_noise(Path(temporary), options.noise) if options.noise and not options.data else None
+        made = make_noise(Path(temporary), options.noise, options.side) if options.noise and not options.data else None
         results = measure_parts(parts, options, made or options.data or default_data_place())
     print_results(results)
     return results

@@ -313,7 +313,13 @@ def require_equal_weights(session: Session) -> None:
     """Raise EnvironmentFailure unless all ranks hold the same weights, bit for bit."""
     digests = session.strategy.gather(weights_digest(session.variables))
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if different:
+    if different:  # known on all ranks
+        of_ranks = session.strategy.gather([weights_digest([each]) for each in session.variables])
+        of_root, of_other = of_ranks[0], of_ranks[different[0]]
+        names = (
+            each.path for each, one, other in zip(session.variables, of_root, of_other, strict=True) if one != other
+        )
         raise EnvironmentFailure(
-            f"the weights of ranks {different} are not those of rank 0: gradients were not reduced"
+            f"the weights of ranks {different} are not those of rank 0, {next(names)} first: gradients were not"
+            " reduced, or a layer changes this variable by the data of its rank"
         )

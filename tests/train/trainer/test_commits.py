@@ -100,5 +100,5 @@ def test_weights_that_differ_by_a_bit_are_told(tmp_path: Path) -> None:
         require_equal_weights(session_of(strategy, run, last if strategy.rank == 2 else 1.0))
 
     on_ranks(3, lambda strategy: compare(strategy, 1.0))
-    with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[2\] are not those of rank 0"):
+    with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[2\] are not those of rank 0, w first"):
         on_ranks(3, lambda strategy: compare(strategy, float(np.nextafter(np.float32(1), np.float32(2)))))
