@@ -22,7 +22,7 @@ from train.parallel.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.runs.confusion import Confusion
-from train.runs.position import Position
+from train.runs.position import Metrics, Position
 from train.trainer.commits import Keeper, Memory, keeping
 from train.trainer.divergence import diverged
 from train.trainer.evaluation import take_best
@@ -137,12 +137,21 @@ def train_epoch(session: Session, position: Position, keeper: Keeper, train_step
             if ends_run:
                 break
     position = keeper.commit(position)
-    if position.reader.taken == steps.number:
-        loss, counted, hits, examples = position.totals
-        if examples and not counted:
-            raise diverged(session, f"no step of epoch {position.epoch} has a finite loss")
-        metrics = {"train_loss": loss / max(1.0, counted), "train_accuracy": hits / max(1.0, examples)}
-        metrics["images_per_s"] = round((examples - before) / (time.monotonic() - started))
-        left_out = reader.total - position.reader.examples_left - examples
-        position = replace(position, trained=metrics | skipped("train", left_out))
-    return position
+    if position.reader.taken < steps.number:
+        return position
+    rate = (position.totals[-1] - before) / (time.monotonic() - started)
+    return replace(position, trained=metrics_of_pass(session, position, rate))
+
+
+def metrics_of_pass(session: Session, position: Position, images_per_s: float) -> Metrics:
+    """The training metrics of an epoch whose steps are all taken. Raises DataError if none had a finite loss."""
+    loss, counted, hits, examples = position.totals
+    if examples and not counted:
+        raise diverged(session, f"no step of epoch {position.epoch} has a finite loss")
+    left_out = session.examples - position.reader.examples_left - examples
+    return {
+        "train_loss": loss / max(1.0, counted),
+        "train_accuracy": hits / max(1.0, examples),
+        "images_per_s": round(images_per_s),
+        **skipped("train", left_out),
+    }
