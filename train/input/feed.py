@@ -48,6 +48,7 @@ class Feed:
         self._batch = batch
         self._prepare = prepare
         self._built: tuple[tf.queue.FIFOQueue, tf.data.Dataset] | None = None
+        self._feeding: _Feeding | None = None  # of the last epoch
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=_run_all, args=[self._work], name="feed", daemon=True).start()
         weakref.finalize(self, self._work.put, None).atexit = False
@@ -60,7 +61,7 @@ class Feed:
         """
         self._built = self._built or self._build()
         fed, dataset = self._built
-        feeding = _Feeding(fed, batches, seed)
+        self._feeding = feeding = _Feeding(fed, batches, seed)
         self._work.put(feeding.run)
         exhausted = False
         try:
@@ -76,6 +77,11 @@ class Feed:
                 self._built = None
                 del fed, dataset
                 gc.collect()  # a dataset's graph is a cycle of objects
+
+    def cancel(self) -> None:
+        """Have what another thread waits for in this epoch fail, however long its reader hangs."""
+        if self._feeding is not None:
+            self._feeding.cancel()
 
     def _build(self) -> tuple[tf.queue.FIFOQueue, tf.data.Dataset]:
         # Python feeds a queue, and TensorFlow takes from it without Python: half the time of a tf.py_function
@@ -138,8 +144,12 @@ class _Feeding:
     def stop(self, exhausted: bool) -> None:
         """End `run`, whatever it waits for; a read that hangs is left to itself after a while."""
         if not exhausted:
-            self._close(cancel_pending_enqueues=True)
+            self.cancel()
         self._over.wait(STOP_TIMEOUT_S)
+
+    def cancel(self) -> None:
+        """End `run`, and have who waits for what it feeds fail."""
+        self._close(cancel_pending_enqueues=True)
 
     def _put(self, components: list[object]) -> None:
         # the method of the queue does the same, in three times the time
@@ -188,11 +198,14 @@ class PixelFeed:
     def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> PixelBatches:
         """A decoded batch for each one of ``batches``, augmented by ``seed``. Raises what ``batches`` raises."""
         decoded = (PixelBatch(*tensors) for tensors in self._feed.epoch(batches, seed))
-        return copied_ahead(decoded, self._device) if self._device else decoded
+        return copied_ahead(decoded, self._device, self._feed.cancel) if self._device else decoded
 
 
-def copied_ahead(batches: PixelBatches, device: str) -> PixelBatches:
-    """These batches; a thread copies the pixels of the next one to ``device``, which may wait for the device."""
+def copied_ahead(batches: PixelBatches, device: str, cancel: Callable[[], None]) -> PixelBatches:
+    """These batches; a thread copies the pixels of the next one to ``device``, which may wait for the device.
+
+    Where no more are wanted, ``cancel`` ends its waiting for the next one.
+    """
 
     def copy_next() -> PixelBatch | None:
         if (batch := next(batches, None)) is None:
@@ -201,10 +214,16 @@ def copied_ahead(batches: PixelBatches, device: str) -> PixelBatches:
             return replace(batch, pixels=tf.identity(batch.pixels))
 
     with closing(batches), ThreadPoolExecutor(1, "copy") as thread:
-        copying = thread.submit(copy_next)
-        while (batch := copying.result()) is not None:
+        exhausted = False
+        try:
             copying = thread.submit(copy_next)
-            yield batch
+            while (batch := copying.result()) is not None:
+                copying = thread.submit(copy_next)
+                yield batch
+            exhausted = True
+        finally:
+            if not exhausted:
+                cancel()
 
 
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -2,18 +2,22 @@
 
 import ctypes
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from etl.errors import DataError
+from train.input import feed as feed_module
 from train.input import records_op
-from train.input.feed import QUEUED_BATCHES, Feed
+from train.input.decode import Decoder
+from train.input.feed import QUEUED_BATCHES, Feed, PixelFeed
 from train.reader.batches import RecordBatch
 from train.reader.memory import Buffer
 
@@ -145,6 +149,38 @@ def test_a_reader_is_closed_where_iteration_ends_early_and_the_next_epoch_is_who
         next(elements)
     assert closed.is_set()
     assert [numbers[0].numpy() for _, numbers, _ in feed.epoch(batches_of(3))] == [0, 4, 8]
+
+
+class Numbers:
+    """Decodes nothing: a picture is its number."""
+
+    def parse(self, examples: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor) -> Any:
+        del seed
+        return examples, numbers, weights
+
+    def decode(self, example: tf.Tensor, number: tf.Tensor, weight: tf.Tensor) -> Any:
+        return tf.cast(tf.fill((1, 1, 1), number), tf.uint8), number, weight, example
+
+
+@pytest.mark.parametrize("device", ["", "/CPU:0"])
+def test_an_epoch_ends_early_however_long_its_reader_hangs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "STOP_TIMEOUT_S", 0.5)
+    goes_on = threading.Event()
+
+    def batches() -> Iterator[RecordBatch]:
+        yield from batches_of(2)
+        goes_on.wait(20)
+        yield from batches_of(2)
+
+    feed = PixelFeed(cast(Decoder, Numbers()), 4, threads=1, device=device)
+    pictures = feed.epoch(batches())
+    assert [next(pictures).labels.numpy().tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    begun = time.monotonic()
+    pictures.close()
+    assert time.monotonic() - begun < 10
+    goes_on.set()
+    assert [each.labels.numpy()[0] for each in feed.epoch(batches_of(3))] == [0, 4, 8]
+    assert not [each for each in threading.enumerate() if each.name.startswith("copy")]
 
 
 def test_a_feed_that_is_gone_leaves_no_thread() -> None:
