@@ -1,6 +1,6 @@
 """Writes the metrics of a run in the background, as JSON lines and as TensorBoard's events: rank 0 only."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from itertools import groupby
 from threading import Lock, Thread
 
@@ -54,6 +54,7 @@ class MetricsWriter:
                 except (OSError, EnvironmentFailure) as error:
                     _, why = explain(error) or (0, "")
                     tell("train", f"{len(self._lines)} lines of metrics were not written ({why}); they are tried again")
+                    insort(self._cuts, lines[-1]["step"])  # a file of them may be there: the next try has its name
                     break
                 del self._lines[: len(lines)]
 

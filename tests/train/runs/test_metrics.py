@@ -131,6 +131,21 @@ def test_lines_are_in_files_that_end_with_a_checkpoint(tmp_path: Path) -> None:
     assert steps_of(place) == [2, 3, 4]
 
 
+def test_lines_are_told_once_where_only_the_curves_could_not_be_written(tmp_path: Path) -> None:
+    place, lines = open_place(str(tmp_path)), lines_of([measured(1), measured(2)])
+    writer = MetricsWriter(place, (place / "_work").make_folder(), lines)
+    (tmp_path / "tensorboard").touch()  # where a folder is to be
+    writer.write()
+    assert len(lines) == 2
+    lines += lines_of([measured(3)])
+    writer.write()
+    (tmp_path / "tensorboard").unlink()
+    lines += lines_of([measured(4)])
+    writer.write()
+    assert not lines
+    assert [line["step"] for line in metric_lines(tmp_path)] == [1, 2, 3, 4]
+
+
 def test_lines_that_cannot_be_written_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = open_place(str(tmp_path))
     fault = Fault(5, dies=True)
