@@ -54,7 +54,8 @@ LINES = {
     "raises": rf", {WHERE} \(.+\): RuntimeError: no such thing \(the traceback is in \S+/logs/rank-\S+\.log\)",
     "killed": rf" was killed or died without a word in {WHERE}, .+; --resume goes on from the last checkpoint",
     "stopped": rf" \(process \d+\) was silent for \d+ s, stopped or hung in {WHERE}, .+; its guard ends it",
-    "disk": rf", {WHERE} \(.+\): File too large: \S+/runs/\S+",
+    # a checkpoint's writer fails beside the steps
+    "disk": r", epoch \d+, step \d+ \(.+\): File too large: \S+/runs/\S+",
 }
 
 
