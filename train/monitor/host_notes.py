@@ -18,7 +18,7 @@ from train.monitor.kv_store import Letterbox
 from train.monitor.notes import VERDICT, Farewell, Note, Verdict, host_note, key, notes_of, scope
 
 BEAT_S = 1.0
-REQUESTS_PER_S = 12.0  # of all hosts; the launcher needs 0.4 ms for each
+REQUESTS_PER_S = 12.0  # of all hosts; the launcher needs 0.4 to 0.8 ms for each
 FRESH_S, HURRIED_S = 3.5, 1.5  # age of a note on the board up to which its rank is alive: it writes one every second
 SETTLING = 3  # attempts to put notes that change meanwhile
 

@@ -27,8 +27,9 @@ def test_of_4096_ranks_the_one_that_stalls_is_named() -> None:
     words = ("--hosts", HOSTS, "--local", LOCAL, "--stall-timeout", TIMEOUT_S, "--late", LATE)
     found = json.loads(succeeded(run(sys.executable, "-m", "tests.lib.ranks.large_ring", *words, timeout_s=900)).stdout)
     assert found["late"] == [LATE], found
-    assert found["steady_cores"] < 0.01, found
-    assert found["stalled_cores"] < 0.01, found
+    # each takes the launcher 0.4 to 0.8 ms, by the processor
+    assert found["steady_requests"] / found["steady_s"] < 12, found
+    assert found["stalled_requests"] / found["verdict_s"] < 24, found
     assert found["verdict_s"] < 2.2 * TIMEOUT_S, found
 
 
