@@ -26,6 +26,7 @@ from tests.lib.commands import (
 )
 from tests.lib.inline import shard_here
 from tests.lib.ranks.audits import committed_keys, require_each_key_once
+from tests.lib.ranks.results import results_of
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +56,13 @@ def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> N
     result = json.loads((root / "runs/run-0001/result.json").read_text())
     assert 0 < result["result"]["test_accuracy"] <= 1
     assert not (root / "runs/run-0001/_work").exists()
+
+
+def test_an_idle_ring_rests() -> None:
+    """Horovod's own exchange is every millisecond, with several waits: some 10,000 in this time."""
+    ranks = results_of(succeeded(horovodrun(2, "tests/lib/ranks/idle_ring.py")))["idle"]
+    assert len(ranks) == 2
+    assert all(each["slept"] < 2_000 for each in ranks), ranks
 
 
 @pytest.mark.chaos

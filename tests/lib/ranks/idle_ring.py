@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""How often the threads of each rank go to sleep in `IDLE_S` in which no rank has a tensor.
+
+horovodrun -np 2 tests/lib/ranks/idle_ring.py
+"""
+
+import time
+from pathlib import Path
+
+from tests.lib.ranks.results import print_result
+from train.parallel.startup import loading
+
+with loading():
+    from train.parallel.strategy import Horovod
+
+IDLE_S = 2.0
+
+
+def sleeps() -> int:
+    """How often any thread of this process has waited for something."""
+    told = [(task / "status").read_text() for task in Path("/proc/self/task").iterdir()]
+    return sum(int(each.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for each in told)
+
+
+def main() -> None:
+    ring = Horovod()
+    ring.sum([1.0])
+    before = sleeps()
+    time.sleep(IDLE_S)
+    slept = sleeps() - before
+    print_result("idle", slept=slept)
+    ring.leave()
+
+
+if __name__ == "__main__":
+    main()
