@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.lib.commands import (
 from tests.lib.inline import shard_here
 from tests.lib.ranks.audits import committed_keys, require_each_key_once
 from tests.lib.ranks.results import results_of
+from tests.lib.ranks.running import started
 
 pytestmark = pytest.mark.integration
 
@@ -180,3 +182,13 @@ def test_the_demo_reaches_its_accuracy_on_two_ranks(digits_root: Path, tmp_path:
     succeeded(horovodrun(2, "train/main.py", *words))
     result = json.loads((tmp_path / "root/runs/run-0001/result.json").read_text())
     assert result["result"]["test_accuracy"] >= 0.95
+
+
+def test_the_end_of_one_run_leaves_others_alone(tmp_path: Path) -> None:
+    """Of the tests' own helper: several workers run tests at the same time."""
+    words = (sys.executable, "-c", "import time; time.sleep(60)", "train/main.py")
+    with started(*words, log=tmp_path / "one") as one:
+        with started(*words, log=tmp_path / "two") as two:
+            pass
+        assert two.poll() is not None
+        assert one.poll() is None

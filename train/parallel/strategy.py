@@ -17,7 +17,7 @@ from etl.errors import RingsliceError
 from train.monitor.heartbeat import PULSE
 from train.monitor.messages import PeerLost
 from train.monitor.rank_process import peer_lost
-from train.toolchain.build_horovod import INIT_ERROR
+from train.toolchain.horovod_changes import INIT_ERROR
 
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.generic)

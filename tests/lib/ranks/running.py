@@ -48,8 +48,9 @@ def marked(mark: str) -> list[Process]:
 def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Popen[str]"]:
     """A command that runs while the block does, and no longer; what it tells goes to ``log``.
 
-    With ``MARK`` among ``more`` all that it started ends with it, see `marked`.
+    All that it started ends with it: their environment has a ``MARK``, the log unless it is given; see `marked`.
     """
+    more = {"MARK": str(log), **more}
     with log.open("w") as output:
         running = subprocess.Popen(
             [str(word) for word in words],
@@ -63,10 +64,7 @@ def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Pope
     try:
         yield running
     finally:
-        mark = next((str(word) for word in words if str(word).startswith(("hdfs://", "/"))), "")
-        for left in find_all(lambda found, _: b"train/main.py" in found and mark.encode() in found):
-            left.send(signal.SIGKILL)
-        for left in marked(more["MARK"]) if "MARK" in more else []:
+        for left in marked(more["MARK"]):
             left.send(signal.SIGKILL)
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
