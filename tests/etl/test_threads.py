@@ -50,6 +50,7 @@ def press_interrupt(ended: Event) -> None:
         pause_s = 10.0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt that Python loses
 @each_number
 def test_an_interrupt_ends_all_before_it_is_raised(at_once: int) -> None:
     """Also while its traceback is held, and with it the frames that work was done in."""
