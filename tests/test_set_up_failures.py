@@ -161,7 +161,7 @@ def test_all_workers_of_a_run_fail_at_once(tmp_path: Path, commands: Commands, m
         env=kept | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert "1 passed, 41 errors" in finished.stdout, finished.stdout + finished.stderr
     assert commands.called == ["mvn -q"]

@@ -92,7 +92,7 @@ def test_the_whole_job(
         "batch": 4,
         "min_accuracy": 0,
     }
-    done = airflow.dags_test(params, variables, timeout_s=420)
+    done = airflow.dags_test(params, variables)
     assert done.finished.returncode == 0, done.log
     assert done.states == dict.fromkeys(TASKS, "success")
     assert set(done.tries.values()) == {1}

@@ -29,7 +29,7 @@ def test_one_that_fails_ends_all_where_they_may_be_stopped() -> None:
 
     def work(item: int) -> Generator[None]:
         try:
-            together.wait(timeout=30)
+            together.wait(timeout=300)
             if item == 1:
                 raise ValueError(item)
             while True:

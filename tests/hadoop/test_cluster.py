@@ -26,7 +26,7 @@ def command(cluster: Cluster, *words: str, **more: str) -> str:
     program, *rest = words
     environment = {"PATH": os.environ["PATH"], **cluster.environment(), **more}
     called = [str(cluster.home / "bin" / program), *rest]
-    finished = subprocess.run(called, env=environment, capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(called, env=environment, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 

@@ -257,7 +257,7 @@ def test_nothing_is_left_on_hdfs_when_stopped(hadoop_undisturbed: Cluster, stopp
         else:
             (probe,) = Path(f"/proc/{doctor.pid}/task/{doctor.pid}/children").read_text().split()
             os.kill(int(probe), signal.SIGKILL)
-        output, errors = doctor.communicate(timeout=60)
+        output, errors = doctor.communicate(timeout=300)
     assert list(client.list_status(folder)) == []
     client.delete(folder, recursive=True)
     if stopped == "doctor":

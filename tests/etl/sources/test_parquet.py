@@ -381,7 +381,7 @@ source = open_source(open_place({here.path!r}))
 assert sum(map(len, source.read_all(source.images))) == {count * len(row)}
 print(peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 48
 

@@ -79,7 +79,7 @@ class Holder:
 
     def end(self) -> tuple[int, str]:
         """Its status and what it told."""
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=300)
         return self.process.returncode, errors
 
     def answer(self) -> str:

@@ -33,7 +33,7 @@ def run_python(script: str, *words: str, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stderr == "", done.stderr

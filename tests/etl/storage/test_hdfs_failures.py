@@ -139,7 +139,7 @@ def alone(hadoop_alone: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def admin(cluster: Cluster, *words: str) -> None:
-    subprocess.run([cluster.home / "bin" / "hdfs", "dfsadmin", *words], check=True, capture_output=True, timeout=60)
+    subprocess.run([cluster.home / "bin" / "hdfs", "dfsadmin", *words], check=True, capture_output=True, timeout=300)
 
 
 def both(source: object, folder: Place) -> dict[str, Finished]:

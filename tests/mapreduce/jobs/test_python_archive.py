@@ -78,7 +78,7 @@ def in_container(made: Path, *words: object) -> Finished:
     return subprocess.run(
         ["env", "-i", "HOME=/nonexistent", "PYTHONDONTWRITEBYTECODE=1", python, *map(str, words)],
         cwd=made,
-        timeout=60,
+        timeout=300,
         capture_output=True,
         text=True,
     )

@@ -130,7 +130,7 @@ def end_of(*words: str) -> tuple[int, list[str]]:
         [sys.executable, "-c", ALONE, *words],
         cwd=REPOSITORY,
         env=environment(),
-        timeout=30,
+        timeout=300,
         capture_output=True,
         text=True,
     )

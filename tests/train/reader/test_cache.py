@@ -388,7 +388,7 @@ def test_a_kill_at_any_step_leaves_the_right_file_or_none(
     originals: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = (originals.path, str(tmp_path), SLICES[0].sha256, str(SIZE))
-    subprocess.run([sys.executable, "-c", KILLED_AT_EVERY_STEP, *words], cwd=REPOSITORY, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", KILLED_AT_EVERY_STEP, *words], cwd=REPOSITORY, check=True, timeout=300)
     folders = [folder for folder in tmp_path.iterdir() if folder.name.isdigit()]
     left = [len(parts(folder)) for folder in folders]
     assert sum(left) >= 5  # kills while a part was there

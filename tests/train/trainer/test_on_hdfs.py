@@ -47,7 +47,7 @@ def uploaded(local: Path, hadoop: Cluster) -> str:
 
 def hdfs(cluster: Cluster, *words: str) -> None:
     called = [str(cluster.home / "bin" / "hdfs"), "dfs", *words]
-    subprocess.run(called, env=os.environ | cluster.environment(), check=True, timeout=60)
+    subprocess.run(called, env=os.environ | cluster.environment(), check=True, timeout=300)
 
 
 @pytest.fixture
