@@ -11,8 +11,8 @@ Each sample is a process of its own, started by the command that a user gives. T
   optimizer, cores and threads, on the decoded pictures in memory; without XLA, and with the choice of Keras (auto).
 - ring: `horovodrun -np 2`, each rank on its half of the cores, against two independent runs of one rank on such a half
   each, side by side; their images per second are added up.
-- input: a consumer that takes each batch for a fixed time, such that it takes 80 percent of the pictures per second
-  that `ringslice read-bench` finds on --input (it sleeps, as for a busy accelerator): on the pictures from there,
+- input: a consumer that works on each batch for a fixed time, such that it takes 80 percent of the pictures that can be
+  read from --input (it sleeps, as for a busy accelerator, and takes one batch ahead): on the pictures from there,
   against one batch in memory.
 
 A figure is the median of the epochs after the first; a ratio is the median of the ratios of the rounds.
@@ -47,7 +47,7 @@ from lib.processes import (
     run_quietly,
     with_repository,
 )
-from lib.results import Result, compare, print_results, print_samples
+from lib.results import Result, compare, format_figure, print_results, print_samples
 from lib.ways.trainer import Job
 from train.parallel.cores import physical_cores, share_cores
 from train.runs.folder import Dataset, find_dataset
@@ -118,7 +118,7 @@ def measure_ring(training: Training) -> Rates:
 
 
 def measure_input(dataset: Dataset, seconds: float) -> Rates:
-    """A consumer of most of what can be read, on the input and on one batch; and the rate of `read-bench`."""
+    """A consumer of most of what can be read, on the input and on one batch; and all that can be read."""
     return dict(run_job(Job("input", dataset.folder.uri, seconds=seconds)))
 
 
@@ -201,7 +201,7 @@ def take_rounds(measure: Callable[[], Rates], part: str, rounds: int) -> list[Ra
     found = []
     for number in range(1, rounds + 1):
         rates = measure()
-        line = ", ".join(f"{way} {rate:,.0f}" for way, rate in rates.items())
+        line = ", ".join(f"{way} {format_figure(rate)}" for way, rate in rates.items())
         click.echo(f"{part}, round {number}: {line} images/s")
         found.append(rates)
     return found
@@ -237,7 +237,7 @@ def make_noise(folder: Path, images: int, side: int) -> str:
 @click.option("--batch", default=64, show_default=True, help="Batch of each rank.")
 @click.option("--epochs", type=click.IntRange(2), default=4, show_default=True, help="Epochs; the first is not used.")
 @click.option("--rounds", default=5, show_default=True, help="Samples of each way, in turns.")
-@click.option("--seconds", default=10.0, show_default=True, help="Length of each measurement of input.")
+@click.option("--seconds", default=10.0, show_default=True, help="Seconds of each consumer of input.")
 def main(**values: Any) -> list[Result]:
     """See the module."""
     options = Options(**values)
