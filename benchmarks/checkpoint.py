@@ -157,7 +157,7 @@ def judge(root: str, size_bytes: int, found: Found) -> list[Result]:
         "pause ms": {way: f"{statistics.median(each.pause) * 1000:.0f}" for way, each in by_way.items()},
     }
     seconds = {way: each.seconds for way, each in by_way.items()}
-    print_samples(f"{root}: {size_bytes / 1e6:.0f} MB", "s", seconds, 3, more)
+    print_samples(f"{root}: {size_bytes / 1e6:.0f} MB", "s", seconds, more)
     results = []
     for claim in CLAIMS:
         ours, peer = (getattr(found[claim.work, way], claim.figure) for way in (OURS, claim.peer))

@@ -81,7 +81,7 @@ def measure(files: list[Path], names: Sequence[str], root: Path, repeats: int, p
     size = sum(path.stat().st_size for path in files) / images / 1000
     per_image = {name: f"{1000 / statistics.median(own):.2f}" for name, own in rates.items()}
     title = f"{source.name}: {images} of {size:,.0f} KB on average, {repeats} passes"
-    print_samples(title, "images/CPU-s", rates, 1, {"ms/image": per_image})
+    print_samples(title, "images/CPU-s", rates, {"ms/image": per_image})
     return rates
 
 

@@ -152,6 +152,6 @@ def metrics_of_pass(session: Session, position: Position, images_per_s: float) -
     return {
         "train_loss": loss / max(1.0, counted),
         "train_accuracy": hits / max(1.0, examples),
-        "images_per_s": round(images_per_s),
+        "images_per_s": round(images_per_s, 2),
         **skipped("train", left_out),
     }

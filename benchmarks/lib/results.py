@@ -80,7 +80,6 @@ def print_samples(
     title: str,
     unit: str,
     samples: Mapping[str, Sequence[float]],
-    digits: int = 0,
     more: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Print the median, least and most of each way; ``more`` has further columns, by title and way."""
@@ -88,7 +87,7 @@ def print_samples(
     click.echo(title)
     table = make_table("way", [unit, "least", "most", *more])
     for way, own in samples.items():
-        figures = (f"{each:,.{digits}f}" for each in (statistics.median(own), min(own), max(own)))
+        figures = (format_figure(each) for each in (statistics.median(own), min(own), max(own)))
         table.add_row(way, *figures, *(column[way] for column in more.values()))
     print_table(table)
 
