@@ -58,9 +58,9 @@ def test_an_interrupt_ends_all_before_it_is_raised(at_once: int) -> None:
 
     def work(item: int) -> Generator[None]:
         begun.append(item)
-        if item == at_once - 1:
-            interrupter.start()
         try:
+            if item == at_once - 1:
+                interrupter.start()
             while True:
                 yield
         finally:
