@@ -29,7 +29,7 @@ class OurReader:
     def __init__(
         self, folder: str, batch: int, reading: Reading, most: int | None = None, drop_last: bool = True
     ) -> None:
-        self.place = place = open_place(folder)
+        place = open_place(folder)
         manifest = Manifest.from_json(read_manifest(slices_stage_in(place)))
         self.manifest = replace(manifest, splits={SPLIT: manifest.splits[SPLIT][:most]})
         self.batch = batch
