@@ -225,4 +225,6 @@ def test_horovod_is_there_in_seconds_the_second_time() -> None:
 
 @pytest.mark.integration
 def test_the_native_op_is_there_at_once_the_second_time() -> None:
-    assert "is installed" in succeeded(run("python", "-m", "train.toolchain.build_records_op")).stdout
+    told = succeeded(run("python", "-m", "train.toolchain.build_records_op"))
+    assert "is in the cache" in told.stdout
+    assert "is installed" in told.stdout

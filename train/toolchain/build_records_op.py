@@ -43,7 +43,9 @@ def main() -> int:
     try:
         target = installed_library()
         cached = parser.parse_args().cache / "ops" / target.name
-        if not cached.exists():
+        if cached.exists():
+            print(f"build_records_op: {cached.name} is in the cache", flush=True)
+        else:
             build(cached)
         if not target.exists():
             publish(cached, target)
