@@ -42,6 +42,8 @@ demo: $(INSTALLED)
 	@echo "Next: . $(BIN)/activate, then: horovodrun -np 8 train/main.py, or ringslice report $(DEMO)/runs/demo"
 
 PYTEST := $(BIN)/python -m pytest
+# Compiled modules are kept: a suite starts a thousand processes, each of which would compile ours anew
+test test-unit test-all chaos defects: export PYTHONDONTWRITEBYTECODE :=
 TWO_WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 UNIT := not (integration or hadoop or chaos)
 
