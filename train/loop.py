@@ -78,7 +78,7 @@ def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, member
             over = why_over(session, position, session.seconds)
 
         strategy.from_root(keeper.finish)
-        weights = take_best(session) if over == NO_PROGRESS else {}
+        weights = take_best(session, position.history) if over == NO_PROGRESS else {}
         weights = weights or {"epoch": position.last_epoch, "step": position.step}
         confusion = Confusion("test", session.manifest.classes)
         result = evaluate(session, "test", evaluate_step, confusion)

@@ -9,7 +9,7 @@ from etl.progress import tell
 from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place
 from train.checkpoints.safetensors_file import Arrays
-from train.checkpoints.store import Ticking, amend, name_of, nothing, prune, remove, write
+from train.checkpoints.store import DamagedError, Ticking, amend, name_of, nothing, prune, remove, write
 
 ABANDON_S = 2.0
 FAILURES = 3
@@ -114,10 +114,9 @@ class Saver:
             else:
                 write(self._run, self._attempts, step, self._unwritten, self._facts, tick=self._go_on)
             self._unwritten = None
-            prune(self._run, self._attempts, self._keep)
         except _AbandonedError:
             pass
-        except (OSError, EnvironmentFailure) as error:
+        except (OSError, EnvironmentFailure, DamagedError) as error:  # damaged: deleted by somebody before its score
             self._failures += 1
             if self._failures >= limit or isinstance(error, ReplacedError):
                 self._error = error
@@ -127,12 +126,21 @@ class Saver:
             self._error = error
         else:
             self._failures = 0
+            self._prune()
+
+    def _prune(self) -> None:
+        """Remove older checkpoints. One that cannot be removed is told of, and stays: this one is written."""
+        try:
+            prune(self._run, self._attempts, self._keep)
+        except (OSError, EnvironmentFailure) as error:
+            tell("train", f"an older checkpoint was not removed ({_why(error)}); the next checkpoint is the next try")
+        except BaseException as error:
+            self._error = error
 
     def _report(self, step: int, error: BaseException) -> None:
-        _, why = explain(error) or (0, "")
         tell(
             "train",
-            f"checkpoint {name_of(step)} was not written ({why}); the next one is the next try"
+            f"checkpoint {name_of(step)} was not written ({_why(error)}); the next one is the next try"
             f" (failure {self._failures} of --checkpoint-failures {self._limit})",
         )
 
@@ -140,3 +148,8 @@ class Saver:
         if self._abandoned.is_set():
             raise _AbandonedError
         self._tick()
+
+
+def _why(error: BaseException) -> str:
+    _, why = explain(error) or (0, str(error))
+    return why

@@ -18,10 +18,9 @@ from etl.storage.filesystem import WRITE_BUFFER_BYTES
 
 Arrays = dict[str, np.ndarray]
 
-# what fills a stream's buffer goes around it, and is 40 times slower with hdfs-native
 PIECE_BYTES = WRITE_BUFFER_BYTES // 2
 
-_CODES = {
+CODES = {
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
@@ -50,7 +49,7 @@ def pieces(arrays: Mapping[str, np.ndarray | np.generic]) -> Iterator[bytes | me
     for name in order:
         begin, end = end, end + plain[name].nbytes
         array = plain[name]
-        header[name] = {"dtype": _CODES[array.dtype.name], "shape": array.shape, "data_offsets": [begin, end]}
+        header[name] = {"dtype": CODES[array.dtype.name], "shape": array.shape, "data_offsets": [begin, end]}
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     yield struct.pack("<Q", len(text)) + text
@@ -72,8 +71,8 @@ def parse(data: bytes) -> Arrays:
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
     """The same values, little-endian and in C order, as they lie in the file."""
-    if array.dtype.name not in _CODES or name == _METADATA:
+    if array.dtype.name not in CODES or name == _METADATA:
         raise UsageError(
-            f"a checkpoint cannot hold the array {name!r} of {array.dtype.name}; it takes {', '.join(_CODES)}"
+            f"a checkpoint cannot hold the array {name!r} of {array.dtype.name}; it takes {', '.join(CODES)}"
         )
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")

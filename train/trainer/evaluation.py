@@ -1,6 +1,7 @@
 """The evaluation of a run that has a checkpoint, apart from its training and on any number of ranks."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,14 @@ from train.checkpoints.store import Checkpoint, DamagedError
 from train.checkpoints.variables import assign
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
+from train.config.stopping import scores_of
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import open_log, say
 from train.parallel.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reader.config import Reading
 from train.runs.folder import Dataset, choose_run, find_dataset
+from train.runs.position import Metrics
 from train.trainer.rank_consistency import require_agreement
 from train.trainer.session import Choice, Session, open_session
 from train.trainer.steps import compile_steps, evaluate
@@ -118,16 +121,28 @@ def load(session: Session, marker: dict[str, Any]) -> None:
     assign({"model": session.model.weights}, {"model": arrays}, str(checkpoint.folder))
 
 
-def take_best(session: Session) -> dict[str, int]:
-    """Give all ranks the weights of the run's best checkpoint, if it has one; returns its epoch and step, else none."""
+def take_best(session: Session, history: Sequence[Metrics]) -> dict[str, int]:
+    """Give all ranks the weights of the run's best checkpoint, if it has one; returns its epoch and step, else none.
+
+    It is told where the best epoch of the ``history`` is another one, whose checkpoint could not be written.
+    """
+    scores = scores_of(history, session.judge)
+    epoch = history[scores.index(max(scores))]["epoch"]
 
     def load_best() -> dict[str, int]:
         best = store.best(session.run)
-        if best is None:
-            return {}
-        load(session, best.marker)
-        weights = {"epoch": best.marker["position"]["history"][-1]["epoch"], "step": best.step}
-        say(f"the result is that of the best weights: epoch {weights['epoch']}, step {weights['step']}")
+        weights = {}
+        if best is not None:
+            load(session, best.marker)
+            weights = {"epoch": best.marker["position"]["history"][-1]["epoch"], "step": best.step}
+        if weights.get("epoch") == epoch:
+            say(f"the result is that of the best weights: epoch {epoch}, step {weights['step']}")
+        else:
+            found = f"of epoch {weights['epoch']}, the best that has one" if weights else "of the last weights"
+            say(
+                f"epoch {epoch} was the best ({session.judge} accuracy {max(scores):.4f}), but has no checkpoint;"
+                f" the result is that {found}"
+            )
         return weights
 
     weights = session.strategy.from_root(load_best)

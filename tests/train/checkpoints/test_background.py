@@ -1,5 +1,6 @@
 """Checkpoints in the background: nothing is lost, nothing is swallowed, and nobody waits for ever."""
 
+import errno
 import re
 import resource
 import threading
@@ -12,6 +13,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place
 from tests.lib.commands import REPOSITORY, run, succeeded
+from train.checkpoints import background
 from train.checkpoints.background import Saver
 from train.checkpoints.store import open_checkpoint, restore, steps
 
@@ -154,6 +156,41 @@ def test_the_last_one_must_be_written(place: Place, attempts: Place) -> None:
             saver.finish()
     saver.finish()
     assert open_checkpoint(place, 20).marker["score"] == 0.5
+
+
+def test_an_older_one_that_cannot_be_removed_is_told_and_fails_nothing(
+    place: Place, attempts: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saver = Saver(place, attempts, keep=1, failures=1)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", "step-00000010")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(background, "prune", refuse)
+        for step in (10, 20):
+            saver.submit(step, GROUPS, {})
+        saver.finish()
+    assert steps(place) == [10, 20]
+    line = "an older checkpoint was not removed (Operation not permitted: step-00000010"
+    assert capsys.readouterr().err.count(line) == 2
+    saver.submit(30, GROUPS, {})
+    saver.finish()
+    assert steps(place) == [30]
+
+
+def test_one_that_somebody_deletes_before_its_score_is_told(
+    place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saver = Saver(place, attempts, keep=2)
+    saver.submit(10, GROUPS, {"score": None})
+    saver.wait()
+    (place / "checkpoints").delete()
+    saver.amend({"score": 0.5})
+    saver.submit(20, GROUPS, {"score": 0.25})
+    saver.finish()
+    assert steps(place) == [20]
+    assert "checkpoint step-00000010 was not written (" in capsys.readouterr().err
 
 
 @contextmanager

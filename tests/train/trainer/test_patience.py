@@ -1,5 +1,6 @@
 """A run that ends because it no longer gets better has the result of its best weights."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import Any
 import pytest
 
 import train.loop
-from etl.storage.place import open_place
+from etl.storage.place import Place, open_place
 from tests.lib.commands import succeeded
 from tests.lib.ranks.running import checkpoints_of
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import TrainedRun
+from train.checkpoints import background
 from train.runs.confusion import Confusion
 from train.runs.position import Metrics
 from train.trainer.session import Session
@@ -49,6 +51,32 @@ def test_the_result_is_that_of_the_best_weights(
     )
     assert result["result"]["test_loss"] == pytest.approx(best["loss"], abs=1e-4)
     assert result["result"]["test_loss"] != pytest.approx(newest["loss"], abs=1e-4)
+
+
+def test_a_best_epoch_without_a_checkpoint_is_told(
+    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = stopped.copy(tmp_path / "root").root
+    accuracies = iter(ACCURACIES)
+    evaluate, write = train.loop.evaluate, background.write  # type: ignore[attr-defined]
+
+    def judged(session: Session, split: str, *others: Any) -> Metrics:
+        metrics: Metrics = evaluate(session, split, *others)
+        return metrics | ({"validation_accuracy": next(accuracies)} if split == "validation" else {})
+
+    def fail_once(run: Place, attempts: Place, step: int, *others: Any, **more: Any) -> None:
+        if step == 2 * STEPS:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(run, attempts, step, *others, **more)
+
+    monkeypatch.setattr(train.loop, "evaluate", judged)
+    monkeypatch.setattr(background, "write", fail_once)
+    made = TrainedRun(stopped.source, root)
+    words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--json")
+    told = succeeded(train_here(*words))
+    line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
+    assert line in told.stderr
+    assert json.loads(told.stdout)["weights"] == {"epoch": 1, "step": STEPS}
 
 
 def test_other_results_name_their_weights_too(stopped: TrainedRun, trained: TrainedRun) -> None:
