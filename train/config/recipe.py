@@ -13,6 +13,8 @@ COSINE, STEP = "cosine", "step"
 SGD, LARS = "sgd", "lars"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 FP16 = "fp16"
+SEEDS = 1 << 32  # numpy's
+LARGEST = 1_000_000_000
 WARMUP_EPOCHS, EPOCHS_TO_WARMUP = 1.0, 5  # the default warm-up, if the schedule is at least this many times as long
 LOCAL, SYNCHRONISED = "local", "synchronised"
 
@@ -55,14 +57,15 @@ class Recipe:
             ("weight_decay", 0),
             ("clip_norm", 0),
         ):
-            self._require(name, least <= getattr(self, name) < math.inf, f"at least {least}")
+            self._require(name, least <= getattr(self, name) <= LARGEST, f"a number from {least} to {LARGEST}")
+        self._require("seed", 0 <= self.seed < SEEDS, f"a number from 0 to {SEEDS - 1}")
         self._require("warmup_epochs", self.warmup_epochs is None or 0 <= self.warmup_epochs < math.inf, "at least 0")
         self._require("decay_until", self.decay_until is None or 0 < self.decay_until < math.inf, "a number above 0")
         if self.decay_until is not None and self.decay != COSINE:
             raise UsageError(
                 f"--decay-until {self.decay_until:g} has no effect with --decay {self.decay}; leave it out"
             )
-        self._require("crop", self.crop is None or self.crop >= 1, "at least 1")
+        self._require("crop", self.crop is None or 1 <= self.crop <= LARGEST, "at least 1")
         self._require("lr", 0 < self.lr < math.inf, "a number above 0")
         self._require("lars_coefficient", 0 < self.lars_coefficient < math.inf, "a number above 0")
         self._require("crop_area", 0 < self.crop_area <= 1, "a number from above 0 to 1")
@@ -84,7 +87,7 @@ class Recipe:
 
     def _require(self, name: str, holds: bool, remedy: str) -> None:
         if not holds:
-            raise UsageError(f"{option_of(name)} {getattr(self, name):g} is out of range; give {remedy}")
+            raise UsageError(f"{option_of(name)} {getattr(self, name)} is out of range; give {remedy}")
 
     @property
     def examples_per_step(self) -> int:

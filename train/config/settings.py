@@ -1,5 +1,6 @@
 """The settings of a run, and its command line. Imports no TensorFlow: --help and a wrong option answer at once."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
@@ -57,7 +58,7 @@ class Settings:
             ("--checkpoint-failures", self.checkpoint_failures, 1),
             ("--stall-timeout", self.stall_timeout_s, 0),
         ):
-            if value < least:
+            if not least <= value < math.inf:
                 raise UsageError(f"{flag} {value} is out of range; give at least {least}")
 
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
@@ -101,8 +102,9 @@ class Time(click.ParamType[float]):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
         text = str(value).strip()
+        unit = text[-1:] if text[-1:] in UNITS_S else ""
         try:
-            return duration(text.rstrip("smh")) * UNITS_S.get(text[-1:], 1)
+            return duration(text.removesuffix(unit)) * UNITS_S.get(unit, 1)
         except ValueError:
             self.fail(f"{value!r} is no time; give seconds, or something like 90m or 1.5h", parameter, context)
 

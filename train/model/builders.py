@@ -1,6 +1,7 @@
 """Models by name: functions of (image shape, number of classes) that give a Keras model from pixels to logits."""
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from etl.errors import UsageError
+from train.checkpoints.safetensors_file import CODES
 from train.model.resnet import resnet50
 
 ImageShape = tuple[int, int, int]
@@ -48,7 +50,7 @@ def find_builder(name: str) -> Builder:
     if name in BUILDERS:
         return BUILDERS[name]
     module, separator, function = name.partition(":")
-    if not separator:
+    if not separator or not all(each.isidentifier() for each in (*module.split("."), function)):
         raise UsageError(f"--model {name!r}: give {', '.join(BUILDERS)}, or module:function for your own")
     sys.path.append(os.getcwd())
     try:
@@ -59,6 +61,12 @@ def find_builder(name: str) -> Builder:
         sys.path.remove(os.getcwd())
     if not callable(builder):
         raise UsageError(f"--model {name!r} is no function")
+    try:
+        inspect.signature(builder).bind("shape", "classes")
+    except TypeError as error:
+        raise UsageError(
+            f"--model {name!r}: {error}; give a function of an image's shape and the number of classes"
+        ) from None
     return builder
 
 
@@ -69,8 +77,13 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
     pictures or the classes.
     """
     builder = find_builder(name)
+    variance = [value * value for value in std]
     try:
-        model = builder(shape, classes)
+        own = builder(shape, classes)
+        if not isinstance(own, keras.Model):
+            raise UsageError(f"--model {name!r} gives {type(own).__name__}, not a Keras model")
+        normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
+        model = keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, own])
     except ValueError as error:  # what Keras raises where shapes do not fit
         size = "x".join(map(str, shape))
         raise UsageError(
@@ -78,11 +91,14 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
             f" {' '.join(str(error).split()).rstrip('.')}; give another --model, or larger pictures:"
             " a larger --crop, or ringslice normalize with a larger --size"
         ) from error
-    if not isinstance(model, keras.Model) or model.output_shape != (None, classes):
-        got = getattr(model, "output_shape", type(model).__name__)
-        raise UsageError(f"--model {name!r} gives {got}, not logits of shape (batch, {classes})")
+    if model.output_shape != (None, classes):
+        raise UsageError(f"--model {name!r} gives {model.output_shape}, not logits of shape (batch, {classes})")
     if not model.trainable_variables:
         raise UsageError(f"--model {name!r} has no weights to train")
-    variance = [value * value for value in std]
-    normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
-    return keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, model])
+    for variable in model.weights:
+        if variable.dtype not in CODES:
+            raise UsageError(
+                f"--model {name!r}: {variable.path} is of {variable.dtype}, which no checkpoint holds; keep weights in"
+                " float32, and compute in another dtype by --precision, or by a layer's dtype like 'mixed_bfloat16'"
+            )
+    return model

@@ -1,5 +1,6 @@
 """How a rank reads: how many slices at once, within which memory, how carefully and how patiently."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         for flag, value in (("--slices-at-once", self.lanes), ("--read-timeout", self.silence_s)):
-            if value <= 0:
+            if not 0 < value < math.inf:
                 raise UsageError(f"{flag} {value:g} is out of range; give more than 0")
         if self.skip_limit < 0:
             raise UsageError(f"--skip-limit {self.skip_limit} is out of range; give 0 or more")

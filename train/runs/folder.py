@@ -1,5 +1,6 @@
 """Where a run finds its slices and where it leaves what it makes."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,7 @@ def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
             raise UsageError(f"{runs / name} is there already; give --resume to go on with it, or another --run")
         return runs / name
     names = [info.base_name for info in runs.children() if not info.is_file]
-    numbers = sorted((int(each[4:]) for each in names if each.startswith("run-") and each[4:].isdigit()), reverse=True)
+    numbers = sorted((int(each[4:]) for each in names if re.fullmatch("run-[0-9]+", each)), reverse=True)
     newest = next((number for number in numbers if _has_begun(_numbered(runs, number))), None) if resume else None
     return _numbered(runs, newest or max(numbers, default=0) + 1)
 

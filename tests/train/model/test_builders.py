@@ -3,13 +3,14 @@
 import json
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
 
 from etl.errors import UsageError
 from tests.lib.commands import ringslice, run, succeeded
-from train.model.builders import BUILDERS, build
+from train.model.builders import BUILDERS, build, find_builder
 from train.model.resnet import resnet50
 
 
@@ -93,6 +94,53 @@ def test_a_model_that_does_not_fit_the_pictures_is_told() -> None:
         build(name, (8, 9, 1), 10, [0], [1])
     assert "\n" not in str(told.value)
     assert build(name, (13, 13, 1), 10, [0], [1]).output_shape == (None, 10)
+
+
+class Subclassed(keras.Model):
+    """A model whose output has a shape only once it is called."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.flat, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
+
+    def call(self, pixels: Any) -> Any:
+        return self.dense(self.flat(pixels))
+
+
+def test_a_subclassed_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUILDERS, "own", lambda _, classes: Subclassed(classes))
+    model = build("own", (2, 2, 1), 4, [1], [1])
+    assert (model.output_shape, [each.shape for each in model.trainable_variables]) == ((None, 4), [(4, 4), (4,)])
+    monkeypatch.setitem(BUILDERS, "own", lambda *_: Subclassed(3))
+    with pytest.raises(UsageError, match=r"'own' gives \(None, 3\), not logits of shape \(batch, 4\)"):
+        build("own", (2, 2, 1), 4, [1], [1])
+
+
+def test_what_is_no_model_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUILDERS, "own", lambda *_: "weights")
+    with pytest.raises(UsageError, match="'own' gives str, not a Keras model"):
+        build("own", (2, 2, 1), 4, [1], [1])
+
+
+@pytest.mark.parametrize("name", [":x", ".x:y", "a:", "a b:c", "some.module"])
+def test_what_is_no_name_of_a_function_is_told(name: str) -> None:
+    with pytest.raises(UsageError, match="give mlp, cnn, resnet50, or module:function for your own"):
+        find_builder(name)
+
+
+def test_a_function_of_other_arguments_is_told() -> None:
+    with pytest.raises(UsageError, match="too many positional arguments; give a function of an image's shape and the"):
+        find_builder("os:getcwd")
+
+
+def test_weights_that_no_checkpoint_holds_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(shape: tuple[int, ...], classes: int) -> keras.Model:
+        layers = [keras.layers.Flatten(), keras.layers.Dense(classes, dtype="bfloat16", name="last")]
+        return keras.Sequential([keras.Input(shape), *layers])
+
+    monkeypatch.setitem(BUILDERS, "half", half)
+    with pytest.raises(UsageError, match="last/kernel is of bfloat16, which no checkpoint holds; keep"):
+        build("half", (2, 2, 1), 4, [1], [1])
 
 
 def test_a_model_without_weights_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

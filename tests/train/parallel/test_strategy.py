@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from train.monitor.heartbeat import Pulse
 from train.parallel import strategy
-from train.parallel.strategy import Horovod
+from train.parallel.strategy import Horovod, telling_lost_peers
 
 
 def reduced(tensor: tf.Tensor, op: object) -> tf.Tensor:
@@ -89,3 +89,8 @@ def test_the_last_gradients_are_reduced_first(
 ) -> None:
     monkeypatch.setattr(strategy, "BUCKET_BYTES", 8)
     assert strategy.buckets(sizes) == expected
+
+
+def test_an_op_that_refuses_its_tensor_is_no_lost_rank() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bfloat16"), telling_lost_peers():
+        raise tf.errors.InvalidArgumentError(None, None, "Value for attr 'T' of bfloat16 is not in HorovodBroadcast's")
