@@ -42,7 +42,8 @@ def gradients_of(model: keras.Model, recipe: Recipe, scale: Callable[[tf.Tensor]
     def of_part(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[Gradients, Sums]:
         with tf.GradientTape() as tape, counting(tf.cast(tf.reduce_any(weights > 0), tf.float32)):
             sums = sums_of(model(pixels, training=True), labels, weights, recipe.label_smoothing)
-            penalty = sum(model.losses) * sums[2]  # of the user's model: its own regularizers
+            penalties = [tf.cast(each, tf.float32) for each in model.losses]  # of the user's model: its regularizers
+            penalty = sum(penalties) * sums[2]
             loss = scale((sums[0] + penalty) / recipe.examples_per_step)
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return [tf.convert_to_tensor(each) for each in gradients], sums
@@ -104,7 +105,7 @@ def moment_after(tensors: Sequence[tf.Tensor], deterministic: bool) -> tf.Tensor
     TensorFlow refuses its own op for the time where it is to be ``deterministic``.
     """
     with tf.control_dependencies(tensors):
-        follower = tf.reshape(tensors[-1], [-1])[0]
+        follower = tf.reshape(tensors[-1], [-1])[:1]
     with tf.device("/CPU:0"):
         if deterministic:
             return tf.numpy_function(lambda _: time.time(), [follower], tf.float64)

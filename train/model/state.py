@@ -9,7 +9,7 @@ from keras.src.random.seed_generator import global_seed_generator
 
 from train.model.batch_norm import SynchronisedBatchNormalization
 
-DRAWS_PER_STEP = 1 << 20  # of one layer: every draw adds 1 to the counter of its seed
+SEEDS = 1 << 30  # Keras takes a seed modulo 2**31 - 2, and each draw adds 1 to its second number
 
 
 def running_statistics(model: keras.Model) -> list[Any]:
@@ -41,8 +41,9 @@ class RandomDraws:
     def begin(self, step: Any) -> None:
         """In a graph, have the draws that follow be those of ``step`` (an integer scalar)."""
         for state, key in zip(self._states, self._keys, strict=True):
-            first = tf.cast(step, tf.int64) * DRAWS_PER_STEP
-            state.assign(tf.cast(tf.stack([tf.constant(key, tf.int64), first]), state.dtype))
+            seed = tf.stack([tf.constant(key, tf.int64), tf.cast(step, tf.int64)])
+            first = tf.random.stateless_uniform([2], seed, 0, SEEDS, tf.int32)
+            state.assign(tf.cast(first, state.dtype))
 
 
 def _key(seed: int, number: int, rank: int) -> int:

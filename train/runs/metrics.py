@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-def _now() -> str:
+def now() -> str:
     """UTC, in milliseconds, as ISO 8601 has it."""
     return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
 
@@ -52,14 +52,14 @@ class StepOfRank:
     compute_s: float
     reduce_s: float
     step_s: float
-    time: str = field(default_factory=_now)
+    time: str
 
     @classmethod
-    def of(cls, step: int, rate: float, sums: Sequence[float], seconds: Sequence[float]) -> Self:
-        """``seconds`` are of input, computing, reducing, and the whole step."""
+    def of(cls, step: int, rate: float, sums: Sequence[float], seconds: Sequence[float], time: str) -> Self:
+        """``seconds`` are of input, computing, reducing, and the whole step; ``time`` is when it ended, of `now`."""
         loss, hits, examples = sums
         input_s, compute_s, reduce_s, step_s = (max(0.0, each) for each in seconds)  # a clock may be set back
-        return cls(step, loss, hits, examples, rate, input_s, compute_s, reduce_s, step_s)
+        return cls(step, loss, hits, examples, rate, input_s, compute_s, reduce_s, step_s, time)
 
     @property
     def own_s(self) -> float:
@@ -163,4 +163,4 @@ def delete_after(step: int, folder: Place, pattern: re.Pattern[str]) -> None:
 def epoch_line(position: Position) -> Line:
     """The line of the epoch before ``position``, at whose end it is."""
     told = {name: _finite(value) for name, value in position.history[-1].items()}
-    return {"kind": "epoch", "step": position.step, "time": _now(), **told}
+    return {"kind": "epoch", "step": position.step, "time": now(), **told}

@@ -31,6 +31,7 @@ from train.trainer.session import Choice, Session, Signal
 from train.trainer.step_runner import StepResult
 
 METRICS_S = 20.0  # of steps, after which they are written: on disk within 30 s
+STEPS_TO_PUBLISH = 2  # from when metrics are due until all ranks know it
 WAITING = "waiting for the last checkpoint to be written"
 
 
@@ -88,6 +89,7 @@ class Keeper:
             )
         self._audit = Audit(session.run, session.attempts, session.strategy.rank, session.strategy.size)
         self._published = time.monotonic()  # when the metrics were, the last time
+        self._step_s = 0.0  # of the last step
         self._losses = LossCheck(session)
         self._skips = SkipCheck(session)
         self.tally = Tally()
@@ -139,6 +141,7 @@ class Keeper:
         for result in results:
             self._skips.add(result.measured.step, result.is_skipped)
             self.tally.add(result.measured, result.keys)
+            self._step_s = result.measured.step_s
         return max((result.signal for result in results), default=Signal.NONE)
 
     def is_commit_due(self, step: int) -> bool:
@@ -196,7 +199,7 @@ class Keeper:
     @property
     def is_due(self) -> bool:
         """Whether the metrics are to be published after the next step, as rank 0 sees it."""
-        return time.monotonic() - self._published > METRICS_S
+        return time.monotonic() - self._published + STEPS_TO_PUBLISH * self._step_s > METRICS_S
 
     def publish_metrics(self, position: Position) -> Position:
         """Write down, in the background, what all ranks have measured; the position as `commit` returns it.

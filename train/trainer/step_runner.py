@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from train.input.feed import PixelBatch
-from train.runs.metrics import StepOfRank
+from train.runs.metrics import StepOfRank, now
 from train.trainer.session import Session, Signal
 from train.trainer.steps import NO_NUMBERS
 
@@ -32,10 +32,13 @@ class StepResult:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A step whose numbers are not read yet; ``seconds`` are of input, computing, reducing, and the whole."""
+    """A step whose numbers are not read yet: when it ended, and the ``seconds`` of input, computing, reducing, and
+    the whole.
+    """
 
     step: int
     rate: float
+    time: str
     seconds: tuple[float, ...]
     keys: Any
 
@@ -71,7 +74,7 @@ class StepRunner:
         last_over, self._over = self._over, time.perf_counter()
         seconds = self._input_s, computed - begun, reduced - computed, self._over - last_over
         keys = batch.keys[batch.weights > 0] if session.settings.audit else None
-        self._taken = _Taken(steps + 1, rate, seconds, keys)
+        self._taken = _Taken(steps + 1, rate, now(), seconds, keys)
         return results
 
     def finish(self) -> list[StepResult]:
@@ -83,5 +86,5 @@ class StepRunner:
             return []
         taken, self._taken = self._taken, None
         *sums, mean, skips = numbers.numpy().tolist()
-        measured = StepOfRank.of(taken.step, taken.rate, sums, taken.seconds)
+        measured = StepOfRank.of(taken.step, taken.rate, sums, taken.seconds, taken.time)
         return [StepResult(measured, self._session.read_signal(mean), skips > 0, taken.keys)]

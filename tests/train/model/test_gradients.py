@@ -1,5 +1,6 @@
 """The gradient of a step, and what the optimizer makes of it, against the same arithmetic in numpy."""
 
+import time
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 from train.config.recipe import SYNCHRONISED, Recipe
 from train.model.batch_norm import synchronised
 from train.model.builders import cnn
-from train.model.gradients import gradients_of, sums_of
+from train.model.gradients import gradients_of, moment_after, sums_of
 from train.model.optimizer import apply_finite, make_optimizer, trust
 
 BATCH, FEATURES, CLASSES = 6, 5, 3
@@ -86,6 +87,28 @@ def test_a_step_without_examples_gives_zeros(accumulate: int, xla: bool) -> None
     gradients, sums = compute(*(tf.constant(each[: 3 * accumulate]) for each in (INPUTS, LABELS, 0 * WEIGHTS)))
     assert [float(each) for each in sums] == [0, 0, 0]
     assert all(not np.any(each) for each in gradients)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_penalties_of_half_precision_are_added(policy: str) -> None:
+    """An activity regularizer's is of the dtype of its layer."""
+
+    def gradient(dtype: str) -> Any:
+        keras.utils.set_random_seed(1)
+        layer = keras.layers.Dense(CLASSES, activity_regularizer=keras.regularizers.L2(1.0), dtype=dtype)
+        model = keras.Sequential([keras.Input((FEATURES,)), layer])
+        (kernel, _), _ = gradients_of(model, Recipe(batch=BATCH), tf.identity)(INPUTS, LABELS, WEIGHTS)
+        return kernel.numpy()
+
+    exact = gradient("float32")
+    assert np.linalg.norm(gradient(policy) - exact) < 0.02 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_moment_may_follow_an_empty_tensor(deterministic: bool) -> None:
+    moment = tf.function(lambda: moment_after([tf.ones(3), tf.zeros(0)], deterministic))
+    before = time.time()
+    assert before - 1 < float(moment()) < time.time() + 1
 
 
 def test_a_smoothed_loss_is_that_of_smoothed_labels() -> None:

@@ -51,6 +51,20 @@ def test_ranks_layers_and_steps_draw_independently() -> None:
     assert np.array(agreement) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=error)
 
 
+def test_draws_of_far_steps_are_other_ones() -> None:
+    """No draw of a layer in a step is the first one of another step, whatever their distance."""
+    generator = keras.layers.Dropout(RATE)
+    model = keras.Sequential([keras.Input((UNITS,)), generator])
+    draws = RandomDraws(model, 0, 0)
+
+    def seeds(step: int) -> set[tuple[int, ...]]:
+        draws.begin(tf.constant(step))
+        return {tuple(keras.random.randint((4,), 0, 1 << 30, seed=generator.seed_generator).numpy()) for _ in range(9)}
+
+    of_steps = [seeds(step) for step in (0, 1, 1024, 2047, 2048, 2049, 1 << 31)]
+    assert len(set().union(*of_steps)) == 9 * len(of_steps)
+
+
 def test_statistics_are_those_of_layers_that_learn() -> None:
     learning, frozen = keras.layers.BatchNormalization(), keras.layers.BatchNormalization(trainable=False)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), learning, keras.Sequential([frozen])])

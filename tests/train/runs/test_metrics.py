@@ -20,7 +20,7 @@ from tests.lib.ranks.audits import committed_keys
 from tests.lib.ranks.running import metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
-from train.runs.metrics import MetricsFiles, StepOfRank, shares, step_lines, sums_over, to_maximise, to_sum
+from train.runs.metrics import MetricsFiles, StepOfRank, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.tensorboard_events import scalars, windows
@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 def measured(step: int, examples: float = 8.0, **seconds: float) -> StepOfRank:
     told: dict[str, Any] = {"input_s": 0.1, "compute_s": 0.2, "reduce_s": 0.05, "step_s": 0.4} | seconds
-    return StepOfRank(step, 2 * examples, examples / 4, examples, 0.1, **told)
+    return StepOfRank(step, 2 * examples, examples / 4, examples, 0.1, **told, time=now())
 
 
 def lines_of(*ranks: Sequence[StepOfRank], epoch: int = 1) -> list[Line]:
@@ -67,7 +67,7 @@ def test_a_step_of_repeats_alone_divides_by_nothing() -> None:
 
 
 def test_a_clock_that_is_set_back_costs_no_time_and_a_loss_that_is_no_number_is_none() -> None:
-    step = StepOfRank.of(7, 0.1, (math.nan, 0, 8), (0.5, -10.0, 0.5, 2.0))
+    step = StepOfRank.of(7, 0.1, (math.nan, 0, 8), (0.5, -10.0, 0.5, 2.0), now())
     (line,) = lines_of([step])
     assert json.loads(json.dumps(line, allow_nan=False)) == line
     means = [line[name]["mean"] for name in ("input_s", "compute_s", "reduce_s", "step_s", "own_s")]

@@ -11,11 +11,13 @@ import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place, open_place
-from tests.lib.ranks.threads import ThreadRank, on_ranks
+from tests.lib.ranks.threads import Ring, ThreadRank, on_ranks
 from train.reader.state import ReaderState
+from train.runs.metrics import StepOfRank, now
 from train.runs.position import Position
 from train.trainer.commits import Keeper, Memory, require_equal_weights
-from train.trainer.session import Session
+from train.trainer.session import Session, Signal
+from train.trainer.step_runner import StepResult
 
 TOTAL = 102
 Found = tuple[Position, list[float]]
@@ -64,6 +66,16 @@ def recall(folder: Path, memories: Sequence[Memory]) -> list[Found]:
         return found, session.variables[0].numpy().tolist()
 
     return on_ranks(len(memories), of_rank)
+
+
+def test_metrics_are_due_before_two_more_steps_would_be_too_many(tmp_path: Path) -> None:
+    def due_after(step_s: float) -> bool:
+        keeper = Keeper(session_of(ThreadRank(Ring(1), 0), open_place(str(tmp_path)), 0.0), memory(None, 0, 0), None)
+        measured = StepOfRank(1, 0.0, 0.0, 1.0, 0.1, 0.0, step_s, 0.0, step_s, now())
+        keeper.take_in([StepResult(measured, Signal.NONE, False, None)])
+        return keeper.is_due
+
+    assert [due_after(step_s) for step_s in (0.1, 9.0, 11.0, 25.0)] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])
