@@ -27,7 +27,7 @@ from tests.lib.set_up_failures import HADOOP, raise_known
 DAEMONS = {"namenode": "hdfs", "datanode": "hdfs", "resourcemanager": "yarn", "nodemanager": "yarn"}
 HEAP = "256m"
 START_ATTEMPTS = 3
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
 PORT_TAKEN = "Address already in use"
 ERROR_WORDS = ("ERROR", "FATAL", "Exception", "error:")
 

@@ -6,13 +6,14 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 120.0  # a daemon on a busy machine answers late
+POLL_TIMEOUT_S = 5.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by a proxy: it is this machine
 
 
-def get(url: str) -> Any:
+def get(url: str, timeout_s: float = TIMEOUT_S) -> Any:
     """The JSON at an address."""
-    with _DIRECT.open(url, timeout=TIMEOUT_S) as response:
+    with _DIRECT.open(url, timeout=timeout_s) as response:
         return json.load(response)
 
 
@@ -35,9 +36,9 @@ def serves(daemon: str, web: str, resource_manager: str, started: float) -> bool
             actors = json.loads(_bean(web, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
             return bool(actors) and all(_reported(actor) for actor in actors)
         if daemon == "resourcemanager":
-            return get(f"{web}/ws/v1/cluster/info")["clusterInfo"]["state"] == "STARTED"
-        get(f"{web}/ws/v1/node/info")
-        nodes = (get(f"{resource_manager}/ws/v1/cluster/nodes")["nodes"] or {}).get("node", [])
+            return get(f"{web}/ws/v1/cluster/info", POLL_TIMEOUT_S)["clusterInfo"]["state"] == "STARTED"
+        get(f"{web}/ws/v1/node/info", POLL_TIMEOUT_S)
+        nodes = (get(f"{resource_manager}/ws/v1/cluster/nodes", POLL_TIMEOUT_S)["nodes"] or {}).get("node", [])
         return any(node["state"] == "RUNNING" and node["lastHealthUpdate"] / 1000 > started for node in nodes)
     except (OSError, http.client.HTTPException, LookupError, ValueError):
         return False
@@ -49,4 +50,4 @@ def _reported(actor: dict[str, str]) -> bool:
 
 def _bean(web: str, service: str, name: str) -> dict[str, Any]:
     query = urllib.parse.quote(f"Hadoop:service={service},name={name}")
-    return get(f"{web}/jmx?qry={query}")["beans"][0]
+    return get(f"{web}/jmx?qry={query}", POLL_TIMEOUT_S)["beans"][0]

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from etl.errors import EnvironmentFailure
+from etl.images import sandbox
 from etl.images.config import NormalizeConfig
 from etl.images.limits import LEAST_MEMORY_BYTES, Limits
 from etl.images.normalize import Normalized, normalize_image
@@ -151,7 +152,8 @@ def test_files_of_too_many_bytes_are_not_read(kind: str) -> None:
             assert (result.reason if isinstance(result, Reject) else None) == reason
 
 
-def test_an_image_that_takes_too_much_processor_time_is_a_reject() -> None:
+def test_an_image_that_takes_too_much_processor_time_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "PATIENCE", 30_000)  # of the limit, however late the helper has its processor
     slow = picture("PNG", side=1500, compress_level=1, icc_profile=b"x")
     with ImageHelper(NormalizeConfig(16, 16, limits=Limits(seconds=0.01))) as helper:
         result = helper.normalize(slow)

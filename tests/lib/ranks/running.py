@@ -31,7 +31,7 @@ def is_rank(words: list[bytes], environment: list[bytes]) -> bool:
     return b"train/main.py" in words and any(each.startswith(b"HOROVOD_RANK=") for each in environment)
 
 
-def wait_until(holds: Callable[[], Any], running: "subprocess.Popen[str]", timeout_s: float = 90) -> None:
+def wait_until(holds: Callable[[], Any], running: "subprocess.Popen[str]", timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert running.poll() is None, "it ended before it was disturbed"

@@ -136,7 +136,10 @@ def test_tensorflows_reason(log: str, reason: str) -> None:
 
 @pytest.mark.integration
 def test_tensorflow_is_asked_for_its_reason() -> None:
-    code = "from train.parallel.devices import why_no_gpu; print(why_no_gpu(None)); print(why_no_gpu('-1'))"
+    code = (
+        "from train.parallel import devices; devices.PROBE_TIMEOUT_S = 300;"
+        "print(devices.why_no_gpu(None)); print(devices.why_no_gpu('-1'))"
+    )
     told = succeeded(run("python", "-c", code))
     assert told.stdout.splitlines()[-2:] == [
         "this TensorFlow is built without CUDA; run: make install GPU=1",

@@ -108,7 +108,7 @@ def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path
         wait_until(lambda: elastic.has_ring_of(2, before), process)
         elastic.offer(4)
         wait_until(lambda: elastic.has_ring_of(4, before), process)
-        assert process.wait(120) == 0, elastic.log.read_text()
+        assert process.wait(300) == 0, elastic.log.read_text()
     result = elastic.require_exact()
     assert 0 <= int(str(result["rolled_back_steps"])) <= COMMIT_STEPS
     steps = [line for line in metric_lines(elastic.run) if line["kind"] == "step"]
