@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := data/digits
 
-.PHONY: help demo test test-unit test-all check chaos bench format install clean hadoop-up hadoop-down hadoop-status
+.PHONY: help demo test test-unit test-all check chaos defects bench format install clean
+.PHONY: hadoop-up hadoop-down hadoop-status
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 

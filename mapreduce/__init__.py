@@ -1,1 +1,4 @@
-"""The MapReduce jobs: one MRJob per file, each an mrjob script that also runs alone."""
+"""The MapReduce jobs: one MRJob per file, each an mrjob script that also runs alone.
+
+Only job scripts belong at this level. What every job needs is in `mapreduce.jobs`, what travels between mappers and
+reducers in `mapreduce.shuffle`, and formats of files in `etl`. Nothing here imports TensorFlow or Horovod."""

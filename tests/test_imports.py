@@ -1,8 +1,9 @@
 """Who may import whom, how large modules and packages may be, and what they may be called; read from the source."""
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -39,6 +40,13 @@ LEVEL_OF = {package: level for level, packages in enumerate(LEVELS) for package 
 IMPORTERS = {"import_module", "__import__"}  # functions that import what their argument names
 ANY = "<any>"  # said of a module whose name is known only at run time
 BY_NAME = {"train.model.builders": {ANY}}  # the user's own models
+# Modules that name one of a higher package in a text, for a child process: the only ways against the order.
+STARTED_BY_NAME = {
+    "etl.cli": "a person's command starts the job, or the reader's benchmark, that does the work",
+    "etl.doctor.training_checks": "asks the trainer whether its native op can be loaded, which may crash",
+    "etl.doctor.yarn_checks": "imports the jobs with the cluster's Python, and has its archive checked",
+    "mapreduce.jobs.python_archive": "imports the jobs with the packed Python, to prove that tasks can start",
+}
 LEAVES = {"etl", "etl.errors", "etl.values", "mapreduce", "train", "train.main"}
 
 CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
@@ -94,14 +102,27 @@ def package_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def upward(module: str) -> Iterator[str]:
-    """The imports of ``module`` that go against the order of `LEVELS`."""
+def upward(module: str, others: Iterable[str] | None = None) -> Iterator[str]:
+    """Of ``others``, or else of the imports of ``module``, those that go against the order of `LEVELS`."""
     own = package_of(module)
-    for other in sorted(ours(module)):
+    for other in sorted(ours(module) if others is None else others):
         package = package_of(other)
         is_leaf = package in LEAVES and LEVEL_OF[package] == LEVEL_OF[own]
         if package != own and not is_leaf and LEVEL_OF[package] >= LEVEL_OF[own]:
             yield other
+
+
+def started_by(module: str) -> set[str]:
+    """Our modules that a text in ``module`` names to be imported or run: whole, after -m, or beside an import."""
+    tree = ast.parse(MODULES[module].read_text())
+    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in prose]
+    started = [text for text in texts if isinstance(text, str) and _STARTS.search(text)]
+    return {name for text in started for name in _NAME.findall(text)} & set(MODULES)
+
+
+_NAME = re.compile(rf"\b(?:{'|'.join(THIRD_PARTY)})(?:\.[a-z_]+)+")
+_STARTS = re.compile(rf"\bimport\s|-m\s|^{_NAME.pattern}$")
 
 
 def cycle_from(module: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -144,6 +165,31 @@ def test_an_upward_import_is_found(statement: str, found: str, tmp_path: Path, m
     monkeypatch.setitem(MODULES, "etl.storage.wrong", tmp_path / "wrong.py")
     imports_of.cache_clear()
     assert list(upward("etl.storage.wrong")) == [found]
+
+
+def test_what_is_started_by_name_follows_the_order_too() -> None:
+    assert {module for module in MODULES if list(upward(module, started_by(module)))} == set(STARTED_BY_NAME)
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("run_module('mapreduce.normalize', [])", ["mapreduce.normalize"]),
+        ("words = [sys.executable, '-m', 'train.read_bench']", ["train.read_bench"]),
+        ("os.system('python3 -m etl.cli --help')", ["etl.cli"]),
+        ("words = ['-c', 'from train.input.records_op import why_not_native']", ["train.input.records_op"]),
+        ("run(f'import sys, mapreduce.shard, etl.errors; print({late})')", ["mapreduce.shard"]),
+        ("'''Started by `python -m mapreduce.normalize`.'''", []),
+        ("raise ValueError('train.main says so')", []),
+        ("words = ['-D', 'mapreduce.job.name', 'etl.storage.place']", []),
+    ],
+)
+def test_an_upward_start_by_name_is_found(
+    statement: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong.py").write_text(f"def late():\n    {statement}\n")
+    monkeypatch.setitem(MODULES, "etl.storage.wrong", tmp_path / "wrong.py")
+    assert list(upward("etl.storage.wrong", started_by("etl.storage.wrong"))) == found
 
 
 @pytest.mark.parametrize("statement", ["from etl.storage import wrong_b", "import_module('etl.storage.wrong_b')"])

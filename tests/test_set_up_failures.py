@@ -49,6 +49,8 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     made.add("mvn", NO_NETWORK)
     (tmp_path / "jdk" / "include").mkdir(parents=True)
     (tmp_path / "jdk" / "include" / "jni.h").touch()
+    (tmp_path / "jdk" / "bin").symlink_to(made.folder)
+    made.add("java", "java was called")
     monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -71,6 +73,34 @@ def test_maven_is_asked_once(commands: Commands) -> None:
     assert "mvn failed" in told and NO_NETWORK in told and "Check the network" in told
     assert message(hadoop_home) == told
     assert commands.called == ["mvn -q"]
+
+
+@pytest.mark.integration
+def test_a_full_disk_is_told_as_such_and_without_colours(commands: Commands) -> None:
+    commands.add("mvn", "\x1b[1m[ERROR]\x1b[0m Failed to execute goal: /cache/a.jar: No space left on device")
+    told = message(hadoop_home)
+    assert "mvn failed ([ERROR] Failed to execute goal: /cache/a.jar: No space left on device)" in told
+    assert "Free space" in told and "network" not in told
+
+
+def test_a_java_home_without_java_is_told_before_any_daemon_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though Hadoop itself is in the cache."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    monkeypatch.setattr(cluster_module, "hadoop_home", lambda: tmp_path)
+    told = message(lambda: Cluster.start(tmp_path / "own"))
+    assert told.startswith("JAVA_HOME /nonexistent has no bin/java. Set it to ")
+    assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize("cache", ["/proc/x", __file__])
+def test_a_cache_that_cannot_be_made_is_told_with_its_variable(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    told = message(hadoop_home)
+    assert re.match(rf"set-up of Hadoop \S+: nothing can be written to {cache}/ringslice \(", told)
+    assert told.endswith("Set XDG_CACHE_HOME to a folder that can be written to")
 
 
 @pytest.mark.integration

@@ -1,6 +1,5 @@
-"""The command ``report``: one HTML page about a set of slices, with everything in it.
+"""The command `report`: one HTML page about a set of slices or about a training run, with everything in it.
 
-`etl.report.command` puts it together. What it tells is computed apart from how it is drawn: `balance`, `sources`,
-`samples`, `verified` and `costs` read the tables and markers, batch by batch, and bound what they keep; `charts` draws;
-`etl/report/templates/report.html` is the page. Only `charts` imports matplotlib, only `page` jinja2.
-"""
+`command` chooses the page by what a place holds; `dataset` and `run` make one kind of page each. Only what both use
+belongs at this level: `render`, `drawing`, `text` and the HTML in `templates`. Only `drawing` and the two `charts`
+import matplotlib, only `render` imports jinja2."""

@@ -1,3 +1,5 @@
-"""What every stage does alike: lease, resume, marker, update, summary, run record, layout of folders.
+"""What every stage does alike: lease, resume, marker, update, run record, layout of folders.
 
-Nothing here knows what a stage computes."""
+What several packages must know of a stage also belongs here: its folder and format version (`layout`), the facts that
+it shows when it ends (`summary`), the names of a run's files (`run_files`). What a stage computes is in its own
+package."""

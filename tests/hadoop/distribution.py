@@ -1,5 +1,6 @@
 """A Hadoop home with the layout of Hadoop's own release, made of Maven's artifacts, once, in the user's cache."""
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -38,6 +39,8 @@ FETCH_TIMEOUT_S = 60.0
 LOCK_TIMEOUT_S = 3600.0  # longer than a set-up, or a test, that others wait for
 LOCK_POLL_INTERVAL_S = 0.05
 CHECK_NETWORK = "Check the network and {}"
+NO_SPACE = os.strerror(errno.ENOSPC)
+_ESCAPE_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of colours
 
 
 def cache_folder() -> Path:
@@ -50,8 +53,14 @@ def hadoop_home() -> Path:
     digest = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in SOURCES), str(BUILDER).encode()]))
     home = cache_folder() / f"hadoop-{VERSION}-{digest.hexdigest()[:12]}"
     if not home.is_dir():
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with locked(home.with_name(f"{home.name}.lock")):
+        lock = home.with_name(f"{home.name}.lock")
+        try:
+            home.parent.mkdir(parents=True, exist_ok=True)
+            lock.touch()
+        except OSError as error:
+            cause = f"set-up of Hadoop {VERSION}: nothing can be written to {home.parent} ({error.strerror})"
+            raise EnvironmentFailure(f"{cause}. Set XDG_CACHE_HOME to a folder that can be written to") from None
+        with locked(lock):
             if not home.is_dir():
                 with fail_once(HADOOP):
                     _set_up(home)
@@ -59,8 +68,11 @@ def hadoop_home() -> Path:
 
 
 def java_home() -> Path:
-    """JAVA_HOME, or the home of the java on the PATH."""
+    """JAVA_HOME, or the home of the java on the PATH. Raises EnvironmentFailure where there is no java."""
     if named := os.environ.get("JAVA_HOME"):
+        if not os.access(Path(named) / "bin" / "java", os.X_OK):
+            remedy = f"Set it to the home of a Java 17, or unset it: apt-get install {JDK}"
+            raise EnvironmentFailure(f"JAVA_HOME {named} has no bin/java. {remedy}")
         return Path(named)
     return Path(os.path.realpath(require("java", JDK))).parent.parent
 
@@ -208,6 +220,9 @@ def _run(words: list[str], remedy: str, folder: Path | None = None, environment:
     except subprocess.TimeoutExpired:
         raise EnvironmentFailure(f"{failed} (it took more than {COMMAND_TIMEOUT_S} s). {remedy}") from None
     if finished.returncode != 0:
-        output = (finished.stderr + finished.stdout).strip().splitlines() or [f"status {finished.returncode}"]
+        text = _ESCAPE_CODES.sub("", finished.stderr + finished.stdout)
+        output = text.strip().splitlines() or [f"status {finished.returncode}"]
         errors = [line for line in output if "ERROR" in line or "error" in line] or output
+        if full := [line for line in output if NO_SPACE in line]:
+            errors, remedy = full, "Free space on that disk, or set XDG_CACHE_HOME to a folder on another"
         raise EnvironmentFailure(f"{failed} ({errors[0].strip()}). {remedy}")

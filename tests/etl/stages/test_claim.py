@@ -1,5 +1,6 @@
 """Claims within one process: whose they are, and what an owner does that lost its own."""
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,23 @@ def test_who_lost_the_claim_does_not_renew_that_of_its_number(work: Place, monke
     sleeper.stop_beating()
     owner.check()
     owner.release()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "for a moment"), EnvironmentFailure("the NameNode is away")])
+def test_a_heart_beats_on_after_a_touch_that_failed(
+    error: Exception, work: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, touched = take(work), 0
+
+    def touch(path: str) -> None:
+        nonlocal touched
+        touched += 1
+        if touched == 1:
+            raise error
+        claim._stopped.set()
+
+    monkeypatch.setattr(claim._place.filesystem, "touch", touch)
+    claim._heart.join(120)
+    assert touched == 2
+    claim.check()
+    claim.release()

@@ -16,7 +16,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import Claim
-from etl.storage.place import Place
+from etl.storage.place import Place, open_place
 from tests.lib.commands import REPOSITORY, contents, environment, failed, ringslice, succeeded
 
 pytestmark = pytest.mark.integration
@@ -146,6 +146,17 @@ def test_the_dead_are_succeeded_at_once(root: Place, work: Place) -> None:
     assert claim.number == 2
     assert names(work) == ["claims", "claims/000002.json", claim.attempts.name]
     claim.check()
+    claim.release()
+
+
+def test_the_dead_are_succeeded_though_nobody_has_waited_for_them(tmp_path: Path) -> None:
+    """Of such a process /proc still has the number and the start time."""
+    place = open_place(str(tmp_path))
+    holder = Holder(place).holds()
+    holder.process.kill()
+    os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    claim = take(place / "_work")
+    assert claim.number == 2
     claim.release()
 
 

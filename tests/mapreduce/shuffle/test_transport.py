@@ -1,6 +1,7 @@
 """What goes in comes out, by every transport; and a record is checked when it is read from its part."""
 
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,11 @@ def test_lines_sort_by_slice_then_by_order() -> None:
     assert [protocol.read(line) for line in lines] == given
 
 
+def open_below(folder: Path) -> set[str]:
+    """The descriptors of this process that are files in ``folder``."""
+    return {each for each in os.listdir("/proc/self/fd") if folder in Path(f"/proc/self/fd/{each}").resolve().parents}
+
+
 def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reads, "MOST_OPEN", 3)
     paths = [tmp_path / f"{number}" for number in range(10)]
@@ -128,4 +134,6 @@ def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytes
             files.expect(str(paths[number]), 5, 10)
 
         read = [files.read(str(paths[number]), 45, 10) for number in looking_ahead(order, look, distance=4)]
+        assert len(open_below(tmp_path)) == 3
+    assert open_below(tmp_path) == set()
     assert read == [bytes([number]) * 5 for number in order]
