@@ -153,7 +153,7 @@ def test_a_lost_daemon_ends_all_ranks(
 
 @pytest.mark.chaos
 def test_a_killed_rank_is_resumed_to_the_same_weights(root: Place, tmp_path: Path) -> None:
-    words = (*TRAIN, "--data", root.uri, "--epochs", 4, "--batch", 16)
+    words = (*TRAIN, "--data", root.uri, "--epochs", 4, "--batch", 16, "--keep", 4)
     succeeded(horovodrun(2, *words, "--run", "whole"))
     with started(*HOROVODRUN, "-np", 2, *words, "--run", "killed", log=tmp_path / "log") as running:
         wait_until(lambda: checkpoints_of(root / "runs" / "killed"), running)
