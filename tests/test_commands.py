@@ -50,6 +50,7 @@ def test_scripts_tell_their_options(job: type[StageJob]) -> None:
         (("shard", "ROOT"), 2, "holds no finished normalize"),
         (("shard", "ROOT", "--split", "train=0.5"), 2, "not parts of 1"),
         (("shard", "ROOT", "--workers", "0"), 2, "'0' is no whole number"),
+        (("shard", "ROOT", "--seed", "a"), 2, "'a' is no whole number"),
         (("verify", "ROOT"), 2, "holds no finished shard"),
         (("verify", "ROOT", "--name", "../x"), 2, "no plain folder name"),
         (("frobnicate",), 2, "No such command"),
