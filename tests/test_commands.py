@@ -65,6 +65,13 @@ def test_wrong_use_gets_one_line_and_leaves_nothing(
     assert not (tmp_path / "root").exists()
 
 
+def test_a_root_below_a_file_is_refused_with_a_remedy(make_tree: TreeMaker, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = ringslice_here("ingest", make_tree({"a": 2}), tmp_path / "file" / "root")
+    failed(told, 3, "Not a directory: ")
+    assert told.stderr.endswith(" (check the path, or choose another place)\n")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
