@@ -26,7 +26,7 @@ import click
 from lib.command import keep_lines
 from lib.hdfs import check_hdfs
 from lib.processes import BENCHMARKS, describe_machine, environment
-from lib.results import Result, format_figure, make_table, print_table, read_report, write_report
+from lib.results import Result, check_report, format_figure, make_table, print_table, read_report, write_report
 
 VERSIONS = ("tensorflow-cpu", "horovod", "pyarrow", "numpy")
 
@@ -151,6 +151,8 @@ def choose(names: Iterable[str]) -> list[Benchmark]:
 @click.option("--verbose", is_flag=True, help="Show what each benchmark prints.")
 def main(names: Sequence[str], hdfs: str | None, path: Path | None, verbose: bool) -> None:
     """See the module."""
+    if path:
+        check_report(path)
     if hdfs:
         check_hdfs("--hdfs", hdfs)
     click.echo(f"{describe_machine(VERSIONS)}; short form, rough figures")

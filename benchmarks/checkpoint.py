@@ -35,7 +35,7 @@ from safetensors.numpy import load, save
 
 from etl.storage.place import Place, open_place
 from etl.values import parse_bytes
-from lib.command import benchmark
+from lib.command import COUNT, SIZE, benchmark
 from lib.hdfs import check_hdfs
 from lib.memory import Background
 from lib.processes import REPOSITORY, command_failure, describe_machine, environment, with_repository
@@ -219,11 +219,11 @@ def compare_ways(roots: Sequence[str], arrays: Arrays, repeats: int) -> list[Res
 
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--root", "roots", multiple=True, help="Write there, a path or a URI; default: a temporary folder.")
-@click.option("--size", default="100MB", show_default=True, help="Size of the weights.")
-@click.option("--repeats", default=7, show_default=True, help="Rounds of all ways, in turns.")
+@click.option("--size", type=SIZE, default="100MB", show_default=True, help="Size of the weights.")
+@click.option("--repeats", type=COUNT, default=7, show_default=True, help="Rounds of all ways, in turns.")
 @click.option("--training", help="Train on this root instead, with checkpoints and without.")
 @click.option("--model", default="cnn", show_default=True, help="The model that is trained.")
-@click.option("--checkpoint-steps", default=50, show_default=True, help="Steps between two checkpoints.")
+@click.option("--checkpoint-steps", type=COUNT, default=50, show_default=True, help="Steps between two checkpoints.")
 def main(  # noqa: PLR0917
     roots: Sequence[str], size: str, repeats: int, training: str | None, model: str, checkpoint_steps: int
 ) -> list[Result]:

@@ -29,7 +29,7 @@ import click
 
 from etl.values import parse_bytes
 from lib import reader_data
-from lib.command import benchmark, leave_out
+from lib.command import COUNT, SECONDS, SIZE, benchmark, leave_out
 from lib.failure import Failure
 from lib.processes import call, describe_machine
 from lib.results import Result, compare, print_results, print_samples
@@ -127,10 +127,12 @@ def judge(precision: str, samples: Samples) -> list[Result]:
 @click.option("--device", type=click.Choice(DEVICES), default=GPU, show_default=True, help="cpu: to try the script.")
 @click.option("--input", "inputs", multiple=True, type=click.Choice(INPUTS), help="Only this one; may be repeated.")
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(PRECISIONS), help="Likewise.")
-@click.option("--batch", default=256, show_default=True, help="Pictures of a step.")
-@click.option("--side", default=224, show_default=True, help="Side of the pictures in pixels.")
-@click.option("--size", default="400MB", show_default=True, help="Bytes of the slices, of about 40 KB a picture.")
-@click.option("--seconds", default=15.0, show_default=True, help="Length of each measurement.")
+@click.option("--batch", type=COUNT, default=256, show_default=True, help="Pictures of a step.")
+@click.option("--side", type=COUNT, default=224, show_default=True, help="Side of the pictures in pixels.")
+@click.option(
+    "--size", type=SIZE, default="400MB", show_default=True, help="Bytes of the slices, of about 40 KB a picture."
+)
+@click.option("--seconds", type=SECONDS, default=15.0, show_default=True, help="Length of each measurement.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep the slices there; default: a temporary folder.")
 def main(**values: Any) -> list[Result]:
     """See the module."""

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from lib.command import benchmark, leave_out
+from lib.command import COUNT, benchmark, leave_out
 from lib.failure import Failure
 from lib.peers import IMG2DATASET
 from lib.photographs import LARGE, USUAL, ingested, make_photographs
@@ -96,9 +96,21 @@ def judge(workload: str, rates: dict[str, list[float]]) -> list[Result]:
 
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--folder", type=Path, help="Keep the photographs there; default: a temporary folder.")
-@click.option("--usual", default=USUAL, show_default=True, help="Number of photographs of about 500x400 pixels.")
-@click.option("--large", default=LARGE, show_default=True, help="Number of photographs of 12 megapixels.")
-@click.option("--repeats", default=5, show_default=True, help="Passes of each way, in turns.")
+@click.option(
+    "--usual",
+    type=click.IntRange(min=0),
+    default=USUAL,
+    show_default=True,
+    help="Number of photographs of about 500x400 pixels.",
+)
+@click.option(
+    "--large",
+    type=click.IntRange(min=0),
+    default=LARGE,
+    show_default=True,
+    help="Number of photographs of 12 megapixels.",
+)
+@click.option("--repeats", type=COUNT, default=5, show_default=True, help="Passes of each way, in turns.")
 @click.option("--way", "names", multiple=True, type=click.Choice(list(WAYS)), help="Only these; may be repeated.")
 @click.option("--peer-python", type=Path, default=IMG2DATASET.python, help="The Python that has img2dataset.")
 def main(  # noqa: PLR0917

@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 from etl.values import positives
-from lib.command import benchmark
+from lib.command import COUNT, NUMBERS, benchmark
 from lib.memory import TreePeak
 from lib.photographs import make_photographs
 from lib.processes import command_failure, environment, require_program, run_quietly
@@ -110,10 +110,14 @@ def measure_memory(folder: Path, photographs: Sequence[Path], sizes: Sequence[in
 
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--folder", type=Path, help="Keep photographs and datasets there; default: a temporary folder.")
-@click.option("--photographs", default=500, show_default=True, help="Number of photographs of about 500x400 pixels.")
-@click.option("--times", default=10, show_default=True, help="How often one process normalises them.")
-@click.option("--repeats", default=3, show_default=True, help="Rounds of the comparison of speed.")
-@click.option("--sizes", default="2,20", show_default=True, help="How often the photographs, to compare memory.")
+@click.option(
+    "--photographs", type=COUNT, default=500, show_default=True, help="Number of photographs of about 500x400 pixels."
+)
+@click.option("--times", type=COUNT, default=10, show_default=True, help="How often one process normalises them.")
+@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Rounds of the comparison of speed.")
+@click.option(
+    "--sizes", type=NUMBERS, default="2,20", show_default=True, help="How often the photographs, to compare memory."
+)
 def main(folder: Path | None, photographs: int, times: int, repeats: int, sizes: str) -> list[Result]:
     """See the module."""
     require_program("taskset", "Install it: apt-get install util-linux")

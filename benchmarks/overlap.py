@@ -22,9 +22,10 @@ from pathlib import Path
 
 import click
 
+from etl.options.option import CheckedText
 from etl.values import parse_bytes
 from lib import timeline as timelines
-from lib.command import benchmark
+from lib.command import COUNT, benchmark
 from lib.processes import describe_machine, run_ranks
 from lib.results import Result, compare
 
@@ -37,13 +38,25 @@ TIMELINE_BUCKETS = {"one all-reduce, when the last gradient is there": ONE, "buc
 SHORT = {"models": ["cnn:28:64"], "buckets": ["8MB", "one"], "steps": 5, "rounds": 2}
 
 
+def bucket_bytes(text: str) -> int:
+    """The bytes of a bucket, as `--bucket` has it. Raises ValueError."""
+    return ONE if text == "one" else parse_bytes(text)
+
+
 @benchmark(__file__, __doc__, SHORT)
 @click.option(
     "--model", "models", multiple=True, default=MODELS, help="MODEL:SIDE:BATCH of each rank; may be repeated."
 )
-@click.option("--bucket", "buckets", multiple=True, default=BUCKETS, help="Bytes, or one for all; may be repeated.")
-@click.option("--steps", type=int, default=10, show_default=True, help="Steps of each sample.")
-@click.option("--rounds", type=int, default=5, show_default=True, help="Samples of each bucket, in turns.")
+@click.option(
+    "--bucket",
+    "buckets",
+    type=CheckedText(bucket_bytes),
+    multiple=True,
+    default=BUCKETS,
+    help="Bytes, or one for all; may be repeated.",
+)
+@click.option("--steps", type=COUNT, default=10, show_default=True, help="Steps of each sample.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Samples of each bucket, in turns.")
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help="Draw a step there, as SVG.")
 def main(
     models: tuple[str, ...], buckets: tuple[str, ...], steps: int, rounds: int, timeline: Path | None
@@ -54,7 +67,7 @@ def main(
         return []
     results = []
     for model in models:
-        sizes = {ONE if each == "one" else parse_bytes(each): each for each in dict.fromkeys((*buckets, "one"))}
+        sizes = {bucket_bytes(each): each for each in dict.fromkeys((*buckets, "one"))}
         samples = measure(model, list(sizes), steps, rounds)
         for size, name in sizes.items():
             median = statistics.median(samples[size])

@@ -27,7 +27,7 @@ from etl.slices.writer import slice_names
 from etl.stages.layout import NORMALIZED_FORMAT, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
-from lib.command import benchmark
+from lib.command import COUNT, benchmark
 from lib.memory import own_memory
 from lib.processes import call, describe_machine
 from lib.results import Result, compare, print_results
@@ -104,10 +104,10 @@ def work_here(name: str, folder: str) -> Iterator[dict[str, float]]:
 
 
 @benchmark(__file__, __doc__, SHORT)
-@click.option("--parts", default=10_000, show_default=True, help="Number of parts.")
-@click.option("--classes", default=1_000, show_default=True, help="Number of classes of each part.")
-@click.option("--slices", default=100_000, show_default=True, help="Number of slices of the manifest.")
-@click.option("--times", default=5, show_default=True, help="How often each is measured, in turns.")
+@click.option("--parts", type=COUNT, default=10_000, show_default=True, help="Number of parts.")
+@click.option("--classes", type=COUNT, default=1_000, show_default=True, help="Number of classes of each part.")
+@click.option("--slices", type=COUNT, default=100_000, show_default=True, help="Number of slices of the manifest.")
+@click.option("--times", type=COUNT, default=5, show_default=True, help="How often each is measured, in turns.")
 def main(parts: int, classes: int, slices: int, times: int) -> list[Result]:
     """See the module."""
     with tempfile.TemporaryDirectory(prefix="ringslice-") as name:

@@ -33,7 +33,7 @@ from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import open_place
 from etl.values import parse_bytes
 from lib import reader_data
-from lib.command import benchmark, leave_out
+from lib.command import COUNT, SIZE, benchmark, leave_out
 from lib.failure import Failure
 from lib.hdfs import check_hdfs
 from lib.peers import FASHION, TENSORFLOW_IO, check_fashion
@@ -206,9 +206,11 @@ def choose_ways(options: Options) -> list[Way]:
 @click.option("--folder", type=Path, help="Keep the datasets there; default: a temporary folder.")
 @click.option("--hdfs", help="A folder on the cluster, as a URI; without it only local files are measured.")
 @click.option("--fashion", type=Path, default=FASHION, show_default=True, help="The files of Fashion-MNIST, for small.")
-@click.option("--size", default="1GB", show_default=True, help="Size of the slices with serialized examples.")
-@click.option("--pictures", default="80MB", show_default=True, help="Size of the slices that are decoded.")
-@click.option("--repeats", default=5, show_default=True, help="Samples of each way.")
+@click.option(
+    "--size", type=SIZE, default="1GB", show_default=True, help="Size of the slices with serialized examples."
+)
+@click.option("--pictures", type=SIZE, default="80MB", show_default=True, help="Size of the slices that are decoded.")
+@click.option("--repeats", type=COUNT, default=5, show_default=True, help="Samples of each way.")
 @click.option("--workload", "workloads", multiple=True, type=click.Choice(WORKLOADS), help="Only these.")
 @click.option("--way", "names", multiple=True, help="Only ways with this in their name; may be repeated.")
 def main(**values: Any) -> list[Result]:

@@ -19,7 +19,7 @@ import click
 from etl.storage.place import open_place
 from etl.values import parse_bytes, positives
 from lib import reader_data
-from lib.command import benchmark
+from lib.command import COUNT, NUMBERS, SIZE, benchmark
 from lib.hdfs import check_hdfs
 from lib.memory import children_of, own_memory
 from lib.processes import call
@@ -70,10 +70,17 @@ def measure(folder: str, at_once: int, budget_bytes: int, epochs: int) -> Result
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--folder", type=Path, help="Keep the slices there; default: a temporary folder.")
 @click.option("--hdfs", help="A folder on HDFS to read them from, as a URI.")
-@click.option("--size", default="640MB", show_default=True, help=f"Size of the {SLICES} slices.")
-@click.option("--budget", default="256MB", show_default=True, help="The memory of the reader.")
-@click.option("--slices-at-once", "at_once", default="1,8,32", show_default=True, help="Numbers of slices to compare.")
-@click.option("--epochs", default=100, show_default=True, help="Epochs of each number.")
+@click.option("--size", type=SIZE, default="640MB", show_default=True, help=f"Size of the {SLICES} slices.")
+@click.option("--budget", type=SIZE, default="256MB", show_default=True, help="The memory of the reader.")
+@click.option(
+    "--slices-at-once",
+    "at_once",
+    type=NUMBERS,
+    default="1,8,32",
+    show_default=True,
+    help="Numbers of slices to compare.",
+)
+@click.option("--epochs", type=COUNT, default=100, show_default=True, help="Epochs of each number.")
 def main(  # noqa: PLR0917
     folder: Path | None, hdfs: str | None, size: str, budget: str, at_once: str, epochs: int
 ) -> list[Result]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from lib.command import benchmark, leave_out
+from lib.command import COUNT, benchmark, leave_out
 from lib.failure import Failure
 from lib.processes import describe_machine, run_ranks
 from lib.results import Result, print_results
@@ -29,8 +29,10 @@ LEAST = 0.995  # of the accuracy with --drop-last
 
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--data", default="data/digits", show_default=True, help="The root that make demo leaves.")
-@click.option("--remainder", "remainders", type=int, multiple=True, default=REMAINDERS, help="May be repeated.")
-@click.option("--seeds", type=int, default=3, show_default=True, help="Trainings of each kind.")
+@click.option(
+    "--remainder", "remainders", type=click.IntRange(min=0), multiple=True, default=REMAINDERS, help="May be repeated."
+)
+@click.option("--seeds", type=COUNT, default=3, show_default=True, help="Trainings of each kind.")
 def main(data: str, remainders: tuple[int, ...], seeds: int) -> list[Result]:
     if not (Path(data) / "slices").is_dir():
         leave_out(Failure("--data", data, "it has no slices", "Run make demo, or give the root of the digits"))

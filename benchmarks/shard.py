@@ -38,7 +38,7 @@ from etl.hadoop.site_config import hadoop_command
 from etl.normalized.parts import records_place
 from etl.storage.place import open_place
 from etl.values import parse_bytes
-from lib.command import benchmark
+from lib.command import COUNT, SIZE, benchmark
 from lib.failure import Failure
 from lib.hdfs import check_hdfs, delete_folder, hadoop_fs
 from lib.noise import make_normalized
@@ -230,13 +230,15 @@ def filesystem_of(folder: Path) -> str:
 
 
 def images_of(sizes: Iterable[str]) -> list[int]:
-    return [round(parse_bytes(size) / PIXEL_BYTES) for size in sizes]
+    return [max(1, round(parse_bytes(size) / PIXEL_BYTES)) for size in sizes]
 
 
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--folder", type=Path, help="Keep the datasets there; default: a temporary folder.")
-@click.option("--size", "sizes", multiple=True, default=("0.3GB", "1.6GB"), show_default=True, help="May be repeated.")
-@click.option("--repeats", default=3, show_default=True, help="Samples of each way and size.")
+@click.option(
+    "--size", "sizes", type=SIZE, multiple=True, default=("0.3GB", "1.6GB"), show_default=True, help="May be repeated."
+)
+@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Samples of each way and size.")
 @click.option("--way", "wanted", multiple=True, type=click.Choice(WAYS), help="Only these ways.")
 @click.option("--hdfs", help="A folder on the cluster, as a URI.")
 def main(

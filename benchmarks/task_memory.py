@@ -19,7 +19,7 @@ import click
 import numpy as np
 
 from etl.values import positives
-from lib.command import benchmark
+from lib.command import COUNT, NUMBERS, benchmark
 from lib.failure import Failure
 from lib.hdfs import check_hdfs
 from lib.noise import write_noise
@@ -81,9 +81,11 @@ def judge(found: Found, times: Sequence[int]) -> list[Result]:
 
 @benchmark(__file__, __doc__, SHORT)
 @click.argument("source", type=Path, required=False)
-@click.option("--noise", default=70_000, show_default=True, help="Number of images of noise, without SOURCE.")
+@click.option(
+    "--noise", type=COUNT, default=70_000, show_default=True, help="Number of images of noise, without SOURCE."
+)
 @click.option("--root", help="Keep the datasets there, a path or a URI; default: a temporary folder.")
-@click.option("--times", default="1,10", show_default=True, help="How often the images.")
+@click.option("--times", type=NUMBERS, default="1,10", show_default=True, help="How often the images.")
 @click.option("-r", "--runner", default="local", show_default=True, help="The runner of the stages.")
 def main(source: Path | None, noise: int, root: str | None, times: str, runner: str) -> list[Result]:
     """See the module."""

@@ -33,7 +33,7 @@ import click
 
 from etl.errors import UsageError
 from etl.storage.place import Place, default_data_place, open_place
-from lib.command import benchmark
+from lib.command import COUNT, SECONDS, benchmark
 from lib.failure import Failure
 from lib.hdfs import check_hdfs
 from lib.noise import make_normalized
@@ -230,14 +230,19 @@ def make_noise(folder: Path, images: int, side: int) -> str:
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only this one; may be repeated.")
 @click.option("--data", help="A root on this machine, for loop and ring; default: ./data.")
-@click.option("--noise", default=0, help="Train on so many made images of noise if --data is not given.")
-@click.option("--side", default=28, show_default=True, help="Pixels of a side of these images.")
+@click.option(
+    "--noise",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Train on so many made images of noise if --data is not given.",
+)
+@click.option("--side", type=COUNT, default=28, show_default=True, help="Pixels of a side of these images.")
 @click.option("--input", "uri", help="A root anywhere, for input; default: that of --data.")
 @click.option("--model", default="cnn", show_default=True, help="The model that is trained.")
-@click.option("--batch", default=64, show_default=True, help="Batch of each rank.")
+@click.option("--batch", type=COUNT, default=64, show_default=True, help="Batch of each rank.")
 @click.option("--epochs", type=click.IntRange(2), default=4, show_default=True, help="Epochs; the first is not used.")
-@click.option("--rounds", default=5, show_default=True, help="Samples of each way, in turns.")
-@click.option("--seconds", default=10.0, show_default=True, help="Seconds of each consumer of input.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Samples of each way, in turns.")
+@click.option("--seconds", type=SECONDS, default=10.0, show_default=True, help="Seconds of each consumer of input.")
 def main(**values: Any) -> list[Result]:
     """See the module."""
     options = Options(**values)

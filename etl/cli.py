@@ -41,23 +41,38 @@ from etl.storage.place import default_data_place, open_place
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
     """Take defaults from a TOML file: a table for each command (a pipeline takes its stages' too), keys as options."""
-    del parameter
     if path is None:
         return
+    content = _read_tables(path)
+    command = context.info_name or ""
+    known = {option.name or "" for option in context.command.params} - {parameter.name}
+    defaults = {}
+    for table in ("ingest", "normalize", "shard", command) if command == "pipeline" else (command,):
+        for option, value in content.get(table, {}).items():
+            name = option.replace("-", "_")
+            if name not in known:
+                raise click.BadParameter(
+                    f"{path}: [{table}] has no option {option!r} of {command}; known: {', '.join(sorted(known))}"
+                )
+            defaults[name] = value
+    context.default_map = {**(context.default_map or {}), **defaults}
+
+
+def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, each named after a command that takes --config."""
     try:
         content = tomllib.loads(path.read_text())
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{path}: it is no text; give a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise click.BadParameter(f"{path} is not TOML: {error}") from None
-    command = context.info_name or ""
-    tables = ("ingest", "normalize", "shard", command) if command == "pipeline" else (command,)
-    own = {name: value for table in tables for name, value in content.get(table, {}).items()}
-    known = {parameter.name for parameter in context.command.params}
-    defaults = {name.replace("-", "_"): value for name, value in own.items()}
-    if unknown := sorted(defaults.keys() - known):
-        raise click.BadParameter(
-            f"{path}: [{command}] has no option {unknown[0]!r}; known: {', '.join(sorted(filter(None, known)))}"
-        )
-    context.default_map = {**(context.default_map or {}), **defaults}
+    known = [name for name, each in cli.commands.items() if "config" in {option.name for option in each.params}]
+    for name, value in content.items():
+        if name not in known:
+            raise click.BadParameter(f"{path}: no command reads {name!r}; give tables of {', '.join(known)}")
+        if not isinstance(value, dict):
+            raise click.BadParameter(f"{path}: {name} = {value!r} is no table; put options below a line [{name}]")
+    return content
 
 
 config_option = click.option(
@@ -83,7 +98,7 @@ root_argument = click.argument("root", required=False, default=default_data_plac
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="ROOT is where a dataset lives, a path, file:///… or hdfs://namenode/…; without it $RINGSLICE_DATA,"
-    " else ./data.",
+    " else ./data.\n\nExample: ringslice pipeline photos/by-class data/flowers --size 224 --workers 8",
 )
 @click.version_option(__version__, prog_name="ringslice")
 def cli() -> None:

@@ -23,6 +23,8 @@ _REMEDIES = {
     errno.EACCES: "check the permissions of the user that runs this",
     errno.EPERM: "check the permissions of the user that runs this",
     errno.EROFS: "the filesystem is read-only: choose another place",
+    errno.ENOENT: "check the path, or choose another place",
+    errno.ENOTDIR: "check the path, or choose another place",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
     LIBHDFS_FAILED: "look at: hdfs dfsadmin -report; --debug shows what Java says",
 }

@@ -13,10 +13,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS:
         raise ValueError(f"{text!r} is no size in bytes; give something like 64MB or 1GiB")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
-    if size < 1:
-        raise ValueError(f"{text!r} is less than one byte")
-    return size
+    size = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= size < math.inf:
+        raise ValueError(f"{text!r} is {'less than one byte' if size < 1 else 'too large'}")
+    return int(size)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -50,6 +50,14 @@ def parse_numbers(text: str) -> tuple[float, ...]:
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"{text!r} is no number, nor several with commas between them")
     return numbers
+
+
+def whole(text: str) -> int:
+    """A whole number, below 0 too. Raises ValueError."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no whole number") from None
 
 
 def positive(text: str) -> int:

@@ -142,6 +142,43 @@ def test_what_is_missing_is_named_in_one_line(
     assert finished.stderr.startswith(f"benchmarks/{name}.py: {line}"), finished.stderr
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_numbers_below_1_and_wrong_sizes_are_refused(name: str, load: Callable[[str], ModuleType]) -> None:
+    command = load(name).main
+    counts = {"--repeats", "--rounds", "--epochs", "--steps", "--seeds", "--batch", "--side", "--checkpoint-steps"}
+    counts |= {"--parts", "--classes", "--slices", "--times", "--seconds", "--photographs"}
+    sizes = {"--size", "--sizes", "--pictures", "--budget", "--slices-at-once", "--bucket"}
+    for option in command.params:
+        if option.opts[0] in counts | sizes:
+            finished = CliRunner().invoke(command, [option.opts[0], "0"])
+            assert finished.exit_code == 2, finished
+            assert f"Invalid value for '{option.opts[0]}'" in finished.stderr
+
+
+@pytest.mark.parametrize("name", ["planning", "all"])
+@pytest.mark.parametrize("report", ["/nonexistent/report.json", "/proc/report.json"])
+def test_a_report_that_cannot_be_written_ends_a_benchmark_before_it_measures(
+    name: str, report: str, load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load(name)
+    monkeypatch.setattr(script, "describe_machine", lambda _: pytest.fail("it measures"))
+    finished = CliRunner().invoke(script.main, ["--json", report])
+    assert finished.exit_code == 3, finished
+    assert finished.stderr.splitlines()[0].endswith(
+        f": --json: {report} (no such file or directory). Give a file in a folder that is there and can be written to."
+    )
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_a_report_that_can_be_written_is_left_alone(tmp_path: Path, load: Callable[[str], ModuleType]) -> None:
+    results = load("lib.results")
+    results.check_report(tmp_path / "new.json")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "old.json").write_text("{}")
+    results.check_report(tmp_path / "old.json")
+    assert (tmp_path / "old.json").read_text() == "{}"
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "words", "line"),
@@ -228,6 +265,9 @@ def test_ratios_are_taken_round_by_round(load: Callable[[str], ModuleType]) -> N
     assert (result.ours, result.theirs, result.ratio) == (2.0, 8.0, 0.5)
     assert result.is_reached is False
     assert "ratio 0.500, at most 0.4 claimed: DOES NOT HOLD" in str(result)
+    too_short = results.compare("claim", "s", [1.0, 1.0], "peer", [0.0, 1.0], most=0.4)
+    assert too_short.ratio is None and too_short.is_reached is None
+    assert "ratio" not in str(too_short)
 
 
 def test_each_round_starts_with_another_way(load: Callable[[str], ModuleType]) -> None:

@@ -23,6 +23,10 @@ def test_help_has_an_example(command: str) -> None:
     assert "Usage:" in told
 
 
+def test_help_without_a_command_has_an_example() -> None:
+    assert "Example: ringslice pipeline" in succeeded(ringslice_here("--help")).stdout
+
+
 @pytest.mark.parametrize("job", [Normalize, Shard])
 def test_scripts_tell_their_options(job: type[StageJob]) -> None:
     told = succeeded(job_here(job, "--help")).stdout
@@ -46,6 +50,7 @@ def test_scripts_tell_their_options(job: type[StageJob]) -> None:
         (("shard", "ROOT"), 2, "holds no finished normalize"),
         (("shard", "ROOT", "--split", "train=0.5"), 2, "not parts of 1"),
         (("shard", "ROOT", "--workers", "0"), 2, "'0' is no whole number"),
+        (("shard", "ROOT", "--seed", "a"), 2, "'a' is no whole number"),
         (("verify", "ROOT"), 2, "holds no finished shard"),
         (("verify", "ROOT", "--name", "../x"), 2, "no plain folder name"),
         (("frobnicate",), 2, "No such command"),
@@ -58,6 +63,13 @@ def test_wrong_use_gets_one_line_and_leaves_nothing(
     places = {"ROOT": tmp_path / "root", "EMPTY": tmp_path / "empty", "SOURCE": make_tree({"a": 2})}
     failed(ringslice_here(*(places.get(word, word) for word in words)), status, line)
     assert not (tmp_path / "root").exists()
+
+
+def test_a_root_below_a_file_is_refused_with_a_remedy(make_tree: TreeMaker, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = ringslice_here("ingest", make_tree({"a": 2}), tmp_path / "file" / "root")
+    failed(told, 3, "Not a directory: ")
+    assert told.stderr.endswith(" (check the path, or choose another place)\n")
 
 
 @pytest.mark.parametrize(
@@ -118,8 +130,25 @@ def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_pa
     assert [stage["stage"] for stage in stages] == ["ingest", "normalize", "shard", "verify"]
     assert json.loads((root / "normalized/dataset.json").read_text())["config"]["size"] == [8, 6]
     assert stages[2]["slices"]["train"] == 2
-    config.write_text("[shard]\nwrokers = 3\n")
-    failed(ringslice_here("shard", root, "--config", config), 2, "has no option 'wrokers'")
+
+
+@pytest.mark.parametrize(
+    ("command", "content", "line"),
+    [
+        ("shard", b"[shard]\nwrokers = 3\n", "[shard] has no option 'wrokers' of shard; known: "),
+        ("pipeline", b"[shard]\nwrokers = 3\n", "[shard] has no option 'wrokers' of pipeline; known: "),
+        ("shard", b"[shard]\nconfig = 'other.toml'\n", "[shard] has no option 'config'"),
+        ("shard", b"[normalise]\nquality = 5\n", "no command reads 'normalise'; give tables of ingest, normalize, "),
+        ("shard", b"normalize = 3\n", "normalize = 3 is no table; put options below a line [normalize]"),
+        ("shard", b"\xff\xfe", "it is no text; give a TOML file"),
+        ("shard", b"[shard\n", "is not TOML: "),
+    ],
+)
+def test_a_wrong_config_file_is_refused(command: str, content: bytes, line: str, tmp_path: Path) -> None:
+    config = tmp_path / "nightly.toml"
+    config.write_bytes(content)
+    words = ("photos", "ROOT") if command == "pipeline" else ("ROOT",)
+    failed(ringslice_here(command, *words, "--config", config, cwd=tmp_path), 2, line)
 
 
 def test_the_place_comes_from_the_environment(make_tree: TreeMaker, tmp_path: Path) -> None:

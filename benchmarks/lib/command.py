@@ -7,10 +7,15 @@ from typing import Any
 import click
 
 from etl.errors import RingsliceError, explain
+from etl.options.option import CheckedText, Parsed
+from etl.values import duration, parse_bytes, positives
 from lib.failure import Failure
-from lib.results import Result, write_report
+from lib.results import Result, check_report, write_report
 
 SHORT, JSON, LEFT_OUT = "short", "json", "left_out"  # keys of the context's meta
+
+COUNT = click.IntRange(min=1)
+NUMBERS, SECONDS, SIZE = CheckedText(positives), Parsed(duration), CheckedText(parse_bytes)  # types of options
 
 Measure = Callable[..., Sequence[Result]]
 
@@ -19,8 +24,13 @@ class Benchmark(click.Command):
     """A click command that returns results, writes them for --json, and reports each failure in one line."""
 
     def invoke(self, ctx: click.Context) -> None:
+        path = ctx.meta.get(JSON)
         try:
+            if path:
+                check_report(path)  # before all that takes long
             results = super().invoke(ctx)
+            if path:
+                write_report(path, results, ctx.meta.get(LEFT_OUT, ()))
         except Failure as failure:
             failure.script = str(self.name)
             raise
@@ -30,8 +40,6 @@ class Benchmark(click.Command):
                 raise
             click.echo(f"benchmarks/{self.name}: {explained[1]}", err=True)
             ctx.exit(explained[0])
-        if path := ctx.meta.get(JSON):
-            write_report(path, results, ctx.meta.get(LEFT_OUT, ()))
 
 
 def benchmark(script: str, doc: str | None, short: Mapping[str, Any]) -> Callable[[Measure], Benchmark]:

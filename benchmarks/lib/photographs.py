@@ -104,8 +104,22 @@ def _grained(picture: Image.Image, deviation: float, generator: np.random.Genera
 
 @click.command(help=__doc__.partition("\n\n")[0])
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--usual", default=USUAL, show_default=True, metavar="N", help="Photographs of about 500x400 pixels.")
-@click.option("--large", default=LARGE, show_default=True, metavar="N", help="Photographs of 12 megapixels.")
+@click.option(
+    "--usual",
+    type=click.IntRange(min=0),
+    default=USUAL,
+    show_default=True,
+    metavar="N",
+    help="Photographs of about 500x400 pixels.",
+)
+@click.option(
+    "--large",
+    type=click.IntRange(min=0),
+    default=LARGE,
+    show_default=True,
+    metavar="N",
+    help="Photographs of 12 megapixels.",
+)
 def main(folder: Path, usual: int, large: int) -> None:
     """Make the photographs, and print how large they are."""
     for name, files in make_photographs(folder, usual, large).items():

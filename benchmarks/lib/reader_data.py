@@ -35,7 +35,7 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
     if stage.marker.exists():
         return
     pictures = _pictures()
-    per_slice = size_bytes // MEAN_BYTES // slices
+    per_slice = max(1, size_bytes // MEAN_BYTES // slices)
     planned = [(split, name, per_slice) for split, name in slice_names({"train": slices})]
     identity = {"config": {"groups": 1}, "input": "the photographs of scikit-learn"}
     stage.begin(identity)

@@ -13,6 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lib.failure import Failure
+
 WIDTH = 140
 
 
@@ -66,8 +68,11 @@ def compare(
     least: float | None = None,
     most: float | None = None,
 ) -> Result:
-    """Medians, and the median of the ratios round by round, because other work on the machine slows a whole round."""
-    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    """Medians, and the median of the ratios round by round, because other work on the machine slows a whole round.
+
+    There is no ratio where a round of the peer took no time that the clock could tell.
+    """
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True)) if all(theirs) else None
     return Result(claim, unit, statistics.median(ours), peer, statistics.median(theirs), ratio, least, most)
 
 
@@ -111,6 +116,18 @@ def format_figure(value: float) -> str:
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def check_report(path: Path) -> None:
+    """Raises Failure if no report can be written to ``path``. Leaves nothing there, and a file that is there alone."""
+    is_new = not path.exists()
+    try:
+        path.open("a").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise Failure("--json", path, reason, "Give a file in a folder that is there and can be written to") from None
 
 
 def write_report(path: Path, results: Sequence[Result], left_out: Sequence[str]) -> None:

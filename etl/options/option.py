@@ -44,7 +44,7 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-class _Text(Parsed):
+class CheckedText(Parsed):
     """An option's value: checked by its ``parse``, handed on as the text it was, for that is what a child is given."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -74,7 +74,7 @@ def _click_option(option: Option) -> Callable[[Any], Any]:
     if option.choices:
         kind: click.ParamType[Any] = click.Choice(option.choices)
     else:
-        kind = _Text(option.parse)
+        kind = CheckedText(option.parse)
     return click.option(
         option.flag,
         type=kind,

@@ -27,6 +27,7 @@ from etl.values import (
     positive,
     positives,
     ratio,
+    whole,
 )
 
 HADOOP = "hadoop"
@@ -271,7 +272,7 @@ SHARD_OPTIONS = (
         metavar="N",
     ),
     Option("--slice-size", "About how large a slice is, without --slices.", parse_bytes, "200MB", metavar="SIZE"),
-    Option("--seed", "Seed of splits, slices and order.", int, "0", metavar="N"),
+    Option("--seed", "Seed of splits, slices and order.", whole, "0", metavar="N"),
 )
 VERIFY_OPTIONS = (
     Option("--name", "Name of the slices, in ROOT/slices/NAME.", default="default"),

@@ -15,6 +15,8 @@ SOURCE_SPLIT = "source"
 
 REST = "rest"
 
+EXPONENT_CHARACTERS = 4  # of a fraction such as 1e-3: with more it has ten thousand digits and takes long to compute
+
 Fractions = dict[str, Fraction]
 
 # What is asked of each split: a fraction of the examples, a number of them, or (None) what the others leave.
@@ -43,12 +45,19 @@ def parse_split(text: str) -> SplitRequest | str:
 def _parse_share(name: str, value: str, counted: bool) -> Fraction | int | None:
     if value == REST:
         return None
-    if counted and value.isdigit():
-        return int(value)
     try:
-        return Fraction(value)
+        if counted and value.isascii() and value.isdecimal():
+            return int(value)
+        too_long = len(value.lower().partition("e")[2]) > EXPONENT_CHARACTERS
+        share = None if too_long else Fraction(value)
     except (ValueError, ZeroDivisionError):
-        raise ValueError(f"{value!r} is no fraction for the split {name!r}") from None
+        share = None
+    if share is None or not 0 <= share <= 1:
+        raise ValueError(
+            f"{value!r} is no fraction from 0 to 1 for the split {name!r}; give one such as 0.1 or 1/3,"
+            " or whole numbers of images beside one 'rest'"
+        )
+    return share
 
 
 def _check_request(text: str, request: SplitRequest) -> None:
@@ -57,7 +66,7 @@ def _check_request(text: str, request: SplitRequest) -> None:
     total = sum(fractions)
     if rests > 1:
         raise ValueError(f"{text!r} gives the rest to more than one split")
-    if any(fraction < 0 for fraction in fractions) or (total > 1 if rests else total != 1):
+    if total > 1 if rests else total != 1:
         raise ValueError(f"the fractions of {text!r} are not parts of 1; their sum is {float(total):g}")
     if request.get("train", 0) == 0:
         raise ValueError(f"{text!r} leaves nothing to train on; give train a share above 0")

@@ -2,11 +2,11 @@
 
 from etl.errors import UsageError
 from etl.report.dataset.page import gather
-from etl.report.render import STAGE_FOLDERS, check_target, render
+from etl.report.render import check_target, render
 from etl.report.run.files import is_run
 from etl.report.run.page import write_run_report
 from etl.slices.manifest import read_manifest
-from etl.stages.layout import slices_stage
+from etl.stages.layout import STAGE_FOLDERS, is_root, slices_stage
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
@@ -24,7 +24,7 @@ def report_on(place: Place, name: str | None, output: str | None) -> Summary:
         if name is not None:
             raise UsageError(f"--name {name!r} is of slices, and {place} is a run: leave it out")
         return write_run_report(place, open_place(output or f"{place.name}-report.html"))
-    if not any((place / folder).exists() for folder in STAGE_FOLDERS):
+    if not is_root(place):
         raise UsageError(
             f"{place} is neither a dataset's root (no {STAGE_FOLDERS[0]}, no slices) nor the folder of a run (no"
             " metrics, no result.json); give ROOT, or ROOT/runs/NAME"

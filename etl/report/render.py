@@ -9,8 +9,6 @@ from etl.errors import UsageError
 from etl.report.text import FILTERS
 from etl.storage.place import Place
 
-STAGE_FOLDERS = ("raw", "normalized", "slices", "verified", "runs")
-
 
 def render(template: str, facts: Mapping[str, Any]) -> str:
     """The page as HTML: the same facts, the same text."""

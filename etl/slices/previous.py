@@ -175,8 +175,12 @@ def finished_at(stage: Stage) -> tuple[str, str]:
 
 def read_keys(place: Place) -> list[str]:
     """The keys in a text file of one on each line, sorted, each once. Raises UsageError where it is no such file."""
+    wrong = {"NotFound": "there is no such file", "Directory": "it is a folder"}.get(place.info().type.name, "")
+    text = ""
     try:
-        text = place.read_bytes().decode()
-    except (FileNotFoundError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise UsageError(f"--remove {place}: no text file of keys, one on each line ({error})") from None
+        text = "" if wrong else place.read_bytes().decode()
+    except UnicodeDecodeError:
+        wrong = "it is no text"
+    if wrong:
+        raise UsageError(f"--remove {place}: {wrong}; give a text file of keys, one on each line")
     return sorted({line.rstrip("\r") for line in text.split("\n") if line.strip()})

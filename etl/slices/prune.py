@@ -9,12 +9,20 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from etl.errors import UsageError
 from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.options.option import Option
 from etl.progress import tell
 from etl.raw.packs import PACK_FOLDERS, pack_files
 from etl.slices.previous import finished_at, finished_slices
-from etl.stages.layout import VERIFIED_FOLDER, normalized_stage, raw_stage, slices_stage_in, verification_stage
+from etl.stages.layout import (
+    VERIFIED_FOLDER,
+    is_root,
+    normalized_stage,
+    raw_stage,
+    slices_stage_in,
+    verification_stage,
+)
 from etl.stages.lease import BusyError
 from etl.stages.marker import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
 from etl.stages.run_files import RUN_SLICES_FILE
@@ -43,8 +51,10 @@ def prune(root: Place, keep: int, dry_run: bool = False) -> Summary:
     """Keep the ``keep`` newest finished slices of a root, and what a run names; remove the others.
 
     Then remove generations of ``normalized`` and ``raw`` that nothing which stays was made from, and their files. With
-    ``dry_run`` nothing is removed, but told what would be.
+    ``dry_run`` nothing is removed, but told what would be. Raises UsageError where there is no root.
     """
+    if not is_root(root):
+        raise UsageError(f"{root} is no dataset's root (no raw, no slices); give ROOT")
     pruner = _Pruner(root, dry_run)
     stays = choose_slices(root, keep)
     for stage in finished_slices(root):

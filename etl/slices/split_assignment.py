@@ -75,6 +75,8 @@ class _Images:
     groups: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     contents: npt.NDArray[np.bytes_] = field(default_factory=lambda: np.zeros(0, dtype="S16"))
     group_names: dict[str, int] = field(default_factory=dict)
+    without_group: str | None = None
+    columns: set[str] = field(default_factory=set)
     removed: int = 0
 
 
@@ -82,10 +84,11 @@ def decide(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]]
     """The fates of the images of ``parts``: for each its rows (columns `COLUMNS`) and which of them are live.
 
     Raises DataError where an image has no split or no group though one is needed, UsageError where none of the known
-    keys is there, or known images of one group are in several splits.
+    keys is there, no image has a group, or known images of one group are in several splits.
     """
     images = _gather(rules, parts)
     _refuse_strangers(rules, images)
+    _refuse_unknown_column(rules, images)
     doubles = _find_doubles(images) if rules.config.drop_duplicates else np.zeros(0, dtype=np.int64)
     images.fates[doubles] = LEFT_OUT
     if rules.config.group_by is not None:
@@ -133,7 +136,7 @@ def _gather(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]
         collected["labels"].append(rows["label"].to_numpy().astype(np.int32))
         collected["numbers"].append(numbers)
         if rules.config.group_by is not None:
-            collected["groups"].append(_number_groups(rules.config.group_by, rows, fates, images.group_names))
+            collected["groups"].append(_number_groups(rules.config.group_by, rows, fates, images))
         if rules.config.drop_duplicates:
             joined = b"".join(content[:16] for content in rows["sha256"].to_pylist())
             contents.append(np.frombuffer(joined, dtype="S16"))
@@ -144,20 +147,37 @@ def _gather(rules: Rules, parts: Iterable[tuple[pa.Table, npt.NDArray[np.bool_]]
     return images
 
 
-def _number_groups(column: str, rows: pa.Table, fates: Fates, names: dict[str, int]) -> npt.NDArray[np.int32]:
-    """The number of each row's group, in the order they first come; -1 for a row that is left out."""
+def _number_groups(column: str, rows: pa.Table, fates: Fates, images: _Images) -> npt.NDArray[np.int32]:
+    """The number of each row's group, in the order they first come; -1 for a row that is left out.
+
+    Raises DataError where some images have a group and some have none. As long as none has, the key of the first is
+    kept, and the columns that there are.
+    """
     import pyarrow.compute as pc
 
     values = pc.map_lookup(rows["columns"], pa.scalar(column), "first").to_pylist()
     numbers = np.full(len(rows), -1, dtype=np.int32)
     for place in np.flatnonzero(fates != LEFT_OUT).tolist():
-        if values[place] is None:
+        if values[place] is not None:
+            numbers[place] = images.group_names.setdefault(values[place], len(images.group_names))
+        elif images.without_group is None:
+            images.without_group = str(rows["key"][place])
+        if images.without_group is not None and images.group_names:
             raise DataError(
-                f"{rows['key'][place]} has no value in the column {column!r};"
+                f"{images.without_group} has no value in the column {column!r};"
                 " give one for each image: ringslice ingest --columns TABLE"
             )
-        numbers[place] = names.setdefault(values[place], len(names))
+    if images.without_group is not None:
+        images.columns.update(*(chunk.keys.unique().to_pylist() for chunk in rows["columns"].chunks))
     return numbers
+
+
+def _refuse_unknown_column(rules: Rules, images: _Images) -> None:
+    if images.without_group is not None:
+        raise UsageError(
+            f"--group-by {rules.config.group_by}: no image has a value in this column; columns there are:"
+            f" {', '.join(sorted(images.columns)) or 'none'}; add one by ringslice ingest --columns TABLE"
+        )
 
 
 def _refuse_strangers(rules: Rules, images: _Images) -> None:

@@ -18,6 +18,13 @@ VERIFICATION_FORMAT = "ringslice.verification/1"
 
 VERIFIED_FOLDER = "verified"
 
+STAGE_FOLDERS = ("raw", "normalized", "slices", VERIFIED_FOLDER, "runs")
+
+
+def is_root(place: Place) -> bool:
+    """Whether a stage, or a run, has left anything below ``place``."""
+    return any((place / folder).exists() for folder in STAGE_FOLDERS)
+
 
 def raw_stage(root: Place) -> Stage:
     return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT)

@@ -8,7 +8,7 @@ from etl.errors import UsageError
 from etl.images.config import NormalizeConfig
 from etl.images.limits import Limits
 from etl.partition.config import parse_split, resolve_slices
-from etl.values import parse_bytes, parse_color, parse_numbers, parse_size
+from etl.values import parse_bytes, parse_color, parse_numbers, parse_size, whole
 
 
 def test_sizes() -> None:
@@ -22,14 +22,16 @@ def test_sizes() -> None:
 def test_bytes() -> None:
     assert parse_bytes("64MB") == 64_000_000
     assert parse_bytes("1.5KiB") == 1536
-    for wrong in ("", "MB", "-1", "0", "3 parsecs"):
-        with pytest.raises(ValueError, match=r"size in bytes|less than one"):
+    for wrong in ("", "MB", "-1", "0", "3 parsecs", "9" * 400):
+        with pytest.raises(ValueError, match=r"size in bytes|less than one|too large"):
             parse_bytes(wrong)
 
 
 def test_splits_are_exact_fractions() -> None:
     assert parse_split("train=0.7,test=0.3") == {"train": Fraction(7, 10), "test": Fraction(3, 10)}
     assert parse_split("train=1/3,validation=2/3") == {"train": Fraction(1, 3), "validation": Fraction(2, 3)}
+    assert parse_split("train=9e-1,test=1E-1") == {"train": Fraction(9, 10), "test": Fraction(1, 10)}
+    assert parse_split("train=rest,test=10") == {"train": None, "test": 10}
     assert parse_split("source") == "source"
     assert parse_split("test=0,train=1") == {"train": Fraction(1)}
 
@@ -41,6 +43,15 @@ def test_splits_are_exact_fractions() -> None:
 def test_wrong_splits_are_refused(wrong: str) -> None:
     with pytest.raises(ValueError):
         parse_split(wrong)
+
+
+@pytest.mark.parametrize(
+    "share", ["1e400", "1e99999999", "1e-99999999", "0e9999999", "-0.5", "1.5", "9" * 5000, "1/0", "nan", "\u00b2", ""]
+)
+@pytest.mark.parametrize("rest", ["0.2", "rest"])
+def test_a_share_that_is_no_part_of_1_is_refused_at_once(share: str, rest: str) -> None:
+    with pytest.raises(ValueError, match=r"^'.*' is no fraction from 0 to 1 for the split 'test'; give one such as"):
+        parse_split(f"train={rest},test={share}")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +82,13 @@ def test_numbers() -> None:
     for wrong in ("", "a", "1,", "nan", "inf"):
         with pytest.raises(ValueError, match="no number"):
             parse_numbers(wrong)
+
+
+def test_whole_numbers() -> None:
+    assert [whole(text) for text in ("7", "-1", "0")] == [7, -1, 0]
+    for wrong in ("", "a", "1.5", "9" * 5000):
+        with pytest.raises(ValueError, match=r"^'.*' is no whole number$"):
+            whole(wrong)
 
 
 CONFIGS = [

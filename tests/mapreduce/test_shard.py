@@ -161,8 +161,9 @@ def test_wrong_use_is_one_line(normalized: Path, make_tree: TreeMaker, tmp_path:
     refused(Shard, 2, "--workers 4 cannot be cut into --groups 3", normalized, "--workers", 4, "--groups", 3)
     refused(Shard, 1, "--split asks for more examples than there are (60)", normalized, "--split", "train=rest,test=61")
     refused(Shard, 2, "no slices there; give a manifest.json", normalized, "--splits-from", tmp_path / "nothing")
-    refused(Shard, 2, "no text file of keys", normalized, "--remove", tmp_path / "nothing")
-    refused(Shard, 1, "has no value in the column 'patient'", normalized, "--group-by", "patient")
+    refused(Shard, 2, "nothing: there is no such file; give a text", normalized, "--remove", tmp_path / "nothing")
+    refused(Shard, 2, f"--remove {tmp_path}: it is a folder; give a text", normalized, "--remove", tmp_path)
+    refused(Shard, 2, "--group-by patient: no image has a value", normalized, "--group-by", "patient")
     refused(Shard, 2, "contradict each other", normalized, "--group-by", "patient", "--split", "source")
     shard_here(normalized, "--workers", 2)
     other = tmp_path / "other"

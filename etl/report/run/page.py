@@ -11,7 +11,7 @@ import numpy as np
 
 from etl import __version__
 from etl.report.drawing import Chart
-from etl.report.render import STAGE_FOLDERS, check_target, render
+from etl.report.render import check_target, render
 from etl.report.run import charts
 from etl.report.run.confusion import MOST_CLASSES, all_correct, class_scores, common_mistakes
 from etl.report.run.curves import Series
@@ -19,6 +19,7 @@ from etl.report.run.files import RunFiles, read_run
 from etl.report.run.metrics import Epoch
 from etl.report.run.tuning import gather_waits
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
+from etl.stages.layout import STAGE_FOLDERS
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place

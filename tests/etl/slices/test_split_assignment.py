@@ -117,8 +117,16 @@ def test_groups_go_about_by_fraction() -> None:
 
 
 def test_images_without_a_group_and_strangers_are_refused() -> None:
-    with pytest.raises(DataError, match="a has no value in the column 'patient'"):
-        decide(Rules(config(group_by="patient"), 3), [part(["a"])])
+    grouped = Rules(config(group_by="patient"), 3)
+    some = {"b": {"patient": "x"}}
+    for parts in ([part(["a", "b"], some)], [part(["a"]), part(["b"], some)], [part(["b"], some), part(["a"])]):
+        with pytest.raises(DataError, match="a has no value in the column 'patient'"):
+            decide(grouped, parts)
+    videos = {"b": {"video": "x", "age": "1"}}
+    with pytest.raises(UsageError, match=r"--group-by patient: no image .* columns there are: age, video; add one"):
+        decide(grouped, [part(["a"]), part(["b"], videos)])
+    with pytest.raises(UsageError, match="columns there are: none"):
+        decide(grouped, [part(["a"])])
     with pytest.raises(UsageError, match="none of the 1 keys of --splits-from is among these images"):
         decide(Rules(config(), 3, known_keys({"x": "train"})), [part(["a"])])
     with pytest.raises(DataError, match="1 images have no split of the source's own"):
