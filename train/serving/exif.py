@@ -11,7 +11,8 @@ from etl.images.header import ORIENTATION
 _EXIF = tuple(b"Exif\0\0")
 _MARKER, _APP1, _SOI, _SOS = 0xFF, 0xE1, 0xD8, 0xDA
 _LITTLE, _BIG = tuple(b"II"), tuple(b"MM")
-_ENTRY_BYTES, _SHORT = 12, 3
+_ENTRY_BYTES = 12
+_SHORT, _LONG = 3, 4  # types of a value
 _MIRRORED = [mirrored(orientation) for orientation in range(9)]
 MOST_SEGMENTS = 1_000  # before the first scan, of a picture that is one
 
@@ -27,11 +28,13 @@ def read_orientation(data: tf.Tensor) -> tf.Tensor:
     count = _number(_take(octets, directory, 2), is_big)
     starts = directory + 2 + _ENTRY_BYTES * tf.range(count)
     entries = _take(octets, starts[:, None], _ENTRY_BYTES)
-    tags, kinds, values = (_number(entries[:, at : at + 2], is_big) for at in (0, 2, 8))
-    fits = (tags == ORIENTATION) & (kinds == _SHORT) & (values >= 1) & (values <= 8)
-    found = tf.reduce_max(tf.concat([tf.ones(1, tf.int64), tf.where(fits, values, 1)], axis=0))
-    is_known = (segment >= 0) & (is_big | tf.reduce_all(order == _LITTLE))
-    return tf.where(is_known, found, 1)
+    tags, kinds, numbers = (_number(entries[:, begin:end], is_big) for begin, end in ((0, 2), (2, 4), (4, 8)))
+    shorts, longs = (_number(entries[:, 8 : 8 + width], is_big) for width in (2, 4))
+    is_short, is_long = (kinds == _SHORT) & (numbers >= 1) & (numbers <= 2), (kinds == _LONG) & (numbers == 1)
+    told = tf.boolean_mask(tf.where(is_short, shorts, longs), (tags == ORIENTATION) & (is_short | is_long))
+    first = tf.concat([told, tf.ones(1, tf.int64)], axis=0)[0]  # of several, as Pillow 13 has it
+    is_known = (segment >= 0) & (is_big | tf.reduce_all(order == _LITTLE)) & (first >= 1) & (first <= 8)
+    return tf.where(is_known, first, 1)
 
 
 def is_turned(orientation: tf.Tensor) -> tf.Tensor:

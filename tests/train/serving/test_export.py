@@ -211,11 +211,21 @@ def with_segments(*segments: bytes) -> bytes:
 
 def exif_segment(order: str, orientation: int, count: int = 2) -> bytes:
     """APP1 with a directory of ``count`` entries of which the last is the orientation."""
+    make = struct.pack(f"{order}HHI4s", 0x010F, 2, 4, b"abc\0")
+    return exif_of(order, [make] * (count - 1) + [entry(order, "H", orientation)])
+
+
+def exif_of(order: str, entries: list[bytes]) -> bytes:
+    """APP1 with a directory of these entries."""
     mark = {"<": b"II", ">": b"MM"}[order]
-    make = struct.pack(f"{order}HHI4s", 0x010F, 2, 4, b"abc\0") * (count - 1)
-    entry = struct.pack(f"{order}HHIHH", 0x0112, 3, 1, orientation, 0)
-    body = b"Exif\0\0" + mark + struct.pack(f"{order}HIH", 42, 8, count) + make + entry + bytes(4)
-    return segment(0xE1, body)
+    begin = struct.pack(f"{order}HIH", 42, 8, len(entries))
+    return segment(0xE1, b"Exif\0\0" + mark + begin + b"".join(entries) + bytes(4))
+
+
+def entry(order: str, kind: str, *values: int) -> bytes:
+    """An orientation of that type of values: H of 2 bytes, L of 4."""
+    packed = struct.pack(f"{order}{len(values)}{kind}", *values).ljust(4, b"\0")
+    return struct.pack(f"{order}HHI", 0x0112, {"H": 3, "L": 4}[kind], len(values)) + packed
 
 
 def segment(marker: int, body: bytes) -> bytes:
@@ -228,6 +238,12 @@ def segment(marker: int, body: bytes) -> bytes:
         ([exif_segment("<", 6)], 6),
         ([exif_segment(">", 8)], 8),
         ([segment(0xFE, b"a comment"), b"\xff\xff", segment(0xE1, b"http://ns.adobe.com/"), exif_segment(">", 3)], 3),
+        ([exif_of("<", [entry("<", "L", 6)])], 6),
+        ([exif_of(">", [entry(">", "L", 6)])], 6),
+        ([exif_of(">", [entry(">", "L", 6 << 16)])], 1),
+        ([exif_of("<", [entry("<", "H", 5, 8)])], 5),
+        ([exif_of("<", [entry("<", "H", 3), entry("<", "H", 8)])], 3),
+        ([exif_of("<", [entry("<", "H", 9), entry("<", "H", 8)])], 1),
         ([exif_segment("<", 9)], 1),
         ([exif_segment(">", 0)], 1),
         ([segment(0xE1, b"Exif\0\0")], 1),
