@@ -253,6 +253,7 @@ BAD: dict[str, tuple[list[Entry], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
+@pytest.mark.usefixtures("no_collection")
 def test_what_says_nothing_clear_is_refused(bad: str, tmp_path: Path) -> None:
     entries, reading, told = BAD[bad]
     with pytest.raises(UsageError, match=told) as raised:

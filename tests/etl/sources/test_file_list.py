@@ -229,6 +229,7 @@ def test_lines_that_cannot_be_are_named(here: Place, name: str, change: dict[str
         ("i/1.jpg,x", DataError, "not JSON (Expecting value"),
     ],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_lines_that_are_no_object_are_named(here: Place, row: str, kind: type[RingsliceError], told: str) -> None:
     first = '{"path": "i/0.jpg", "label": "x"}\n\n'
     file = write_file(here / "list.jsonl", f"{first}{row}\n".encode())

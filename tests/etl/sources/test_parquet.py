@@ -210,6 +210,7 @@ def test_names_of_classes_in_every_form(features: Any) -> None:
         (class_label(["a", "a"]), "'a' of the column label more than once"),
     ],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_damaged_names_of_classes_are_told(here: Place, metadata: dict[str, str], told: str) -> None:
     file = write_parquet(here / "a.parquet", image_table(2).replace_schema_metadata(metadata))
     refused(here, DataError, str(file), told)

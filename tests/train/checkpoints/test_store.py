@@ -165,6 +165,7 @@ def sign_again(place: Place, step: int, change: Callable[[dict[str, Any]], objec
 @pytest.mark.parametrize(
     "data", [b"[]\n", b"7\n", b"null\n", b"[" * 100_000, pickle.dumps({}), json_bytes(with_checksum({}))[1:]]
 )
+@pytest.mark.usefixtures("no_collection")
 def test_a_marker_of_anything_else_is_damaged(data: bytes, place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
     (folder_of(place, 2) / "checkpoint.json").write_bytes(data)
