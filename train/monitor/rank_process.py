@@ -35,7 +35,7 @@ STALL_TIMEOUT_S = 45.0
 SILENCE = 2 / 3  # of the timeout, after which a rank that is stopped or hung is ended by its guard
 CONNECTING_S = 30  # Horovod's default
 BACKSTOP = 10  # Horovod knows no progress: a rank that is loading is late to it, so it ends nothing that the watch may
-# For rank 0 to tell what it knows: when any rank has failed, horovodrun stops the others at once.
+# For the rank that reports: as soon as any rank has ended, horovodrun ends the others.
 TELLING_S = 10.0
 
 
