@@ -70,10 +70,10 @@ def tool(name: str) -> str:
 
 def enter(root: Path, out: Path) -> int:
     """Run `train_there` in namespaces of our own, which end with it, and with this process; returns its status."""
-    for name in PACKAGES:
-        tool(name)
     if os.geteuid() != 0:
         raise EnvironmentFailure("two hosts need root, to make network namespaces; run it as root")
+    for name in PACKAGES:
+        tool(name)
     namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
     words = [sys.executable, "-m", "tests.lib.two_hosts", str(root), str(out), "--inside"]
     end_with_us = [tool("setpriv"), "--pdeathsig", "KILL"]
@@ -91,8 +91,9 @@ def train_there(root: Path, out: Path) -> int:
     """Set up head and hosts, train and evaluate on them, and fetch the run; returns 0."""
     set_up_head()
     authorize()
-    for name, address in HOSTS.items():
-        start_host(name, address)
+    cores = sorted(os.sched_getaffinity(0))
+    for number, (name, address) in enumerate(HOSTS.items()):
+        start_host(name, address, cores[number :: len(HOSTS)] or cores)
     with Cluster.start(out / "hadoop", address=HEAD) as hadoop:
         programs = f"{PRIVATE}:{Path(sys.executable).parent}:{hadoop.home / 'bin'}"
         os.environ.update(hadoop.environment(), PATH=f"{programs}:{os.environ['PATH']}:{SYSTEM_FOLDERS}")
@@ -148,8 +149,8 @@ def authorize() -> None:
     wrapper.chmod(0o755)
 
 
-def start_host(name: str, address: str) -> None:
-    """A host with its own name, network and sshd; it ends with the process namespace."""
+def start_host(name: str, address: str, cores: list[int]) -> None:
+    """A host with its own name, network, sshd and cores; it ends with the process namespace."""
     configuration = PRIVATE / f"{name}.conf"
     configuration.write_text(SSHD_CONFIGURATION.format(address=address, folder=PRIVATE, name=name))
     words = ["sh", "-c", HOST_SCRIPT, name, address, tool("sshd"), str(configuration)]
@@ -163,6 +164,7 @@ def start_host(name: str, address: str) -> None:
             text=True,
         )
     assert host.stdin is not None and host.stdout is not None
+    os.sched_setaffinity(host.pid, cores)
     if host.stdout.readline() != "ready\n":
         raise EnvironmentFailure(f"{name} did not begin: {(PRIVATE / f'{name}.log').read_text()}")
     ip("link", "add", f"to-{name}", "type", "veth", "peer", "name", INTERFACE, "netns", str(host.pid))

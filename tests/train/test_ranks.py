@@ -90,7 +90,7 @@ def test_a_killed_run_is_resumed_to_the_same_weights(digits_root: Path, tmp_path
     failed(
         run(*words, "--epochs", 3, "--run", "killed", "--resume", "--lr", 1),
         2,
-        "was trained with other settings: --lr was 0.05, now 1.0",
+        "was trained with other settings: --lr was 0.2, now 1.0",
     )
     succeeded(run(*words, "--epochs", 3, "--run", "killed", "--resume"))
     whole, killed = (contents(runs / name / "checkpoints", "checkpoint.json") for name in ("whole", "killed"))

@@ -219,7 +219,9 @@ _OPTIONS = (
         help="Where to train: auto takes a GPU for each rank if TensorFlow sees any; gpu fails if it sees none.",
     ),
     click.option(
-        "--deterministic", is_flag=True, help="The same weights bit for bit each time, with the same number of ranks."
+        "--deterministic",
+        is_flag=True,
+        help="The same weights bit for bit each time, with the same number of ranks and of cores for each.",
     ),
     click.option(
         "--timeline",

@@ -18,8 +18,6 @@ from tests.lib import two_hosts
 from tests.lib.commands import REPOSITORY, contents, environment, horovodrun, run, succeeded
 from tests.lib.two_hosts import HOSTS, TRAINING, enter
 
-pytestmark = pytest.mark.integration
-
 pytestmark = pytest.mark.chaos  # with two hosts' and Hadoop's start it takes minutes
 MODULE = (sys.executable, "-m", "tests.lib.two_hosts")
 
@@ -86,9 +84,10 @@ def test_nothing_is_left_however_it_ends(number: signal.Signals, digits_root: Pa
 
 
 def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(EnvironmentFailure, match="two hosts need root"):
-        enter(tmp_path, tmp_path)
+    with monkeypatch.context() as as_a_user:
+        as_a_user.setattr(os, "geteuid", lambda: 1000)
+        with pytest.raises(EnvironmentFailure, match="two hosts need root"):
+            enter(tmp_path, tmp_path)
     monkeypatch.setattr(two_hosts, "SYSTEM_FOLDERS", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(two_hosts, "PACKAGES", {"sshd": "openssh-server"})
