@@ -74,6 +74,12 @@ class Outcome:
     left_out: list[str] = field(default_factory=list)
     failure: str = ""
 
+    @property
+    def state(self) -> str:
+        if self.failure:
+            return "failed"
+        return "done" if self.results else "left out"
+
 
 def run(each: Benchmark, folder: Path, hdfs: str | None, verbose: bool) -> Outcome:
     """Run one benchmark within its time limit."""
@@ -123,7 +129,7 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         seconds = f"{outcome.seconds:.0f}"
         for result in outcome.results or [Result(outcome.name, "", 0.0)]:
-            table.add_row(*(_cells(result) if outcome.results else (outcome.name, "failed", "", "", "")), seconds)
+            table.add_row(*(_cells(result) if outcome.results else (outcome.name, outcome.state, "", "", "")), seconds)
             seconds = ""
     print_table(table)
     for outcome in outcomes:
@@ -162,7 +168,7 @@ def main(names: Sequence[str], hdfs: str | None, path: Path | None, verbose: boo
     with tempfile.TemporaryDirectory(prefix="ringslice-bench-") as temporary:
         for each in choose(names):
             outcomes.append(run(each, Path(temporary), hdfs, verbose))
-            click.echo(f"{each.name}: {'failed' if outcomes[-1].failure else 'done'}, {outcomes[-1].seconds:.0f} s")
+            click.echo(f"{each.name}: {outcomes[-1].state}, {outcomes[-1].seconds:.0f} s")
     print_outcomes(outcomes)
     click.echo(f"{time.monotonic() - began:.0f} s in all")
     if path:

@@ -223,11 +223,13 @@ def test_the_table_has_each_claim_and_what_is_missing(
     bench, results = load("all"), load("lib.results")
     claim = results.Result("reads fast", "MB/s", 1840.0, "TFRecordDataset", 1400.0, 1840 / 1400, least=0.9)
     done = bench.Outcome("reader", 12.3, [claim, results.Result("plans", "s", 0.5)], ["peer: tensorflow-io (missing)"])
-    bench.print_outcomes([done, bench.Outcome("shard", 4.0, failure="benchmarks/shard.py: no room")])
+    failed = bench.Outcome("shard", 4.0, failure="benchmarks/shard.py: no room")
+    bench.print_outcomes([done, failed, bench.Outcome("gpu", 1.0, left_out=["GPU: none"])])
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "reads fast 1,840 MB/s TFRecordDataset: 1,400 1.31 at least 0.9 12" in lines
     assert "plans 0.50 s" in lines
     assert "shard failed 4" in lines
+    assert "gpu left out 1" in lines
     assert "left out of reader.py: peer: tensorflow-io (missing)" in lines
     assert "failed: benchmarks/shard.py: no room" in lines
 
