@@ -87,6 +87,7 @@ def test_a_slice_as_it_was_written_is_right(folder: Place, slices: tuple[Written
         assert found(folder, written, tables_too=False) == []
 
 
+@pytest.mark.integration
 def test_every_flipped_bit_is_found(folder: Place, slices: tuple[Written, Written]) -> None:
     written, _ = slices
     data = written.data

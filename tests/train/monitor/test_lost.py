@@ -67,6 +67,7 @@ def watch_of(letterbox: Letterbox) -> Callable[..., Watch]:
     return make
 
 
+@pytest.mark.integration
 def test_who_died_without_a_word_is_told_by_the_lowest_that_is_left(
     letterbox: Letterbox, watch_of: Callable[..., Watch]
 ) -> None:
@@ -87,6 +88,7 @@ def test_who_failed_has_told_it(letterbox: Letterbox, watch_of: Callable[..., Wa
     assert (lost.rank, lost.host, lost.status, lost.line) == (3, "host3", 1, FAILED.line)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("farewell", "status"), [(None, None), (TERMINATED, 130)])
 def test_an_elastic_ring_sees_who_is_gone_and_nobody_says_farewell(
     farewell: Farewell | None, status: int | None, letterbox: Letterbox, watch_of: Callable[..., Watch]

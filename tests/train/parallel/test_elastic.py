@@ -98,7 +98,6 @@ def running(
         yield elastic, process
 
 
-@pytest.mark.witness
 def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path, tmp_path: Path) -> None:
     with running(tmp_path, digits_root, epochs=8, hosts=3) as (elastic, process):
         wait_until(lambda: elastic.step >= 20, process)

@@ -125,6 +125,7 @@ def damaged_at(path: Path, number: int, written: Written) -> str:
     return re.escape(f"{path} is damaged at offset {offset}: key {key!r}, record {number} ")
 
 
+@pytest.mark.integration
 def test_every_byte_flipped_in_turn(tiny: Written) -> None:
     """With ``stop`` the record is named, with ``skip`` it alone is left out."""
     path, stop, skip = tiny.slices[1], tiny.open(on_damage=STOP), tiny.open(on_damage=SKIP)
