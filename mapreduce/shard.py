@@ -20,9 +20,10 @@ from etl.partition.config import ShardConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SharePlan
 from etl.partition.strata import Dealing, Strata
+from etl.slices.lineage import find_earlier, lineage_of
+from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.plan import Plan, deal_rows, make_plan
-from etl.slices.previous import find_earlier
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage, State
@@ -69,7 +70,7 @@ class Shard(ShuffleJob):
 
     def _dealing(self) -> Dealing:
         config = ShardConfig.from_json(self.job["config"])
-        strata = Strata(self.job["classes"], config.partition == "stratified", self.job["own_splits"])
+        strata = Strata(self.job["classes"], config.partition == "stratified")
         plan = SharePlan(np.array(self.job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
         return Dealing(strata, plan, tuple(config.slices))
 
@@ -91,9 +92,9 @@ class Shard(ShuffleJob):
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         self._normalized = normalized_stage(root).read_marker()
-        self._plan = plan = make_plan(
-            root, values, self._normalized, find_earlier(root, values["splits_from"], self.stage)
-        )
+        earlier = find_earlier(root, values["splits_from"], self.stage, overwrite)
+        self._lineage = lineage_of(values["splits_from"], earlier)
+        self._plan = plan = make_plan(root, values, self._normalized, earlier)
         self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}
         if self.stage.begin(self._identity, overwrite) is State.DONE:
             return None
@@ -119,7 +120,6 @@ class Shard(ShuffleJob):
             "folder": self.stage.folder.uri,
             "config": plan.config.to_json(),
             "classes": len(self._normalized["classes"]),
-            "own_splits": plan.dealing.strata.own_splits,
             "decided": plan.decided is not None,
             "counts": plan.dealing.plan.counts.tolist(),
             "slices": self._slices,
@@ -139,8 +139,8 @@ class Shard(ShuffleJob):
             self._normalized,
             self._slices,
             statistics=statistics,
-            left_out=self._plan.left_out,
-            departed=self._plan.departed,
+            told={"lineage": self._lineage, "known": self._plan.known, "left_out": self._plan.left_out},
+            remembered={DEPARTED: self._plan.departed, CONTENTS: self._plan.contents, GROUPS: self._plan.groups},
         )
         self.stage.commit(manifest, self.run_record)
 

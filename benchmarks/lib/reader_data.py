@@ -13,7 +13,9 @@ from etl.formats import schemas
 from etl.formats.example import ImageExample, serialize
 from etl.images.config import NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
+from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
 from etl.slices.manifest_builder import build_manifest
+from etl.slices.split_assignment import Known
 from etl.slices.writer import DealtExample, slice_names, write_slice
 from etl.stages.layout import slices_stage
 from etl.stages.stage import Run
@@ -44,9 +46,14 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
         for number, each in enumerate(planned):
             write_slice(stage.folder, tasks, each, _examples(pictures, number * per_slice, per_slice))
         normalized = {"classes": CLASSES, "config": NormalizeConfig(SIDE, SIDE, "crop", "rgb", "jpeg", 95).to_json()}
-        departed = schemas.DEPARTED.empty_table()
+        told = {"lineage": None, "known": Known(new=per_slice * slices).to_json(), "left_out": {}}
+        remembered = {
+            DEPARTED: schemas.DEPARTED.empty_table(),
+            CONTENTS: schemas.CONTENTS.empty_table(),
+            GROUPS: schemas.GROUPS.empty_table(),
+        }
         manifest = build_manifest(
-            stage, identity, normalized, planned, statistics=_sums(pictures), left_out={}, departed=departed
+            stage, identity, normalized, planned, statistics=_sums(pictures), told=told, remembered=remembered
         )
         stage.commit(manifest, Run())
     finally:

@@ -83,6 +83,13 @@ EXAMPLES = pa.schema(
 # that was removed by a list does not come back.
 DEPARTED = pa.schema([("key", pa.string()), ("split", pa.string()), ("removed", pa.bool_())])
 
+# One row per content (SHA-256 of a source image) and split that earlier slices had it in, if it is not among these
+# examples: of images that are gone or have changed.
+CONTENTS = pa.schema([("sha256", pa.binary(32)), ("split", pa.string())])
+
+# One row per group of the column that images are grouped by, of these slices and those before.
+GROUPS = pa.schema([("group", pa.string()), ("split", pa.string())])
+
 # What becomes of each image of the parts, in their order: the number of its split in SPLIT_NAMES, or -2: left out.
 FATES = pa.schema([("fate", pa.int8())])
 

@@ -47,11 +47,6 @@ def round_quotas(quotas: Sequence[Sequence[Fraction]]) -> Integers:
     return counts
 
 
-def split_counts(sizes: Sequence[int], fractions: Sequence[Fraction]) -> Integers:
-    """How many examples of each stratum each split gets: int64 of shape (strata, splits)."""
-    return round_quotas([[size * fraction for fraction in fractions] for size in sizes])
-
-
 def top_up(known: Integers, free: Sequence[int], fractions: Sequence[Fraction]) -> Integers:
     """How many of the ``free`` examples of each stratum each split gets, where it has ``known`` ones already.
 

@@ -1,4 +1,7 @@
-"""From counts of examples to a plan of shares: the stratum of an example, and the rank that each part begins at."""
+"""From counts of examples to a plan of shares: the stratum of an example, and the rank that each part begins at.
+
+Every example has its split by now; a plan shares the examples of each split among its slices.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from etl.errors import DataError
-from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig
+from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.partition.permutation import Integers
-from etl.partition.shares import SharePlan, split_counts
+from etl.partition.shares import SharePlan
 
 # Examples of a part by split (its number in SPLIT_NAMES; -1: none of its own) and label: int64 (splits + 1, classes).
 PartCounts = Integers
@@ -22,22 +25,16 @@ def count_part(examples: Mapping[str, Sequence[int]], classes: int) -> PartCount
     return counts
 
 
-def split_sizes(total: PartCounts, fractions: Fractions | None) -> dict[str, int]:
-    """Examples of each split that is not empty, by name.
+def split_sizes(total: PartCounts) -> dict[str, int]:
+    """Examples of each split that is not empty, by name; ``total`` counts all examples.
 
-    ``total`` counts all examples; without ``fractions`` each must have a split. Raises DataError where one has none, or
-    nothing is left to train on.
+    Raises DataError where one has no split, or nothing is left to train on.
     """
-    if fractions is None:
-        if without := int(total[-1].sum()):
-            raise DataError(
-                f"{without} images have no split of the source's own; give fractions: --split train=0.8,test=0.2"
-            )
-        sizes = {name: int(total[number].sum()) for number, name in enumerate(SPLIT_NAMES)}
-    else:
-        sizes = dict(
-            zip(fractions, split_counts([int(total.sum())], list(fractions.values()))[0].tolist(), strict=True)
+    if without := int(total[-1].sum()):
+        raise DataError(
+            f"{without} images have no split of the source's own; give fractions: --split train=0.8,test=0.2"
         )
+    sizes = {name: int(total[number].sum()) for number, name in enumerate(SPLIT_NAMES)}
     if not sizes.get("train"):
         raise DataError(f"no example is left to train on: {sizes}; give another --split")
     return {name: sizes[name] for name in SPLIT_NAMES if sizes.get(name)}
@@ -45,11 +42,10 @@ def split_sizes(total: PartCounts, fractions: Fractions | None) -> dict[str, int
 
 @dataclass(frozen=True)
 class Strata:
-    """How examples fall into strata: by class where ``stratified``, by split where examples have ``own_splits``."""
+    """How examples fall into strata: by split, and by class where ``stratified``."""
 
     classes: int
     stratified: bool
-    own_splits: bool
 
     @property
     def _groups(self) -> int:
@@ -57,24 +53,19 @@ class Strata:
 
     @property
     def number(self) -> int:
-        return self._groups * (len(SPLIT_NAMES) if self.own_splits else 1)
+        return self._groups * len(SPLIT_NAMES)
 
     def of_examples(self, labels: Integers, splits: Integers) -> Integers:
-        """Stratum of each example, from label and own split (number): int64 of shape (examples,)."""
-        group = labels if self.stratified else np.zeros_like(labels)
-        return splits * self._groups + group if self.own_splits else group
+        """Stratum of each example, from label and split (number): int64 of shape (examples,)."""
+        return splits * self._groups + (labels if self.stratified else 0)
 
     def of_counts(self, counts: PartCounts) -> Integers:
         """Examples in each stratum: int64 of shape (strata,)."""
-        by_split = counts[:-1] if self.own_splits else counts.sum(axis=0, keepdims=True)
+        by_split = counts[:-1]
         return (by_split if self.stratified else by_split.sum(axis=1, keepdims=True)).reshape(-1)
 
-    def split_counts(self, sizes: Integers, fractions: Fractions | None, splits: Sequence[str]) -> Integers:
+    def split_counts(self, sizes: Integers, splits: Sequence[str]) -> Integers:
         """Examples of each stratum in each of ``splits``: int64 of shape (strata, splits)."""
-        if not self.own_splits:
-            assert fractions is not None
-            counts = split_counts([int(size) for size in sizes], list(fractions.values()))
-            return counts[:, [list(fractions).index(name) for name in splits]]
         counts = np.zeros((self.number, len(splits)), dtype=np.int64)
         for column, name in enumerate(splits):
             first = SPLIT_NAMES.index(name) * self._groups
@@ -91,10 +82,10 @@ class Dealing:
     splits: tuple[str, ...]
 
     @classmethod
-    def of_total(cls, config: ShardConfig, total: PartCounts, fractions: Fractions | None) -> "Dealing":
-        """The dealing of ``total`` examples; without ``fractions`` each goes to its own split."""
-        strata = Strata(total.shape[1], config.partition == "stratified", fractions is None)
-        counts = strata.split_counts(strata.of_counts(total), fractions, list(config.slices))
+    def of_total(cls, config: ShardConfig, total: PartCounts) -> "Dealing":
+        """The dealing of ``total`` examples."""
+        strata = Strata(total.shape[1], config.partition == "stratified")
+        counts = strata.split_counts(strata.of_counts(total), list(config.slices))
         return cls(strata, SharePlan(counts, tuple(config.slices.values()), config.seed), tuple(config.slices))
 
     def firsts(self, parts: Iterable[PartCounts]) -> Iterator[dict[int, int]]:
@@ -109,7 +100,7 @@ class Dealing:
     def deal(self, labels: Integers, splits: Integers, firsts: Mapping[int, int]) -> tuple[Integers, Integers]:
         """Split (number within ``splits`` of this dealing) and slice (numbered through) of each example of a part.
 
-        ``labels`` and ``splits`` (examples,) are the examples' classes and own splits in the part's order, ``firsts``
+        ``labels`` and ``splits`` (examples,) are the examples' classes and splits in the part's order, ``firsts``
         what `firsts` gave for the part.
         """
         first = np.zeros(self.strata.number, dtype=np.int64)

@@ -9,10 +9,14 @@ from etl.stages.stage import Stage
 from etl.storage.json_files import checksum_of
 
 EXAMPLES, BLOCKS, CLASS_COUNTS, DEPARTED = "examples", "blocks", "class_counts", "departed"
+CONTENTS, GROUPS = "contents", "groups"
+MEMORY_TABLES = (EXAMPLES, DEPARTED, CONTENTS, GROUPS)
 EXAMPLES_FILE = f"{EXAMPLES}.parquet"
 BLOCKS_FILE = f"{BLOCKS}.parquet"
 CLASS_COUNTS_FILE = f"{CLASS_COUNTS}.parquet"
 DEPARTED_FILE = f"{DEPARTED}.parquet"
+CONTENTS_FILE = f"{CONTENTS}.parquet"
+GROUPS_FILE = f"{GROUPS}.parquet"
 
 
 def read_manifest(stage: Stage) -> dict[str, Any]:

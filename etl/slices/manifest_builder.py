@@ -15,10 +15,14 @@ from etl.slices.manifest import (
     BLOCKS_FILE,
     CLASS_COUNTS,
     CLASS_COUNTS_FILE,
+    CONTENTS,
+    CONTENTS_FILE,
     DEPARTED,
     DEPARTED_FILE,
     EXAMPLES,
     EXAMPLES_FILE,
+    GROUPS,
+    GROUPS_FILE,
 )
 from etl.slices.writer import blocks_place, facts_place
 from etl.stages.layout import SLICES_FORMAT
@@ -34,12 +38,12 @@ def build_manifest(
     slices: Sequence[tuple[str, str, int]],
     *,
     statistics: PixelSums,
-    left_out: Mapping[str, int],
-    departed: pa.Table,
+    told: Mapping[str, Any],
+    remembered: Mapping[str, pa.Table],
 ) -> dict[str, Any]:
     """Check every slice of ``slices`` (split, name, examples), write the tables beside them, return the manifest.
 
-    ``left_out`` counts good images that were not dealt, by cause; ``departed`` are rows of `schemas.DEPARTED`.
+    ``told`` are the manifest's lineage, known and left_out; ``remembered`` the tables departed, contents and groups.
 
     Raises DataError where a slice is missing or holds another number of examples.
     """
@@ -66,12 +70,14 @@ def build_manifest(
                 for split in dict.fromkeys(split for split, _, _ in slices)
             },
             "statistics": statistics.to_json(),
-            "left_out": dict(left_out),
+            **told,
             "tables": {
                 EXAMPLES: _write(stage, EXAMPLES_FILE, schemas.EXAMPLES, examples),
                 BLOCKS: _write(stage, BLOCKS_FILE, schemas.BLOCKS, blocks),
                 CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [_class_counts(facts)]),
-                DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [departed]),
+                DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [remembered[DEPARTED]]),
+                CONTENTS: _write(stage, CONTENTS_FILE, schemas.CONTENTS, [remembered[CONTENTS]]),
+                GROUPS: _write(stage, GROUPS_FILE, schemas.GROUPS, [remembered[GROUPS]]),
             },
         }
     )

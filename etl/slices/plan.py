@@ -1,11 +1,11 @@
 """The plan of a set of slices: which images are dealt, to which split and slice; and the list of work that follows.
 
-Where every image is dealt by fractions or to its source's split, the counts in the facts of the parts are enough and no
-row is read. Where images may be left out, or have a split already, their rows decide (`etl.slices.split_assignment`).
+Where every image goes to its source's split, the counts in the facts of the parts are enough and no row is read. Else
+the rows of all images decide (`etl.slices.split_assignment`).
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,29 +13,38 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
-    Fractions,
+    SPLIT_NAMES,
     ShardConfig,
     SplitRequest,
     parse_split,
-    resolve_fractions,
     resolve_slices,
 )
 from etl.partition.strata import Dealing, PartCounts, count_part, split_sizes
+from etl.progress import tell
 from etl.raw.removed import Removed
 from etl.slices import split_assignment
-from etl.slices.previous import Earlier, departed_rows, read_keys, removed_keys, split_numbers
+from etl.slices.group_assignment import GroupConflict
+from etl.slices.images import COLUMNS, Rules
+from etl.slices.key_list import read_keys
+from etl.slices.lineage import Earlier
+from etl.slices.memory import removed_keys, split_numbers
+from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
+
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
 class Plan:
     """A plan for the parts of ``normalized`` (its marker). Without ``decided`` their facts are all that is needed.
 
-    ``departed`` are the keys that earlier slices had, or a list removed, and that are not dealt: `schemas.DEPARTED`.
+    ``departed`` are the keys that earlier slices had, or a list removed, and that are not dealt (`schemas.DEPARTED`);
+    ``contents`` the contents that they had and that are not dealt (`schemas.CONTENTS`).
     """
 
     config: ShardConfig
@@ -43,6 +52,21 @@ class Plan:
     dealing: Dealing
     decided: split_assignment.Decided | None
     departed: pa.Table
+    contents: pa.Table
+
+    @property
+    def known(self) -> dict[str, int]:
+        """How the examples were known before, counted: see `split_assignment.Known`."""
+        if self.decided:
+            return self.decided.known.to_json()
+        return split_assignment.Known(new=int(self.dealing.plan.counts.sum())).to_json()
+
+    @property
+    def groups(self) -> pa.Table:
+        """The split of each group, by name: `schemas.GROUPS`."""
+        groups = sorted(self.decided.groups.items()) if self.decided else []
+        rows = [{"group": group, "split": SPLIT_NAMES[number]} for group, number in groups]
+        return parquet_tables.table_of(schemas.GROUPS, rows)
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -66,6 +90,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
 
     Raises DataError or UsageError where images and options do not fit.
     """
+    _refuse_other_groups(values["group_by"], earlier)
     listed = read_keys(open_place(values["remove"])) if values["remove"] else None
     asked = ShardConfig(
         values["partition"],
@@ -81,23 +106,26 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
     )
     removed = frozenset(listed or ()) | frozenset(removed_keys(earlier.folder) if earlier else ())
     decided = None
-    if earlier or removed or asked.group_by or asked.drop_duplicates or normalized.get("removed"):
-        rules = split_assignment.Rules(asked, len(normalized["classes"]), earlier.known if earlier else None, removed)
-        decided = split_assignment.decide(rules, _live_parts(root, normalized))
+    if asked.split or earlier or removed or asked.drop_duplicates or normalized.get("removed"):
+        rules = Rules(asked, len(normalized["classes"]), earlier.memory if earlier else None, removed)
+        decided = _decide(rules, root, normalized, values["name"])
+    _tell_unknown(listed or [], values["remove"], earlier, decided)
     total = sum(_count_parts(normalized, decided), np.zeros((1, 1), dtype=np.int64))
-    fractions = _fractions(asked, decided, int(total.sum()))
     size_bytes = sum(part["bytes"] for part in normalized["parts"])
     records = sum(part["records"] for part in normalized["parts"])
     slices = resolve_slices(
-        split_sizes(total, fractions),
+        split_sizes(total),
         size_bytes * int(total.sum()) // max(records, 1),
         values["workers"],
         values["slices"],
         values["slice_size"],
     )
     config = ShardConfig(**{**vars(asked), "slices": slices})
+    contents = schemas.CONTENTS.empty_table()
+    if earlier and decided:
+        contents = earlier.memory.departed_contents(decided.dealt_contents)
     departed = _departed(earlier, removed, decided)
-    return Plan(config, normalized, Dealing.of_total(config, total, fractions), decided, departed)
+    return Plan(config, normalized, Dealing.of_total(config, total), decided, departed, contents)
 
 
 def deal_rows(
@@ -113,7 +141,7 @@ def deal_rows(
         own = column.to_numpy().astype(np.int64)
     else:
         own = split_numbers(rows["split"]).astype(np.int64)
-    dealt = own >= 0 if dealing.strata.own_splits else np.ones(len(rows), dtype=bool)
+    dealt = own >= 0
     splits, slices = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
     first = {int(stratum): rank for stratum, rank in task["first"].items()}
     splits[dealt], slices[dealt] = dealing.deal(labels[dealt], own[dealt], first)
@@ -130,9 +158,52 @@ def _resolve_request(
     return None if isinstance(request, str) else request
 
 
-def _fractions(config: ShardConfig, decided: split_assignment.Decided | None, total: int) -> Fractions | None:
-    """What the examples are dealt to splits by; None where each has its split by now."""
-    return None if decided or config.split is None else resolve_fractions(config.split, total)
+def _refuse_other_groups(asked: str | None, earlier: Earlier | None) -> None:
+    """Raise UsageError where earlier slices were grouped by a column, and these would not be."""
+    before = earlier.manifest["config"]["group_by"] if earlier else None
+    if before is not None and asked != before:
+        raise UsageError(
+            f"--splits-from: those slices keep each {before!r} in one split; give --group-by {before} too,"
+            " or leave --splits-from out to assign all splits anew"
+        )
+
+
+def _decide(rules: Rules, root: Place, normalized: Mapping[str, Any], name: str) -> split_assignment.Decided:
+    """Decide, and tell what disagrees. Of images in conflict all keys are left in a file, for --remove."""
+    try:
+        decided = split_assignment.decide(rules, _live_parts(root, normalized))
+    except GroupConflict as conflict:
+        listed = (root / "slices").make_folder() / f"{name}.conflicts.txt"
+        replace_bytes(listed, listed.parent, "".join(f"{key}\n" for key in conflict.keys).encode())
+        raise GroupConflict(f"{conflict} {listed}", conflict.keys) from None
+    if number := decided.known.disagreeing:
+        tell(
+            "shard",
+            f"{number} images were moved and changed at once, and are where their content or group is:"
+            f" {_few(decided.known.named, number)}",
+        )
+    return decided
+
+
+def _tell_unknown(
+    listed: list[str], file: str | None, earlier: Earlier | None, decided: split_assignment.Decided | None
+) -> None:
+    """Name the keys of --remove that nothing is known by. Raises UsageError where these are all."""
+    unknown = [key for key in listed if decided is None or key not in decided.removed]
+    if earlier:
+        numbers = earlier.memory.keys.find(unknown).tolist()
+        unknown = [key for key, number in zip(unknown, numbers, strict=True) if number < 0]
+    if not unknown:
+        return
+    line = f"{len(unknown)} of {len(listed)} keys are unknown: {_few(list(map(repr, unknown)), len(unknown))}"
+    if len(unknown) == len(listed):
+        raise UsageError(f"--remove {file}: {line}; give keys as examples.parquet has them, one on each line")
+    tell("shard", f"--remove {file}: {line}")
+
+
+def _few(names: Sequence[str], number: int) -> str:
+    few = list(names[:MOST_NAMED])
+    return ", ".join(few) + (f" and {number - len(few)} more" if number > len(few) else "")
 
 
 def _count_parts(normalized: Mapping[str, Any], decided: split_assignment.Decided | None) -> Iterator[PartCounts]:
@@ -144,7 +215,7 @@ def _count_parts(normalized: Mapping[str, Any], decided: split_assignment.Decide
 def _live_parts(root: Place, normalized: Mapping[str, Any]) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
     removed = Removed.read(root, normalized)
     for part in normalized["parts"]:
-        rows = read_rows(root / "normalized", part["part"], split_assignment.COLUMNS)
+        rows = read_rows(root / "normalized", part["part"], COLUMNS)
         yield rows, removed.live(pack_of(part), rows["key"])
 
 
@@ -153,8 +224,8 @@ def _departed(earlier: Earlier | None, removed: frozenset[str], decided: split_a
     unknown = sorted(removed)
     if earlier:
         assert decided is not None
-        gone = departed_rows(earlier.folder, earlier.manifest, earlier.known, decided.dealt)
-        numbers = earlier.known.find(unknown)
+        gone = earlier.memory.departed(decided.dealt)
+        numbers = earlier.memory.keys.find(unknown)
         unknown = [key for key, number in zip(unknown, numbers.tolist(), strict=True) if number < 0]
     rows = gone.to_pylist() + [{"key": key, "split": None} for key in unknown]
     return parquet_tables.table_of(schemas.DEPARTED, [row | {"removed": row["key"] in removed} for row in rows])

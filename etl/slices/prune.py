@@ -14,7 +14,7 @@ from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.options.option import Option
 from etl.progress import tell
 from etl.raw.packs import PACK_FOLDERS, pack_files
-from etl.slices.previous import finished_at, finished_slices
+from etl.slices.lineage import finished_at, finished_slices, lineage_ends
 from etl.stages.layout import (
     VERIFIED_FOLDER,
     is_root,
@@ -32,7 +32,12 @@ from etl.storage.place import Place
 from etl.values import positive
 
 PRUNE_OPTIONS = (
-    Option("--keep", "So many of the newest slices stay, and all that a run names.", positive, metavar="N"),
+    Option(
+        "--keep",
+        "So many of the newest slices stay, the last of the lineage, and all that a run names.",
+        positive,
+        metavar="N",
+    ),
     Option("--dry-run", "Remove nothing; tell what would be removed.", parse=None),
 )
 
@@ -72,11 +77,14 @@ def choose_slices(root: Place, keep: int) -> dict[str, str]:
     """The names of the finished slices that stay, newest first, each with the reason."""
     runs = dict(_slices_of_runs(root))
     sources = {plan["identity"]["config"].get("splits_from") for plan in _unfinished_plans(root)}
+    ends = {stage.folder for stage in lineage_ends(root)}
     stays = {}
     for number, stage in enumerate(sorted(finished_slices(root), key=finished_at, reverse=True)):
         name, fingerprint = stage.folder.name, stage.fingerprint()
         if number < keep:
             stays[name] = "among the newest"
+        elif stage.folder in ends:
+            stays[name] = "end of the lineage: the next slices take their splits from it"
         elif fingerprint in runs or None in runs:
             stays[name] = f"named by {runs.get(fingerprint) or runs[None]}"
         elif fingerprint in sources or stage.plan.exists():

@@ -12,7 +12,7 @@ RAW_FORMAT = "ringslice.raw/2"
 
 NORMALIZED_FORMAT = "ringslice.normalized/2"
 
-SLICES_FORMAT = "ringslice.slices/2"
+SLICES_FORMAT = "ringslice.slices/3"
 
 VERIFICATION_FORMAT = "ringslice.verification/1"
 

@@ -193,9 +193,13 @@ class Finished:
         return self.marker.sha256()
 
     def read_run(self) -> dict[str, Any]:
-        """What is known of the run that made this stage; empty where nothing is."""
+        """What is known of the run that made this stage; empty where nothing is, or the file is no JSON object."""
         place = self.folder / RUN_FILE
-        return place.read_json() if place.exists() else {}
+        try:
+            known = place.read_json() if place.exists() else {}
+        except EnvironmentFailure:
+            return {}
+        return known if isinstance(known, dict) else {}
 
     def refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:
         """Raise UsageError where ``marker`` differs from ``identity``."""

@@ -99,8 +99,10 @@ def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
     manifest, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
     splits = manifest["splits"]
     records = sum(split["records"] for split in splits.values())
+    known = manifest["known"]
     facts = {
         "examples": records,
+        "known": known,
         "splits": {name: split["records"] for name, split in splits.items()},
         "slices": {name: len(split["slices"]) for name, split in splits.items()},
         "bytes": sum(split["bytes"] for split in splits.values()),

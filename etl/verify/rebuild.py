@@ -17,9 +17,19 @@ from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, records_place
 from etl.partition.config import SOURCE_SPLIT, ShardConfig
 from etl.raw.removed import Removed
-from etl.slices.manifest import BLOCKS_FILE, CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, read_manifest, slices_of
+from etl.slices.lineage import Earlier, finished_slices
+from etl.slices.manifest import (
+    BLOCKS_FILE,
+    CLASS_COUNTS_FILE,
+    CONTENTS_FILE,
+    DEPARTED_FILE,
+    EXAMPLES_FILE,
+    GROUPS_FILE,
+    read_manifest,
+    slices_of,
+)
+from etl.slices.memory import removed_keys
 from etl.slices.plan import Plan, deal_rows, make_plan
-from etl.slices.previous import Earlier, finished_slices, removed_keys
 from etl.slices.writer import BlockCounter, DealtExample, order_key
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
@@ -60,6 +70,7 @@ def _make_plan(target: Target, attempts: Place) -> Plan:
         "split": SOURCE_SPLIT if config.split is None else config.split,
         "slices": config.slices["train"],
         "slice_size": 1,
+        "name": target.slices.folder.name,
         "remove": _removed_keys(target, attempts).uri if config.removed_keys else None,
     }
     assert target.dataset is not None
@@ -202,6 +213,8 @@ def table_again(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table
         BLOCKS_FILE: (schemas.BLOCKS, (_blocks(folder, name) for _, name in slices)),
         CLASS_COUNTS_FILE: (schemas.CLASS_COUNTS, (_class_counts(folder, *each) for each in slices)),
         DEPARTED_FILE: (schemas.DEPARTED, iter([schemas.DEPARTED.empty_table()])),
+        CONTENTS_FILE: (schemas.CONTENTS, iter([schemas.CONTENTS.empty_table()])),
+        GROUPS_FILE: (schemas.GROUPS, iter([schemas.GROUPS.empty_table()])),
     }[file]
 
 

@@ -18,7 +18,7 @@ from etl.images.sandbox import ImageHelper
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import tell
-from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
+from etl.slices.manifest import CONTENTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, GROUPS_FILE
 from etl.slices.writer import write_slice
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Stage
@@ -205,7 +205,7 @@ class Repair:
             thing = (TABLE, file)
             if damaged:
                 self._leave(thing, f"{damaged[0]} is damaged and could not be repaired")
-            elif file == DEPARTED_FILE and told["rows"]:
+            elif file in (DEPARTED_FILE, CONTENTS_FILE, GROUPS_FILE) and told["rows"]:
                 self._leave(thing, "nothing else tells what earlier slices had; put the original back")
             elif file == EXAMPLES_FILE and self.target.dataset is None:
                 self._leave(thing, "the normalised images that tell where examples come from are not here")

@@ -14,7 +14,7 @@ from etl.normalized.parts import read_rows, rejects_places, rows_place
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
-from etl.slices.previous import removed_keys
+from etl.slices.memory import removed_keys
 from etl.storage.place import Place, open_place
 from etl.verify.check_markers import COLUMNS, input_faults, no_rejects
 from etl.verify.check_slice import check_slice

@@ -32,7 +32,7 @@ _ATOMIC = ("tests/etl/storage/test_atomic.py",)
 _LEASE = ("tests/etl/stages/test_claim.py", "tests/etl/stages/test_stage.py", "tests/etl/stages/test_lease.py")
 _PARALLEL = ("tests/train/parallel/test_strategy.py", "tests/train/trainer/test_steps.py")
 _VERIFY = ("tests/etl/verify",)
-_SLICES = ("tests/etl/slices/test_previous.py", "tests/etl/slices/test_split_assignment.py")
+_SLICES = tuple(f"tests/etl/slices/test_{name}.py" for name in ("memory", "lineage", "split_assignment"))
 
 DEFECTS = (
     Defect(
@@ -312,25 +312,25 @@ DEFECTS = (
         "splits-forget-the-departed",
         STICKY,
         "a key that left and comes back is dealt like a new one",
-        "etl/slices/previous.py",
-        '    yield parquet_tables.read_table(folder / DEPARTED_FILE, ["key", "split"])\n',
+        "etl/slices/memory.py",
+        '    yield parquet_tables.read_table(folder / departed, [column, "split"])\n',
         "",
         (*_SLICES, "tests/mapreduce/test_shard.py"),
     ),
     Defect(
         "splits-of-the-oldest",
         STICKY,
-        "'newest' takes the oldest slices",
-        "etl/slices/previous.py",
-        "    return max(finished.values(), key=finished_at, default=None)",
-        "    return min(finished.values(), key=finished_at, default=None)",
+        "'newest' takes the beginning of the lineage",
+        "etl/slices/lineage.py",
+        "    return [each for each in slices if each.fingerprint not in ancestors]",
+        "    return [each for each in slices if not each.ancestors]",
         (*_SLICES, "tests/mapreduce/test_shard.py"),
     ),
     Defect(
         "splits-of-other-keys",
         STICKY,
         "keys are sorted by their digests, their splits are not",
-        "etl/slices/previous.py",
+        "etl/slices/memory.py",
         "        self.splits = np.concatenate(splits)[order]",
         "        self.splits = np.concatenate(splits)",
         _SLICES,

@@ -78,11 +78,11 @@ def shuffled(output: bytes, transport: str) -> list[bytes]:
 def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     transport: str, make_tree: TreeMaker, tmp_path: Path
 ) -> None:
-    root = ingest(make_tree({"a": 4}), tmp_path / "root")
+    root = ingest(make_tree({"train/a": 4}), tmp_path / "root", "--split-folders")
     succeeded(ringslice("normalize", root, *SMALL))
-    config = {"partition": "uniform", "split": {"train": "1"}, "slices": {"train": 2}, "seed": 0}
+    config = {"partition": "uniform", "split": "source", "slices": {"train": 2}, "seed": 0}
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
-    plan = {"config": config, "classes": 1, "own_splits": False, "decided": False, "counts": [[4]], "reducers": 1}
+    plan = {"config": config, "classes": 1, "decided": False, "counts": [[4], [0], [0]], "reducers": 1}
     told = {"folder": str(root / "slices/x"), "slices": names, "transport": transport, **plan}
     arguments = ["--job-file", job_file(root, **told, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])

@@ -167,18 +167,20 @@ def test_wrong_use_is_one_line(normalized: Path, make_tree: TreeMaker, tmp_path:
     refused(Shard, 2, "contradict each other", normalized, "--group-by", "patient", "--split", "source")
     shard_here(normalized, "--workers", 2)
     other = tmp_path / "other"
-    folder = make_tree({"x": 6})
-    for name in ("a", "b"):
+    folder = make_tree({"c": 60, "x": 6})  # whose pictures are others
+    for name in ("a", "b", "c"):
         shutil.rmtree(folder / name)
     ingest_here(folder, other)
     normalize_here(other, *SMALL)
     known = ("--splits-from", normalized / "slices/default")
-    refused(Shard, 2, "none of the 60 keys of --splits-from is among these images", other, "--workers", 1, *known)
+    refused(
+        Shard, 2, "none of the 60 keys of --splits-from is among these images, and none", other, "--workers", 1, *known
+    )
     marker = normalized / "slices/default/manifest.json"
     marker.write_text(marker.read_text().replace('"seed": 0', '"seed": 1'))
     refused(Shard, 1, "was edited or damaged", normalized, "--workers", 2, "--name", "next", "--splits-from", "default")
-    marker.write_text(marker.read_text().replace("slices/2", "slices/3"))
-    line = "has format 'ringslice.slices/3', this version reads 'ringslice.slices/2'"
+    marker.write_text(marker.read_text().replace("slices/3", "slices/4"))
+    line = "has format 'ringslice.slices/4', this version reads 'ringslice.slices/3'"
     refused(Shard, 2, line, normalized, "--workers", 2, "--name", "next", "--splits-from", "default")
 
 

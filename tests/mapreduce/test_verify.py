@@ -261,7 +261,7 @@ def edit(change: Callable[[dict], object], forged: bool = False) -> Damage:  # t
 @pytest.mark.parametrize(
     ("damage", "status", "line"),
     [
-        (edit(lambda manifest: manifest.update(format="ringslice.slices/3")), 2, "has format 'ringslice.slices/3'"),
+        (edit(lambda manifest: manifest.update(format="ringslice.slices/4")), 2, "has format 'ringslice.slices/4'"),
         (edit(lambda manifest: manifest["config"].update(seed=7)), 1, "was edited or damaged"),
         (lambda root: (root / SLICES / "manifest.json").write_text('{"format": 1,}'), 1, "was edited or damaged"),
         (remove(f"{SLICES}/manifest.json"), 2, "holds no finished shard"),

@@ -55,8 +55,12 @@ def forge(root: Path, change: Callable[[Contents], object]) -> None:
             normalized.read_marker(),
             planned,
             statistics=sums,
-            left_out=manifest["left_out"],
-            departed=schemas.DEPARTED.empty_table(),
+            told={name: manifest[name] for name in ("lineage", "known", "left_out")},
+            remembered={
+                "departed": schemas.DEPARTED.empty_table(),
+                "contents": schemas.CONTENTS.empty_table(),
+                "groups": schemas.GROUPS.empty_table(),
+            },
         )
         stage.commit(marker, Run())
     finally:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import UsageError
+from etl.slices.lineage import finished_at, finished_slices
 from etl.slices.manifest import read_manifest
-from etl.slices.previous import finished_at, finished_slices
 from etl.stages.layout import is_folder_name, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage
 from etl.storage.place import Place, open_place

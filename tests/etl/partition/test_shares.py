@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.partition.permutation import Integers
-from etl.partition.shares import SharePlan, apportion, split_counts
+from etl.partition.shares import SharePlan, apportion, top_up
 
 FRACTIONS = (
     [Fraction(1)],
@@ -15,6 +15,12 @@ FRACTIONS = (
     [Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)],
     [Fraction(99, 100), Fraction(1, 100)],
 )
+
+
+def split_counts(sizes: list[int], fractions: list[Fraction]) -> Integers:
+    """Examples of each stratum in each split where nothing is known."""
+    return top_up(np.zeros((len(sizes), len(fractions)), dtype=np.int64), sizes, fractions)
+
 
 sizes_of_classes = st.lists(st.integers(0, 120), min_size=1, max_size=12)
 

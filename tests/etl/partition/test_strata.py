@@ -13,28 +13,26 @@ from hypothesis import strategies as st
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.partition.permutation import Integers
-from etl.partition.shares import apportion, round_quotas, top_up, worker_of
+from etl.partition.shares import round_quotas, top_up, worker_of
 from etl.partition.strata import Dealing, count_part, split_sizes
 from etl.slices.plan import deal_rows
 from etl.slices.writer import slice_names
 
-FRACTIONS: tuple[Fractions | None, ...] = (
+FRACTIONS: tuple[Fractions, ...] = (
     {"train": Fraction(1)},
     {"train": Fraction(4, 5), "validation": Fraction(1, 10), "test": Fraction(1, 10)},
     {"train": Fraction(1, 3), "validation": Fraction(1, 3), "test": Fraction(1, 3)},
     {"train": Fraction(99, 100), "test": Fraction(1, 100)},
-    None,
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """Labels and own splits of all images in order, where parts end, and the configuration of a plan."""
+    """Labels and splits of all images in order, where parts end, and the configuration of a plan."""
 
     labels: Integers
     own: Integers
     cuts: tuple[int, ...]
-    fractions: Fractions | None
     config: ShardConfig
     classes: int
 
@@ -62,7 +60,7 @@ def cases(draw: st.DrawFn) -> Case:
     slices = {name: draw(st.integers(1, 64)) for name in SPLIT_NAMES}
     slices["train"] = -(-slices["train"] // workers) * workers
     config = ShardConfig(**{**vars(config), "slices": slices})
-    return Case(labels, own, cuts, draw(st.sampled_from(FRACTIONS)), config, classes)
+    return Case(labels, own, cuts, config, classes)
 
 
 def deal(
@@ -78,10 +76,10 @@ def deal(
         }
         counts.append(count_part(facts, case.classes))
     total = np.sum(counts, axis=0)
-    sizes = split_sizes(total, case.fractions)
+    sizes = split_sizes(total)
     slices = {name: case.config.slices[name] for name in sizes}
     config = ShardConfig(**{**vars(case.config), "slices": slices} | ({} if seed is None else {"seed": seed}))
-    dealing = Dealing.of_total(config, total, case.fractions)
+    dealing = Dealing.of_total(config, total)
     dealt = []
     for part, first in zip(parts, dealing.firsts(counts), strict=True):
         own = [SPLIT_NAMES[number] for number in case.own[part]]
@@ -105,17 +103,12 @@ def test_everything_is_dealt_exactly_once_and_evenly(case: Case) -> None:
     try:
         dealing, splits, slices = deal(case)
     except DataError:
-        assert not (case.own == 0).any() if case.fractions is None else len(case.labels) < 100
+        assert not (case.own == 0).any()
         return
     names = slice_names(dict(zip(dealing.splits, dealing.plan.slices, strict=True)), 1, 1)
     assert [dealing.splits.index(names[number][0]) for number in slices] == splits.tolist()
     assert np.bincount(slices, minlength=len(names)).tolist() == dealing.plan.slice_records().tolist()
-    if case.fractions is None:
-        assert [SPLIT_NAMES.index(dealing.splits[split]) for split in splits] == case.own.tolist()
-    else:
-        sizes = apportion(len(case.labels), list(case.fractions.values()))
-        wanted = [sizes[list(case.fractions).index(name)] for name in dealing.splits]
-        assert np.bincount(splits, minlength=len(dealing.splits)).tolist() == wanted
+    assert [SPLIT_NAMES.index(dealing.splits[split]) for split in splits] == case.own.tolist()
     first = 0
     for number, count in enumerate(dealing.plan.slices):
         here = splits == number
@@ -152,7 +145,7 @@ def test_another_seed_deals_otherwise(case: Case) -> None:
 @given(
     known=st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size=1, max_size=8),
     data=st.data(),
-    fractions=st.sampled_from([list(each.values()) for each in FRACTIONS if each and len(each) == 3]),
+    fractions=st.sampled_from([list(each.values()) for each in FRACTIONS if len(each) == 3]),
 )
 def test_new_examples_bring_splits_nearest_to_their_share(
     known: list[list[int]], data: st.DataObject, fractions: list[Fraction]
@@ -189,5 +182,5 @@ def test_rounding_keeps_rows_and_columns() -> None:
 def test_images_without_a_split_are_refused() -> None:
     total = count_part({"train": [3, 1], "": [2, 0]}, 2)
     with pytest.raises(DataError, match="2 images have no split of the source's own"):
-        split_sizes(total, None)
-    assert split_sizes(count_part({"train": [3], "test": [2]}, 2), None) == {"train": 3, "test": 2}
+        split_sizes(total)
+    assert split_sizes(count_part({"train": [3], "test": [2]}, 2)) == {"train": 3, "test": 2}

@@ -178,7 +178,7 @@ def made_up(root: Path, classes: int, slices: int, seed: int = 0) -> npt.NDArray
     config = {"partition": "uniform", "split": "source", "workers": 1, "groups": 1, "seed": seed}
     unused = ("group_by", "splits_from", "removed_keys", "drop_duplicates")
     manifest = {
-        "format": "ringslice.slices/2",
+        "format": "ringslice.slices/3",
         "config": config | dict.fromkeys(unused),
         "input": "0" * 64,
         "classes": [f"class-{label}" for label in range(classes)],

@@ -14,45 +14,78 @@ from hypothesis import strategies as st
 from etl.errors import DataError, UsageError
 from etl.formats import schemas
 from etl.partition.config import SPLIT_NAMES, ShardConfig
-from etl.slices import split_assignment
-from etl.slices.previous import KnownKeys
-from etl.slices.split_assignment import LEFT_OUT, Rules, decide, split_of_group
+from etl.slices.group_assignment import GroupConflict, split_of_group
+from etl.slices.images import COLUMNS, LEFT_OUT, Rules
+from etl.slices.memory import KnownContents, KnownKeys, Memory
+from etl.slices.split_assignment import Decided, decide
+from etl.storage.place import open_place
 
 SHARES: dict[str, Fraction | int | None] = {
     "train": Fraction(1, 2),
     "validation": Fraction(1, 4),
     "test": Fraction(1, 4),
 }
-COLUMNS = pa.field("columns", pa.map_(pa.string(), pa.string()))
-SCHEMA = pa.schema([COLUMNS if name == "columns" else schemas.ROWS.field(name) for name in split_assignment.COLUMNS])
+EXTRA = pa.field("columns", pa.map_(pa.string(), pa.string()))
+SCHEMA = pa.schema([EXTRA if name == "columns" else schemas.ROWS.field(name) for name in COLUMNS])
 
 
 def config(**more: Any) -> ShardConfig:
     return ShardConfig(**{"partition": "stratified", "split": SHARES, "slices": {}, **more})
 
 
-def part(keys: Sequence[str], columns: Mapping[str, Mapping[str, str]] | None = None, **contents: bytes) -> Any:
-    """The rows of a part with these keys, a class by the key's last letter; content by key unless given."""
+def sha256(content: str) -> bytes:
+    return hashlib.sha256(content.encode()).digest()
+
+
+def part(
+    keys: Sequence[str],
+    groups: Mapping[str, str] | None = None,
+    own: Mapping[str, str] | None = None,
+    **contents: str,
+) -> Any:
+    """The rows of a part with these keys, a class by the key's last letter; a key is its own content unless given."""
     rows = [
         {
             "key": key,
-            "sha256": hashlib.sha256(contents.get(key, key.encode())).digest(),
+            "sha256": sha256(contents.get(key, key)),
             "label": ord(key[-1]) % 3,
-            "split": None,
-            "columns": list((columns or {}).get(key, {}).items()),
+            "split": (own or {}).get(key),
+            "columns": [("patient", groups[key])] if groups and key in groups else [],
         }
         for key in keys
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA), np.ones(len(rows), dtype=bool)
 
 
-def known_keys(splits: Mapping[str, str]) -> KnownKeys:
-    return KnownKeys([pa.table({"key": list(splits), "split": list(splits.values())})])
+def memory(
+    keys: Mapping[str, str] | None = None,
+    contents: Mapping[str, str] | None = None,
+    groups: Mapping[str, str] | None = None,
+) -> Memory:
+    """Slices that remember these splits; a key is its own content, unless contents are given."""
+    known = dict(keys or {})
+    of_contents = [(sha256(name), split) for name, split in (known if contents is None else contents).items()]
+    table = pa.table(
+        {
+            "sha256": pa.array([content for content, _ in of_contents], pa.binary(32)),
+            "split": pa.array([split for _, split in of_contents], pa.string()),
+        }
+    )
+    return Memory(
+        open_place("/nowhere"),
+        KnownKeys([pa.table({"key": list(known), "split": pa.array(list(known.values()), pa.string())})]),
+        KnownContents([table]),
+        {name: SPLIT_NAMES.index(split) for name, split in (groups or {}).items()},
+    )
 
 
-def split_by_key(decided: split_assignment.Decided, keys: Sequence[str]) -> dict[str, str | None]:
+def split_by_key(decided: Decided, keys: Sequence[str]) -> dict[str, str | None]:
     numbers = np.concatenate(decided.fates).tolist()
     return {key: None if n == LEFT_OUT else SPLIT_NAMES[n] for key, n in zip(keys, numbers, strict=True)}
+
+
+def splits(rules: Rules, keys: Sequence[str], **more: Any) -> dict[str, str | None]:
+    return split_by_key(decide(rules, [part(keys, **more)]), keys)
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,11 +94,18 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     keys = data.draw(st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, min_size=1, max_size=80))
     known = data.draw(st.dictionaries(st.sampled_from(keys), st.sampled_from(SPLIT_NAMES), min_size=1))
     cut = data.draw(st.integers(0, len(keys)))
-    decided = decide(Rules(config(), 3, known_keys(known | {"gone": "test"})), [part(keys[:cut]), part(keys[cut:])])
+    decided = decide(Rules(config(), 3, memory(known | {"gone": "test"})), [part(keys[:cut]), part(keys[cut:])])
     found = split_by_key(decided, keys)
     assert {key: found[key] for key in known} == known
     assert None not in found.values()
-    assert int(decided.dealt.sum()) == len(known)
+    assert int(decided.dealt.sum()) == int(decided.dealt_contents.sum()) == len(known)
+    assert decided.known.to_json() == {
+        "kept": len(known),
+        "moved": 0,
+        "changed": 0,
+        "new": len(keys) - len(known),
+        "disagreeing": 0,
+    }
     for split, share in SHARES.items():
         had = sum(each == split for each in known.values())
         assert isinstance(share, Fraction)
@@ -74,70 +114,208 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     assert sum(int(counts.sum()) for counts in decided.counts()) == len(keys)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=60),
+    drop=st.booleans(),
+    partition=st.sampled_from(["stratified", "uniform"]),
+)
+def test_images_of_a_content_go_to_one_split_and_shares_still_hold(
+    sizes: list[int], drop: bool, partition: str
+) -> None:
+    content_of = {f"{copy}-{number}": str(number) for number, size in enumerate(sizes) for copy in range(size)}
+    found = splits(Rules(config(drop_duplicates=drop, partition=partition), 3), sorted(content_of), **content_of)
+    by_content: dict[str, set[str | None]] = {}
+    for key, split in found.items():
+        by_content.setdefault(content_of[key], set()).add(split)
+    assert all(len(each - {None}) == 1 for each in by_content.values())
+    dealt = [split for split in found.values() if split is not None]
+    assert len(dealt) == (len(sizes) if drop else sum(sizes))
+    whole = 1 if drop else max(sizes)  # what is dealt at once
+    strata = 1 if partition == "uniform" else 3
+    for split, share in SHARES.items():
+        assert isinstance(share, Fraction)
+        assert abs(dealt.count(split) - share * len(dealt)) <= strata * (1 + whole)
+
+
+def test_a_known_content_keeps_its_split_under_any_key() -> None:
+    known = memory({"a": "test", "b": "validation"})
+    decided = decide(Rules(config(), 3, known), [part(["c", "d"], c="a", d="b")])
+    assert split_by_key(decided, ["c", "d"]) == {"c": "test", "d": "validation"}
+    assert (decided.known.kept, decided.known.moved) == (2, 2)
+    assert not decided.dealt.any()  # as keys they departed
+    assert decided.dealt_contents.all()
+
+
+def test_a_changed_image_keeps_its_split_and_where_it_disagrees_its_content_decides() -> None:
+    known = memory({"a": "test", "b": "train"})
+    decided = decide(Rules(config(), 3, known), [part(["a", "b"], a="another", b="a")])
+    assert split_by_key(decided, ["a", "b"]) == {"a": "test", "b": "test"}
+    assert decided.known.to_json() == {"kept": 1, "moved": 0, "changed": 1, "new": 0, "disagreeing": 1}
+    assert decided.known.named == ("b (train by its key, test now)",)
+    assert not decided.dealt_contents.all()
+
+
+def test_copies_of_a_new_content_follow_the_known_keys_among_them() -> None:
+    known = memory({"a": "test", "b": "train", "c": "test"})
+    found = splits(Rules(config(), 3, known), ["a", "b", "c", "d"], a="x", b="x", c="x", d="x")
+    assert set(found.values()) == {"test"}  # two keys of three
+
+
+def test_a_content_that_the_source_put_into_several_splits_stays_in_them() -> None:
+    """One that is not known by its key goes to the source's own split if that is one of them, else to the first."""
+    known = Memory(
+        open_place("/nowhere"),
+        KnownKeys([pa.table({"key": ["a", "b"], "split": ["test", "validation"]})]),
+        KnownContents(
+            [pa.table({"sha256": pa.array([sha256("x")] * 2, pa.binary(32)), "split": ["test", "validation"]})]
+        ),
+        {},
+    )
+    keys = ["a", "b", "c", "d"]
+    own = {"a": "train", "b": "train", "c": "test", "d": "train"}
+    found = splits(Rules(config(split=None), 3, known), keys, own=own, **dict.fromkeys(keys, "x"))
+    assert found == {"a": "test", "b": "validation", "c": "test", "d": "validation"}
+
+
 def test_what_is_removed_or_doubled_is_left_out() -> None:
     keys = ["a", "b", "c", "d", "e", "f"]
-    rows, live = part(keys, d=b"same", b=b"same", f=b"same")
+    rows, live = part(keys, d="same", b="same", f="same")
     live[0] = False
-    rules = Rules(config(drop_duplicates=True), 3, known_keys({"d": "test"}), frozenset({"c", "nowhere", "a"}))
-    decided = decide(rules, [(rows, live)])
+    known = memory({"d": "test"}, contents={})
+    decided = decide(Rules(config(drop_duplicates=True), 3, known, frozenset({"c", "nowhere", "a"})), [(rows, live)])
     found = split_by_key(decided, keys)
     assert [key for key, split in found.items() if split is None] == ["a", "b", "c", "f"]
     assert found["d"] == "test"  # the known one of three stays, though it is not the first
     assert decided.left_out == {"removed_keys": 1, "duplicates": 2}
-    without_known = decide(Rules(config(drop_duplicates=True), 3), [part(keys, d=b"same", b=b"same", f=b"same")])
-    assert [key for key, split in split_by_key(without_known, keys).items() if split is None] == ["d", "f"]
+    assert decided.removed == {"c"}
+    without = splits(Rules(config(drop_duplicates=True), 3), keys, d="same", b="same", f="same")
+    assert [key for key, split in without.items() if split is None] == ["d", "f"]
 
 
 def test_a_group_stays_together() -> None:
     keys = [f"{patient}-{number}" for patient in range(40) for number in range(5)]
-    patients = {key: {"patient": key.partition("-")[0]} for key in keys}
-    found = split_by_key(decide(Rules(config(group_by="patient"), 3), [part(keys, patients)]), keys)
-    by_patient = {patients[key]["patient"]: split for key, split in found.items()}
-    assert all(by_patient[patients[key]["patient"]] == split for key, split in found.items())
+    patients = {key: key.partition("-")[0] for key in keys}
+    decided = decide(Rules(config(group_by="patient"), 3), [part(keys, patients)])
+    found = split_by_key(decided, keys)
+    by_patient = {patients[key]: split for key, split in found.items()}
+    assert all(by_patient[patients[key]] == split for key, split in found.items())
     assert set(by_patient.values()) == set(SPLIT_NAMES)
-    other = split_by_key(decide(Rules(config(group_by="patient", seed=1), 3), [part(keys, patients)]), keys)
-    assert other != found
+    assert {name: SPLIT_NAMES[number] for name, number in decided.groups.items()} == by_patient
+    assert splits(Rules(config(group_by="patient", seed=1), 3), keys, groups=patients) != found
 
 
-def test_a_known_group_goes_on_where_it_is() -> None:
+def elsewhere(group: str) -> str:
+    """A split that a group would not go to by itself."""
     shares = {name: share for name, share in SHARES.items() if isinstance(share, Fraction)}
-    elsewhere = next(name for name in SPLIT_NAMES if name != split_of_group("x", shares, 0))
-    groups = {key: {"video": "x"} for key in ("1", "2", "3")}
-    rules = Rules(config(group_by="video"), 3, known_keys({"1": elsewhere}))
-    assert set(split_by_key(decide(rules, [part(["1", "2", "3"], groups)]), ["1", "2", "3"]).values()) == {elsewhere}
-    torn = Rules(config(group_by="video"), 3, known_keys({"1": "train", "2": "test"}))
-    with pytest.raises(UsageError, match="video 'x' in several splits"):
-        decide(torn, [part(["1", "2", "3"], groups)])
+    return next(name for name in SPLIT_NAMES if name != split_of_group(group, shares, 0))
+
+
+def test_a_known_group_stays_though_all_its_images_are_other_ones() -> None:
+    split = elsewhere("x")
+    rules = Rules(config(group_by="patient"), 3, memory({"seen": "train"}, groups={"x": split, "gone": "test"}))
+    decided = decide(rules, [part(["1", "2", "seen"], {"1": "x", "2": "x", "seen": "y"})])
+    assert split_by_key(decided, ["1", "2", "seen"]) == {"1": split, "2": split, "seen": "train"}
+    assert {name: SPLIT_NAMES[n] for name, n in decided.groups.items()} == {"x": split, "gone": "test", "y": "train"}
+
+
+def test_a_new_group_goes_where_its_known_images_are() -> None:
+    split = elsewhere("x")
+    groups = dict.fromkeys(("1", "2", "3"), "x")
+    for known in (memory({"1": split}), memory({"1": split}, contents={}), memory({"0": split}, contents={"1": split})):
+        found = splits(Rules(config(group_by="patient"), 3, known), ["1", "2", "3"], groups=groups)
+        assert set(found.values()) == {split}
+
+
+def test_images_in_another_split_than_their_group_are_named() -> None:
+    rules = Rules(
+        config(group_by="patient"), 3, memory({"1": "train", "2": "test"}, groups={"x": "train", "y": "test"})
+    )
+    with pytest.raises(GroupConflict) as conflict:  # the value of 2 was corrected
+        splits(rules, ["1", "2", "3"], groups={"1": "x", "2": "x", "3": "y"})
+    line = "1 images were in another split than their patient is: 2 (test, patient 'x' in train); correct the column"
+    assert str(conflict.value).startswith(line)
+    assert conflict.value.keys == ["2"]
+    without = Rules(rules.config, 3, rules.memory, frozenset({"2"}))
+    assert splits(without, ["1", "2", "3"], groups={"1": "x", "2": "x", "3": "y"}) == {
+        "1": "train",
+        "2": None,
+        "3": "test",
+    }
+
+
+def test_groups_that_share_a_content_go_to_one_split() -> None:
+    keys = [f"{copy}{number}" for number in range(60) for copy in "pq"]
+    groups = {key: key for key in keys}  # a group each, and two of them share a content
+    found = splits(Rules(config(group_by="patient"), 3), keys, groups=groups, **{key: key[1:] for key in keys})
+    assert all(found[f"p{number}"] == found[f"q{number}"] for number in range(60))
+    assert set(found.values()) == set(SPLIT_NAMES)
+    split = elsewhere("p1")
+    known = Rules(config(group_by="patient"), 3, memory({"z": "train"}, groups={"p1": split}))
+    chain = {"a": "p1", "b": "p2", "c": "p2", "d": "p3", "z": "z"}
+    assert splits(known, list(chain), groups=chain, a="1", b="1", c="2", d="2") == {
+        **dict.fromkeys("abcd", split),
+        "z": "train",
+    }
+
+
+def test_of_copies_in_groups_of_two_splits_one_is_dealt_where_duplicates_are_dropped() -> None:
+    known = memory({"z": "train"}, groups={"x": "train", "y": "test"})
+    keys, groups = ["a", "b", "z"], {"a": "x", "b": "y", "z": "x"}
+    dropping = Rules(config(group_by="patient", drop_duplicates=True), 3, known)
+    assert splits(dropping, keys, groups=groups, a="1", b="1") == {"a": "train", "b": None, "z": "train"}
+    with pytest.raises(GroupConflict, match=r"b \(train, patient 'y' in test\)"):
+        splits(Rules(config(group_by="patient"), 3, known), keys, groups=groups, a="1", b="1")
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_groups_and_contents_are_in_one_split_whatever_they_share(data: st.DataObject) -> None:
+    names = st.sampled_from("uvwxyz")
+    rows = data.draw(st.lists(st.tuples(names, st.sampled_from("12345678")), min_size=1, max_size=30))
+    groups = {str(number): group for number, (group, _) in enumerate(rows)}
+    contents: dict[str, Any] = {str(number): f"c{content}" for number, (_, content) in enumerate(rows)}
+    in_splits = st.sampled_from(SPLIT_NAMES)
+    known_groups = data.draw(st.dictionaries(names, in_splits))
+    known_contents = data.draw(st.dictionaries(st.sampled_from([f"c{n}" for n in range(1, 9)]), in_splits))
+    remembered = memory({"0": "train"}, contents=known_contents, groups=known_groups)
+    rules = Rules(config(group_by="patient", drop_duplicates=data.draw(st.booleans())), 3, remembered)
+    removed: set[str] = set()
+    while True:  # as a user would: leave out what is named
+        try:
+            decided = decide(
+                Rules(rules.config, 3, remembered, frozenset(removed)), [part(list(groups), groups, **contents)]
+            )
+            break
+        except GroupConflict as conflict:
+            assert not removed
+            removed |= set(conflict.keys)
+    found = {key: split for key, split in split_by_key(decided, list(groups)).items() if split is not None}
+    of_group, of_content = dict(known_groups), dict(known_contents)
+    for key, split in found.items():
+        assert of_group.setdefault(groups[key], split) == split
+        assert of_content.setdefault(contents[key], split) == split
 
 
 def test_groups_go_about_by_fraction() -> None:
     shares = {name: share for name, share in SHARES.items() if isinstance(share, Fraction)}
-    splits = [split_of_group(str(number), shares, 0) for number in range(4000)]
-    assert [splits.count(name) for name in SPLIT_NAMES] == pytest.approx([2000, 1000, 1000], abs=120)
+    dealt = [split_of_group(str(number), shares, 0) for number in range(4000)]
+    assert [dealt.count(name) for name in SPLIT_NAMES] == pytest.approx([2000, 1000, 1000], abs=120)
 
 
 def test_images_without_a_group_and_strangers_are_refused() -> None:
     grouped = Rules(config(group_by="patient"), 3)
-    some = {"b": {"patient": "x"}}
+    some = {"b": "x"}
     for parts in ([part(["a", "b"], some)], [part(["a"]), part(["b"], some)], [part(["b"], some), part(["a"])]):
         with pytest.raises(DataError, match="a has no value in the column 'patient'"):
             decide(grouped, parts)
-    videos = {"b": {"video": "x", "age": "1"}}
-    with pytest.raises(UsageError, match=r"--group-by patient: no image .* columns there are: age, video; add one"):
-        decide(grouped, [part(["a"]), part(["b"], videos)])
+    with pytest.raises(UsageError, match=r"--group-by video: no image .* columns there are: patient; add one"):
+        decide(Rules(config(group_by="video"), 3), [part(["a"]), part(["b"], some)])
     with pytest.raises(UsageError, match="columns there are: none"):
         decide(grouped, [part(["a"])])
-    with pytest.raises(UsageError, match="none of the 1 keys of --splits-from is among these images"):
-        decide(Rules(config(), 3, known_keys({"x": "train"})), [part(["a"])])
+    with pytest.raises(
+        UsageError, match="none of the 1 keys of --splits-from is among these images, and none of their"
+    ):
+        decide(Rules(config(), 3, memory({"x": "train"})), [part(["a"])])
     with pytest.raises(DataError, match="1 images have no split of the source's own"):
-        decide(Rules(config(split=None), 3, known_keys({"b": "train"})), [part(["a", "b"])])
-
-
-def test_digests_are_found_whatever_their_bytes() -> None:
-    keys = [str(number) for number in range(20_000)]
-    known = known_keys(dict.fromkeys(keys[::2], "test"))
-    numbers = known.find(keys)
-    assert (numbers[::2] >= 0).all()
-    assert (numbers[1::2] == -1).all()
-    assert len(set(numbers[::2].tolist())) == 10_000
-    assert known_keys({}).find(["a"]).tolist() == [-1]
+        decide(Rules(config(split=None), 3, memory({"b": "train"})), [part(["a", "b"])])

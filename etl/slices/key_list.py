@@ -1,0 +1,20 @@
+"""Lists of keys that a user gives in a text file (``--remove``)."""
+
+from etl.errors import UsageError
+from etl.storage.place import Place
+
+
+def read_keys(place: Place, option: str = "--remove") -> list[str]:
+    """The keys in a text file of one on each line, sorted, each once; a byte order mark is skipped.
+
+    Raises UsageError where it is no such file.
+    """
+    wrong = {"NotFound": "there is no such file", "Directory": "it is a folder"}.get(place.info().type.name, "")
+    text = ""
+    try:
+        text = "" if wrong else place.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        wrong = "it is no text"
+    if wrong:
+        raise UsageError(f"{option} {place}: {wrong}; give a text file of keys, one on each line")
+    return sorted({line.rstrip("\r") for line in text.split("\n") if line.strip()})

@@ -1,0 +1,161 @@
+"""Which slices a set of slices takes its splits from (``--splits-from``), and the lineage that this makes.
+
+Slices that were made with ``--splits-from`` are on a lineage: their manifest has their number on it, from 1, and the
+SHA-256 of each manifest before it, so that the lineage is known though older slices are pruned. Slices that were made
+without are on none, unless others were made from them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from functools import cached_property
+from typing import Any
+
+from pyarrow.fs import FileType
+
+from etl.errors import UsageError
+from etl.slices.manifest import read_manifest
+from etl.slices.memory import Memory
+from etl.stages.layout import is_folder_name, slices_stage, slices_stage_in
+from etl.stages.stage import Stage
+from etl.storage.place import Place, open_place
+
+NEWEST = "newest"
+
+FIRST = {"number": 1, "ancestors": list[str]()}
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Finished slices: their folder, manifest, and its fingerprint."""
+
+    folder: Place
+    manifest: Mapping[str, Any]
+    fingerprint: str
+
+    @cached_property
+    def memory(self) -> Memory:
+        """All that they remember. Raises DataError where a table of theirs is not as it was written."""
+        return Memory.read(self.folder, self.manifest)
+
+    @property
+    def ancestors(self) -> list[str]:
+        """The fingerprints of the slices that they descend from, the parent first."""
+        lineage = self.manifest["lineage"]
+        return list(lineage["ancestors"]) if lineage else []
+
+    @property
+    def next_lineage(self) -> dict[str, Any]:
+        """The lineage of slices that are made from these."""
+        number = self.manifest["lineage"]["number"] if self.manifest["lineage"] else 1
+        return {"number": number + 1, "ancestors": [self.fingerprint, *self.ancestors]}
+
+
+def lineage_of(asked: str | None, earlier: Earlier | None) -> dict[str, Any] | None:
+    """What the manifest says of the lineage of slices for which --splits-from was ``asked``, and gave ``earlier``."""
+    if asked is None:
+        return None
+    return earlier.next_lineage if earlier else FIRST
+
+
+def find_earlier(root: Place, asked: str | None, own: Stage, overwrite: bool = False) -> Earlier | None:
+    """The slices that ``asked`` names: a manifest, a folder of slices, a name below ``root``, or 'newest'.
+
+    'newest' is the end of the root's lineage, ``own`` left aside; without a lineage the only finished slices; None
+    where there are none. A run of ``own`` that began continues with those that it began with, unless ``overwrite``.
+
+    Raises UsageError where there are none, or several ends; DataError where their manifest is damaged.
+    """
+    if asked is None:
+        return None
+    if asked == NEWEST:
+        return _newest(root, own, overwrite)
+    return _read(_named(root, asked))
+
+
+def _read(stage: Stage) -> Earlier:
+    return Earlier(stage.folder, read_manifest(stage), stage.fingerprint())
+
+
+def _named(root: Place, text: str) -> Stage:
+    if is_folder_name(text) and slices_stage(root, text).folder.exists():
+        return slices_stage(root, text)
+    place = open_place(text)
+    folder = place if place.info().type == FileType.Directory else place.parent
+    stage = slices_stage_in(folder)
+    if not stage.marker.exists():
+        raise UsageError(
+            f"--splits-from {text}: no slices there; give a manifest.json, the folder that holds it,"
+            f" the name of slices of {root}, or '{NEWEST}'"
+        )
+    return stage
+
+
+def _newest(root: Place, own: Stage, overwrite: bool) -> Earlier | None:
+    finished = [_read(stage) for stage in finished_slices(root) if stage.folder != own.folder]
+    begun = None if overwrite else _begun_from(own)
+    if begun is None:
+        return _end_of_lineage(finished)
+    found = next((each for each in finished if each.fingerprint == begun), None)
+    if begun and found is None:
+        raise UsageError(
+            f"{own.folder} was begun with the splits of slices that are gone; give them by --splits-from MANIFEST,"
+            " or --overwrite and another --splits-from"
+        )
+    return found
+
+
+def lineage_ends(root: Place) -> list[Stage]:
+    """The finished slices of a root that are on a lineage, and that no others were made from."""
+    stages = {stage.folder: stage for stage in finished_slices(root)}
+    return [stages[each.folder] for each in _ends(_on_lineage(list(map(_read, stages.values()))))]
+
+
+def _on_lineage(finished: Sequence[Earlier]) -> list[Earlier]:
+    ancestors = {fingerprint for each in finished for fingerprint in each.ancestors}
+    return [each for each in finished if each.manifest["lineage"] or each.fingerprint in ancestors]
+
+
+def _ends(slices: Sequence[Earlier]) -> list[Earlier]:
+    ancestors = {fingerprint for each in slices for fingerprint in each.ancestors}
+    return [each for each in slices if each.fingerprint not in ancestors]
+
+
+def _end_of_lineage(finished: Sequence[Earlier]) -> Earlier | None:
+    on_lineage = _on_lineage(finished)
+    ends = _ends(on_lineage or finished)
+    if len(ends) > 1:
+        names = " and ".join(each.folder.name for each in ends)
+        what = "several ends of the lineage" if on_lineage else "several sets of slices, none made from another"
+        raise UsageError(
+            f"--splits-from {NEWEST}: {what}, {names}; name the one whose splits are to be kept,"
+            " and remove the others or give them another ROOT"
+        )
+    return ends[0] if ends else None
+
+
+def _begun_from(own: Stage) -> str | None:
+    """The fingerprint of what a run of ``own`` took its splits from, '' where from nothing, None without a run."""
+    if own.marker.exists():
+        config = own.marker.read_json().get("config", {})
+    elif own.plan.exists():
+        config = own.plan.read_json()["identity"]["config"]
+    else:
+        return None
+    return config.get("splits_from") or ""
+
+
+def finished_slices(root: Place) -> Iterator[Stage]:
+    """The finished slices of a root."""
+    for info in (root / "slices").children():
+        if not info.is_file and is_folder_name(info.base_name):
+            stage = slices_stage(root, info.base_name)
+            if stage.marker.exists():
+                yield stage
+
+
+def finished_at(stage: Stage) -> tuple[str, str]:
+    """When slices were finished, to sort by: as run.json says, else when their manifest was written."""
+    written = stage.marker.info().mtime.astimezone(UTC)
+    finished = stage.read_run().get("finished")
+    return finished if isinstance(finished, str) else written.isoformat(timespec="milliseconds"), stage.folder.path

@@ -1,0 +1,114 @@
+"""From which slices splits are taken: by name, or the end of the lineage."""
+
+from pathlib import Path
+
+import pytest
+
+from etl.errors import DataError, UsageError
+from etl.slices.lineage import FIRST, Earlier, find_earlier, finished_at, lineage_ends, lineage_of
+from etl.stages.layout import SLICES_FORMAT, slices_stage
+from etl.storage.json_files import json_bytes, with_checksum
+from etl.storage.place import Place, open_place
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Place:
+    return open_place(str(tmp_path))
+
+
+def finish(root: Place, name: str, parent: Earlier | None = None, *, plain: bool = False) -> Earlier:
+    """Slices as a run leaves them, without their files; ``plain``: made without --splits-from."""
+    folder = Path((root / "slices" / name).path)
+    folder.mkdir(parents=True)
+    lineage = None if plain else lineage_of("newest", parent)
+    config = {"splits_from": parent.fingerprint if parent else None}
+    marker = with_checksum({"format": SLICES_FORMAT, "name": name, "config": config, "lineage": lineage})
+    (folder / "manifest.json").write_bytes(json_bytes(marker))
+    return Earlier(root / "slices" / name, marker, slices_stage(root, name).fingerprint())
+
+
+def newest(root: Place, own: str = "own", *, overwrite: bool = False) -> str | None:
+    found = find_earlier(root, "newest", slices_stage(root, own), overwrite)
+    return found.folder.name if found else None
+
+
+def test_the_lineage_is_followed_to_its_end_whatever_run_json_says(root: Place, tmp_path: Path) -> None:
+    assert newest(root) is None
+    first = finish(root, "c")
+    assert first.manifest["lineage"] == FIRST
+    second = finish(root, "a", first)
+    third = finish(root, "b", second)
+    assert third.manifest["lineage"] == {"number": 3, "ancestors": [second.fingerprint, first.fingerprint]}
+    (tmp_path / "slices/c/run.json").write_bytes(json_bytes({"finished": "2099-01-01"}))
+    (tmp_path / "slices/a/run.json").write_text("{garbled")
+    (tmp_path / "slices/unfinished").mkdir()
+    assert newest(root) == "b"
+    assert sorted(map(str, (finished_at(slices_stage(root, name))[1] for name in "abc")))  # none of them ends it
+
+
+def test_an_experiment_is_not_on_the_lineage_unless_it_keeps_its_splits(root: Place) -> None:
+    night = finish(root, "night-1")
+    finish(root, "experiment", plain=True)
+    assert newest(root) == "night-1"
+    finish(root, "more-workers", night)
+    assert newest(root) == "more-workers"
+
+
+def test_two_ends_are_named(root: Place) -> None:
+    night = finish(root, "night-1")
+    finish(root, "night-2", night)
+    finish(root, "other-seed", night)
+    with pytest.raises(UsageError, match="several ends of the lineage, night-2 and other-seed; name the one"):
+        newest(root)
+    assert newest(root, own="other-seed", overwrite=True) == "night-2"
+    assert [stage.folder.name for stage in lineage_ends(root)] == ["night-2", "other-seed"]
+
+
+def test_what_was_pruned_between_two_nights_makes_no_second_end(root: Place) -> None:
+    first = finish(root, "night-1")
+    second = finish(root, "night-2", first)
+    finish(root, "night-3", second)
+    second.folder.delete()
+    assert newest(root) == "night-3"
+
+
+def test_slices_without_a_lineage_begin_one_where_they_are_alone(root: Place) -> None:
+    plain = finish(root, "default", plain=True)
+    assert lineage_ends(root) == []
+    assert newest(root) == "default"
+    finish(root, "experiment", plain=True)
+    with pytest.raises(UsageError, match="several sets of slices, none made from another, default and experiment"):
+        newest(root)
+    child = finish(root, "night", plain)
+    assert child.manifest["lineage"] == {"number": 2, "ancestors": [plain.fingerprint]}
+    assert newest(root) == "night"
+    assert [stage.folder.name for stage in lineage_ends(root)] == ["night"]
+
+
+def test_slices_are_named_by_name_folder_or_manifest(root: Place, tmp_path: Path) -> None:
+    finish(root, "a")
+    own = slices_stage(root, "own")
+    for text in ("a", str(tmp_path / "slices/a"), str(tmp_path / "slices/a/manifest.json")):
+        found = find_earlier(root, text, own)
+        assert found is not None
+        assert found.folder == root / "slices" / "a"
+    assert find_earlier(root, None, own) is None
+    assert lineage_of(None, None) is None
+    with pytest.raises(UsageError, match="no slices there"):
+        find_earlier(root, str(tmp_path / "nothing"), own)
+    (tmp_path / "slices/a/manifest.json").write_bytes(json_bytes({"format": SLICES_FORMAT, "checksum": ""}))
+    with pytest.raises(DataError, match="was edited or damaged"):
+        newest(root)
+
+
+def test_what_was_begun_continues_with_what_it_began_with(root: Place) -> None:
+    older = finish(root, "older")
+    own = finish(root, "own", older)
+    finish(root, "newer", own)
+    assert newest(root) == "older"
+    assert newest(root, overwrite=True) == "newer"  # it knows all that there was
+    finish(root, "first")
+    assert newest(root, own="first") is None
+    older.folder.delete()
+    with pytest.raises(UsageError, match="begun with the splits of slices that are gone"):
+        newest(root)
