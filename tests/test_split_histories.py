@@ -7,6 +7,7 @@ import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -121,7 +122,7 @@ class History:
         if len(self.files) < 8:
             self.add(8)
         source = self._write()
-        columns = {"columns": str(self.folder / "patients.csv")} if self.grouped else {}
+        columns: dict[str, Any] = {"columns": str(self.folder / "patients.csv")} if self.grouped else {}
         ingest_here(source, self.root, pack_size="1KB", max_removed="1", **columns)
         normalize_here(self.root, "--size", 4, "--format", "raw")
         name = f"night-{self.nights:02d}"

@@ -127,6 +127,12 @@ INGEST_OPTIONS = (
         metavar="NAME",
     ),
     Option(
+        "--key-column",
+        "The column of Parquet files or of a list whose values are the keys of the images: each once, the same every"
+        " night. Default: file and row number, or the path.",
+        metavar="NAME",
+    ),
+    Option(
         "--classes",
         "A text file with the name of a class on each line: a label that is a number counts them from 0, one that is a"
         " name is one of them. Default: the labels that the source has.",
@@ -235,8 +241,9 @@ SHARD_OPTIONS = (
     ),
     Option(
         "--splits-from",
-        "Keep every key in the split that it has in earlier slices, and deal only new ones: a manifest.json, a folder"
-        " of slices, a name of slices of this ROOT, or 'newest'.",
+        "Keep every image in the split that it has in earlier slices, by its content, group or key, and deal only new"
+        " ones: a manifest.json, a folder of slices, a name of slices of this ROOT, or 'newest', the last of those made"
+        " with this option.",
         metavar="MANIFEST",
     ),
     Option(

@@ -109,10 +109,11 @@ def _remember(memory: Memory | None, images: Images, digests: Digests) -> None:
         return
     images.contents = memory.contents.find(digests)
     known, keys = images.contents >= 0, images.keys
-    if len(memory.keys) and not (known.any() or (keys >= 0).any()):
+    remembered = known.any() or (keys >= 0).any() or not memory.groups.keys().isdisjoint(images.group_names)
+    if len(memory.keys) and not remembered:
         raise UsageError(
-            f"none of the {len(memory.keys)} keys of --splits-from is among these images, and none of their contents;"
-            " it belongs to another dataset"
+            f"none of the {len(memory.keys)} keys of --splits-from is among these images, nor any of their contents or"
+            " groups; it belongs to another dataset"
         )
     images.by_key = np.full(len(digests), FREE, dtype=np.int8)
     images.by_key[keys >= 0] = memory.keys.splits[keys[keys >= 0]]

@@ -121,12 +121,16 @@ def split_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int8]:
 
 @dataclass(frozen=True)
 class Memory:
-    """All that finished slices in ``folder`` remember. ``groups`` has the number of each group's split."""
+    """All that finished slices in ``folder`` remember.
+
+    ``groups`` has the number of each group's split, ``removed`` the keys that were removed for good.
+    """
 
     folder: Place
     keys: KnownKeys
     contents: KnownContents
     groups: Mapping[str, int]
+    removed: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, folder: Place, manifest: Mapping[str, Any]) -> "Memory":
@@ -140,6 +144,7 @@ class Memory:
             KnownKeys(_rows(folder, DEPARTED_FILE, "key")),
             KnownContents(_rows(folder, CONTENTS_FILE, "sha256")),
             dict(zip(groups["group"].to_pylist(), numbers, strict=True)),
+            frozenset(removed_keys(folder)),
         )
 
     def departed(self, dealt: Bools) -> pa.Table:

@@ -32,7 +32,7 @@ from etl.slices.group_assignment import GroupConflict
 from etl.slices.images import COLUMNS, Rules
 from etl.slices.key_list import read_keys
 from etl.slices.lineage import Earlier
-from etl.slices.memory import removed_keys, split_numbers
+from etl.slices.memory import split_numbers
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
 
@@ -104,7 +104,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
         splits_from=earlier.fingerprint if earlier else None,
         removed_keys=hashlib.sha256("\n".join(listed).encode()).hexdigest() if listed is not None else None,
     )
-    removed = frozenset(listed or ()) | frozenset(removed_keys(earlier.folder) if earlier else ())
+    removed = frozenset(listed or ()) | (earlier.memory.removed if earlier else frozenset())
     decided = None
     if asked.split or earlier or removed or asked.drop_duplicates or normalized.get("removed"):
         rules = Rules(asked, len(normalized["classes"]), earlier.memory if earlier else None, removed)

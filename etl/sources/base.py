@@ -26,7 +26,8 @@ SPLITS_BY_WORD = {
     "test": "test",
 }
 
-_HEEDED_BY_SOME = ("split_folders", "image_column", "label_column", "split_column")  # --classes says something to all
+# --classes says something to all
+_HEEDED_BY_SOME = ("split_folders", "image_column", "label_column", "split_column", "key_column")
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -60,6 +61,7 @@ class Reading:
     image_column: str | None = None
     label_column: str | None = None
     split_column: str | None = None
+    key_column: str | None = None
     classes: tuple[str, ...] | None = None
     known: tuple[str, ...] = ()
 

@@ -124,6 +124,16 @@ def split_column(columns: Sequence[str], reading: Reading, where: str) -> str | 
     return asked or (SPLIT if SPLIT in columns else None)
 
 
+def key_column(columns: Sequence[str], reading: Reading, where: str) -> str | None:
+    """The column of keys, if one is asked for. Raises UsageError where it is not there."""
+    asked = reading.key_column
+    if asked is not None and asked not in columns:
+        raise UsageError(
+            f"--key-column {asked}: no such column in {where}; its columns are {one_line(', '.join(columns))}"
+        )
+    return asked
+
+
 def told_columns(names: Sequence[str], cells: Sequence[str | None]) -> Columns | None:
     """The columns of an image that say something of it, as (name, value); None where none does.
 

@@ -30,6 +30,7 @@ from etl.sources.fields import (
     checked_key,
     checked_label,
     checked_split,
+    key_column,
     label_column,
     one_line,
     scalar_text,
@@ -63,12 +64,13 @@ class ListSource:
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
     A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. An
-    image's key is its path as the list has it. Raises UsageError where a column, a cell or a file is not what it must
-    be, DataError where the list is not of its format; both name the line.
+    image's key is its path as the list has it, or what the column of keys says, if one is named. Raises UsageError
+    where a column, a cell or a file is not what it must be, DataError where the list is not of its format; both name
+    the line.
     """
 
     kind = "list"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column")
+    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
     is_sequential = False
     pixels = None
     skipped = 0
@@ -102,6 +104,7 @@ class _Columns:
     path: str
     label: str
     split: str | None
+    key: str | None
 
 
 def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
@@ -115,7 +118,9 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
     for line, row in chain([first], rows):
         where = f"line {line} of {place}"
         key, file = _locate(row.get(columns.path), place.parent, where)
-        others = sorted(row.keys() - {columns.path, columns.label, columns.split})
+        if columns.key:
+            key = checked_key(scalar_text(row.get(columns.key)) or "", where)
+        others = sorted(row.keys() - {columns.path, columns.label, columns.split, columns.key})
         left_out.update(name for name in others if not _is_scalar(row[name]))
         yield _Entry(
             line,
@@ -141,7 +146,13 @@ def _choose_columns(names: Sequence[str], reading: Reading, place: Place) -> _Co
         raise UsageError(f"{place} has no {what}; its columns are {told}: name that of the paths by --image-column")
     if len(found) > 1:
         raise UsageError(f"{place} has several columns of paths, {', '.join(found)}: choose one by --image-column")
-    return _Columns(found[0], label_column(names, reading, str(place)), split_column(names, reading, str(place)))
+    where = str(place)
+    return _Columns(
+        found[0],
+        label_column(names, reading, where),
+        split_column(names, reading, where),
+        key_column(names, reading, where),
+    )
 
 
 def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:

@@ -20,8 +20,8 @@ from etl.threads import in_threads
 
 _FILES_AT_ONCE = 4
 
-# class, split, size in bytes, columns
-_Row = tuple[str, str | None, int, Columns | None]
+# class, split, key (if a column tells it), size in bytes, columns
+_Row = tuple[str, str | None, str | None, int, Columns | None]
 
 
 class ParquetSource:
@@ -29,14 +29,15 @@ class ParquetSource:
 
     The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers,
     which the schema's metadata may name (`etl.sources.hf_class_labels`): then all those classes are there, in that
-    order. An image's key is the path of its file without suffix, and the number of its row, from 0.
+    order. An image's key is what the column of keys says, if one is named; else the path of its file without suffix,
+    and the number of its row, from 0.
 
     Listing reads the files once, for nothing in them tells how large an image is. Raises UsageError where a column or
     a cell is not what it must be, DataError for a damaged file.
     """
 
     kind = "parquet"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column")
+    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
     is_sequential = True  # within a row group
     pixels = None
     skipped = 0
@@ -58,10 +59,24 @@ class ParquetSource:
         self.classes = all_classes(found, reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = [
-            SourceImage(f"{file.stem}/{row:08d}", labels[name], split, size, file.version, columns, (number, row))
+            SourceImage(
+                f"{file.stem}/{row:08d}" if key is None else key,
+                labels[name],
+                split,
+                size,
+                file.version,
+                columns,
+                (number, row),
+            )
             for number, file in enumerate(self._files)
-            for row, (name, split, size, columns) in enumerate(file.take_rows())
+            for row, (name, split, key, size, columns) in enumerate(file.take_rows())
         ]
+        if reading.key_column is not None:
+            refuse_twice([image.key for image in self.images], self._where)
+
+    def _where(self, number: int) -> str:
+        file, row = self.images[number].position
+        return f"row {row} of {self._files[file].place}"
 
     def large_files(self) -> list[LargeFile]:
         return [LargeFile(file.place, file.layout.image_leaf) for file in self._files]
@@ -122,9 +137,11 @@ class _File:
         sizes = pc.binary_length(layout.image_bytes(batch)).to_pylist()
         labels = _texts(batch.column(layout.label))
         splits = _texts(batch.column(layout.split)) if layout.split else [None] * len(sizes)
+        keys = _texts(batch.column(layout.key)) if layout.key else [None] * len(sizes)
         others = [_texts(batch.column(name)) for name in layout.others]
         columns = zip(*others, strict=True) if others else [()] * len(sizes)
-        for row, (size, label, split, cells) in enumerate(zip(sizes, labels, splits, columns, strict=True), first):
+        cells_of_rows = zip(sizes, labels, splits, keys, columns, strict=True)
+        for row, (size, label, split, key, cells) in enumerate(cells_of_rows, first):
             where = f"row {row} of {self.place}"
             if size is None:
                 raise UsageError(
@@ -137,7 +154,9 @@ class _File:
                 self._names[label] = self._class_of(label, where)
             if split not in self._splits:
                 self._splits[split] = checked_split(split, where) or self._split
-            yield self._names[label], self._splits[split], size, told_columns(layout.others, cells)
+            if layout.key:
+                key = checked_key(key or "", where)
+            yield self._names[label], self._splits[split], key, size, told_columns(layout.others, cells)
 
     def _class_of(self, label: str | None, where: str) -> str:
         if label is None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import Reading
-from etl.sources.fields import label_column, one_line, split_column
+from etl.sources.fields import key_column, label_column, one_line, split_column
 from etl.sources.hf_class_labels import class_names
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
@@ -101,6 +101,7 @@ class Layout:
     image_leaf: str
     label: str
     split: str | None
+    key: str | None
     others: tuple[str, ...]
     left_out: tuple[str, ...]
     names: tuple[str, ...] | None
@@ -108,7 +109,7 @@ class Layout:
     @property
     def leaves(self) -> list[str]:
         """The paths of all columns that say something of an image."""
-        return [self.image_leaf, self.label, *([self.split] if self.split else []), *self.others]
+        return [self.image_leaf, self.label, *filter(None, (self.split, self.key)), *self.others]
 
     def image_bytes(self, batch: pa.RecordBatch) -> pa.Array:
         """The bytes of the images of a batch, null where there are none."""
@@ -136,12 +137,19 @@ def layout_of(schema: pa.Schema, reading: Reading, file: Place) -> Layout:
             f"the column {one_line(split)} of {file} is {one_line(schema.field(split).type)}; splits are text: name"
             " their column by --split-column"
         )
-    rest = [field for field in schema if field.name not in (image.name, label.name, split)]
+    key = key_column(schema.names, reading, where)
+    if key and not (_is_text(kind := schema.field(key).type) or pa.types.is_integer(kind)):
+        raise UsageError(
+            f"the column {one_line(key)} of {file} is {one_line(kind)}; keys are text or integers: name their column by"
+            " --key-column"
+        )
+    rest = [field for field in schema if field.name not in (image.name, label.name, split, key)]
     return Layout(
         image=image.name,
         image_leaf=f"{image.name}.{_BYTES}" if pa.types.is_struct(image.type) else image.name,
         label=label.name,
         split=split,
+        key=key,
         others=tuple(sorted(field.name for field in rest if _is_scalar(field.type))),
         left_out=tuple(field.name for field in rest if not _is_scalar(field.type)),
         names=class_names(schema.metadata, label.name) if pa.types.is_integer(label.type) else None,

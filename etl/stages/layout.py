@@ -8,7 +8,7 @@ from etl.stages.run_record import Run as Run
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 
-RAW_FORMAT = "ringslice.raw/2"
+RAW_FORMAT = "ringslice.raw/3"
 
 NORMALIZED_FORMAT = "ringslice.normalized/2"
 

@@ -227,7 +227,7 @@ def test_options_that_say_nothing_to_a_source_are_refused(make_tree: TreeMaker, 
     (tmp_path / "some.tar").write_bytes(tar_of(some_images()))
     (tmp_path / "list.csv").write_text(f"path,label\n{folder}/a/000.png,a\n")
     write_parquet(open_place(str(tmp_path / "some.parquet")), image_table(2))
-    columns = {"image_column", "label_column", "split_column"}
+    columns = {"image_column", "label_column", "split_column", "key_column"}
     heeded = {
         folder: {"split_folders"},
         tmp_path / "idx": set(),

@@ -313,9 +313,7 @@ def test_images_without_a_group_and_strangers_are_refused() -> None:
         decide(Rules(config(group_by="video"), 3), [part(["a"]), part(["b"], some)])
     with pytest.raises(UsageError, match="columns there are: none"):
         decide(grouped, [part(["a"])])
-    with pytest.raises(
-        UsageError, match="none of the 1 keys of --splits-from is among these images, and none of their"
-    ):
+    with pytest.raises(UsageError, match="none of the 1 keys of --splits-from is among these images, nor any of their"):
         decide(Rules(config(), 3, memory({"x": "train"})), [part(["a"])])
     with pytest.raises(DataError, match="1 images have no split of the source's own"):
         decide(Rules(config(split=None), 3, memory({"b": "train"})), [part(["a", "b"])])

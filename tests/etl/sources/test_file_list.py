@@ -391,3 +391,15 @@ def check(report: Report, trials: int) -> None:
 def test_a_mutation_follows_from_its_number() -> None:
     before = [list_mutation(number) for number in range(100)]
     assert [list_mutation(number) for number in reversed(range(100))] == before[::-1]
+
+
+@each_form
+def test_a_column_may_tell_the_keys(name: str, here: Place) -> None:
+    rows = [row | {"id": f"scan-{number}"} for number, row in enumerate(rows_of(3))]
+    source = open_source(write_list(here, name, rows), Reading(key_column="id"))
+    assert [image.key for image in source.images] == ["scan-0", "scan-1", "scan-2"]
+    assert list(source.read_all(source.images)) == [some_bytes(number) for number in range(3)]
+    with pytest.raises(UsageError, match="--key-column name: no such column in"):
+        open_source(here / name, Reading(key_column="name"))
+    with pytest.raises(UsageError, match=r"the key scan-0 comes twice: in line \d of"):
+        open_source(write_list(here, name, [row | {"id": "scan-0"} for row in rows]), Reading(key_column="id"))

@@ -481,3 +481,22 @@ def test_a_mutation_follows_from_its_number() -> None:
     before = [parquet_mutation(number) for number in range(100)]
     assert [parquet_mutation(number) for number in reversed(range(100))] == before[::-1]
     assert {each.steps[0] for each in before} >= {"pages", "footer", "swap"}
+
+
+@pytest.mark.parametrize("ids", [pa.array([7, 3, 5], pa.int64()), pa.array(["scan/7", "scan/3", "scan/5"])])
+def test_a_column_may_tell_the_keys(ids: pa.Array, here: Place) -> None:
+    """They stay where rows come before them; a column that is none of keys is refused."""
+    by_id = Reading(key_column="id")
+    write_parquet(here / "some.parquet", image_table(3, id=ids))
+    first = bytes_by_key(open_source(here, by_id))
+    assert list(first) == list(map(str, ids.to_pylist()))
+    assert all(image.columns is None for image in open_source(here, by_id).images)
+    new = image_table(1, first=9, id=pa.array(["0"], pa.string()).cast(ids.type))
+    more = pa.concat_tables([new, image_table(3, id=ids)])
+    write_parquet(here / "some.parquet", more)
+    assert {key: data for key, data in bytes_by_key(open_source(here, by_id)).items() if key != "0"} == first
+    refused(here, UsageError, "--key-column name: no such column in", reading=Reading(key_column="name"))
+    refused(here, UsageError, "the column image of", "keys are text or integers", reading=Reading(key_column="image"))
+    for wrong, line in (([1, 2, 1], "the key 1 comes twice: in row 0 of"), ([1, None, 2], "'' cannot be a key")):
+        write_parquet(here / "some.parquet", image_table(3, id=pa.array(wrong, pa.int64())))
+        refused(here, UsageError, line, reading=by_id)
