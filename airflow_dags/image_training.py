@@ -55,7 +55,7 @@ PARAMS = {
     ),
     "name": Param(
         "{date}",
-        f"Name of the slices; known images keep the split that they have in the newest ones before. {DATE_HELP}",
+        f"Name of the slices; known images keep the split that they have in the last ones before. {DATE_HELP}",
         type="string",
         pattern="^[^._/\\x00-\\x1f][^/\\x00-\\x1f]*$",
     ),

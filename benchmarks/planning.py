@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Wall seconds, processor time and peak memory of planning and of loading a large manifest, each in a fresh process.
 
-    python benchmarks/planning.py --parts 10000 --classes 1000 --slices 100000
+    python benchmarks/planning.py --parts 10000 --classes 1000 --slices 100000 --images 1000000
 
-Plans the shares of made-up parts that all contain every class, the worst case, and loads the manifest of so many
-slices. The peer of the manifest is `json.loads` of the same bytes.
+Plans the shares of made-up parts that all contain every class and the source's splits, the worst case; then, from the
+rows of so many made-up images, the splits of a first night and of a second one that keeps them (half a percent of the
+images are gone, one percent are new). Loads the manifest of so many slices. The peer of the second night is the first,
+that of the manifest `json.loads` of the same bytes.
 """
 
+import hashlib
 import json
 import statistics
 import tempfile
@@ -17,12 +20,15 @@ from typing import Any
 
 import click
 import numpy as np
+import pyarrow as pa
 
+from etl.formats import parquet_tables, schemas
 from etl.options.option import parse_values
 from etl.options.stage_options import SHARD_OPTIONS
-from etl.partition.config import parse_split
+from etl.partition.config import SPLIT_NAMES, parse_split
+from etl.slices.lineage import FIRST, Earlier, find_earlier
 from etl.slices.manifest import Manifest, read_manifest
-from etl.slices.plan import make_plan
+from etl.slices.plan import Plan, make_plan
 from etl.slices.writer import slice_names
 from etl.stages.layout import NORMALIZED_FORMAT, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage.json_files import json_bytes, with_checksum
@@ -33,9 +39,13 @@ from lib.processes import call, describe_machine
 from lib.results import Result, compare, print_results
 from lib.rounds import take_turns
 
-SHORT = {"parts": 2_000, "slices": 20_000, "times": 3}
+SHORT = {"parts": 2_000, "slices": 20_000, "images": 100_000, "times": 3}
 VERSIONS = ("numpy",)
 SPLIT = parse_split("train=0.8,validation=0.1,test=0.1")
+PART_ROWS = 2_000
+CLASSES_OF_IMAGES = 100
+NEW, GONE = 100, 200  # of so many images one is new on the second night, and one gone
+COLUMNS = schemas.ROWS.field("columns").type
 
 
 def write_normalized(folder: Path, parts: int, classes: int) -> None:
@@ -46,7 +56,9 @@ def write_normalized(folder: Path, parts: int, classes: int) -> None:
         by_label = random.integers(1, 200, classes)
         records = int(by_label.sum())
         facts = {"part": f"pack-{number:05d}", "input": records, "records": records, "bytes": 40_000 * records}
-        entries.append({**facts, "removed": 0, "examples": {"": by_label.tolist()}})
+        tested = by_label // 10
+        examples = {"train": (by_label - tested).tolist(), "test": tested.tolist()}
+        entries.append({**facts, "removed": 0, "examples": examples})
     marker = {
         "format": NORMALIZED_FORMAT,
         "classes": [str(label) for label in range(classes)],
@@ -55,6 +67,75 @@ def write_normalized(folder: Path, parts: int, classes: int) -> None:
     }
     (folder / "normalized").mkdir()
     (folder / "normalized/dataset.json").write_bytes(json_bytes(marker))
+
+
+def write_images(folder: Path, images: int) -> None:
+    """A first and a second night of so many images: rows of parts, and the slices of the first night."""
+    later = [number for number in range(images + images // NEW) if number % GONE]
+    for night, numbers in (("first", list(range(images))), ("second", later)):
+        entries = []
+        for part, start in enumerate(range(0, len(numbers), PART_ROWS)):
+            own = numbers[start : start + PART_ROWS]
+            name = f"part-{part:06d}"
+            entries.append(
+                {"part": name, "records": len(own), "bytes": 40_000 * len(own), "removed": 0, "examples": {}}
+            )
+            path = folder / night / "normalized/parts" / f"{name}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(parquet_tables.table_bytes(_rows(own)))
+        classes = [str(label) for label in range(CLASSES_OF_IMAGES)]
+        marker = {"format": NORMALIZED_FORMAT, "classes": classes, "removed": None, "parts": entries}
+        (folder / night / "normalized/dataset.json").write_bytes(json_bytes(marker))
+    _write_slices(folder / "first")
+
+
+def _rows(numbers: list[int]) -> pa.Table:
+    columns = {
+        "key": pa.array([f"class-{number % CLASSES_OF_IMAGES:03d}/image-{number:09d}.jpg" for number in numbers]),
+        "sha256": pa.array([hashlib.sha256(number.to_bytes(8)).digest() for number in numbers], pa.binary(32)),
+        "label": pa.array([number % CLASSES_OF_IMAGES for number in numbers], pa.int32()),
+        "split": pa.nulls(len(numbers), pa.string()),
+        "columns": pa.nulls(len(numbers), COLUMNS),
+    }
+    return pa.table(columns)
+
+
+def _write_slices(root: Path) -> None:
+    """The slices that a plan of the first night would give, but for their files: manifest and tables."""
+    made = _plan_night(root, None)
+    decided = made.decided
+    assert decided is not None
+    folder = root / "slices/first"
+    folder.mkdir(parents=True)
+    rows = [
+        parquet_tables.read_table(open_place(str(root / "normalized/parts" / f"{part['part']}.parquet")))
+        .select(["key", "sha256"])
+        .append_column("split", pa.array([SPLIT_NAMES[fate] for fate in fates.tolist()]))
+        for part, fates in zip(made.normalized["parts"], decided.fates, strict=True)
+    ]
+    tables = {"examples": pa.concat_tables(rows), "departed": made.departed, "contents": made.contents}
+    told = {}
+    for name, table in {**tables, "groups": made.groups}.items():
+        data = parquet_tables.table_bytes(table)
+        (folder / f"{name}.parquet").write_bytes(data)
+        told[name] = {"file": f"{name}.parquet", "rows": len(table), "sha256": hashlib.sha256(data).hexdigest()}
+    marker = {"format": SLICES_FORMAT, "config": made.config.to_json(), "lineage": FIRST, "tables": told}
+    (folder / "manifest.json").write_bytes(json_bytes(with_checksum(marker)))
+
+
+def _plan_night(root: Path, earlier: Earlier | None) -> Plan:
+    normalized = normalized_stage(open_place(str(root))).read_marker()
+    values = parse_values(SHARD_OPTIONS, {option.name: option.default for option in SHARD_OPTIONS})
+    return make_plan(open_place(str(root)), {**values, "split": SPLIT}, normalized, earlier)
+
+
+def first_night(folder: Path) -> int:
+    return len(_plan_night(folder / "first", None))
+
+
+def second_night(folder: Path) -> int:
+    own = slices_stage(open_place(str(folder / "second")), "own")
+    return len(_plan_night(folder / "second", find_earlier(own.folder, str(folder / "first/slices/first"), own)))
 
 
 def write_manifest(folder: Path, slices: int) -> None:
@@ -75,7 +156,7 @@ def write_manifest(folder: Path, slices: int) -> None:
 def plan(folder: Path) -> int:
     normalized = normalized_stage(open_place(str(folder))).read_marker()
     values = parse_values(SHARD_OPTIONS, {option.name: option.default for option in SHARD_OPTIONS})
-    made = make_plan(open_place(str(folder)), {**values, "split": SPLIT}, normalized, None)
+    made = make_plan(open_place(str(folder)), {**values, "split": "source"}, normalized, None)
     return sum(len(json.dumps(line)) for line in made)
 
 
@@ -90,6 +171,8 @@ def parse(folder: Path) -> int:
 
 WORK: dict[str, Callable[[Path], int]] = {
     "plan": plan,
+    "first night": first_night,
+    "second night": second_night,
     "load the manifest": load,
     "json.loads of the same bytes": parse,
 }
@@ -106,15 +189,18 @@ def work_here(name: str, folder: str) -> Iterator[dict[str, float]]:
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--parts", type=COUNT, default=10_000, show_default=True, help="Number of parts.")
 @click.option("--classes", type=COUNT, default=1_000, show_default=True, help="Number of classes of each part.")
+@click.option("--images", type=COUNT, default=1_000_000, show_default=True, help="Number of images of a night.")
 @click.option("--slices", type=COUNT, default=100_000, show_default=True, help="Number of slices of the manifest.")
 @click.option("--times", type=COUNT, default=5, show_default=True, help="How often each is measured, in turns.")
-def main(parts: int, classes: int, slices: int, times: int) -> list[Result]:
+def main(parts: int, classes: int, images: int, slices: int, times: int) -> list[Result]:
     """See the module."""
     with tempfile.TemporaryDirectory(prefix="ringslice-") as name:
         folder = Path(name)
         write_normalized(folder, parts, classes)
         write_manifest(folder, slices)
-        sizes = {path.name: path.stat().st_size for path in folder.rglob("*.json")}
+        write_images(folder, images)
+        files = [*folder.glob("*/dataset.json"), *folder.rglob("slices/*/*")]
+        sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
         click.echo(f"{describe_machine(VERSIONS)}; {parts} parts x {classes} classes, {slices} slices, bytes: {sizes}")
         ways = {work: lambda work=work: call("planning:work_here", work, name)[0] for work in WORK}
         samples: dict[str, list[dict[str, float]]] = take_turns(ways, times)
@@ -122,9 +208,10 @@ def main(parts: int, classes: int, slices: int, times: int) -> list[Result]:
         click.echo(f"{work}: {own}")
         medians = {figure: statistics.median(each[figure] for each in own) for figure in own[0]}
         click.echo(f"{work}: medians {medians}")
-    planned, loaded, parsed = ([each["cpu"] for each in samples[work]] for work in WORK)
+    planned, first, second, loaded, parsed = ([each["cpu"] for each in samples[work]] for work in WORK)
     results = [
         Result(f"planning of {parts:,} parts x {classes:,} classes", "CPU-s", statistics.median(planned)),
+        compare(f"splits of {images:,} images, kept", "CPU-s", second, "the first night", first),
         compare(f"manifest of {slices:,} slices", "CPU-s to load", loaded, "json.loads", parsed),
     ]
     print_results(results)

@@ -2,7 +2,7 @@
 
 The first rule that applies decides: the split that its content had in earlier slices; that of its group; that of its
 key; the source's own, or the fractions that were asked for. Images of the same content go to one split, unless the
-source itself puts them into several. All is decided in one process, by about 100 bytes of memory per image; an image's
+source itself puts them into several. All is decided in one process, by 250 to 550 bytes of memory per image; an image's
 *fate* is the number of its split in SPLIT_NAMES, or `LEFT_OUT`.
 """
 
