@@ -99,7 +99,7 @@ def _about(
         ("seed", str(config["seed"]), False),
         ("mean, training", ", ".join(f"{value:.3f}" for value in statistics["mean"]), False),
         ("std, training", ", ".join(f"{value:.3f}" for value in statistics["std"]), False),
-        *_choices(config, manifest["left_out"]),
+        *_choices(config, manifest),
         ("finished", when(stage.read_run().get("finished")), False),
         ("verified", f"{when(verified.finished)}: {checked}" if verified.finished else "not yet", False),
         ("manifest", fingerprint, True),
@@ -116,13 +116,16 @@ def _groups(groups: list[dict[str, Any]]) -> str:
     return f"{len(groups)}, of {count(min(records))} to {count(max(records))} examples"
 
 
-def _choices(config: Mapping[str, Any], left_out: Mapping[str, int]) -> list[tuple[str, str, bool]]:
+def _choices(config: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """What was asked for beyond the usual, and what was left out for it."""
     found = []
+    known, left_out = manifest["known"], manifest["left_out"]
     if config["group_by"]:
         found.append(("kept together", f"by {config['group_by']}: fractions are approximate", False))
     if config["splits_from"]:
         found.append(("splits from", config["splits_from"], True))
+        kept = f"{count(known['kept'])} kept ({count(known['moved'])} under another key)"
+        found.append(("known images", f"{kept}, {count(known['changed'])} changed, {count(known['new'])} new", False))
     if config["removed_keys"]:
         found.append(("removed", f"{count(left_out['removed_keys'])} images, by a list", False))
     if config["drop_duplicates"]:

@@ -185,6 +185,7 @@ def made_up(root: Path, classes: int, slices: int, seed: int = 0) -> npt.NDArray
         "image": {"height": 8, "width": 8, "channels": 3, "format": "RAW"},
         "splits": splits,
         "statistics": {"mean": [1.0] * 3, "std": [2.0] * 3},
+        "known": {"kept": 0, "moved": 0, "changed": 0, "new": 0, "disagreeing": 0},
         "left_out": {"removed_keys": 0, "duplicates": 0},
         "tables": {name: {"file": f"{name}.parquet"} for name in ("examples", "class_counts")},
     }
