@@ -60,11 +60,9 @@ class Images:
 
     def key(self, number: int) -> str:
         """The key of an image."""
-        for size, names in zip(self.sizes, self.names, strict=True):
-            if number < size:
-                return str(names[number])
-            number -= size
-        raise IndexError(number)
+        ends = np.cumsum(self.sizes)
+        part = int(np.searchsorted(ends, number, side="right"))
+        return str(self.names[part][number - int(ends[part]) + self.sizes[part]])
 
 
 def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
