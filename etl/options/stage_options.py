@@ -204,7 +204,7 @@ NORMALIZE_OPTIONS = (
         metavar="FRACTION",
     ),
     Option("--max-pixels", "Reject images with more, by their header.", positive, "100000000", metavar="N"),
-    Option("--max-bytes", "Reject larger files.", parse_bytes, "256MB", metavar="SIZE"),
+    Option("--max-bytes", "Reject larger files, by their size.", parse_bytes, "256MB", metavar="SIZE"),
     Option("--max-frames", "Reject animations of more; the first is taken of others.", positive, "10000", metavar="N"),
     Option("--max-aspect", "Reject images whose longer side is more times the shorter.", ratio, "200", metavar="X"),
     Option("--min-side", "Reject images with a side of fewer pixels.", positive, "1", metavar="N"),

@@ -30,6 +30,9 @@ _HEEDED_BY_SOME = ("split_folders", "image_column", "label_column", "split_colum
 
 Columns = tuple[tuple[str, str], ...]
 
+MOST_WHOLE_BYTES = 16 << 20  # of an image file that is held in memory as it is read
+Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece, which can be read once
+
 
 @dataclass(frozen=True, slots=True)
 class SourceImage:
@@ -109,9 +112,10 @@ class Source(Protocol):
         """
         ...
 
-    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         """The bytes of these image files, in their order; fastest where that is the order of ``self.images``.
 
+        One of more than `MOST_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
         May be called in several threads at once. Raises DataError where a file changed since it was listed.
         """
         ...

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, cast
 
 from pyarrow import fs
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
 from etl.progress import Progress, tell
 from etl.sources.base import (
     Columns,
+    Content,
     LargeFile,
     NotInPlaceError,
     Reading,
@@ -26,7 +27,6 @@ from etl.sources.base import (
 )
 from etl.sources.csv_jsonl import read_rows
 from etl.sources.fields import (
-    MOST_IMAGE_BYTES,
     checked_key,
     checked_label,
     checked_split,
@@ -36,7 +36,7 @@ from etl.sources.fields import (
     split_column,
     told_columns,
 )
-from etl.sources.folder import read_whole
+from etl.sources.folder import read_file
 from etl.storage.filesystem import Filesystem
 from etl.storage.place import Place, open_place
 
@@ -90,9 +90,9 @@ class ListSource:
     def large_files(self) -> list[LargeFile]:
         raise NotInPlaceError("the images are files of their own")
 
-    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         for image in images:
-            yield read_whole(self._places[image.position[0]], image)
+            yield read_file(self._places[image.position[0]], image)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
-    """The size and time of change of each file. Raises UsageError where there is none, DataError for one too large."""
+    """The size and time of change of each file. Raises UsageError where there is none."""
     by_filesystem: dict[Filesystem, list[int]] = defaultdict(list)
     for number, entry in enumerate(entries):
         by_filesystem[entry.place.filesystem].append(number)
@@ -204,8 +204,6 @@ def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
         if info.type != fs.FileType.File:
             what = "no such file" if info.type == fs.FileType.NotFound else "it is no file"
             raise UsageError(f"{where}: {one_line(entry.place)}: {what}; correct the path, or leave the line out")
-        if info.size > MOST_IMAGE_BYTES:
-            raise DataError(f"{where}: {entry.place} has {info.size:,} bytes, more than 1 GiB; leave the line out")
     return infos
 
 

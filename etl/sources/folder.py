@@ -7,8 +7,10 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
+    MOST_WHOLE_BYTES,
     PLAIN,
     SPLITS_BY_WORD,
+    Content,
     LargeFile,
     NotInPlaceError,
     Reading,
@@ -18,7 +20,7 @@ from etl.sources.base import (
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.storage.place import Place
+from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
 class FolderSource:
@@ -60,9 +62,9 @@ class FolderSource:
     def large_files(self) -> list[LargeFile]:
         raise NotInPlaceError("the images are files of their own")
 
-    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         for image in images:
-            yield read_whole(self._place / image.key, image)
+            yield read_file(self._place / image.key, image)
 
     def _without_images(self, names: Iterable[str]) -> str:
         """The message where there are only files of these names."""
@@ -117,12 +119,28 @@ def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
         )
 
 
-def read_whole(place: Place, image: SourceImage) -> bytes:
+def read_file(place: Place, image: SourceImage) -> Content:
     """The bytes of an image that is a file of its own. Raises DataError where it is not as long as it was."""
+    if image.size_bytes > MOST_WHOLE_BYTES:
+        return _read_pieces(place, image)
     data = place.read_bytes()
     if len(data) != image.size_bytes:
-        raise DataError(f"{place} changed while it was read; run again when nobody writes there")
+        raise _changed(place)
     return data
+
+
+def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
+    left = image.size_bytes
+    with place.filesystem.explaining(place.path), place.open_stream() as stream:
+        while left >= 0 and (piece := stream.read(READ_BUFFER_BYTES)):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise _changed(place)
+
+
+def _changed(place: Place) -> DataError:
+    return DataError(f"{place} changed while it was read; run again when nobody writes there")
 
 
 def walk(place: Place, above: tuple[str, ...]) -> Iterator[fs.FileInfo]:

@@ -13,6 +13,7 @@ from etl.sources import FolderSource
 from etl.storage.place import open_place
 from tests.lib.pictures.base import HEIGHT, Picture, Pixels, luma
 from tests.lib.pictures.table import pictures
+from tests.lib.sources.archives import contents_of
 
 PICTURES = pictures()
 ROUNDED = 0.6  # grey levels on average, of the mean of 16 pixels
@@ -103,8 +104,7 @@ def test_names_mean_nothing(tmp_path: Path) -> None:
     for file_name, name in called.items():
         (folder / file_name).write_bytes(PICTURES[name].data)
     source = FolderSource(open_place(str(tmp_path / "source")))
-    contents = zip(source.images, source.read_all(source.images), strict=True)
-    read = {image.key.rpartition("/")[2]: data for image, data in contents}
+    read = {key.rpartition("/")[2]: data for key, data in contents_of(source).items()}
     assert {file_name: matches(PICTURES[name], read[file_name]) for file_name, name in called.items()} == dict.fromkeys(
         called, True
     )

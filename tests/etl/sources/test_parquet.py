@@ -25,6 +25,7 @@ from tests.lib.commands import REPOSITORY, contents
 from tests.lib.damage.sources import parquet_mutation, try_parquet
 from tests.lib.damage.trials import Report, run_trials
 from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.sources.archives import contents_of
 from tests.lib.sources.packed import interrupted_after, packed_images
 from tests.lib.sources.parquet_images import (
     IMAGE,
@@ -47,7 +48,7 @@ def here(tmp_path: Path) -> Place:
 
 def bytes_by_key(source: Source) -> dict[str, bytes]:
     """All images, read, each as long as was told."""
-    found = dict(zip([image.key for image in source.images], source.read_all(source.images), strict=True))
+    found = contents_of(source)
     assert len(found) == len(source.images)
     assert [len(data) for data in found.values()] == [image.size_bytes for image in source.images]
     return found
