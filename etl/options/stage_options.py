@@ -133,6 +133,12 @@ INGEST_OPTIONS = (
         metavar="FILE",
     ),
     Option(
+        "--follow-links",
+        "Take what symbolic links in SOURCE lead to outside of it, where it is a folder of classes or a list. Without"
+        " it they are refused.",
+        parse=None,
+    ),
+    Option(
         "--in-place",
         "Copy nothing: tar or Parquet files stay where they lie, each a pack, and only lists are made of them. They"
         " must stay there, as they are.",

@@ -105,6 +105,7 @@ def _reading(values: Mapping[str, Any]) -> Reading:
         image_column=values["image_column"],
         label_column=values["label_column"],
         split_column=values["split_column"],
+        follow_links=bool(values["follow_links"]),
         classes=read_classes(open_place(listed)) if listed else None,
     )
 

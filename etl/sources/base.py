@@ -26,7 +26,8 @@ SPLITS_BY_WORD = {
     "test": "test",
 }
 
-_HEEDED_BY_SOME = ("split_folders", "image_column", "label_column", "split_column")  # --classes says something to all
+_DECIDING = ("split_folders", "image_column", "label_column", "split_column")  # --classes says something to all
+_HEEDED_BY_SOME = (*_DECIDING, "follow_links")
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -56,7 +57,8 @@ class Reading:
     """How a source is to be read: what a user may say of it.
 
     ``known`` are the classes that keep their labels; ``classes`` (where given) are all that there may be. The columns
-    are those of a list or a Parquet file, None where the source's own names tell.
+    are those of a list or a Parquet file, None where the source's own names tell. ``follow_links`` allows links that
+    lead out of the source.
     """
 
     split_folders: bool = False
@@ -64,13 +66,15 @@ class Reading:
     label_column: str | None = None
     split_column: str | None = None
     classes: tuple[str, ...] | None = None
+    follow_links: bool = False
     known: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """What of it decides the packs, for markers: nothing that is only known when the source is read again."""
-        return {name: getattr(self, name) for name in _HEEDED_BY_SOME} | {
-            "classes": self.classes and list(self.classes)
-        }
+        """What of it decides the packs, for markers: nothing that is only known when the source is read again.
+
+        Nor what only allows something: the list of images tells what came of it.
+        """
+        return {name: getattr(self, name) for name in _DECIDING} | {"classes": self.classes and list(self.classes)}
 
 
 PLAIN = Reading()

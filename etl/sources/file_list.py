@@ -37,6 +37,7 @@ from etl.sources.fields import (
     told_columns,
 )
 from etl.sources.folder import read_file
+from etl.sources.links import Links
 from etl.storage.filesystem import Filesystem
 from etl.storage.place import Place, open_place
 
@@ -62,13 +63,14 @@ class _Entry:
 class ListSource:
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
-    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. An
-    image's key is its path as the list has it. Raises UsageError where a column, a cell or a file is not what it must
+    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. One in
+    that folder is not led out of it by a link, unless ``follow_links`` is given. An image's key is its path as the list
+    has it. Raises UsageError where a column, a cell or a file is not what it must
     be, DataError where the list is not of its format; both name the line.
     """
 
     kind = "list"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column")
+    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "follow_links")
     is_sequential = False
     pixels = None
     skipped = 0
@@ -76,6 +78,9 @@ class ListSource:
     def __init__(self, place: Place, reading: Reading) -> None:
         entries = list(_entries(place, reading))
         refuse_twice([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
+        links = Links(place.parent, reading.follow_links)
+        for entry in entries:
+            links.check_listed(entry.place, f"line {entry.line} of {place}")
         infos = _look(entries, place)
         self.classes = all_classes((entry.name for entry in entries), reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}

@@ -20,6 +20,7 @@ from etl.sources.base import (
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
+from etl.sources.links import Links, links_in
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
@@ -28,23 +29,26 @@ class FolderSource:
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
     class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError where there is
-    none, for a name that cannot be a key, and for an archive or a Parquet file among the images of a class.
+    none, for a name that cannot be a key, for an archive or a Parquet file among the images of a class, and for a link
+    that leads out of the source, unless ``follow_links`` is given.
     """
 
     kind = "folder"
-    heeds: ClassVar[tuple[str, ...]] = ("split_folders",)
+    heeds: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
     is_sequential = False
     pixels = None
 
     def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
         self._place = place
         self._split_folders = split_folders = reading.split_folders
-        files = list(walk(place, ()))
+        links = Links(place, reading.follow_links)
+        files = list(walk(place, (), links))
         located = [(self._locate(info), info) for info in files]
         found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
         self.skipped = len(files) - len(found)
         if not found:
             raise UsageError(self._without_images(info.base_name for info in files))
+        links.tell()
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)
@@ -143,14 +147,21 @@ def _changed(place: Place) -> DataError:
     return DataError(f"{place} changed while it was read; run again when nobody writes there")
 
 
-def walk(place: Place, above: tuple[str, ...]) -> Iterator[fs.FileInfo]:
-    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles."""
+def walk(place: Place, above: tuple[str, ...], links: Links | None = None) -> Iterator[fs.FileInfo]:
+    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles.
+
+    Of links that ``links``, where there are some, does not follow nothing is seen. Raises what it raises.
+    """
     if place.real_path in above:
         raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
     if lost := place.filesystem.links_to_nothing(place.path):
         raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
+    names = links_in(place) if links else ()
     for info in place.children():
+        child = place / info.base_name
+        if links and info.base_name in names and not links.follow(child):
+            continue
         if info.type == fs.FileType.Directory:
-            yield from walk(place / info.base_name, (*above, place.real_path))
+            yield from walk(child, (*above, place.real_path), links)
         else:
             yield info
