@@ -335,6 +335,16 @@ def rows_field(number: int) -> bytes:
     return bytes([0x16, zigzag & 0x7F | 0x80, zigzag >> 7])
 
 
+def test_more_rows_than_a_file_can_hold_are_not_listed(here: Place) -> None:
+    """13 kB of one image, two million times, took 760 MB."""
+    for count in (1000, 20_000):
+        table = pa.table({"image": pa.array([b"the same"] * count, pa.binary()), "label": ["x"] * count})
+        file = write_parquet(here / "a.parquet", table, row_group_size=6000)
+        if count == 1000:
+            assert len(open_source(here).images) == count
+    refused(here, DataError, f"{file} says that it has 20,000 rows", "less than 8 for each", "or leave it out")
+
+
 def test_a_flipped_bit_in_a_checked_page_is_told(here: Place) -> None:
     file = write_parquet(here / "a.parquet", image_table(9), compression="none", write_page_checksum=True)
     data = bytearray(file.read_bytes())
