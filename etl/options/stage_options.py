@@ -215,7 +215,13 @@ NORMALIZE_OPTIONS = (
     Option("--max-aspect", "Reject images whose longer side is more times the shorter.", ratio, "200", metavar="X"),
     Option("--min-side", "Reject images with a side of fewer pixels.", positive, "1", metavar="N"),
     Option("--max-seconds", "Reject images that take more processor time.", duration, "10", metavar="N"),
-    Option("--max-memory", "Reject images that take more memory to decode.", parse_bytes, "800MB", metavar="SIZE"),
+    Option(
+        "--max-memory",
+        "Reject images that take more memory to decode. Default: 8 bytes for each of --max-pixels, and --max-bytes; at"
+        " least 800MB.",
+        parse_bytes,
+        metavar="SIZE",
+    ),
 )
 RETRY_REJECTS = Option(
     "--retry-rejects",

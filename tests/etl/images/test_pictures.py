@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from etl.images import pillow_modes
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import Normalized, Reject, normalize_image
 from etl.sources import FolderSource
@@ -16,6 +17,7 @@ from tests.lib.pictures.table import pictures
 from tests.lib.sources.archives import contents_of
 
 PICTURES = pictures()
+CONVERTED = ("alpha", "palette", "trns", "transparent", "icc", "-16", "cmyk")
 ROUNDED = 0.6  # grey levels on average, of the mean of 16 pixels
 
 
@@ -53,6 +55,16 @@ def test_the_right_picture_or_the_right_reason(name: str) -> None:
     gray = np.round(luma(picture.pixels)).astype(np.uint8)[..., None]
     mean, worst = off(normalized(picture.data, height, width, "gray"), gray)
     assert (mean <= picture.mean + 1, worst <= picture.worst + 1) == (True, True), f"gray: {mean:.2f}, {worst}"
+
+
+@pytest.mark.parametrize("name", [name for name in PICTURES if any(word in name for word in CONVERTED)])
+def test_bands_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = PICTURES[name].data
+    for color in ("rgb", "gray"):
+        at_once = normalize_image(data, as_it_is(16, 16, color))
+        with monkeypatch.context() as patch:
+            patch.setattr(pillow_modes, "_BAND_PIXELS", 100)
+            assert normalize_image(data, as_it_is(16, 16, color)) == at_once
 
 
 LARGE_ENOUGH = [
