@@ -181,17 +181,17 @@ def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() ->
     """Some libraries say that the file is broken then. One helper serves them all."""
     ways: dict[str, dict[str, object]] = {"PNG": {"icc_profile": b"x"}, "TIFF": {"compression": "tiff_lzw"}}
     ways["WEBP"] = {"lossless": True, "quality": 0}
-    flat, limits = Image.new("RGB", (3400, 3400)), Limits(memory_bytes=LEAST_MEMORY_BYTES)
+    limits = Limits(memory_bytes=LEAST_MEMORY_BYTES)
     with ImageHelper(replace(CONFIG, limits=limits)) as helper:
         for kind in (*ways, "GIF", "BMP", "JPEG2000", "AVIF"):
+            side = 2600 if kind in ("WEBP", "JPEG2000", "AVIF") else 3400
+            flat = Image.new("RGB", (side, side))
             result = helper.normalize(saved(flat, kind, **ways.get(kind, {})))
             assert result == Reject(Reason.OUT_OF_MEMORY, f"more than {LEAST_MEMORY_BYTES} bytes"), kind
             assert isinstance(helper.normalize(picture(kind)), Normalized)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"), [("PNG", "RGBA"), ("PNG", "I;16"), ("PNG", "P"), ("TIFF", "RGB"), ("BMP", "RGB")]
-)
+@pytest.mark.parametrize(("kind", "mode"), [("PNG", "RGBA"), ("PNG", "I;16"), ("TIFF", "RGB")])
 def test_the_default_memory_is_enough_for_as_many_pixels(kind: str, mode: str) -> None:
     """A PNG of 97 megapixels was within the default --max-pixels, and beyond the default --max-memory."""
     side = 3500
