@@ -121,7 +121,7 @@ class NormalizeConfig:
             aspect=values["max_aspect"],
             least_side=values["min_side"],
             seconds=values["max_seconds"],
-            memory_bytes=values["max_memory"],
+            memory_bytes=values["max_memory"] or Limits.default_memory(values["max_pixels"], values["max_bytes"]),
         )
         height, width = values["size"] or own_size
         return cls(

@@ -16,7 +16,7 @@ from etl.images.geometry import Size
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
 from etl.images.icc import to_srgb
 from etl.images.jpeg import without_profile
-from etl.images.pillow_modes import load_known
+from etl.images.pillow_modes import bands, load_known
 from etl.images.result import Reason, Reject
 
 Pixels = npt.NDArray[np.uint8]
@@ -140,7 +140,14 @@ def _decode_by_pillow(data: bytes, header: Header, want: Want) -> Pixels | Rejec
 
 
 def _finish(image: Image.Image, profile: bytes, want: Want) -> Pixels:
-    """Without palette, profile and transparency, in the colours that are wanted."""
+    """Without palette, profile and transparency, in the colours that are wanted; in bands, which take little memory."""
+    pixels = np.empty((image.height, image.width, 1 if want.color == GRAY else 3), np.uint8)
+    for top, band in bands(image):
+        pixels[top : top + band.height] = _finish_band(band, profile, want)
+    return pixels
+
+
+def _finish_band(image: Image.Image, profile: bytes, want: Want) -> Pixels:
     alpha = None
     if image.has_transparency_data:
         image = image.convert("RGBA")

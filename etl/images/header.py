@@ -16,7 +16,6 @@ from etl.images.result import Reason, Reject
 from etl.images.truncation import is_cut
 
 JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
-MAYBE_PLAIN = (JPEG, PNG, PNM)  # whose headers are read in Python alone
 
 _SIGNATURES = (
     (jpeg.SIGNATURE, JPEG),
@@ -32,6 +31,7 @@ _SIGNATURES = (
 )
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
 _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
+_MOST_PNM_BYTES = 1 << 16  # up to the width: for each byte the expression takes a hundred
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
 # in what decoders say
@@ -92,6 +92,11 @@ def read_header(data: bytes) -> Header | Reject:
     return replace(header, components=chunks.components, bare=chunks.bare, is_plain=is_plain)
 
 
+def is_maybe_plain(data: bytes) -> bool:
+    """Whether what `read_header` does with the file takes little, and may find that it is plain."""
+    return data.startswith((jpeg.SIGNATURE, png.SIGNATURE)) or _PLAIN_PNM.match(data) is not None
+
+
 def sniff(data: bytes) -> str | None:
     """The format that the first bytes are of."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
@@ -100,7 +105,7 @@ def sniff(data: bytes) -> str | None:
         return AVIF
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return "bmp"
-    if _PNM.match(data):
+    if _PNM.match(data, 0, _MOST_PNM_BYTES):
         return PNM
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
 

@@ -1,5 +1,6 @@
 """What stands before the pixels of a JPEG file: ITU-T T.81, annex B; EXIF, ICC and Adobe segments as they are used."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -8,7 +9,11 @@ from etl.images.result import Reason, Reject
 
 SIGNATURE = b"\xff\xd8\xff"
 
-_STANDALONE = {0x01, *range(0xD0, 0xD9)}  # TEM, RST0 to RST7, SOI: no length follows
+MOST_SEGMENTS = 65_536
+MOST_PASSED_BYTES = 1 << 20  # what stands between segments, mostly fill
+
+# of a segment: neither fill, nor stuffing, nor TEM, RST0 to RST7 and SOI, which no length follows
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 _EOI, _SOS, _COMMENT, _APP0, _APP1, _APP2, _APP14 = 0xD9, 0xDA, 0xFE, 0xE0, 0xE1, 0xE2, 0xEE
 _SEQUENTIAL = {0xC0, 0xC1}  # Huffman-coded, in one pass
 _LOSSLESS = {0xC3, 0xC7, 0xCB, 0xCF}
@@ -69,16 +74,23 @@ class _Segment(NamedTuple):
     end: int
 
 
+class _TooLongError(Exception):
+    """There is more before the first scan than any program writes."""
+
+
 def read_segments(data: bytes) -> JpegSegments | Reject:
     """The segments of a JPEG file up to its first scan."""
     found = JpegSegments()
-    for marker, start, end in _walk(data):
-        if marker in (_SOS, _EOI):
-            found.scan = start
-            return _checked(found)
-        if end - start < 4:
-            return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
-        found.take(marker, data[start + 4 : end])
+    try:
+        for marker, start, end in _walk(data):
+            if marker in (_SOS, _EOI):
+                found.scan = start
+                return _checked(found)
+            if end - start < 4:
+                return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
+            found.take(marker, data[start + 4 : end])
+    except _TooLongError as error:
+        return Reject(Reason.BROKEN, f"{error} before the first scan")
     return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and no scan in them")
 
 
@@ -93,21 +105,27 @@ def without_profile(data: bytes) -> bytes:
 
 
 def _walk(data: bytes) -> Iterator[_Segment]:
-    """The segments up to SOS or EOI, which comes last; bytes between them are passed over, as libjpeg does."""
-    position = len(SIGNATURE) - 1
-    while (position := data.find(b"\xff", position)) >= 0 and position + 2 <= len(data):
-        marker = data[position + 1]
-        if marker in (0x00, 0xFF) or marker in _STANDALONE:
-            position += 1 if marker == 0xFF else 2
-            continue
+    """The segments up to SOS or EOI, which comes last; bytes between them are passed over, as libjpeg does.
+
+    Raises _TooLongError where there are more than `MOST_SEGMENTS`, or `MOST_PASSED_BYTES` between them.
+    """
+    position, left = len(SIGNATURE) - 1, MOST_PASSED_BYTES
+    for _ in range(MOST_SEGMENTS):
+        found = _MARKER.search(data, position, position + left + 2)
+        if found is None:
+            if position + left + 2 < len(data):
+                raise _TooLongError(f"more than {MOST_PASSED_BYTES} bytes between segments")
+            return
+        start, marker = found.start(), data[found.start() + 1]
         if marker in (_SOS, _EOI):
-            yield _Segment(marker, position, position + 2)
+            yield _Segment(marker, start, start + 2)
             return
-        if position + 4 > len(data):
+        if start + 4 > len(data):
             return
-        end = position + 2 + int.from_bytes(data[position + 2 : position + 4])
-        yield _Segment(marker, position, end)
-        position = end
+        left -= start - position
+        position = start + 2 + int.from_bytes(data[start + 2 : start + 4])
+        yield _Segment(marker, start, position)
+    raise _TooLongError(f"more than {MOST_SEGMENTS} segments")
 
 
 def is_last_scan(data: bytes, scan: int) -> bool:

@@ -1,5 +1,7 @@
 """What Pillow leaves as a file stores it, made plain: deep samples, a transparent colour, what no frame covers."""
 
+from collections.abc import Iterator
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ from etl.images.result import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
+_BAND_PIXELS = 1 << 18
 _DEEP_COLOR = "RGB;16B"
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 
@@ -24,6 +27,8 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
     arguments = tile.args if tile else ""
     raw_mode = str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
     image.load()
+    if image.mode == "P" and image.palette is None:
+        return Reject(Reason.BROKEN, "its palette is missing")
     if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
         return _of_deep_gray(image, format)
     if image.mode in _WITHOUT_RANGE:
@@ -38,16 +43,27 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
     return image
 
 
+def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """A decoded image in bands of neighbouring rows, each with the number of its first row."""
+    rows = max(1, _BAND_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
 def _of_deep_gray(image: ImageFile.ImageFile, format: str) -> Image.Image:
     """The upper 8 of 16 bits; Pillow does not invert those of a TIFF whose white is 0."""
-    samples = np.asarray(image).astype(np.uint32)
-    if format == TIFF and dict(getattr(image, "tag_v2", {})).get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        samples = 0xFFFF - samples
-    gray = _as_image(samples >> 8)
+    inverted = format == TIFF and dict(getattr(image, "tag_v2", {})).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     transparent = image.info.get("transparency")
-    if not isinstance(transparent, int):
-        return gray
-    return Image.merge("LA", (gray, _as_image((samples != transparent) * 255)))
+    found = Image.new("LA" if isinstance(transparent, int) else "L", image.size)
+    for top, band in bands(image):
+        samples = np.asarray(band).astype(np.uint32)
+        if inverted:
+            samples = 0xFFFF - samples
+        gray = _as_image(samples >> 8)
+        if isinstance(transparent, int):
+            gray = Image.merge("LA", (gray, _as_image((samples != transparent) * 255)))
+        found.paste(gray, (0, top))
+    return found
 
 
 def _as_image(samples: npt.NDArray[np.uint32] | npt.NDArray[np.int_]) -> Image.Image:

@@ -10,6 +10,8 @@ from etl.images.result import Reason, Reject
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
+MOST_CHUNKS = 100_000  # with 4 KiB in each, as little as programs put there, that is more than --max-bytes
+
 _FRAMING_BYTES = 12  # length, type, CRC
 _HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
 _ANCILLARY = 0x20  # bit 5 of the type's first byte
@@ -31,7 +33,7 @@ class PngChunks:
 def read_chunks(data: bytes) -> PngChunks | Reject:
     """Walk the chunks to IEND and check the CRC of the critical ones."""
     view, position, bare, components, exif = memoryview(data), len(SIGNATURE), True, 0, b""
-    while True:
+    for _ in range(MOST_CHUNKS):
         length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
         end = position + _FRAMING_BYTES + length
         if end > len(data):
@@ -46,3 +48,4 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
         if kind == b"IEND":
             return PngChunks(components, bare and end == len(data), exif)
         position = end
+    return Reject(Reason.BROKEN, f"more than {MOST_CHUNKS} chunks")

@@ -66,10 +66,10 @@ class ImageHelper:
         Raises EnvironmentFailure where the helper cannot be started, or is ended by somebody else.
         """
         # here, for most processes that import this module decode nothing
-        from etl.images.header import MAYBE_PLAIN, Header, sniff
+        from etl.images.header import Header, is_maybe_plain
         from etl.images.normalize import look, normalize_known
 
-        header = look(data, self.config) if sniff(data) in MAYBE_PLAIN else None
+        header = look(data, self.config) if is_maybe_plain(data) else None
         if isinstance(header, Header) and header.is_plain and header.width * header.height <= MOST_PIXELS_HERE:
             return normalize_known(data, header, self.config)
         answer = self._ask(data) or self._ask(data)  # it may have been ended by what is no fault of the image

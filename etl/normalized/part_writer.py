@@ -23,7 +23,7 @@ from etl.normalized.parts import (
     rejects_places,
     rows_place,
 )
-from etl.raw.packs import TarWriter, list_place, pack_place
+from etl.raw.packs import Content, TarWriter, list_place, pack_place
 from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place
 
@@ -44,11 +44,13 @@ class PartWriter:
     rejected: TarWriter | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, image: dict[str, Any], data: bytes, result: Normalized | Reject) -> None:
+    def add(self, image: dict[str, Any], content: Content, result: Normalized | Reject) -> None:
         """Add an image, and what became of it; of ``image`` what the pack's list tells is taken."""
         known = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
         if isinstance(result, Reject):
-            self._reject(known | {"reason": result.reason.value, "detail": result.detail}, data)
+            self._reject(
+                known | {"reason": result.reason.value, "detail": result.detail, "size": image["size"]}, content
+            )
             return
         record, crc = frame(serialize(self._example(image, result)))
         row = {
@@ -71,10 +73,11 @@ class PartWriter:
         self.rows.append(row | {"offset": self.records.size_bytes})
         self.records.write(record.framed)
 
-    def _reject(self, row: dict[str, Any], data: bytes) -> None:
+    def _reject(self, row: dict[str, Any], content: Content) -> None:
         if self.rejected is None:
             self.rejected = TarWriter(self.open_rejects())
-        self.rejects.append(row | {"offset": self.rejected.add(row["key"], data), "size": len(data)})
+        offset, _ = self.rejected.add(row["key"], content, row["size"])
+        self.rejects.append(row | {"offset": offset})
 
     def _example(self, image: dict[str, Any], result: Normalized) -> ImageExample:
         config = self.config
@@ -131,6 +134,15 @@ def writing_part(
     parquet_tables.write_table(rows_place(normalized, origin.part), attempts, rows, part.facts)
 
 
+def normalize_content(helper: ImageHelper, image: dict[str, Any], content: Content) -> Normalized | Reject:
+    """What becomes of an image of a pack; one that comes in pieces is larger than its limit, and is not read."""
+    too_large = helper.config.limits.check_bytes(image["size"])
+    if too_large is not None:
+        return too_large
+    assert isinstance(content, bytes)
+    return helper.normalize(content)
+
+
 def normalize_pack(
     raw: Place,
     normalized: Place,
@@ -157,7 +169,9 @@ def normalize_pack(
     images = table.to_pylist()
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with writing_part(normalized, attempts, origin, helper.config, classes) as part:
-        for done, (image, data) in enumerate(read_images(file, images, remedy, facts.get("column")), start=1):
-            part.add(image, data, helper.normalize(data))
+        most_bytes = helper.config.limits.size_bytes
+        contents = read_images(file, images, remedy, facts.get("column"), most_bytes=most_bytes)
+        for done, (image, content) in enumerate(contents, start=1):
+            part.add(image, content, normalize_content(helper, image, content))
             report(done)
     return part.facts

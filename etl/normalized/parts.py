@@ -8,6 +8,7 @@ A part is called like its pack. Where rejects of it were tried again, and someth
 once more as PACK.1, then PACK.2 (see `etl.normalized.retry_rejects`); its facts then say its ``pack``.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -17,7 +18,7 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.formats.records import Record, read_records
-from etl.raw.packs import content_sha256
+from etl.raw.packs import Content, content_sha256
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 PART_FOLDERS = ("parts", "rejects")
@@ -86,35 +87,61 @@ def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_images(
-    file: Place, images: Sequence[dict[str, Any]], remedy: str, column: str | None = None
-) -> Iterator[tuple[dict[str, Any], bytes]]:
+    file: Place, images: Sequence[dict[str, Any]], remedy: str, column: str | None = None, *, most_bytes: int
+) -> Iterator[tuple[dict[str, Any], Content]]:
     """The bytes of images in a file, front to back; each tells its ``key``, ``offset``, ``size`` and ``sha256``.
 
-    The file is a tar file, or a Parquet file with the images in ``column``, whose rows the offsets are then.
+    The file is a tar file, or a Parquet file with the images in ``column``, whose rows the offsets are then. A member
+    of a tar file of more than ``most_bytes`` comes in pieces, to be taken before the next image is asked for, or left.
 
     Raises DataError, with the ``remedy``, where they are not those.
     """
-    contents = _read_members(file, images) if column is None else _read_rows(file, images, column)
+    contents = _read_members(file, images, most_bytes) if column is None else _read_rows(file, images, column)
     for image in images:
         try:
-            data = next(contents, b"")
+            content = next(contents, b"")
         except FileNotFoundError:
             raise DataError(f"{file} is missing; {remedy}") from None
-        if content_sha256(data) != image["sha256"]:
-            where = f"{'offset' if column is None else 'row'} {image['offset']}"
-            raise DataError(f"{file} is damaged at {where} ({image['key']}); {remedy}")
-        yield image, data
+        where = f"{'offset' if column is None else 'row'} {image['offset']}"
+        damaged = DataError(f"{file} is damaged at {where} ({image['key']}); {remedy}")
+        if not isinstance(content, bytes):
+            content = _checked(content, image["sha256"], damaged)
+        elif content_sha256(content) != image["sha256"]:
+            raise damaged
+        yield image, content
 
 
-def _read_members(tar: Place, images: Sequence[dict[str, Any]]) -> Iterator[bytes]:
+def _checked(content: Iterator[bytes], sha256: bytes, damaged: DataError) -> Iterator[bytes]:
+    """The pieces. Raises ``damaged`` behind the last where they are not those of this SHA-256."""
+    digest = hashlib.sha256()
+    for piece in content:
+        digest.update(piece)
+        yield piece
+    if digest.digest() != sha256:
+        raise damaged
+
+
+def _read_members(tar: Place, images: Sequence[dict[str, Any]], most_bytes: int) -> Iterator[Content]:
     with tar.open_input() as file:
         file.seek(position := images[0]["offset"] if images else 0)  # others may come before, where packs share a file
         stream = pa.BufferedInputStream(file, READ_BUFFER_BYTES)
         for image in images:
-            for start in range(position, image["offset"], READ_BUFFER_BYTES):  # headers, members that are no images
-                stream.read(min(READ_BUFFER_BYTES, image["offset"] - start))
-            yield stream.read(image["size"])
+            for _ in _pieces(stream, image["offset"] - position):  # headers, members that are no images
+                pass
             position = image["offset"] + image["size"]
+            if image["size"] <= most_bytes:
+                yield stream.read(image["size"])
+                continue
+            content = _pieces(stream, image["size"])
+            yield content
+            for _ in content:  # what was left
+                pass
+
+
+def _pieces(stream: pa.NativeFile, size: int) -> Iterator[bytes]:
+    """The next ``size`` bytes, or fewer where the file ends."""
+    for start in range(0, size, READ_BUFFER_BYTES):
+        yield stream.read(min(READ_BUFFER_BYTES, size - start))
 
 
 def _read_rows(file: Place, images: Iterable[dict[str, Any]], column: str) -> Iterator[bytes]:

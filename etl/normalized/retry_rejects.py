@@ -17,9 +17,9 @@ from etl.images.limits import FLAGS
 from etl.images.result import Normalized, Reject
 from etl.images.sandbox import ImageHelper
 from etl.normalized.live_rows import count_live, live_facts
-from etl.normalized.part_writer import writing_part
+from etl.normalized.part_writer import normalize_content, writing_part
 from etl.normalized.parts import Origin, read_images, read_part, rejects_places, rows_place
-from etl.raw.packs import list_place
+from etl.raw.packs import Content, list_place
 from etl.raw.removed import Removed
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.atomic import publish_bytes
@@ -29,7 +29,7 @@ from etl.storage.place import Place
 RETRY = "rejects, tried again"  # what the plan of a run says of it
 REMEDY = "run: ringslice verify --every-stage --repair"
 
-Outcome = tuple[dict[str, Any], bytes, Normalized | Reject]
+Outcome = tuple[dict[str, Any], Content, Normalized | Reject]
 
 
 def require_other_limits_only(known: Mapping[str, Any], asked: NormalizeConfig) -> None:
@@ -105,22 +105,25 @@ class RejectsAgain:
         if self.is_made:
             return parquet_tables.read_facts(rows_place(self.normalized, self.next.part))
         outcomes, same = self._outcomes(helper, report), list[Reject]()
-        for row, data, result in outcomes:
+        most_bytes = helper.config.limits.size_bytes
+        for row, content, result in outcomes:
             if not isinstance(result, Reject) or result.reason.value != row["reason"]:
-                known = ((*image, result) for image, result in zip(self._rejects(), same, strict=False))
-                return self._publish(helper, classes, attempts, chain(known, [(row, data, result)], outcomes))
+                known = ((*image, result) for image, result in zip(self._rejects(most_bytes), same, strict=False))
+                return self._publish(helper, classes, attempts, chain(known, [(row, content, result)], outcomes))
             same.append(result)
         publish_bytes(self._stays, attempts, json_bytes({"rejects": len(same)}))
         return None
 
     def _outcomes(self, helper: ImageHelper, report: Callable[[int], None]) -> Iterator[Outcome]:
-        for done, (row, data) in enumerate(self._rejects(), start=1):
-            yield row, data, helper.normalize(data)
+        for done, (row, content) in enumerate(self._rejects(helper.config.limits.size_bytes), start=1):
+            yield row, content, normalize_content(helper, row, content)
             report(done)
 
-    def _rejects(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def _rejects(self, most_bytes: int) -> Iterator[tuple[dict[str, Any], Content]]:
         tar, listed = rejects_places(self.normalized, self.part["part"])
-        return read_images(tar, _read_checked(listed, self.part["rejects"]["list_sha256"]), REMEDY)
+        return read_images(
+            tar, _read_checked(listed, self.part["rejects"]["list_sha256"]), REMEDY, most_bytes=most_bytes
+        )
 
     def _publish(
         self, helper: ImageHelper, classes: list[str], attempts: Place, outcomes: Iterator[Outcome]

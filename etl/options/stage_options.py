@@ -139,6 +139,12 @@ INGEST_OPTIONS = (
         metavar="FILE",
     ),
     Option(
+        "--follow-links",
+        "Take what symbolic links in SOURCE lead to outside of it, where it is a folder of classes or a list. Without"
+        " it they are refused.",
+        parse=None,
+    ),
+    Option(
         "--in-place",
         "Copy nothing: tar or Parquet files stay where they lie, each a pack, and only lists are made of them. They"
         " must stay there, as they are.",
@@ -210,12 +216,18 @@ NORMALIZE_OPTIONS = (
         metavar="FRACTION",
     ),
     Option("--max-pixels", "Reject images with more, by their header.", positive, "100000000", metavar="N"),
-    Option("--max-bytes", "Reject larger files.", parse_bytes, "256MB", metavar="SIZE"),
+    Option("--max-bytes", "Reject larger files, by their size.", parse_bytes, "256MB", metavar="SIZE"),
     Option("--max-frames", "Reject animations of more; the first is taken of others.", positive, "10000", metavar="N"),
     Option("--max-aspect", "Reject images whose longer side is more times the shorter.", ratio, "200", metavar="X"),
     Option("--min-side", "Reject images with a side of fewer pixels.", positive, "1", metavar="N"),
     Option("--max-seconds", "Reject images that take more processor time.", duration, "10", metavar="N"),
-    Option("--max-memory", "Reject images that take more memory to decode.", parse_bytes, "800MB", metavar="SIZE"),
+    Option(
+        "--max-memory",
+        "Reject images that take more memory to decode. Default: 8 bytes for each of --max-pixels, and --max-bytes; at"
+        " least 800MB.",
+        parse_bytes,
+        metavar="SIZE",
+    ),
 )
 RETRY_REJECTS = Option(
     "--retry-rejects",

@@ -106,6 +106,7 @@ def _reading(values: Mapping[str, Any]) -> Reading:
         label_column=values["label_column"],
         split_column=values["split_column"],
         key_column=values["key_column"],
+        follow_links=bool(values["follow_links"]),
         classes=read_classes(open_place(listed)) if listed else None,
     )
 

@@ -11,7 +11,7 @@ from etl.formats import parquet_tables, schemas
 from etl.progress import Progress
 from etl.raw.packs import TarWriter, content_sha256, list_place, pack_place
 from etl.sources import Source, SourceImage
-from etl.sources.base import LargeFile
+from etl.sources.base import Content, LargeFile
 from etl.stages.stage import Stage
 from etl.storage.atomic import publishing
 from etl.threads import in_threads
@@ -57,7 +57,7 @@ def plan_files(images: Iterable[SourceImage], first: int = 0) -> Iterator[PackPl
 
 
 # Makes the pack of a plan from the contents of its images; stops to yield after each, and returns rows and facts.
-Make = Callable[[PackPlan, Iterator[bytes]], Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]]
+Make = Callable[[PackPlan, Iterator[Content]], Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]]
 
 
 def copy_to_packs(
@@ -71,14 +71,13 @@ def copy_to_packs(
     runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
 
     def copy(
-        plan: PackPlan, contents: Iterator[bytes]
+        plan: PackPlan, contents: Iterator[Content]
     ) -> Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]:
         rows = []
         with publishing(pack_place(stage.folder, plan.name), stage.attempts) as output:
             tar = TarWriter(output)
             for image in plan.images:
-                data = next(contents)
-                rows.append(_row(plan, image, tar.add(image.key, data), data))
+                rows.append(_row(plan, image, *tar.add(image.key, next(contents), image.size_bytes)))
                 yield
             tar.finish()
         return rows, {"bytes": output.size_bytes, "sha256": output.sha256}
@@ -98,12 +97,12 @@ def list_in_place(
     hashes = dict[int, str]()  # each of one run, that is of one thread
 
     def look(
-        plan: PackPlan, contents: Iterator[bytes]
+        plan: PackPlan, contents: Iterator[Content]
     ) -> Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]:
         rows = []
         file = files[number := _file_of(plan)]
         for image in plan.images:
-            rows.append(_row(plan, image, image.position[1], next(contents)))
+            rows.append(_row(plan, image, image.position[1], content_sha256(next(contents))))
             yield
         hashes[number] = hashes.get(number) or file.place.sha256()
         facts = {"bytes": file.place.info().size, "sha256": hashes[number], "file": file.place.uri}
@@ -146,7 +145,7 @@ class _Packer:
             in_threads(work, filter(None, missing), at_once)
         return [self._facts(plan) for plan in plans]
 
-    def _publish(self, plan: PackPlan, contents: Iterator[bytes], progress: Progress) -> Generator[None]:
+    def _publish(self, plan: PackPlan, contents: Iterator[Content], progress: Progress) -> Generator[None]:
         rows, made = yield from self._make(plan, _counted(contents, progress))
         facts = {"name": plan.name, "images": len(rows), **made}
         table = parquet_tables.table_of(schemas.IMAGES, rows)
@@ -163,16 +162,16 @@ class _Packer:
         return parquet_tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
 
 
-def _counted(contents: Iterator[bytes], progress: Progress) -> Iterator[bytes]:
-    for data in contents:
+def _counted(contents: Iterator[Content], progress: Progress) -> Iterator[Content]:
+    for content in contents:
         progress.advance()
-        yield data
+        yield content
 
 
 def _file_of(plan: PackPlan) -> int:
     return plan.images[0].position[0]
 
 
-def _row(plan: PackPlan, image: SourceImage, offset: int, data: bytes) -> dict[str, Any]:
+def _row(plan: PackPlan, image: SourceImage, offset: int, sha256: bytes) -> dict[str, Any]:
     known = {"key": image.key, "label": image.label, "split": image.split, "columns": image.columns}
-    return known | {"pack": plan.name, "offset": offset, "size": len(data), "sha256": content_sha256(data)}
+    return known | {"pack": plan.name, "offset": offset, "size": image.size_bytes, "sha256": sha256}

@@ -6,13 +6,16 @@ same images, the same bytes.
 
 import hashlib
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from etl.errors import DataError
 from etl.storage.atomic import OutputFile
 from etl.storage.place import Place, open_place
 
 PACK_FOLDERS = ("packs", "removed")
+
+Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece (as `etl.sources.base` has it)
 
 
 def list_place(raw: Place, pack: str) -> Place:
@@ -41,15 +44,19 @@ class TarWriter:
     def __init__(self, output: OutputFile) -> None:
         self._output = output
 
-    def add(self, name: str, data: bytes) -> int:
-        """Append a member; returns the offset of its bytes in the file."""
+    def add(self, name: str, content: Content, size_bytes: int) -> tuple[int, bytes]:
+        """Append a member, which is whole or comes in pieces; returns the offset of its bytes, and their SHA-256."""
         header = tarfile.TarInfo(name)
-        header.size = len(data)
+        header.size = size_bytes
         self._output.write(header.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
-        offset = self._output.size_bytes
-        self._output.write(data)
-        self._output.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-        return offset
+        offset, digest = self._output.size_bytes, hashlib.sha256()
+        for piece in pieces(content):
+            self._output.write(piece)
+            digest.update(piece)
+        if self._output.size_bytes - offset != size_bytes:
+            raise DataError(f"{name} is not the file of {size_bytes} bytes that it was; run again")
+        self._output.write(bytes(-size_bytes % tarfile.BLOCKSIZE))
+        return offset, digest.digest()
 
     def finish(self) -> None:
         """Write the end of the archive: two empty blocks, up to a whole record."""
@@ -57,6 +64,14 @@ class TarWriter:
         self._output.write(bytes(-self._output.size_bytes % tarfile.RECORDSIZE))
 
 
-def content_sha256(data: bytes) -> bytes:
+def pieces(content: Content) -> Iterable[bytes]:
+    """An image file's bytes, one after the other, where they are whole too."""
+    return (content,) if isinstance(content, bytes) else content
+
+
+def content_sha256(content: Content) -> bytes:
     """SHA-256 of an image file's bytes, as 32 bytes."""
-    return hashlib.sha256(data).digest()
+    digest = hashlib.sha256()
+    for piece in pieces(content):
+        digest.update(piece)
+    return digest.digest()

@@ -198,7 +198,7 @@ class _Comparer:
         self._tell_of_reading(len(unsure))
         unsure = sorted(unsure)
         contents = self._source.read_all([self._source.images[number] for number, *_ in unsure])
-        for (_, row, sha256), data in zip(unsure, contents, strict=True):
-            if content_sha256(data) != sha256:
+        for (_, row, sha256), content in zip(unsure, contents, strict=True):
+            if content_sha256(content) != sha256:
                 self.result.changed += 1
                 held[row] = NO_IMAGE

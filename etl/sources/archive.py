@@ -9,7 +9,9 @@ from typing import ClassVar
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
+    MOST_WHOLE_BYTES,
     PLAIN,
+    Content,
     LargeFile,
     NotInPlaceError,
     Reading,
@@ -25,7 +27,7 @@ from etl.sources.file_names import ARCHIVE_NAMES, is_visible
 from etl.sources.folder import refuse_splits_as_classes
 from etl.sources.tar_members import Member, read_members
 from etl.sources.webdataset import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
-from etl.storage.place import Place
+from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.threads import in_threads
 
 _LISTED_AT_ONCE = 4
@@ -71,7 +73,7 @@ class ArchiveSource:
                 raise NotInPlaceError(f"{archive.file} is compressed")
         return [LargeFile(archive.file) for archive in self._archives]
 
-    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         """As of `Source`. What is packed is unpacked from its beginning, or from where the call before ended."""
         for number, run in groupby(images, lambda image: image.position[0]):
             archive = self._archives[number]
@@ -79,7 +81,7 @@ class ArchiveSource:
                 file = stack.enter_context(self._go_on(archive) or UnpackedFile(archive.file, _READING_BUFFER))
                 archive.require_same()
                 for image in run:
-                    yield file.read_exactly(image.position[1], image.size_bytes)
+                    yield _read(file, image.position[1], image.size_bytes)
                 if archive.is_packed:
                     stack.pop_all()
                     self._leave(file)
@@ -97,6 +99,14 @@ class ArchiveSource:
             before, self._left = self._left, file
         if before is not None:
             before.close()
+
+
+def _read(file: UnpackedFile, offset: int, size: int) -> Content:
+    if size <= MOST_WHOLE_BYTES:
+        return file.read_exactly(offset, size)
+    end = offset + size
+    starts = range(offset, end, READ_BUFFER_BYTES)
+    return (file.read_exactly(start, min(READ_BUFFER_BYTES, end - start)) for start in starts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,13 @@ SPLITS_BY_WORD = {
 }
 
 # --classes says something to all
-_HEEDED_BY_SOME = ("split_folders", "image_column", "label_column", "split_column", "key_column")
+_DECIDING = ("split_folders", "image_column", "label_column", "split_column", "key_column")
+_HEEDED_BY_SOME = (*_DECIDING, "follow_links")
 
 Columns = tuple[tuple[str, str], ...]
+
+MOST_WHOLE_BYTES = 16 << 20  # of an image file that is held in memory as it is read
+Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece, which can be read once
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class Reading:
     """How a source is to be read: what a user may say of it.
 
     ``known`` are the classes that keep their labels; ``classes`` (where given) are all that there may be. The columns
-    are those of a list or a Parquet file, None where the source's own names tell.
+    are those of a list or a Parquet file, None where the source's own names tell. ``follow_links`` allows links that
+    lead out of the source.
     """
 
     split_folders: bool = False
@@ -63,13 +68,15 @@ class Reading:
     split_column: str | None = None
     key_column: str | None = None
     classes: tuple[str, ...] | None = None
+    follow_links: bool = False
     known: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """What of it decides the packs, for markers: nothing that is only known when the source is read again."""
-        return {name: getattr(self, name) for name in _HEEDED_BY_SOME} | {
-            "classes": self.classes and list(self.classes)
-        }
+        """What of it decides the packs, for markers: nothing that is only known when the source is read again.
+
+        Nor what only allows something: the list of images tells what came of it.
+        """
+        return {name: getattr(self, name) for name in _DECIDING} | {"classes": self.classes and list(self.classes)}
 
 
 PLAIN = Reading()
@@ -111,9 +118,10 @@ class Source(Protocol):
         """
         ...
 
-    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         """The bytes of these image files, in their order; fastest where that is the order of ``self.images``.
 
+        One of more than `MOST_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
         May be called in several threads at once. Raises DataError where a file changed since it was listed.
         """
         ...

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, cast
 
 from pyarrow import fs
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
 from etl.progress import Progress, tell
 from etl.sources.base import (
     Columns,
+    Content,
     LargeFile,
     NotInPlaceError,
     Reading,
@@ -26,7 +27,6 @@ from etl.sources.base import (
 )
 from etl.sources.csv_jsonl import read_rows
 from etl.sources.fields import (
-    MOST_IMAGE_BYTES,
     checked_key,
     checked_label,
     checked_split,
@@ -37,7 +37,8 @@ from etl.sources.fields import (
     split_column,
     told_columns,
 )
-from etl.sources.folder import read_whole
+from etl.sources.folder import read_file
+from etl.sources.links import Links
 from etl.storage.filesystem import Filesystem
 from etl.storage.place import Place, open_place
 
@@ -63,14 +64,14 @@ class _Entry:
 class ListSource:
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
-    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. An
-    image's key is its path as the list has it, or what the column of keys says, if one is named. Raises UsageError
-    where a column, a cell or a file is not what it must be, DataError where the list is not of its format; both name
-    the line.
+    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. One in
+    that folder is not led out of it by a link, unless ``follow_links`` is given. An image's key is its path as the list
+    has it, or what the column of keys says, if one is named. Raises UsageError where a column, a cell or a file is not
+    what it must be, DataError where the list is not of its format; both name the line.
     """
 
     kind = "list"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
+    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column", "follow_links")
     is_sequential = False
     pixels = None
     skipped = 0
@@ -78,6 +79,9 @@ class ListSource:
     def __init__(self, place: Place, reading: Reading) -> None:
         entries = list(_entries(place, reading))
         refuse_twice([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
+        links = Links(place.parent, reading.follow_links)
+        for entry in entries:
+            links.check_listed(entry.place, f"line {entry.line} of {place}")
         infos = _look(entries, place)
         self.classes = all_classes((entry.name for entry in entries), reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}
@@ -92,9 +96,9 @@ class ListSource:
     def large_files(self) -> list[LargeFile]:
         raise NotInPlaceError("the images are files of their own")
 
-    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         for image in images:
-            yield read_whole(self._places[image.position[0]], image)
+            yield read_file(self._places[image.position[0]], image)
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
-    """The size and time of change of each file. Raises UsageError where there is none, DataError for one too large."""
+    """The size and time of change of each file. Raises UsageError where there is none."""
     by_filesystem: dict[Filesystem, list[int]] = defaultdict(list)
     for number, entry in enumerate(entries):
         by_filesystem[entry.place.filesystem].append(number)
@@ -215,8 +219,6 @@ def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
         if info.type != fs.FileType.File:
             what = "no such file" if info.type == fs.FileType.NotFound else "it is no file"
             raise UsageError(f"{where}: {one_line(entry.place)}: {what}; correct the path, or leave the line out")
-        if info.size > MOST_IMAGE_BYTES:
-            raise DataError(f"{where}: {entry.place} has {info.size:,} bytes, more than 1 GiB; leave the line out")
     return infos
 
 

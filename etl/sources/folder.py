@@ -7,8 +7,10 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
+    MOST_WHOLE_BYTES,
     PLAIN,
     SPLITS_BY_WORD,
+    Content,
     LargeFile,
     NotInPlaceError,
     Reading,
@@ -18,7 +20,8 @@ from etl.sources.base import (
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.storage.place import Place
+from etl.sources.links import Links, links_in
+from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
 class FolderSource:
@@ -26,23 +29,26 @@ class FolderSource:
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
     class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError where there is
-    none, for a name that cannot be a key, and for an archive or a Parquet file among the images of a class.
+    none, for a name that cannot be a key, for an archive or a Parquet file among the images of a class, and for a link
+    that leads out of the source, unless ``follow_links`` is given.
     """
 
     kind = "folder"
-    heeds: ClassVar[tuple[str, ...]] = ("split_folders",)
+    heeds: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
     is_sequential = False
     pixels = None
 
     def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
         self._place = place
         self._split_folders = split_folders = reading.split_folders
-        files = list(walk(place, ()))
+        links = Links(place, reading.follow_links)
+        files = list(walk(place, (), links))
         located = [(self._locate(info), info) for info in files]
         found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
         self.skipped = len(files) - len(found)
         if not found:
             raise UsageError(self._without_images(info.base_name for info in files))
+        links.tell()
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)
@@ -60,9 +66,9 @@ class FolderSource:
     def large_files(self) -> list[LargeFile]:
         raise NotInPlaceError("the images are files of their own")
 
-    def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         for image in images:
-            yield read_whole(self._place / image.key, image)
+            yield read_file(self._place / image.key, image)
 
     def _without_images(self, names: Iterable[str]) -> str:
         """The message where there are only files of these names."""
@@ -117,22 +123,45 @@ def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
         )
 
 
-def read_whole(place: Place, image: SourceImage) -> bytes:
+def read_file(place: Place, image: SourceImage) -> Content:
     """The bytes of an image that is a file of its own. Raises DataError where it is not as long as it was."""
+    if image.size_bytes > MOST_WHOLE_BYTES:
+        return _read_pieces(place, image)
     data = place.read_bytes()
     if len(data) != image.size_bytes:
-        raise DataError(f"{place} changed while it was read; run again when nobody writes there")
+        raise _changed(place)
     return data
 
 
-def walk(place: Place, above: tuple[str, ...]) -> Iterator[fs.FileInfo]:
-    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles."""
+def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
+    left = image.size_bytes
+    with place.filesystem.explaining(place.path), place.open_stream() as stream:
+        while left >= 0 and (piece := stream.read(READ_BUFFER_BYTES)):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise _changed(place)
+
+
+def _changed(place: Place) -> DataError:
+    return DataError(f"{place} changed while it was read; run again when nobody writes there")
+
+
+def walk(place: Place, above: tuple[str, ...], links: Links | None = None) -> Iterator[fs.FileInfo]:
+    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles.
+
+    Of links that ``links``, where there are some, does not follow nothing is seen. Raises what it raises.
+    """
     if place.real_path in above:
         raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
     if lost := place.filesystem.links_to_nothing(place.path):
         raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
+    names = links_in(place) if links else ()
     for info in place.children():
+        child = place / info.base_name
+        if links and info.base_name in names and not links.follow(child):
+            continue
         if info.type == fs.FileType.Directory:
-            yield from walk(place / info.base_name, (*above, place.real_path))
+            yield from walk(child, (*above, place.real_path), links)
         else:
             yield info

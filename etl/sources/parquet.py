@@ -14,7 +14,7 @@ from etl.progress import Progress, tell
 from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
 from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
 from etl.sources.file_names import PARQUET_NAMES
-from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
+from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells, require_bytes_for_rows
 from etl.storage.place import Place
 from etl.threads import in_threads
 
@@ -93,8 +93,10 @@ class _File:
         self.place = place
         path = place.path[len(source.path.rstrip("/")) + 1 :]
         self.stem = checked_key(PARQUET_NAMES.sub("", path), str(place))
-        self.version = place.info().mtime_ns
+        info = place.info()
+        self.version = info.mtime_ns
         with open_parquet(place) as parquet:
+            require_bytes_for_rows(parquet, place, info.size)
             self.layout = layout_of(parquet.schema_arrow, reading, place)
         self.rows: list[_Row] = []
         self._reading = reading

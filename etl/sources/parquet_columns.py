@@ -16,6 +16,7 @@ from etl.storage.place import READ_BUFFER_BYTES, Place
 
 _BATCH_BYTES = 1 << 20  # about what the images of one batch have
 _MOST_BATCH_ROWS = 1024
+_LEAST_ROW_BYTES, _ROWS_IN_ANY_FILE = 8, 1000
 
 Batches = Iterator[tuple[int, pa.RecordBatch]]
 
@@ -36,6 +37,20 @@ def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
                 f"{file} cannot be read as a Parquet file: {what}; it is damaged, cut off or of another format:"
                 " fetch or write it again"
             ) from None
+
+
+def require_bytes_for_rows(parquet: pq.ParquetFile, file: Place, size_bytes: int) -> None:
+    """Raise DataError where a file of this size claims more rows than it can hold images: each takes memory here.
+
+    A few of the same image, which a dictionary holds once, are let pass.
+    """
+    groups = (parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups))
+    rows = max(parquet.metadata.num_rows, sum(groups))
+    if rows > _ROWS_IN_ANY_FILE + size_bytes // _LEAST_ROW_BYTES:
+        raise DataError(
+            f"{file} says that it has {rows:,} rows, and has {size_bytes:,} bytes, less than {_LEAST_ROW_BYTES} for"
+            " each, which hold no images; write it again with the bytes of the images, or leave it out"
+        )
 
 
 def read_batches(

@@ -3,11 +3,19 @@
 import getpass
 import importlib.metadata
 import platform
+import re
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+
+# options of mrjob with NAME=VALUE, maybe a password: -D, also behind other letters, and long ones, abbreviated too
+_SHORT = re.compile(r"(-[hqv]*D)(.*)", re.DOTALL)
+_LONG = ("--jobconf", "--cmdenv")
+_PASSED_ON = re.compile(r"(-D\s*[^\s=]+=)(.*?)(?=\s-|$)", re.DOTALL)  # among words for Hadoop that are one for us
+_LEAST_ABBREVIATION = len("--j")
 
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
@@ -36,11 +44,36 @@ class Run:
             "seconds": round(self.seconds, 3),
             "host": socket.gethostname(),
             "user": _user(),
-            "command": sys.argv,
+            "command": masked(sys.argv),
             "python": platform.python_version(),
             "versions": {name: importlib.metadata.version(name) for name in MAKERS},
             **self._facts,
         }
+
+
+def masked(words: Iterable[str]) -> list[str]:
+    """A command line with ``***`` for the values of ``-D NAME=VALUE`` and ``--cmdenv NAME=VALUE``."""
+    shown, is_pair = list[str](), False
+    for word in words:
+        option, equals, value = word.partition("=")
+        is_long = len(option) >= _LEAST_ABBREVIATION and any(name.startswith(option) for name in _LONG)
+        if is_pair:
+            shown.append(_mask(word))
+            is_pair = False
+        elif short := _SHORT.fullmatch(word):
+            shown.append(f"{short[1]}{_mask(short[2])}")
+            is_pair = not short[2]
+        elif is_long:
+            shown.append(f"{option}={_mask(value)}" if equals else option)
+            is_pair = not equals
+        else:
+            shown.append(_PASSED_ON.sub(r"\1***", word))
+    return shown
+
+
+def _mask(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name}=***" if equals else name
 
 
 def _user() -> str:

@@ -157,7 +157,8 @@ class YarnJob:
 
     def submit(self, job: Any) -> None:
         """Run the mrjob ``job``, by a `YarnRunner`, to its end; whatever ends us ends it on the cluster."""
-        logging.getLogger("mrjob").setLevel(logging.DEBUG if os.environ.get(DEBUG_VARIABLE) else logging.ERROR)
+        # what is below a warning has whole command lines in it, with the values of -D and --cmdenv
+        logging.getLogger("mrjob").setLevel(logging.WARNING if os.environ.get(DEBUG_VARIABLE) else logging.ERROR)
         with job.make_runner() as runner:
             runner.follow = self.follow
             try:

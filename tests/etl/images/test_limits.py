@@ -1,8 +1,11 @@
 import pytest
 
 from etl.errors import UsageError
-from etl.images.limits import Limits
+from etl.images.config import NormalizeConfig
+from etl.images.limits import MOST_MEMORY_BYTES, Limits
 from etl.images.result import Reason, Reject
+from etl.options.option import parse_values
+from etl.options.stage_options import NORMALIZE_OPTIONS
 
 SMALL = Limits(pixels=1000, size_bytes=500, frames=3, aspect=4, least_side=8)
 
@@ -58,6 +61,19 @@ def test_limits_out_of_range_are_refused_by_name(name: str, value: float, flag: 
         Limits.from_json({name: value})
 
 
+def test_the_default_limits_agree() -> None:
+    values = parse_values(NORMALIZE_OPTIONS, {option.name: option.default for option in NORMALIZE_OPTIONS})
+    assert NormalizeConfig.resolve(values, None).limits == Limits()
+    for given, memory_bytes in (
+        ({"max_pixels": 400_000_000}, 3_456_000_000),
+        ({"max_bytes": 1_000_000_000}, 1_800_000_000),
+        ({"max_pixels": 1000}, 800_000_000),
+        ({"max_pixels": 10**18}, MOST_MEMORY_BYTES),
+        ({"max_pixels": 400_000_000, "max_memory": 100_000_000}, 100_000_000),  # enough for JPEGs
+    ):
+        assert NormalizeConfig.resolve(values | given, None).limits.memory_bytes == memory_bytes
+
+
 @pytest.mark.parametrize(
     ("name", "stricter", "looser", "flag"),
     [
@@ -67,7 +83,7 @@ def test_limits_out_of_range_are_refused_by_name(name: str, value: float, flag: 
         ("aspect", 3.9, 4.1, "--max-aspect"),
         ("least_side", 9, 7, "--min-side"),
         ("seconds", 9.9, 10.1, "--max-seconds"),
-        ("memory_bytes", 799_999_999, 800_000_001, "--max-memory"),
+        ("memory_bytes", 1_055_999_999, 1_056_000_001, "--max-memory"),
     ],
 )
 def test_limits_that_allow_less_are_told_by_name(name: str, stricter: float, looser: float, flag: str) -> None:

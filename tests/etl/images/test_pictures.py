@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from etl.images import pillow_modes
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import Normalized, Reject, normalize_image
 from etl.sources import FolderSource
 from etl.storage.place import open_place
 from tests.lib.pictures.base import HEIGHT, Picture, Pixels, luma
 from tests.lib.pictures.table import pictures
+from tests.lib.sources.archives import contents_of
 
 PICTURES = pictures()
+CONVERTED = ("alpha", "palette", "trns", "transparent", "icc", "-16", "cmyk")
 ROUNDED = 0.6  # grey levels on average, of the mean of 16 pixels
 
 
@@ -52,6 +55,16 @@ def test_the_right_picture_or_the_right_reason(name: str) -> None:
     gray = np.round(luma(picture.pixels)).astype(np.uint8)[..., None]
     mean, worst = off(normalized(picture.data, height, width, "gray"), gray)
     assert (mean <= picture.mean + 1, worst <= picture.worst + 1) == (True, True), f"gray: {mean:.2f}, {worst}"
+
+
+@pytest.mark.parametrize("name", [name for name in PICTURES if any(word in name for word in CONVERTED)])
+def test_bands_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = PICTURES[name].data
+    for color in ("rgb", "gray"):
+        at_once = normalize_image(data, as_it_is(16, 16, color))
+        with monkeypatch.context() as patch:
+            patch.setattr(pillow_modes, "_BAND_PIXELS", 100)
+            assert normalize_image(data, as_it_is(16, 16, color)) == at_once
 
 
 LARGE_ENOUGH = [
@@ -103,8 +116,7 @@ def test_names_mean_nothing(tmp_path: Path) -> None:
     for file_name, name in called.items():
         (folder / file_name).write_bytes(PICTURES[name].data)
     source = FolderSource(open_place(str(tmp_path / "source")))
-    contents = zip(source.images, source.read_all(source.images), strict=True)
-    read = {image.key.rpartition("/")[2]: data for image, data in contents}
+    read = {key.rpartition("/")[2]: data for key, data in contents_of(source).items()}
     assert {file_name: matches(PICTURES[name], read[file_name]) for file_name, name in called.items()} == dict.fromkeys(
         called, True
     )

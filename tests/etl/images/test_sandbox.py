@@ -181,12 +181,25 @@ def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() ->
     """Some libraries say that the file is broken then. One helper serves them all."""
     ways: dict[str, dict[str, object]] = {"PNG": {"icc_profile": b"x"}, "TIFF": {"compression": "tiff_lzw"}}
     ways["WEBP"] = {"lossless": True, "quality": 0}
-    flat, limits = Image.new("RGB", (3000, 3000)), Limits(memory_bytes=LEAST_MEMORY_BYTES)
+    limits = Limits(memory_bytes=LEAST_MEMORY_BYTES)
     with ImageHelper(replace(CONFIG, limits=limits)) as helper:
         for kind in (*ways, "GIF", "BMP", "JPEG2000", "AVIF"):
+            side = 2600 if kind in ("WEBP", "JPEG2000", "AVIF") else 3400
+            flat = Image.new("RGB", (side, side))
             result = helper.normalize(saved(flat, kind, **ways.get(kind, {})))
             assert result == Reject(Reason.OUT_OF_MEMORY, f"more than {LEAST_MEMORY_BYTES} bytes"), kind
             assert isinstance(helper.normalize(picture(kind)), Normalized)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("PNG", "RGBA"), ("PNG", "I;16"), ("TIFF", "RGB")])
+def test_the_default_memory_is_enough_for_as_many_pixels(kind: str, mode: str) -> None:
+    """A PNG of 97 megapixels was within the default --max-pixels, and beyond the default --max-memory."""
+    side = 3500
+    image = Image.new(mode, (side, side))
+    data = saved(image, kind)
+    memory_bytes = Limits.default_memory(100_000_000, 0) * side * side // 100_000_000 + len(data)
+    with ImageHelper(replace(CONFIG, limits=Limits(memory_bytes=memory_bytes))) as helper:
+        assert isinstance(helper.normalize(data), Normalized)
 
 
 def test_a_file_that_does_not_fit_in_memory_is_a_reject_and_the_next_one_is_not() -> None:

@@ -306,19 +306,6 @@ def test_a_link_to_nothing_is_no_silent_loss(make_tree: TreeMaker, tmp_path: Pat
         run(source, tmp_path / "root")
 
 
-def test_links_are_followed_but_not_in_circles(make_tree: TreeMaker, tmp_path: Path) -> None:
-    source = make_tree({"a": 2})
-    (tmp_path / "elsewhere").mkdir()
-    shutil.copy(source / "a/000.png", tmp_path / "elsewhere/x.png")
-    (source / "b").symlink_to(tmp_path / "elsewhere")
-    (source / "a" / "link.png").symlink_to(source / "a/000.png")
-    told = run(source, tmp_path / "root")
-    assert told["images"] == 4
-    (source / "a" / "loop").symlink_to(source)
-    with pytest.raises(UsageError, match="a/loop is a link back to a folder"):
-        run(source, tmp_path / "other")
-
-
 def test_a_name_that_is_not_utf8_is_told(make_tree: TreeMaker, tmp_path: Path) -> None:
     source = make_tree({"a": 1})
     Path(os.fsdecode(os.fsencode(source / "a") + b"/\xff.png")).write_bytes(b"x")

@@ -11,7 +11,6 @@ import pytest
 
 from etl.errors import DataError, RingsliceError, UsageError
 from etl.sources import Reading, Source, open_source
-from etl.sources.fields import MOST_IMAGE_BYTES
 from etl.sources.file_list import ListSource
 from etl.storage.place import Place, open_place
 from tests.conftest import TreeMaker
@@ -19,6 +18,7 @@ from tests.lib.commands import contents
 from tests.lib.damage.sources import list_mutation, try_list
 from tests.lib.damage.trials import Report, run_trials
 from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.sources.archives import contents_of
 from tests.lib.sources.packed import interrupted_after, packed_images
 from tests.lib.sources.parquet_images import some_bytes, write_file
 
@@ -59,7 +59,7 @@ def write_list(place: Place, name: str, rows: Rows) -> Place:
 
 
 def read(source: Source) -> list[bytes]:
-    return list(source.read_all(source.images))
+    return list(contents_of(source).values())
 
 
 def refused(place: Place, kind: type[RingsliceError], *told: str, reading: Reading | None = None) -> None:
@@ -271,10 +271,11 @@ def test_an_image_comes_once(here: Place, name: str) -> None:
     refused(file, UsageError, told)
 
 
-def test_an_image_of_more_than_a_gibibyte_is_not_read(here: Place) -> None:
-    os.truncate(f"{here.path}/i/1.jpg", MOST_IMAGE_BYTES + 1)
-    file = write_list(here, "list.csv", rows_of(3))
-    refused(file, DataError, f"line 3 of {file}", "1,073,741,825 bytes, more than 1 GiB")
+def test_an_image_of_more_than_a_gibibyte_is_a_reject_later(here: Place) -> None:
+    os.truncate(f"{here.path}/i/1.jpg", (1 << 30) + 1)
+    source = open_source(write_list(here, "list.csv", rows_of(3)))
+    assert source.images[1].size_bytes == (1 << 30) + 1
+    assert not isinstance(next(source.read_all(source.images[1:])), bytes)
 
 
 def test_a_file_that_changes_is_told(here: Place) -> None:

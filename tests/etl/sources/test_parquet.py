@@ -25,6 +25,7 @@ from tests.lib.commands import REPOSITORY, contents
 from tests.lib.damage.sources import parquet_mutation, try_parquet
 from tests.lib.damage.trials import Report, run_trials
 from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.sources.archives import contents_of
 from tests.lib.sources.packed import interrupted_after, packed_images
 from tests.lib.sources.parquet_images import (
     IMAGE,
@@ -47,7 +48,7 @@ def here(tmp_path: Path) -> Place:
 
 def bytes_by_key(source: Source) -> dict[str, bytes]:
     """All images, read, each as long as was told."""
-    found = dict(zip([image.key for image in source.images], source.read_all(source.images), strict=True))
+    found = contents_of(source)
     assert len(found) == len(source.images)
     assert [len(data) for data in found.values()] == [image.size_bytes for image in source.images]
     return found
@@ -332,6 +333,16 @@ def rows_field(number: int) -> bytes:
     """A field of 64 to 8191 or of -64 to -8192, one after the field before: two bytes of a zigzag varint."""
     zigzag = 2 * number if number >= 0 else -2 * number - 1
     return bytes([0x16, zigzag & 0x7F | 0x80, zigzag >> 7])
+
+
+def test_more_rows_than_a_file_can_hold_are_not_listed(here: Place) -> None:
+    """13 kB of one image, two million times, took 760 MB."""
+    for count in (1000, 20_000):
+        table = pa.table({"image": pa.array([b"the same"] * count, pa.binary()), "label": ["x"] * count})
+        file = write_parquet(here / "a.parquet", table, row_group_size=6000)
+        if count == 1000:
+            assert len(open_source(here).images) == count
+    refused(here, DataError, f"{file} says that it has 20,000 rows", "less than 8 for each", "or leave it out")
 
 
 def test_a_flipped_bit_in_a_checked_page_is_told(here: Place) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.raw.extra_columns import join_columns, read_columns
+from etl.raw.packs import pieces
 from etl.sources import SourceImage, open_source
 from etl.storage.place import open_place
 from tests.lib.sources.archives import FORMATS, SUFFIXES, Entry, packed, some_images, tar_of
@@ -79,8 +80,8 @@ def _idx_file(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bytes:
 
 def _read_source(folder: Path) -> None:
     source = open_source(open_place(str(folder)))
-    for image, data in zip(source.images, source.read_all(source.images), strict=True):
-        assert len(data) == image.size_bytes
+    for image, content in zip(source.images, source.read_all(source.images), strict=True):
+        assert sum(map(len, pieces(content))) == image.size_bytes
 
 
 def _read_parquet(folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from etl.raw.packs import pieces
 from etl.sources import Reading, Source, open_source
 from etl.storage.place import open_place
 
@@ -82,4 +83,5 @@ def open_archive(folder: Path, data: bytes, name: str = "some.tar", reading: Rea
 
 def contents_of(source: Source) -> dict[str, bytes]:
     """The bytes of all images, by key."""
-    return {image.key: data for image, data in zip(source.images, source.read_all(source.images), strict=True)}
+    contents = zip(source.images, source.read_all(source.images), strict=True)
+    return {image.key: b"".join(pieces(content)) for image, content in contents}

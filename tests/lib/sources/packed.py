@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from etl.sources import SourceImage
+from etl.sources.base import Content
 from etl.storage.place import Place
 
-ReadAll = Callable[[Any, Sequence[SourceImage]], Iterator[bytes]]
+ReadAll = Callable[[Any, Sequence[SourceImage]], Iterator[Content]]
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ def interrupted_after(count: int, read_all: ReadAll) -> ReadAll:
     """``read_all`` of a source, that ends after so many images in all as Ctrl-C would end it."""
     left = iter(range(count))
 
-    def read(source: Any, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        for data in read_all(source, images):
+    def read(source: Any, images: Sequence[SourceImage]) -> Iterator[Content]:
+        for content in read_all(source, images):
             if next(left, None) is None:
                 raise KeyboardInterrupt
-            yield data
+            yield content
 
     return read

@@ -1,12 +1,16 @@
 """What is made of what Hadoop says: pure, on texts as Hadoop 3.4 writes them."""
 
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from etl.errors import DataError, EnvironmentFailure
+from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure
 from etl.hadoop.yarn_api import FailedAttempt
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS
 from mapreduce.jobs.work import worthwhile_tasks
-from mapreduce.jobs.yarn import ClusterOptions, cause_of, cause_of_output
+from mapreduce.jobs.yarn import ClusterOptions, YarnJob, cause_of, cause_of_output
 
 PIPE = (
     "Error: java.lang.RuntimeException: PipeMapRed.waitOutputThreads(): subprocess failed with code {}\n\tat org.apache"
@@ -72,6 +76,22 @@ def test_a_mappers_container_has_room_for_its_helper() -> None:
     alone, helped = options.memory_properties(), options.memory_properties(helper_bytes=800 << 20)
     assert {name for name in helped if helped[name] != alone[name]} == {"mapreduce.map.memory.mb"}
     assert helped["mapreduce.map.memory.mb"] == str(1024 + 800)
+
+
+def test_a_command_line_is_not_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It has the values of -D and --cmdenv; mrjob logs it below a warning."""
+
+    def make_runner() -> None:
+        for level in (logging.DEBUG, logging.INFO):
+            logging.getLogger("mrjob.hadoop").log(level, "> hadoop jar -D fs.key=hunter2")
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv(DEBUG_VARIABLE, "1")
+    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
+    stage: Any = SimpleNamespace(folder=SimpleNamespace(uri="x"))
+    with caplog.at_level(logging.DEBUG), pytest.raises(KeyboardInterrupt):
+        YarnJob(stage, options, cast(Any, None)).submit(SimpleNamespace(make_runner=make_runner))
+    assert caplog.text == ""
 
 
 def test_a_task_is_worth_its_jvm() -> None:

@@ -1,0 +1,71 @@
+"""What a header may make this process do, before anything is decoded: little, however large the file."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from etl.images.config import NormalizeConfig
+from etl.images.header import Header, is_maybe_plain, read_header
+from etl.images.jpeg import MOST_PASSED_BYTES, MOST_SEGMENTS
+from etl.images.normalize import normalize_image
+from etl.images.png import MOST_CHUNKS
+from etl.images.result import Normalized, Reason, Reject
+from tests.lib.pictures.base import content, save
+from tests.lib.pictures.jpeg import inserted, segment
+from tests.lib.pictures.png import SIGNATURE, chunk, chunks
+
+MOST_S = 1.0
+JPEG, PNG = save(content(), "JPEG"), save(content(), "PNG")
+LONG = 8 << 20
+
+
+def with_chunks(more: bytes) -> bytes:
+    header, *rest = chunks(PNG)
+    return b"".join([SIGNATURE, header, more, *rest])
+
+
+@pytest.mark.parametrize(
+    ("make", "reason", "detail"),
+    [
+        pytest.param(lambda: inserted(JPEG, b"\xff" * LONG), Reason.BROKEN, "bytes between segments", id="fill"),
+        pytest.param(lambda: inserted(JPEG, b"\xff\0" * LONG), Reason.BROKEN, "bytes between segments", id="stuffing"),
+        pytest.param(lambda: inserted(JPEG, b"\xff\xd0" * LONG), Reason.BROKEN, "bytes between segments", id="RST0"),
+        pytest.param(lambda: JPEG[:2] + b"\xff" * LONG, Reason.BROKEN, "bytes between segments", id="fill to the end"),
+        pytest.param(lambda: inserted(JPEG, segment(0xE5, b"") * 200_000), Reason.BROKEN, "segments", id="segments"),
+        pytest.param(lambda: with_chunks(chunk(b"prVt", b"") * 200_000), Reason.BROKEN, "chunks", id="chunks"),
+        pytest.param(lambda: with_chunks(chunk(b"IDAT", b"") * 200_000), Reason.BROKEN, "chunks", id="data chunks"),
+        pytest.param(lambda: b"P6" + b" " * LONG + b"1 1 255\nabc", Reason.NOT_AN_IMAGE, "starts with", id="spaces"),
+        pytest.param(
+            lambda: b"P6" + b"#\n" * LONG + b"1 1 255\nabc", Reason.NOT_AN_IMAGE, "starts with", id="comments"
+        ),
+    ],
+)
+def test_a_header_without_end_is_a_reject_at_once(make: Callable[[], bytes], reason: Reason, detail: str) -> None:
+    data = make()
+    started = time.process_time()
+    found = read_header(data)
+    assert time.process_time() - started < MOST_S
+    assert isinstance(found, Reject)
+    assert found.reason == reason
+    assert detail in found.detail
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: inserted(JPEG, b"\xff" * MOST_PASSED_BYTES), id="fill"),
+        pytest.param(lambda: inserted(JPEG, segment(0xFE, b"x") * (MOST_SEGMENTS - 20)), id="segments"),
+        pytest.param(lambda: with_chunks(chunk(b"prVt", b"x") * (MOST_CHUNKS // 2)), id="chunks"),
+    ],
+)
+def test_more_than_any_program_writes_is_still_good(make: Callable[[], bytes]) -> None:
+    data = make()
+    assert isinstance(read_header(data), Header)
+    assert isinstance(normalize_image(data, NormalizeConfig(8, 8)), Normalized)
+
+
+@pytest.mark.parametrize("data", [b"P6 2 # a comment\n2 255\n" + bytes(12), b"P3 1 1 255\n1 2 3\n"])
+def test_a_header_that_pillow_reads_byte_by_byte_is_left_to_the_helper(data: bytes) -> None:
+    assert isinstance(read_header(data), Header)
+    assert not is_maybe_plain(data)

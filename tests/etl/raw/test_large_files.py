@@ -1,0 +1,181 @@
+"""Image files that are too large to be held: packed in pieces, and rejected by their size before they are read."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from etl.errors import DataError
+from etl.normalized import parts
+from etl.raw.packs import pieces
+from etl.sources import archive, folder, open_source
+from etl.storage.place import open_place
+from mapreduce.normalize import Normalize
+from tests.conftest import TreeMaker
+from tests.lib.commands import contents, run, succeeded
+from tests.lib.inline import ingest_here, normalize_here, refused
+from tests.lib.pictures.base import save
+from tests.lib.sources.archives import some_images, tar_of
+
+SMALL = ("--size", "8", "--format", "png", "--max-rejects", "0.9")
+LARGE = "a/001.png"
+
+
+@pytest.fixture
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is larger than 100 bytes comes in pieces of 64."""
+    for module in (folder, archive):
+        monkeypatch.setattr(module, "MOST_WHOLE_BYTES", 100)
+    for module in (folder, archive, parts):
+        monkeypatch.setattr(module, "READ_BUFFER_BYTES", 64)
+
+
+def marker(root: Path, stage: str = "normalized") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / stage / "dataset.json").read_bytes())
+    return found
+
+
+@pytest.fixture
+def tree(make_tree: TreeMaker) -> Path:
+    """Six images, of which one has about 5 kB, many more than the others."""
+    source = make_tree({"a": 3, "b": 3})
+    (source / LARGE).write_bytes(noise(40))
+    return source
+
+
+def noise(side: int) -> bytes:
+    """A PNG file, for what is in it incompressible."""
+    return save(np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8), "PNG")
+
+
+def listed(tree: Path, tmp_path: Path) -> Path:
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(tree.rglob("*.png"))]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
+    return tmp_path / "list.csv"
+
+
+def test_packs_are_the_same_whole_or_in_pieces(tree: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    (shards / "0.tar").write_bytes(tar_of(some_images(5)))
+    sources = {"folder": tree, "list": listed(tree, tmp_path), "tar": shards}
+    for name, source in sources.items():
+        ingest_here(source, tmp_path / f"{name}-whole")
+    request.getfixturevalue("in_pieces")
+    for name, source in sources.items():
+        opened = open_source(open_place(str(source)))
+        assert any(not isinstance(content, bytes) and b"".join(content) for content in opened.read_all(opened.images))
+        ingest_here(source, tmp_path / name)
+        assert contents(tmp_path / name / "raw", "run.json") == contents(tmp_path / f"{name}-whole/raw", "run.json")
+    ingest_here(shards, tmp_path / "in-place", in_place=True)
+    (pack,) = marker(tmp_path / "in-place", "raw")["packs"]
+    assert pack["images"] == 5
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("change", [-1, 1, 1000])
+def test_a_file_that_changes_while_it_is_read_in_pieces_is_told(tree: Path, change: int) -> None:
+    source = open_source(open_place(str(tree)))
+    data = (tree / LARGE).read_bytes() + bytes(1000)
+    (tree / LARGE).write_bytes(data[: len(data) - 1000 + change])
+    with pytest.raises(DataError, match=r"001\.png changed while it was read"):
+        for content in source.read_all(source.images):
+            list(pieces(content))
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_a_large_file_written_again_is_compared_in_pieces(tree: Path, tmp_path: Path) -> None:
+    ingest_here(tree, tmp_path / "root")
+    (tree / LARGE).write_bytes((tree / LARGE).read_bytes())
+    ingest_here(tree, tmp_path / "root")
+    assert marker(tmp_path / "root", "raw")["parent"] is None
+    data = (tree / LARGE).read_bytes()
+    (tree / LARGE).write_bytes(data[:-1] + b"x")
+    ingest_here(tree, tmp_path / "root", max_removed="1")
+    assert [pack["images"] for pack in marker(tmp_path / "root", "raw")["packs"]] == [6, 1]
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_a_large_file_is_a_reject_and_good_with_a_larger_limit(tree: Path, tmp_path: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    ingest_here(tree, root)
+    shutil.copytree(root, other)
+    normalize_here(root, *SMALL, "--max-bytes", "3000")
+    counts = marker(root)["counts"]
+    assert (counts["input"], counts["good"], counts["rejects_by_reason"]) == (6, 5, {"too-many-bytes": 1})
+    data = (tree / LARGE).read_bytes()
+    (reject,) = pq.read_table(root / "normalized/rejects/pack-00000.parquet").to_pylist()
+    kept = (root / "normalized/rejects/pack-00000.tar").read_bytes()
+    assert kept[reject["offset"] : reject["offset"] + reject["size"]] == data
+    assert (reject["key"], reject["size"]) == (LARGE, len(data))
+    assert reject["sha256"] == hashlib.sha256(data).digest()
+    assert reject["detail"] == f"{len(data)} bytes, at most 3000 are allowed"
+
+    normalize_here(root, *SMALL, "--max-bytes", "3001", "--retry-rejects")
+    assert marker(root)["counts"]["rejects_by_reason"] == {"too-many-bytes": 1}
+    normalize_here(root, *SMALL, "--max-bytes", "9000", "--retry-rejects")
+    assert marker(root)["counts"]["good"] == 6
+    normalize_here(other, *SMALL, "--max-bytes", "9000")
+    (part,), (as_one,) = marker(root)["parts"], marker(other)["parts"]
+    assert part["sha256"] == as_one["sha256"]
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_rejects_in_pieces_are_tried_again_in_the_order_of_the_pack(tree: Path, tmp_path: Path) -> None:
+    """Two large ones around one that becomes good: what is taken of the first is none, or all."""
+    for name in ("a/000.png", "b/002.png"):
+        (tree / name).write_bytes(noise(60))
+    ingest_here(tree, tmp_path / "root")
+    normalize_here(tmp_path / "root", *SMALL, "--max-bytes", "3000")
+    assert marker(tmp_path / "root")["counts"]["rejects"] == 3
+    normalize_here(tmp_path / "root", *SMALL, "--max-bytes", "6000", "--retry-rejects")
+    assert marker(tmp_path / "root")["counts"]["rejects_by_reason"] == {"too-many-bytes": 2}
+    rejects = pq.read_table(tmp_path / "root/normalized/rejects/pack-00000.1.parquet").to_pylist()
+    kept = (tmp_path / "root/normalized/rejects/pack-00000.1.tar").read_bytes()
+    for row in rejects:
+        assert kept[row["offset"] : row["offset"] + row["size"]] == (tree / row["key"]).read_bytes()
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_damage_within_a_large_image_of_a_pack_is_told(tree: Path, tmp_path: Path) -> None:
+    ingest_here(tree, tmp_path / "root")
+    (row,) = (
+        row for row in pq.read_table(tmp_path / "root/raw/packs/pack-00000.parquet").to_pylist() if row["key"] == LARGE
+    )
+    with (tmp_path / "root/raw/packs/pack-00000.tar").open("r+b") as pack:
+        pack.seek(row["offset"] + row["size"] - 1)
+        pack.write(b"x")
+    told = f"is damaged at offset {row['offset']} ({LARGE}); ingest again with --overwrite"
+    refused(Normalize, 1, told, tmp_path / "root", *SMALL, "--max-bytes", "3000")
+
+
+PROBE = """
+import resource, sys
+from tests.lib.inline import ingest_here, normalize_here
+def most_mib():
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) >> 10
+source, root = sys.argv[1:]
+before = most_mib()
+ingest_here(source, root)
+after_ingest = most_mib()
+normalize_here(root, "--size", "8", "--max-rejects", "0.9", "--max-bytes", "100MB")
+print(after_ingest - before, most_mib() - before, file=sys.stderr)
+"""
+
+
+@pytest.mark.integration
+def test_memory_does_not_grow_with_a_large_file(make_tree: TreeMaker, tmp_path: Path) -> None:
+    """Ingest took 400 MiB for this one, and normalize as much."""
+    source = make_tree({"a": 2, "b": 2})
+    with (source / "a" / "sparse.jpg").open("wb") as file:
+        file.truncate(200 << 20)
+    done = succeeded(run("python", "-c", PROBE, source, tmp_path / "root"))
+    ingest_mib, normalize_mib = map(int, done.stderr.splitlines()[-1].split())
+    assert ingest_mib < 100
+    assert normalize_mib < 150
+    assert marker(tmp_path / "root")["counts"]["rejects_by_reason"] == {"too-many-bytes": 1}

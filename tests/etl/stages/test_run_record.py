@@ -1,0 +1,58 @@
+"""What `run.json` keeps of a command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etl.stages.run_record import masked
+from mapreduce.normalize import Normalize
+from mapreduce.shard import Shard
+from tests.conftest import TreeMaker
+from tests.lib.in_process import job_here
+from tests.lib.inline import ingest_here
+
+SECRET = "hunter2=&x -y"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["-D", f"fs.s3a.secret.key={SECRET}"], ["-D", "fs.s3a.secret.key=***"]),
+        ([f"-Dfs.key={SECRET}"], ["-Dfs.key=***"]),
+        ([f"-vDfs.key={SECRET}"], ["-vDfs.key=***"]),
+        (["-qD", f"fs.key={SECRET}"], ["-qD", "fs.key=***"]),
+        (["--jobconf", f"fs.key={SECRET}"], ["--jobconf", "fs.key=***"]),
+        ([f"--jobconf=fs.key={SECRET}"], ["--jobconf=fs.key=***"]),
+        ([f"--jobc=fs.key={SECRET}"], ["--jobc=fs.key=***"]),
+        (["--cmdenv", f"TOKEN={SECRET}"], ["--cmdenv", "TOKEN=***"]),
+        ([f"--cmdenv=TOKEN={SECRET}"], ["--cmdenv=TOKEN=***"]),
+        (["--cm", f"TOKEN={SECRET}"], ["--cm", "TOKEN=***"]),
+        (["-D", "a=", "-D", f"b={SECRET}"], ["-D", "a=***", "-D", "b=***"]),
+        (["-D", "-D"], ["-D", "-D"]),
+        (["-D"], ["-D"]),
+        (
+            ["--hadoop-args", "-fs x -D a=hunter2 -Db=hunter2 -verbose"],
+            ["--hadoop-args", "-fs x -D a=*** -Db=*** -verbose"],
+        ),
+        (["--hadoop-args=-D a=hunter2"], ["--hadoop-args=-D a=***"]),
+    ],
+)
+def test_values_are_masked_and_names_are_kept(words: list[str], shown: list[str]) -> None:
+    around = ["job.py", "-r", "hadoop", "--size=224", "--job-file=x", "data/D=1", "-"]
+    assert masked([*around, *words]) == [*around, *shown]
+    assert "hunter2" not in " ".join(masked(words))
+
+
+def test_no_file_of_a_dataset_has_a_value(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    ingest_here(make_tree({"a": 4, "b": 4}), root)
+    secrets = ("-D", "fs.key=hunter2", "-Dfs.other=hunter2", "--cmdenv", "TOKEN=hunter2", "--cmde=MORE=hunter2")
+    for job, words in ((Normalize, ("--size", "8", "--format", "png")), (Shard, ("--workers", "1"))):
+        told = job_here(job, root, "-r", "inline", *words, *secrets, "--debug")
+        assert told.returncode == 0, told.stderr
+        assert "hunter2" not in told.stdout + told.stderr
+    command = json.loads((root / "normalized/run.json").read_bytes())["command"]
+    assert command[-7:-1] == ["-D", "fs.key=***", "-Dfs.other=***", "--cmdenv", "TOKEN=***", "--cmde=MORE=***"]
+    for path in root.rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
