@@ -30,9 +30,12 @@ from etl.verify.collect import (
     bucket_place,
     class_counts_place,
     found_place,
+    groups_place,
+    suspects_place,
     task_place,
 )
-from etl.verify.exactly_once import FOUND, Judge, Line, bucket_of
+from etl.verify.exactly_once import FOUND, GROUPS, SUSPECTS, Judge
+from etl.verify.lines import Line, bucket_of
 from etl.verify.repair import Repair
 from etl.verify.target import Target
 from etl.verify.task import TaskCheck
@@ -78,10 +81,17 @@ class Verify(StageJob):
     def reducer(self, key: bytes, lines: Iterable[Line]) -> Iterator[tuple[str, int]]:
         """All lines of one bucket, sorted: judge them."""
         bucket, results = bucket_number(key), self.attempts / RESULTS_FOLDER
-        rules = {name: self.job[name] for name in ("dropped", "any_of_equals", "by_source")}
+        names = ("dropped", "any_of_equals", "by_source", "grouped", "knows_earlier", "lists_removed")
+        rules = {name: self.job[name] for name in names}
         judge = Judge(self._slice_name, **rules)
         found = parquet_tables.tables_of(FOUND, judge.judge(lines))
         parquet_tables.write_tables(found_place(results, bucket), self.attempts, FOUND, found)
+        if self.job["earlier"] is not None:
+            suspects = parquet_tables.table_of(SUSPECTS, judge.suspects)
+            parquet_tables.write_table(suspects_place(results, bucket), self.attempts, suspects)
+        if self.job["grouped"]:
+            groups = parquet_tables.tables_of(GROUPS, judge.groups())
+            parquet_tables.write_tables(groups_place(results, bucket), self.attempts, GROUPS, groups)
         publish_bytes(bucket_place(results, bucket), self.attempts, json_bytes(judge.to_json()))
         yield f"bucket {bucket}", judge.lines
 
@@ -116,17 +126,7 @@ class Verify(StageJob):
         tasks = worthwhile_tasks(sum(split["bytes"] for split in splits), examples)
         most = tasks if self._runner == HADOOP else 2 * (os.cpu_count() or 1)
         buckets = self.number_of_reducers(max(1, min(most, examples // BUCKET_EXAMPLES)))
-        job = {
-            "stage": "verify",
-            "root": target.root.uri,
-            "folder": target.slices.folder.uri,
-            "removed": target.dataset.get("removed") if target.dataset else None,
-            "dropped": target.dropped,
-            "any_of_equals": target.manifest["config"]["splits_from"] is not None,
-            "by_source": target.by_source,
-            "buckets": buckets,
-            "reducers": buckets,
-        }
+        job = {"stage": "verify", **target.job(), "buckets": buckets, "reducers": buckets}
         return Work(job, self._lines, tasks, examples, self._watch)
 
     def finish(self) -> Work | None:
