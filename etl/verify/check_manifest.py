@@ -175,6 +175,8 @@ def plan_of(manifest: Manifest, dataset: Mapping[str, Any]) -> Dealing | None:
     config = config_of(manifest)
     if config is None or dataset["removed"] or any(config_faults(manifest)):
         return None
+    if len(manifest["classes"]) != len(dataset["classes"]):
+        return None
     if config.splits_from or config.removed_keys or config.group_by is not None or config.drop_duplicates:
         return None
     nothing = count_part({}, len(dataset["classes"]))

@@ -1,14 +1,13 @@
 """The set of slices that is verified, with the markers of all that it was made from."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from etl.errors import DataError
 from etl.partition.config import SOURCE_SPLIT
-from etl.partition.strata import Dealing, count_part
+from etl.partition.strata import Dealing
 from etl.slices.manifest import read_manifest, slices_of
 from etl.slices.previous import Earlier, finished_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
@@ -132,7 +131,7 @@ class Target:
         files = list(table_files(self.slices.folder, self.manifest))
         lines = [*slice_lines(self.manifest), {"kind": DEPARTED}]
         if self.dataset is not None:
-            lines += part_lines(self.dataset, self._firsts(self.dataset))
+            lines += part_lines(self.dataset, self.plan.strata if self.plan else None)
             files += removed_files(self.root, self.dataset)
             files += stage_files(self.root, self.dataset) if every_stage else ()
         if self.earlier is not None:
@@ -142,12 +141,6 @@ class Target:
             files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]
         lines += file_lines(files)
         return [line | {"line": number} for number, line in enumerate(lines)]
-
-    def _firsts(self, dataset: Mapping[str, Any]) -> list[dict[int, int]] | None:
-        if self.plan is None:
-            return None
-        counts = (count_part(part["examples"], len(dataset["classes"])) for part in dataset["parts"])
-        return list(self.plan.firsts(counts))
 
 
 def _find_earlier(root: Place, fingerprint: str | None) -> Earlier | None:

@@ -14,13 +14,13 @@ from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import rejects_places, rows_place
 from etl.partition.config import ShardConfig
+from etl.partition.permutation import Integers
 from etl.partition.shares import SharePlan
 from etl.partition.strata import Dealing, Strata
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
-from etl.slices.plan import deal_rows
-from etl.slices.previous import removed_keys
+from etl.slices.previous import removed_keys, split_numbers
 from etl.storage.place import Place, open_place
 from etl.verify.check_manifest import fault
 from etl.verify.check_part import (
@@ -68,6 +68,40 @@ class TaskResult:
             "told": self.told,
             "live": dict(self.live),
         }
+
+
+@dataclass
+class Dealer:
+    """Deals the examples of parts, one after the other, as the configuration has them dealt where counts alone decide.
+
+    ``first`` is the rank of the next part's first example within each stratum.
+    """
+
+    dealing: Dealing
+    first: Integers
+
+    @classmethod
+    def of_job(cls, job: Mapping[str, Any], first: Sequence[int] | None) -> "Dealer | None":
+        """None where more than counts decides."""
+        if first is None:
+            return None
+        config = ShardConfig.from_json(job["config"])
+        strata = Strata(len(job["classes"]), config.partition == "stratified", config.split is None)
+        plan = SharePlan(np.array(job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
+        return cls(Dealing(strata, plan, tuple(config.slices)), np.array(first, dtype=np.int64))
+
+    def deal(self, rows: pa.Table) -> Sequence[int] | None:
+        """The slice of each row of the next part; None where there are more rows than the marker tells."""
+        labels, own = rows["label"].to_numpy().astype(np.int64), split_numbers(rows["split"]).astype(np.int64)
+        strata = self.dealing.strata.of_examples(labels, own)
+        plan, first = self.dealing.plan, self.first
+        counted = np.bincount(np.maximum(strata, 0), minlength=len(first))
+        if (strata < 0).any() or len(counted) > len(first) or (first + counted > plan.sizes).any():
+            self.first = plan.sizes  # nor are the next ones known
+            return None
+        _, slices = plan.deal(strata, first)
+        self.first = first + counted
+        return cast(list[int], slices.tolist())
 
 
 @dataclass
@@ -137,15 +171,16 @@ class TaskCheck:
             self._find(REMOVED, told["file"], str(error))
             self.result.untold.update(parts=len(work["parts"]), lists=1)
             return
+        dealer = Dealer.of_job(self.job, work["first"])
         for number, part in enumerate(work["parts"], start=work["number"]):
             rows = self._rows(root, part, removed)
             if rows is None:
                 self.result.untold["parts"] += 1
+                dealer = None  # how many come before the next ones is not known
                 continue
             self.result.counts.update(parts=1, good=rows.num_rows)
-            order = PartOrder(
-                number if self.job["dropped"] else None, left_out, self._planned(rows, part), self._groups(rows)
-            )
+            planned = dealer.deal(rows) if dealer is not None else None
+            order = PartOrder(number if self.job["dropped"] else None, left_out, planned, self._groups(rows))
             yield from good_lines(rows, part["part"], order)
 
     def _rows(self, root: Place, part: Part, removed: Removed) -> pa.Table | None:
@@ -194,19 +229,6 @@ class TaskCheck:
         if table is None or not part["removed"]:
             return table
         return table.filter(pa.array(removed.live(part["pack"], table["key"])))
-
-    def _planned(self, rows: pa.Table, part: Part) -> Sequence[int] | None:
-        """The slice of each row by the configuration, where counts alone decide it."""
-        if self.job["config"] is None:
-            return None
-        config = ShardConfig.from_json(self.job["config"])
-        strata = Strata(len(self.job["classes"]), config.partition == "stratified", config.split is None)
-        plan = SharePlan(np.array(self.job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
-        try:
-            _, slices = deal_rows(Dealing(strata, plan, tuple(config.slices)), rows, part, None)
-        except (ValueError, IndexError):  # there are not as many as the marker tells, which the driver finds
-            return None
-        return cast(list[int], slices.tolist())
 
     def _groups(self, rows: pa.Table) -> Sequence[str | None] | None:
         if self.job["group_by"] is None:

@@ -6,7 +6,10 @@ A line holds all that its task needs to know, so that a task reads no manifest.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from etl.normalized.parts import pack_of, records_place, rejects_places
+from etl.partition.strata import Strata, count_part
 from etl.raw.packs import pack_place
 from etl.slices.manifest import slices_of
 from etl.stages.marker import GENERATIONS_FOLDER
@@ -39,14 +42,14 @@ def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
         block += sum(each["blocks"] for each in run)
 
 
-def part_lines(dataset: Mapping[str, Any], firsts: Iterable[Mapping[int, int]] | None) -> Iterator[Line]:
+def part_lines(dataset: Mapping[str, Any], strata: Strata | None) -> Iterator[Line]:
     """Runs of parts of a normalised generation, with the number of their first.
 
     Of each: its pack, and the SHA-256 of its rows, of its pack's list and of its list of rejects, None without rejects.
-    ``firsts`` are the ranks of each part's first example, see `etl.partition.strata.Dealing.firsts`; None where counts
-    alone do not decide the slices.
+    Where counts alone decide the slices, ``strata`` are those of the dealing, and a run has the rank of its first
+    example within each of them.
     """
-    number, ranks = 0, iter(firsts) if firsts is not None else None
+    number, first = 0, np.zeros(strata.number if strata else 0, dtype=np.int64)
     for run in _runs(dataset["parts"], lambda part: part["input"] / LINE_ROWS):
         kept = [
             {
@@ -57,11 +60,12 @@ def part_lines(dataset: Mapping[str, Any], firsts: Iterable[Mapping[int, int]] |
                 "list_sha256": each["list_sha256"],
                 "rejects_sha256": each["rejects"].get("list_sha256"),
             }
-            | ({"first": next(ranks)} if ranks is not None else {})
             for each in run
         ]
-        yield {"kind": PARTS, "number": number, "parts": kept}
+        yield {"kind": PARTS, "number": number, "parts": kept, "first": first.tolist() if strata else None}
         number += len(run)
+        if strata:
+            first += sum(strata.of_counts(count_part(each["examples"], strata.classes)) for each in run)
 
 
 def earlier_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
