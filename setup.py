@@ -24,6 +24,8 @@ setup(
     package_data={
         "etl": ["py.typed"],
         "etl.report": ["templates/*.html"],
+        "etl.normalized": ["schemas/*.json"],
+        "etl.raw": ["schemas/*.json"],
         "etl.slices": ["schemas/*.json"],
         "train.config": ["recipes/*.toml"],
         "train.toolchain": ["native/*.cc"],

@@ -16,14 +16,11 @@ import numpy as np
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import SHARD_OPTIONS
-from etl.partition.config import ShardConfig
 from etl.partition.pixel_statistics import PixelSums
-from etl.partition.shares import SharePlan
-from etl.partition.strata import Dealing, Strata
 from etl.slices.lineage import find_earlier, lineage_of
 from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
 from etl.slices.manifest_builder import build_manifest
-from etl.slices.plan import Plan, deal_rows, make_plan
+from etl.slices.plan import FATES_FILE, Plan, deal_rows, dealing_of, make_plan
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage, State
@@ -37,7 +34,6 @@ from mapreduce.shuffle.shuffle_job import ShuffleJob
 from mapreduce.shuffle.transport import COLUMNS, TRANSPORTS, pick
 
 SUMS_FOLDER = "sums"  # below the work folder: for each part that a mapper is done with its training pixels' sums
-FATES_FILE = "fates.parquet"
 PIXEL_COLUMNS = ["width", "height", "sums", "squares"]
 
 
@@ -52,7 +48,7 @@ class Shard(ShuffleJob):
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
         rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
-        dealing = self._dealing()
+        dealing = dealing_of(self.job)
         splits, slices = deal_rows(dealing, rows, task, self._fates())
         keys = {
             number: self.transport.key(number, place % reducers, reducers)
@@ -67,12 +63,6 @@ class Shard(ShuffleJob):
         sums.add(rows.filter(splits == dealing.splits.index("train")))
         publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
-
-    def _dealing(self) -> Dealing:
-        config = ShardConfig.from_json(self.job["config"])
-        strata = Strata(self.job["classes"], config.partition == "stratified")
-        plan = SharePlan(np.array(self.job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
-        return Dealing(strata, plan, tuple(config.slices))
 
     def _fates(self) -> Place | None:
         return open_place(self.job["folder"]) / WORK_FOLDER / FATES_FILE if self.job["decided"] else None
@@ -119,7 +109,7 @@ class Shard(ShuffleJob):
             "root": root.uri,
             "folder": self.stage.folder.uri,
             "config": plan.config.to_json(),
-            "classes": len(self._normalized["classes"]),
+            "classes": self._normalized["classes"],
             "decided": plan.decided is not None,
             "counts": plan.dealing.plan.counts.tolist(),
             "slices": self._slices,

@@ -13,10 +13,11 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from etl.errors import DataError
+from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables, schemas
 from etl.options.stage_options import HADOOP, VERIFY_OPTIONS
 from etl.slices.manifest import read_manifest, slices_of
+from etl.slices.plan import FATES_FILE, Plan
 from etl.stages.layout import VERIFICATION_FORMAT, slices_stage_in, verification_stage, verification_stage_in
 from etl.stages.stage import Stage, State
 from etl.stages.summary import Summary, verify_summary
@@ -30,9 +31,11 @@ from etl.verify.collect import (
     bucket_place,
     class_counts_place,
     found_place,
+    groups_place,
     task_place,
 )
-from etl.verify.exactly_once import FOUND, Judge, Line, bucket_of
+from etl.verify.exactly_once import FOUND, GROUPS, Judge
+from etl.verify.lines import Line, bucket_of
 from etl.verify.repair import Repair
 from etl.verify.target import Target
 from etl.verify.task import TaskCheck
@@ -78,10 +81,14 @@ class Verify(StageJob):
     def reducer(self, key: bytes, lines: Iterable[Line]) -> Iterator[tuple[str, int]]:
         """All lines of one bucket, sorted: judge them."""
         bucket, results = bucket_number(key), self.attempts / RESULTS_FOLDER
-        rules = {name: self.job[name] for name in ("dropped", "any_of_equals", "by_source")}
+        names = ("dropped", "any_of_equals", "by_source", "grouped", "knows_earlier", "lists_removed")
+        rules = {name: self.job[name] for name in names}
         judge = Judge(self._slice_name, **rules)
         found = parquet_tables.tables_of(FOUND, judge.judge(lines))
         parquet_tables.write_tables(found_place(results, bucket), self.attempts, FOUND, found)
+        if self.job["grouped"]:
+            groups = parquet_tables.tables_of(GROUPS, judge.groups())
+            parquet_tables.write_tables(groups_place(results, bucket), self.attempts, GROUPS, groups)
         publish_bytes(bucket_place(results, bucket), self.attempts, json_bytes(judge.to_json()))
         yield f"bucket {bucket}", judge.lines
 
@@ -110,28 +117,23 @@ class Verify(StageJob):
 
     def _work(self) -> Work:
         target = self._target
-        self._lines = target.lines(self._every_stage)
+        self._plan, self._why_unplanned = _plan_again(target)
+        fates = self.stage.work / FATES_FILE if self._plan and self._plan.decided else None
+        if self._plan and self._plan.decided and fates:
+            fates.delete()  # of a check before a repair
+            parquet_tables.write_tables(fates, self.stage.attempts, schemas.FATES, self._plan.decided.tables())
+        self._lines = target.lines(self._every_stage, self._plan)
         splits = target.manifest["splits"].values()
         examples = sum(split["records"] for split in splits)
         tasks = worthwhile_tasks(sum(split["bytes"] for split in splits), examples)
         most = tasks if self._runner == HADOOP else 2 * (os.cpu_count() or 1)
         buckets = self.number_of_reducers(max(1, min(most, examples // BUCKET_EXAMPLES)))
-        job = {
-            "stage": "verify",
-            "root": target.root.uri,
-            "folder": target.slices.folder.uri,
-            "removed": target.dataset.get("removed") if target.dataset else None,
-            "dropped": target.dropped,
-            "any_of_equals": target.manifest["config"]["splits_from"] is not None,
-            "by_source": target.by_source,
-            "buckets": buckets,
-            "reducers": buckets,
-        }
+        job = {"stage": "verify", **target.job(self._plan, fates), "buckets": buckets, "reducers": buckets}
         return Work(job, self._lines, tasks, examples, self._watch)
 
     def finish(self) -> Work | None:
         collected = Collected.read(self._target, self._lines, self._results)
-        self._outcome = collected.outcome()
+        self._outcome = collected.outcome(self._plan, self._why_unplanned)
         if self._repair is not None and self._repair.attempt(self._outcome):
             return self._work()  # check all of it again: what is told then is true of what is there
         if self._repair is not None:
@@ -173,6 +175,16 @@ class Verify(StageJob):
             if line["kind"] == SLICES and task_place(self.stage.folder, line["line"]).name in done:
                 examples += sum(each["records"] for each in line["slices"])
         return examples, ""
+
+
+def _plan_again(target: Target) -> tuple[Plan | None, str]:
+    """The plan of the slices, made again; else why it cannot be, empty where what it was made of is gone."""
+    if target.dataset is None or not target.knows_earlier:
+        return None, ""
+    try:
+        return target.plan_again(), ""
+    except (RingsliceError, OSError, ValueError, ArithmeticError) as error:
+        return None, str(error).splitlines()[0]
 
 
 if __name__ == "__main__":

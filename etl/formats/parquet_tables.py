@@ -193,6 +193,14 @@ def read_with_facts(place: Place) -> tuple[pa.Table, dict[str, Any]]:
         return table, _facts_in(table.schema)
 
 
+def facts_of(table: pa.Table) -> dict[str, Any]:
+    """What `write_table` was given as facts of a table that was read whole; empty where it has none."""
+    try:
+        return _facts_in(table.schema)
+    except (ValueError, KeyError):
+        return {}
+
+
 def _facts_in(schema: pa.Schema) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads((schema.metadata or {})[_FACTS]))
 

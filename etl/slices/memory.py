@@ -102,7 +102,12 @@ def digest_keys(keys: Iterable[str]) -> Digests:
 
 
 def content_digests(column: pa.ChunkedArray) -> Digests:
-    """The first 128 bits of each SHA-256 (a column of binary(32)): bytes of shape (rows,)."""
+    """The first 128 bits of each SHA-256 (a column of binary(32)): bytes of shape (rows,).
+
+    Raises DataError for a column of another type.
+    """
+    if column.type != pa.binary(32):
+        raise DataError(f"a column of SHA-256 is {column.type}, not {pa.binary(32)}")
     found = [np.zeros(0, dtype=_DIGEST)]
     for chunk in column.chunks:
         if len(chunk):

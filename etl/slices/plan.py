@@ -24,7 +24,8 @@ from etl.partition.config import (
     parse_split,
     resolve_slices,
 )
-from etl.partition.strata import Dealing, PartCounts, count_part, split_sizes
+from etl.partition.shares import SharePlan
+from etl.partition.strata import Dealing, PartCounts, Strata, count_part, split_sizes
 from etl.progress import tell
 from etl.raw.removed import Removed
 from etl.slices import split_assignment
@@ -37,6 +38,7 @@ from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
 
 MOST_NAMED = 10
+FATES_FILE = "fates.parquet"  # in the work folder of a job whose tasks deal by the plan
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,40 @@ class Plan:
 
 
 def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, Any], earlier: Earlier | None) -> Plan:
-    """The plan for these option values; ``earlier`` are the slices whose splits are kept.
+    """The plan for these option values; ``earlier`` are the slices whose splits are kept. Tells what is remarkable.
+
+    Raises DataError or UsageError where images and options do not fit. Of images in conflict with their group all keys
+    are left in a file, for --remove.
+    """
+    listed = read_keys(open_place(values["remove"])) if values["remove"] else None
+    try:
+        plan = plan_slices(root, values, normalized, earlier, listed)
+    except GroupConflict as conflict:
+        file = (root / "slices").make_folder() / f"{values['name']}.conflicts.txt"
+        replace_bytes(file, file.parent, "".join(f"{key}\n" for key in conflict.keys).encode())
+        raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
+    _tell_unknown(listed or [], values["remove"], earlier, plan.decided)
+    if plan.decided and (number := plan.decided.known.disagreeing):
+        tell(
+            "shard",
+            f"{number} images were moved and changed at once, and are where their content or group is:"
+            f" {_few(plan.decided.known.named, number)}",
+        )
+    return plan
+
+
+def plan_slices(
+    root: Place,
+    values: Mapping[str, Any],
+    normalized: Mapping[str, Any],
+    earlier: Earlier | None,
+    listed: Sequence[str] | None,
+) -> Plan:
+    """The plan for these option values, where the keys ``listed`` are to be left out.
 
     Raises DataError or UsageError where images and options do not fit.
     """
     _refuse_other_groups(values["group_by"], earlier)
-    listed = read_keys(open_place(values["remove"])) if values["remove"] else None
     asked = ShardConfig(
         values["partition"],
         _resolve_request(values["split"], normalized, values["group_by"]),
@@ -108,8 +138,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
     decided = None
     if asked.split or earlier or removed or asked.drop_duplicates or normalized.get("removed"):
         rules = Rules(asked, len(normalized["classes"]), earlier.memory if earlier else None, removed)
-        decided = _decide(rules, root, normalized, values["name"])
-    _tell_unknown(listed or [], values["remove"], earlier, decided)
+        decided = split_assignment.decide(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, decided), np.zeros((1, 1), dtype=np.int64))
     size_bytes = sum(part["bytes"] for part in normalized["parts"])
     records = sum(part["records"] for part in normalized["parts"])
@@ -126,6 +155,14 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
         contents = earlier.memory.departed_contents(decided.dealt_contents)
     departed = _departed(earlier, removed, decided)
     return Plan(config, normalized, Dealing.of_total(config, total), decided, departed, contents)
+
+
+def dealing_of(job: Mapping[str, Any]) -> Dealing:
+    """The dealing of a plan, from what a job's tasks are told: ``config``, ``classes`` and ``counts``."""
+    config = ShardConfig.from_json(job["config"])
+    strata = Strata(len(job["classes"]), config.partition == "stratified")
+    plan = SharePlan(np.array(job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
+    return Dealing(strata, plan, tuple(config.slices))
 
 
 def deal_rows(
@@ -166,23 +203,6 @@ def _refuse_other_groups(asked: str | None, earlier: Earlier | None) -> None:
             f"--splits-from: those slices keep each {before!r} in one split; give --group-by {before} too,"
             " or leave --splits-from out to assign all splits anew"
         )
-
-
-def _decide(rules: Rules, root: Place, normalized: Mapping[str, Any], name: str) -> split_assignment.Decided:
-    """Decide, and tell what disagrees. Of images in conflict all keys are left in a file, for --remove."""
-    try:
-        decided = split_assignment.decide(rules, _live_parts(root, normalized))
-    except GroupConflict as conflict:
-        listed = (root / "slices").make_folder() / f"{name}.conflicts.txt"
-        replace_bytes(listed, listed.parent, "".join(f"{key}\n" for key in conflict.keys).encode())
-        raise GroupConflict(f"{conflict} {listed}", conflict.keys) from None
-    if number := decided.known.disagreeing:
-        tell(
-            "shard",
-            f"{number} images were moved and changed at once, and are where their content or group is:"
-            f" {_few(decided.known.named, number)}",
-        )
-    return decided
 
 
 def _tell_unknown(

@@ -9,6 +9,7 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,10 @@ class Generation:
         try:
             text = data.decode()
             del data  # markers may be large
-            return cls(json.loads(text, object_hook=_with_compact_counts), fingerprint)
+            marker = json.loads(text, object_hook=_with_compact_counts)
+            if not isinstance(marker, dict):
+                raise ValueError("it is no object")
+            return cls(marker, fingerprint)
         except ValueError as error:
             raise EnvironmentFailure(
                 f"{place} is not JSON ({error}); it was damaged or written by something else"
@@ -46,8 +50,8 @@ def _with_compact_counts(parsed: dict[str, Any]) -> dict[str, Any]:
     """Examples by label as arrays of 4 bytes each: as lists those of 10,000 parts x 1,000 classes would take 80 MB."""
     if isinstance(examples := parsed.get("examples"), dict):
         for split, by_label in examples.items():
-            if isinstance(by_label, list):
-                examples[split] = array("I", by_label)
+            with suppress(TypeError, OverflowError):  # no counts: it stays as it is, for whoever checks it
+                examples[split] = array("I", by_label) if isinstance(by_label, list) else by_label
     return parsed
 
 

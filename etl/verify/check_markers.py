@@ -1,62 +1,25 @@
-"""What a manifest says, against itself, against what lies beside it and against what was counted."""
+"""What markers say, against what lies beside them and against what was counted."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from etl.errors import DataError
-from etl.formats import parquet_tables, schemas
+from etl.formats import parquet_tables
+from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import pack_of
+from etl.partition.config import SPLIT_NAMES
 from etl.slices.manifest import CLASS_COUNTS_FILE, slices_of
 from etl.stages.stage import RUN_FILE, WORK_FOLDER, Stage
-from etl.verify.findings import INPUT, MANIFEST, STRAY, TABLE, Finding
+from etl.verify.check_part import NOT_OF_THE_LIST, NOT_OF_THE_ROWS, facts_digest
+from etl.verify.findings import MANIFEST, STRAY, TABLE, Finding
 
-COLUMNS = ["key", "sha256"]
-DATASET = "dataset.json"
+DATASET, RAW_DATASET = "dataset.json", "raw/dataset.json"
 
 Part = Mapping[str, Any]
-
-
-def input_faults(part: Part, images: pa.Table, good: pa.Table, rejects: pa.Table) -> Iterator[Finding]:
-    """Whether the ``images`` of a part's pack are its ``good`` ones and its ``rejects``: tables of `COLUMNS`.
-
-    There is one finding at most, which names one image.
-    """
-    listed, held = dict(_pairs([images])), dict(_pairs([good, rejects]))
-    number, name = good.num_rows + rejects.num_rows, part["part"]
-    fault = ""
-    if lost := next((key for key in listed if key not in held), None):
-        fault = f"{lost} is neither"
-    elif unknown := next((key for key in held if key not in listed), None):
-        fault = f"{unknown} is none of them"
-    elif not number == len(held) == images.num_rows:
-        fault = f"{_first_double([images]) or _first_double([good, rejects])} is there twice"
-    elif other := next((key for key in listed if listed[key] != held[key]), None):
-        fault = f"{other} has another SHA-256"
-    if fault:
-        said = f"{images.num_rows} images of {pack_of(part)} are not {good.num_rows} good + {rejects.num_rows} rejects"
-        yield Finding(INPUT, name, f"{name}: the {said}: {fault}")
-
-
-def _pairs(several: Iterable[pa.Table]) -> Iterator[tuple[str, bytes]]:
-    for table in several:
-        yield from zip(*(table[name].to_pylist() for name in COLUMNS), strict=True)
-
-
-def _first_double(several: Iterable[pa.Table]) -> str | None:
-    seen = set[str]()
-    for key, _ in _pairs(several):
-        if key in seen:
-            return key
-        seen.add(key)
-    return None
-
-
-def no_rejects() -> pa.Table:
-    """What `input_faults` takes where a part has none."""
-    return schemas.REJECTS.empty_table().select(COLUMNS)
 
 
 def dataset_faults(dataset: Mapping[str, Any], counted: Mapping[str, int]) -> Iterator[Finding]:
@@ -71,6 +34,71 @@ def dataset_faults(dataset: Mapping[str, Any], counted: Mapping[str, int]) -> It
             yield _dataset_fault(f"normalized tells of {told[name]} {what}, its parts have {counted.get(name, 0)}")
     if told["input"] != told["good"] + told["rejects"]:
         yield _dataset_fault(f"{told['input']} images are not {told['good']} good + {told['rejects']} rejects")
+    yield from _count_faults(dataset)
+
+
+def _count_faults(dataset: Mapping[str, Any]) -> Iterator[Finding]:
+    """Where its counts are not those of its parts."""
+    told, live, reasons = dataset["counts"], [live_facts(part) for part in dataset["parts"]], Counter[str]()
+    by_class = np.zeros(len(dataset["classes"]), dtype=np.int64)
+    for part, facts in zip(dataset["parts"], live, strict=True):
+        reasons.update(facts["rejects"]["by_reason"])
+        if any(len(counts) > len(by_class) for counts in facts["examples"].values()):
+            yield _dataset_fault(f"{part['part']}: it has more classes than there are")
+            return
+        for counts in facts["examples"].values():
+            by_class[: len(counts)] += np.asarray(counts, dtype=np.int64)
+    due = {"rejects_by_reason": reasons, "bytes": sum(each["bytes"] for each in live), "by_class": by_class.tolist()}
+    for name, value in due.items():
+        if told[name] != value:
+            yield _dataset_fault(f"the {name} of normalized are not those of its parts")
+
+
+def told_faults(
+    dataset: Mapping[str, Any], raw: Mapping[str, Any] | None, told: Mapping[str, list[str | None]]
+) -> Iterator[Finding]:
+    """Where the markers say other things of parts and packs than their tables, as tasks ``told`` by their digests."""
+    for part in dataset["parts"]:
+        there = told.get(f"part {part['part']}")
+        due = [facts_digest(part, NOT_OF_THE_ROWS), facts_digest(part["live"]) if "live" in part else None]
+        if there is not None and there != due:
+            yield _dataset_fault(f"what normalized says of {part['part']} is not what its table of rows says")
+    for pack in raw["packs"] if raw is not None else ():
+        there = told.get(f"pack {pack['name']}")
+        if there is not None and there != [facts_digest(pack, NOT_OF_THE_LIST)]:
+            yield _raw_fault(f"what raw says of {pack['name']} is not what its list says")
+
+
+def raw_faults(raw: Mapping[str, Any], dataset: Mapping[str, Any], live: Mapping[str, int] | None) -> Iterator[Finding]:
+    """Where the marker of the packs contradicts itself, or what tasks counted of ``live`` images; None in doubt."""
+    if live is not None:
+        due = {
+            "images": live.get("images", 0),
+            "bytes": live.get("bytes", 0),
+            "by_class": [live.get(f"class {label}", 0) for label in range(len(raw["classes"]))],
+            "by_split": {name: live[f"split {name}"] for name in SPLIT_NAMES if f"split {name}" in live},
+        }
+        for name in (name for name, value in due.items() if raw["counts"][name] != value):
+            yield _raw_fault(f"raw tells of other {name} than its packs have")
+    for name in ("classes", "removed"):
+        if raw[name] != dataset[name]:
+            yield _raw_fault(f"the {name} of raw are not those of normalized")
+    numbers = [int(pack["name"].removeprefix("pack-")) for pack in raw["packs"]]
+    if raw["next_pack"] <= max(numbers, default=-1) or (not raw["parent"] and raw["next_pack"] != len(numbers)):
+        yield _raw_fault(f"the next pack is not number {raw['next_pack']}")
+    in_place = raw["config"]["in_place"]
+    if any(("file" in pack) != in_place for pack in raw["packs"]) or (raw["config"]["pack_bytes"] is None) != in_place:
+        yield _raw_fault("packs are not where the configuration has them")
+    if (raw["kind"] == "idx") != (raw["pixels"] is not None):
+        yield _raw_fault(f"a source of the kind {raw['kind']} tells of pixels {raw['pixels']}")
+    if removed := raw["removed"]:
+        rows = sum(pack["removed"] for pack in raw["packs"])
+        if removed["file"] != f"removed/{removed['sha256'][:16]}.parquet" or removed["rows"] != rows:
+            yield _raw_fault(f"its packs have {rows} removed images, {removed['file']} has {removed['rows']}")
+
+
+def _raw_fault(line: str) -> Finding:
+    return Finding(MANIFEST, RAW_DATASET, line)
 
 
 def pack_faults(dataset: Mapping[str, Any], raw: Mapping[str, Any] | None) -> Iterator[Finding]:
@@ -107,29 +135,6 @@ def _dataset_fault(line: str) -> Finding:
 Manifest = Mapping[str, Any]
 
 
-def manifest_faults(manifest: Manifest) -> Iterator[Finding]:
-    """Where totals are not those of the slices that they are told of."""
-    slices = blocks = records = 0
-    for split, told in manifest["splits"].items():
-        for name in ("records", "bytes"):
-            total = sum(each[name] for each in told["slices"])
-            if told[name] != total:
-                yield _fault(f"the split {split} has {told[name]} {name}, its slices have {total}")
-        if sum(told["by_class"]) != told["records"] or len(told["by_class"]) != len(manifest["classes"]):
-            yield _fault(f"the examples by class of the split {split} are not its {told['records']} examples")
-        slices, records = slices + len(told["slices"]), records + told["records"]
-        blocks += sum(each["blocks"] for each in told["slices"])
-    if slices != sum(manifest["config"]["slices"].values()):
-        yield _fault(f"it names {slices} slices, its configuration {sum(manifest['config']['slices'].values())}")
-    for table, rows in (("examples", records), ("blocks", blocks)):
-        if manifest["tables"][table]["rows"] != rows:
-            yield _fault(f"{table}.parquet has {manifest['tables'][table]['rows']} rows, there are {rows} {table}")
-
-
-def _fault(line: str) -> Finding:
-    return Finding(MANIFEST, "manifest.json", f"manifest.json contradicts itself: {line}")
-
-
 def stray_files(stage: Stage, manifest: Manifest) -> Iterator[Finding]:
     """Files in the folder of these slices that nothing names."""
     named = {stage.marker_name, RUN_FILE, *(table["file"] for table in manifest["tables"].values())}
@@ -150,8 +155,11 @@ def class_faults(manifest: Manifest, by_class: Mapping[str, Counter[int]]) -> It
             yield Finding(MANIFEST, "manifest.json", line)
 
 
-def class_count_faults(stage: Stage, counted: Iterator[pa.Table]) -> Iterator[Finding]:
-    """Whether the table of class counts has the rows ``counted``, which come in its order, and no more."""
+def class_count_faults(stage: Stage, counted: Iterator[pa.Table], told: int) -> Iterator[Finding]:
+    """Whether the table of class counts has the rows ``counted``, which come in its order, and no more.
+
+    ``told`` is their number as the manifest has it.
+    """
     first, place = 0, stage.folder / CLASS_COUNTS_FILE
     try:
         total = sum(table.num_rows for table in parquet_tables.iterate_groups(place, ["records"]))
@@ -161,6 +169,8 @@ def class_count_faults(stage: Stage, counted: Iterator[pa.Table]) -> Iterator[Fi
             first += table.num_rows
         if first != total:
             raise DataError(f"{place} has {total} rows, the slices have {first} classes")
+        if first != told:
+            yield Finding(MANIFEST, "manifest.json", f"{place} has {total} rows, the manifest tells of {told}")
     except (DataError, FileNotFoundError) as error:
         line = f"{place} is missing" if isinstance(error, FileNotFoundError) else str(error)
         yield Finding(TABLE, CLASS_COUNTS_FILE, line)
@@ -196,14 +206,3 @@ def balance_faults(manifest: Manifest, counted: Iterable[pa.Table]) -> Iterator[
 
 def _imbalance(what: str) -> Finding:
     return Finding(MANIFEST, "manifest.json", f"the slices are not balanced: {what}")
-
-
-def sum_faults(manifest: Manifest, pixels: list[int], left_out: Mapping[str, int]) -> Iterator[Finding]:
-    """Whether the statistics and the counts of what was left out are those of the examples and of the good images."""
-    told = manifest["statistics"]
-    if pixels != [told["pixels"], *told["sums"], *told["squares"]]:
-        line = "the statistics of the manifest are not those of the training images"
-        yield Finding(MANIFEST, "manifest.json", line)
-    if dict(left_out) != manifest["left_out"]:
-        line = f"{dict(left_out)} good images were left out, the manifest tells of {manifest['left_out']}"
-        yield Finding(MANIFEST, "manifest.json", line)

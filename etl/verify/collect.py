@@ -9,23 +9,30 @@ import pyarrow as pa
 
 from etl.errors import EnvironmentFailure
 from etl.formats import parquet_tables
-from etl.slices.manifest import EXAMPLES_FILE
-from etl.stages.layout import normalized_stage, raw_stage
+from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
+from etl.slices.plan import Plan
+from etl.stages.layout import normalized_stage
 from etl.storage.place import Place
+from etl.verify.check_manifest import config_faults, fault, source_faults, statistics_faults, total_faults
 from etl.verify.check_markers import (
     balance_faults,
     class_count_faults,
     class_faults,
     dataset_faults,
-    manifest_faults,
     pack_faults,
+    raw_faults,
     stray_files,
-    sum_faults,
+    told_faults,
 )
 from etl.verify.exactly_once import Pixels
 from etl.verify.findings import (
+    CONTENT_MOVED,
+    DEPARTED,
+    EARLIER,
+    FORGOTTEN,
     MANIFEST,
     MISSING,
+    MOVED,
     SAME_CONTENT,
     SLICE,
     TABLE,
@@ -35,11 +42,9 @@ from etl.verify.findings import (
     KeyFindings,
     Outcome,
 )
+from etl.verify.remembered import group_faults, lineage_faults, memory_faults
 from etl.verify.target import Target
-from etl.verify.work_list import (
-    SLICES,
-    Line,
-)
+from etl.verify.work_list import SLICES, Line
 
 DUPLICATES_FILE = "duplicates.parquet"
 
@@ -75,6 +80,11 @@ def found_place(results: Place, bucket: int) -> Place:
     return results / f"bucket-{bucket:06d}.parquet"
 
 
+def groups_place(results: Place, bucket: int) -> Place:
+    """Groups that a bucket has images of, as rows of `exactly_once.GROUPS`."""
+    return results / f"groups-{bucket:06d}.parquet"
+
+
 @dataclass(frozen=True)
 class Collected:
     """All that the tasks of one check published.
@@ -98,34 +108,54 @@ class Collected:
                 raise EnvironmentFailure(f"{told['lines']} of {sent[number]} lines came out of the shuffle; run again")
         return cls(target, lines, results, tasks, buckets)
 
-    def outcome(self) -> Outcome:
-        """What it all says."""
+    def outcome(self, plan: Plan | None, why_unplanned: str = "") -> Outcome:
+        """What it all says; ``plan`` is that of the slices, made again, or None and ``why_unplanned``.
+
+        What cannot be planned is damaged, which is told where it is found, else it is the configuration that is wrong.
+        """
         target, files = self.target, self._file_findings()
         untold = sum((Counter(task["untold"]) for task in self.tasks), Counter[str]())
         keys = self._trusted_keys(files, untold)
-        if target.dataset is None:
-            line = (
-                f"{target.slices.marker} tells of slices that were made from other normalised images than"
-                f" {normalized_stage(target.root).folder} has or had: were they copied from another root?"
-            )
-            files.append(Finding(MANIFEST, target.slices.marker_name, line))
-        files += [*manifest_faults(target.manifest), *stray_files(target.slices, target.manifest)]
+        files += self._marker_faults()
+        files += lineage_faults(target.manifest, target.earlier)
+        files += memory_faults(target.slices.folder, target.manifest, plan) if plan else ()
         if not untold["slices"]:
             files += self._class_faults(files)
-        if target.dataset is not None:
-            files += pack_faults(target.dataset, raw_stage(target.root).find_generation(target.dataset["input"]))
         counts = sum((Counter(task["counts"]) for task in self.tasks), Counter[str]())
         if target.dataset is not None and not (untold["parts"] or untold["rejects"]):
             files += dataset_faults(target.dataset, counts)
+        if target.dataset is not None and target.raw is not None:
+            live = sum((Counter(task["live"]) for task in self.tasks), Counter[str]())
+            files += raw_faults(target.raw, target.dataset, None if untold["lists"] else live)
         judged = list(self.buckets.values())
         if target.dataset is not None and not (files or untold or keys.counts):
             pixels = Pixels()
             for each in judged:
                 pixels.add(each["pixels"])
             left_out = {name: sum(each["left_out"][name] for each in judged) for name in ("removed_keys", "duplicates")}
-            files += sum_faults(target.manifest, pixels.total, left_out)
+            files += statistics_faults(target.manifest, pixels.total, left_out)
+        if why_unplanned and not (files or untold or keys.counts):
+            files.append(fault(f"the configuration of the manifest does not give these slices: {why_unplanned}"))
         duplicates = sum((Duplicates(**each["duplicates"]) for each in judged), Duplicates())
         return Outcome(files, keys, dict(sorted(counts.items())), duplicates)
+
+    def _marker_faults(self) -> Iterator[Finding]:
+        """Where markers contradict each other, or what tables tell of themselves."""
+        target = self.target
+        yield from total_faults(target.manifest)
+        yield from config_faults(target.manifest)
+        yield from stray_files(target.slices, target.manifest)
+        if target.dataset is None:
+            line = (
+                f"{target.slices.marker} tells of slices that were made from other normalised images than"
+                f" {normalized_stage(target.root).folder} has or had: were they copied from another root?"
+            )
+            yield Finding(MANIFEST, target.slices.marker_name, line)
+            return
+        yield from source_faults(target.manifest, target.dataset)
+        yield from pack_faults(target.dataset, target.raw)
+        told = {name: digests for task in self.tasks for name, digests in task["told"].items()}
+        yield from told_faults(target.dataset, target.raw, told)
 
     def duplicates(self) -> Iterator[pa.Table]:
         """All rows of `DUPLICATES`, in their order."""
@@ -145,13 +175,20 @@ class Collected:
 
     def _trusted_keys(self, files: Sequence[Finding], untold: Mapping[str, int]) -> KeyFindings:
         """What is wrong with keys, less what may only seem so for something that cannot be read."""
-        keys = KeyFindings.merged(each["keys"] for each in self.buckets.values())
+        keys = KeyFindings.merged([each["keys"] for each in self.buckets.values()])
+        config, buckets = self.target.manifest["config"], sorted(self.buckets)
+        if config["group_by"] is not None:
+            group_faults([groups_place(self.results, number) for number in buckets], config["group_by"], keys)
         whats = {(each.what, each.name) for each in files}
         if (TABLE, EXAMPLES_FILE) in whats and any(what == SLICE for what, _ in whats):
             return KeyFindings()
         doubtful = set[str]()
         if untold["slices"] or untold["departed"]:
-            doubtful |= {MISSING, SAME_CONTENT}
+            doubtful |= {MISSING, SAME_CONTENT, FORGOTTEN}
+        if untold["earlier"] or any(what == EARLIER for what, _ in whats):
+            doubtful |= {MOVED, CONTENT_MOVED, FORGOTTEN}
+        if (TABLE, DEPARTED_FILE) in whats:
+            doubtful |= {DEPARTED, FORGOTTEN}
         if untold["parts"] or self.target.dataset is None:
             doubtful |= {UNKNOWN, MISSING, SAME_CONTENT}
         return keys.without(*doubtful)
@@ -164,8 +201,8 @@ class Collected:
         yield from class_faults(self.target.manifest, by_class)
         places = [class_counts_place(self.results, line["line"]) for line in self.lines if line["kind"] == SLICES]
         yield from balance_faults(self.target.manifest, map(parquet_tables.read_table, places))
-        known = {(each.what, each.name) for each in files}
-        for finding in class_count_faults(self.target.slices, map(parquet_tables.read_table, places)):
+        known, rows = {(each.what, each.name) for each in files}, self.target.manifest["tables"]["class_counts"]["rows"]
+        for finding in class_count_faults(self.target.slices, map(parquet_tables.read_table, places), rows):
             if (finding.what, finding.name) not in known:
                 yield finding
 

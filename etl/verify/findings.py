@@ -14,11 +14,15 @@ MANIFEST, TABLE, SLICE, INDEX, STRAY = "manifest", "table", "slice", "index", "s
 PART, ROWS, REJECTS, PACK, LISTED = "part", "rows", "rejects", "pack", "list"
 REMOVED = "removed"  # a table of removed images
 INPUT = "input"  # a part, which does not hold the images of its pack
+EARLIER = "earlier"  # a table of the slices whose splits were kept
 KEY = "key"
 
 # What may be wrong with a key.
 MISSING, UNKNOWN, DOUBLED, DIFFERENT, DEPARTED = "missing", "unknown", "doubled", "different", "departed"
 SAME_CONTENT = "same content"  # as one that comes first, though duplicates were to be left out
+MOVED, CONTENT_MOVED = "moved", "content moved"  # to another split than in the slices whose splits were kept
+FORGOTTEN = "forgotten"  # had a split in those slices, or was removed, and departed.parquet does not tell so
+TORN = "torn"  # a group whose images are in several splits, or not in its own
 
 
 @dataclass(frozen=True, order=True)

@@ -15,9 +15,7 @@ from etl.formats.example import parse
 from etl.formats.records import index_bytes, read_records
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, records_place
-from etl.partition.config import SOURCE_SPLIT, ShardConfig
 from etl.raw.removed import Removed
-from etl.slices.lineage import Earlier, finished_slices
 from etl.slices.manifest import (
     BLOCKS_FILE,
     CLASS_COUNTS_FILE,
@@ -25,13 +23,10 @@ from etl.slices.manifest import (
     DEPARTED_FILE,
     EXAMPLES_FILE,
     GROUPS_FILE,
-    read_manifest,
     slices_of,
 )
-from etl.slices.memory import removed_keys
-from etl.slices.plan import Plan, deal_rows, make_plan
+from etl.slices.plan import deal_rows
 from etl.slices.writer import BlockCounter, DealtExample, order_key
-from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 from etl.verify.target import Target
 
@@ -43,7 +38,7 @@ def plan_again(target: Target, names: Sequence[str], attempts: Place) -> Iterato
 
     Raises DataError where the plan does not come out as it was: images or earlier slices are not there any more.
     """
-    plan = _make_plan(target, attempts)
+    plan = target.plan_again()
     fates = attempts / "fates.parquet"
     fates.delete()
     if plan.decided:
@@ -61,39 +56,6 @@ def plan_again(target: Target, names: Sequence[str], attempts: Place) -> Iterato
         rows = pa.concat_tables(found[number])
         keys = rows["key"].to_pylist()
         yield name, rows.take(sorted(range(len(keys)), key=lambda row: order_key(keys[row], plan.dealing.plan.seed)))
-
-
-def _make_plan(target: Target, attempts: Place) -> Plan:
-    told = target.manifest["config"]
-    config = ShardConfig.from_json(told)
-    values = vars(config) | {
-        "split": SOURCE_SPLIT if config.split is None else config.split,
-        "slices": config.slices["train"],
-        "slice_size": 1,
-        "name": target.slices.folder.name,
-        "remove": _removed_keys(target, attempts).uri if config.removed_keys else None,
-    }
-    assert target.dataset is not None
-    plan = make_plan(target.root, values, target.dataset, _find_earlier(target, config.splits_from))
-    if plan.config.to_json() | {"removed_keys": None} != told | {"removed_keys": None}:
-        raise DataError(f"a new plan is not the one of {target.slices.marker}")
-    return plan
-
-
-def _removed_keys(target: Target, attempts: Place) -> Place:
-    """A list of the keys that were removed; it may be longer than the one given, by those that were removed earlier."""
-    listed = attempts / "removed.txt"
-    replace_bytes(listed, attempts, "\n".join(removed_keys(target.slices.folder)).encode())
-    return listed
-
-
-def _find_earlier(target: Target, fingerprint: str | None) -> Earlier | None:
-    if fingerprint is None:
-        return None
-    for stage in finished_slices(target.root):
-        if stage.fingerprint() == fingerprint:
-            return Earlier(stage.folder, read_manifest(stage), fingerprint)
-    raise DataError("neither the table of examples nor the slices whose splits were kept are there")
 
 
 OPEN_FILES = 64

@@ -25,6 +25,7 @@ from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes, replace_file
 from etl.storage.place import Place
 from etl.verify.findings import (
+    EARLIER,
     INDEX,
     INPUT,
     KEY,
@@ -54,6 +55,7 @@ _NO_REPAIR = {
     REMOVED: "nothing else tells which images were removed; put the original back",
     PACK: "it is the only copy of its images here; put the original back",
     LISTED: "it is the only list of its pack's images here; put the original back",
+    EARLIER: "it is of the slices whose splits were kept; verify and repair those: ringslice verify --name NAME",
     INPUT: "the files are as they were written; run normalize again with --overwrite",
     KEY: "the files are as they were written; run shard again with --overwrite",
 }

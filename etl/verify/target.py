@@ -1,19 +1,27 @@
-"""The set of slices that is verified, with its markers."""
+"""The set of slices that is verified, with the markers of all that it was made from."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import DataError
-from etl.partition.config import SOURCE_SPLIT
-from etl.slices.manifest import DEPARTED, read_manifest, slices_of
-from etl.stages.layout import normalized_stage, slices_stage
+from etl.partition.config import SOURCE_SPLIT, ShardConfig
+from etl.slices.lineage import Earlier, finished_slices
+from etl.slices.manifest import read_manifest, slices_of
+from etl.slices.memory import removed_keys
+from etl.slices.plan import Plan, plan_slices
+from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.stage import Stage
 from etl.storage.place import Place
-from etl.verify.work_list import DEPARTED as DEPARTED_LINE
+from etl.verify import findings
+from etl.verify.check_manifest import image_told
+from etl.verify.shapes import NORMALIZED_SCHEMA, RAW_SCHEMA, SLICES_SCHEMA, require_shape
 from etl.verify.work_list import (
+    DEPARTED,
     Line,
+    earlier_lines,
     file_lines,
+    kept_markers,
     part_lines,
     removed_files,
     slice_lines,
@@ -24,18 +32,23 @@ from etl.verify.work_list import (
 
 @dataclass(frozen=True)
 class Target:
-    """Finished slices, and the marker of the normalised images that they were made from; None where that is gone."""
+    """Finished slices, and the markers of the normalised images that they were made from, and of those images' packs.
+
+    Those are None where they are gone, and so is ``earlier``, the slices whose splits were kept.
+    """
 
     root: Place
     slices: Stage
     manifest: dict[str, Any]
     dataset: dict[str, Any] | None
+    raw: dict[str, Any] | None
+    earlier: Earlier | None
 
     @classmethod
     def find(cls, root: Place, name: str) -> "Target":
         """The slices called ``name``.
 
-        Raises UsageError where there are none of this version, DataError where their manifest is not as it was written.
+        Raises UsageError where there are none of this version, DataError where a marker is not as it was written.
         """
         slices = slices_stage(root, name)
         if slices.marker.exists():
@@ -44,7 +57,15 @@ class Target:
             except ValueError as error:
                 raise DataError(f"{slices.marker} was edited or damaged: it is no JSON ({error})") from None
         manifest = read_manifest(slices)
-        return cls(root, slices, manifest, normalized_stage(root).find_generation(manifest["input"]))
+        require_shape(manifest, SLICES_SCHEMA, slices.marker)
+        dataset = normalized_stage(root).find_generation(manifest["input"])
+        if dataset is not None:
+            require_shape(dataset, NORMALIZED_SCHEMA, normalized_stage(root).marker)
+            image_told(dataset)  # a configuration that normalize takes
+        raw = raw_stage(root).find_generation(dataset["input"]) if dataset is not None else None
+        if raw is not None:
+            require_shape(raw, RAW_SCHEMA, raw_stage(root).marker)
+        return cls(root, slices, manifest, dataset, raw, _find_earlier(root, manifest["config"]["splits_from"]))
 
     @property
     def fingerprint(self) -> str:
@@ -70,15 +91,78 @@ class Target:
         """The split of a slice, and its entry in the manifest."""
         return next((split, each) for split, each in slices_of(self.manifest) if each["name"] == name)
 
-    def lines(self, every_stage: bool) -> list[Line]:
+    @property
+    def knows_earlier(self) -> bool:
+        """Whether it is known which splits were to be kept."""
+        return self.earlier is not None or self.manifest["config"]["splits_from"] is None
+
+    def plan_again(self) -> Plan:
+        """The plan that these slices were made by.
+
+        Raises DataError where it does not come out as it was: images or earlier slices are damaged or gone.
+        """
+        if self.dataset is None or not self.knows_earlier:
+            raise DataError("the normalised images, or the slices whose splits were kept, are not there")
+        told = self.manifest["config"]
+        config = ShardConfig.from_json(told)
+        values = vars(config) | {
+            "split": SOURCE_SPLIT if config.split is None else config.split,
+            "slices": config.slices["train"],
+            "slice_size": 1,
+        }
+        # perhaps more than were given, by those that were removed before
+        removed = removed_keys(self.slices.folder) if config.removed_keys else None
+        plan = plan_slices(self.root, values, self.dataset, self.earlier, removed)
+        if plan.config.to_json() | {"removed_keys": None} != told | {"removed_keys": None}:
+            raise DataError(f"a new plan is not the one of {self.slices.marker}")
+        return plan
+
+    def job(self, plan: Plan | None, fates: Place | None) -> dict[str, Any]:
+        """What tasks need to know: of the ``plan`` made again too, if there is one, and where its fates are."""
+        config, dataset = self.manifest["config"], self.dataset
+        return {
+            "root": self.root.uri,
+            "folder": self.slices.folder.uri,
+            "earlier": self.earlier.folder.uri if self.earlier else None,
+            "knows_earlier": self.knows_earlier,
+            "removed": dataset["removed"] if dataset else None,
+            "removed_keys": config["removed_keys"],
+            "lists_removed": config["removed_keys"] is not None,
+            "dropped": self.dropped,
+            "any_of_equals": config["splits_from"] is not None or config["group_by"] is not None,
+            "splits_kept": config["splits_from"] is not None,
+            "by_source": self.by_source,
+            "group_by": config["group_by"],
+            "grouped": config["group_by"] is not None,
+            "classes": self.manifest["classes"],
+            "image": self.manifest["image"],
+            "normalized_image": image_told(dataset) if dataset else None,
+            "seed": config["seed"],
+            "config": config if plan else None,
+            "counts": plan.dealing.plan.counts.tolist() if plan else None,
+            "fates": fates.uri if fates else None,
+            "departed_rows": self.manifest["tables"]["departed"]["rows"],
+        }
+
+    def lines(self, every_stage: bool, plan: Plan | None) -> list[Line]:
         """The list of work, numbered; with ``every_stage`` parts and packs are read too."""
         files = list(table_files(self.slices.folder, self.manifest))
-        lines = list(slice_lines(self.manifest))
+        lines = [*slice_lines(self.manifest), {"kind": DEPARTED}]
         if self.dataset is not None:
-            lines += part_lines(self.dataset)
+            lines += part_lines(self.dataset, plan)
             files += removed_files(self.root, self.dataset)
             files += stage_files(self.root, self.dataset) if every_stage else ()
-        if self.manifest["tables"][DEPARTED]["rows"]:
-            lines.append({"kind": DEPARTED_LINE})
+        if self.earlier is not None:
+            lines += earlier_lines(self.earlier.manifest)
+            files += table_files(self.earlier.folder, self.earlier.manifest, findings.EARLIER)
+        if every_stage:
+            files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]
         lines += file_lines(files)
         return [line | {"line": number} for number, line in enumerate(lines)]
+
+
+def _find_earlier(root: Place, fingerprint: str | None) -> Earlier | None:
+    for stage in finished_slices(root) if fingerprint is not None else ():
+        if stage.fingerprint() == fingerprint:
+            return Earlier(stage.folder, read_manifest(stage), fingerprint)
+    return None

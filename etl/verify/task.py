@@ -1,39 +1,61 @@
 """What a task of a verification does: check one line of the list of work, and say what is to be judged across lines."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.normalized.live_rows import live_rows
-from etl.normalized.parts import read_rows, rejects_places, rows_place
+from etl.normalized.parts import rejects_places, rows_place
+from etl.partition.strata import Dealing
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.memory import removed_keys
+from etl.slices.plan import deal_rows, dealing_of
 from etl.storage.place import Place, open_place
-from etl.verify.check_markers import COLUMNS, input_faults, no_rejects
-from etl.verify.check_slice import check_slice
-from etl.verify.exactly_once import Line, dealt_lines, gone_lines, good_lines
-from etl.verify.findings import LISTED, REJECTS, ROWS, TABLE, Finding
-from etl.verify.work_list import DEPARTED, FILES, PARTS, SLICES
+from etl.verify.check_manifest import fault
+from etl.verify.check_part import (
+    RECORD_COLUMNS,
+    facts_digest,
+    images_fault,
+    input_faults,
+    list_faults,
+    live_told,
+    records_fault,
+    rejects_faults,
+    rows_faults,
+    table_fault,
+)
+from etl.verify.check_slice import Rules, check_slice
+from etl.verify.findings import INPUT, LISTED, PART, REJECTS, REMOVED, ROWS, TABLE, Finding
+from etl.verify.lines import Line, PartOrder, dealt_lines, earlier_lines, gone_lines, good_lines
+from etl.verify.work_list import DEPARTED, EARLIER, FILES, PARTS, SLICES
 
-GOOD_COLUMNS = ["key", "label", "crc32c", "sha256", "split", "width", "height", "sums", "squares"]
+Part = Mapping[str, Any]
+PLANNED = "planned"
 
 
 @dataclass
 class TaskResult:
-    """What became of one line of work. ``untold`` counts slices and parts of which nothing is known to be in them."""
+    """What became of one line of work. ``untold`` counts slices and parts of which nothing is known to be in them.
+
+    ``told`` are digests of what parts and lists tell of themselves, for the driver to hold against the markers, and
+    ``live`` counts the live images of packs: ``images``, ``bytes``, and by class and by split.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     untold: Counter[str] = field(default_factory=Counter)
     by_class: dict[str, Counter[int]] = field(default_factory=dict)
     class_counts: list[dict[str, Any]] = field(default_factory=list)
+    told: dict[str, list[str | None]] = field(default_factory=dict)
+    live: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +63,8 @@ class TaskResult:
             "counts": dict(self.counts),
             "untold": dict(self.untold),
             "by_class": {split: dict(sorted(counts.items())) for split, counts in self.by_class.items()},
+            "told": self.told,
+            "live": dict(self.live),
         }
 
 
@@ -53,7 +77,8 @@ class TaskCheck:
 
     def lines(self, work: Mapping[str, Any]) -> Iterator[Line]:
         """What is to be judged across lines."""
-        kinds = {SLICES: self._slices, PARTS: self._parts, FILES: self._files, DEPARTED: self._departed}
+        kinds = {SLICES: self._slices, PARTS: self._parts, FILES: self._files}
+        kinds |= {DEPARTED: self._departed, EARLIER: self._earlier}
         return kinds[work["kind"]](work)
 
     @property
@@ -62,11 +87,12 @@ class TaskCheck:
 
     def _slices(self, work: Mapping[str, Any]) -> Iterator[Line]:
         row, block = work["row"], work["block"]
+        rules = Rules(self.job["classes"], self.job["image"], self.job["seed"])
         for number, told in enumerate(work["slices"], start=work["number"]):
             rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, told["records"])
             blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, told["blocks"])
             row, block = row + told["records"], block + told["blocks"]
-            check = check_slice(self._folder, told, rows, blocks)
+            check = check_slice(self._folder, told, rows, blocks, rules)
             self.result.findings += check.findings
             self.result.counts.update(slices=1, bytes=check.size_bytes)
             if check.dealt is None:
@@ -79,8 +105,10 @@ class TaskCheck:
     def _range(self, name: str, schema: pa.Schema, first: int, rows: int) -> pa.Table | None:
         """Rows of a table beside the manifest; None, and a finding, where they cannot be read."""
         try:
-            table = parquet_tables.read_range(self._folder / name, first, first + rows, schema.names)
-            return table.cast(schema)
+            table = parquet_tables.read_range(self._folder / name, first, first + rows)
+            if why := table_fault(table, schema):
+                raise DataError(f"{self._folder / name} {why}")
+            return table
         except (DataError, FileNotFoundError, pa.ArrowException) as error:
             missing = isinstance(error, FileNotFoundError)
             line = f"{self._folder / name} is missing" if missing else str(error).splitlines()[0]
@@ -102,42 +130,109 @@ class TaskCheck:
         left_out = frozenset(removed_keys(self._folder)) if self.job["dropped"] else frozenset[str]()
         try:
             removed = Removed.read(root, self.job)
-        except (DataError, FileNotFoundError):  # its SHA-256 is told of as a file's
-            self.result.untold["parts"] += len(work["parts"])
+        except (DataError, FileNotFoundError) as error:
+            told = self.job["removed"]
+            self._find(REMOVED, told["file"], str(error))
+            self.result.untold.update(parts=len(work["parts"]), lists=1)
             return
+        dealing = dealing_of(self.job) if self.job["counts"] is not None else None
         for number, part in enumerate(work["parts"], start=work["number"]):
-            if line := hash_fault(rows_place(root / "normalized", part["part"]), part["sha256"]):
-                self.result.findings.append(Finding(ROWS, part["part"], line))
+            rows = self._rows(root, part, removed, dealing)
+            if rows is None:
                 self.result.untold["parts"] += 1
                 continue
-            self._input(root, part, removed)
-            rows = live_rows(root / "normalized", part, removed, GOOD_COLUMNS)
             self.result.counts.update(parts=1, good=rows.num_rows)
-            yield from good_lines(rows, part["part"], number if self.job["dropped"] else None, left_out)
+            planned = rows[PLANNED].to_pylist() if dealing is not None else None
+            order = PartOrder(number if self.job["dropped"] else None, left_out, planned, self._groups(rows))
+            yield from good_lines(rows, part["part"], order)
 
-    def _input(self, root: Place, part: Mapping[str, Any], removed: Removed) -> None:
-        """Whether the images of a part's pack are its rows and its rejects; counts those rejects that are live."""
-        images = self._listed(LISTED, part["pack"], list_place(root / "raw", part["pack"]), part["list_sha256"])
-        rejects = no_rejects()
+    def _rows(self, root: Place, part: Part, removed: Removed, dealing: Dealing | None) -> pa.Table | None:
+        """The live rows of a part, once they and its rejects were held against its pack's list; None if in doubt.
+
+        With a ``dealing``, a column `PLANNED` has the slice of each by number, -1 where it is left out.
+        """
+        name = part["part"]
+        images = self._table(LISTED, part["pack"], list_place(root / "raw", part["pack"]), part["list_sha256"])
+        good = self._table(ROWS, name, rows_place(root / "normalized", name), part["sha256"])
+        rejects: pa.Table | None = schemas.REJECTS.empty_table()
         if part["rejects_sha256"] is not None:
-            listed = rejects_places(root / "normalized", part["part"])[1]
-            rejects = self._listed(REJECTS, part["part"], listed, part["rejects_sha256"])
-        if rejects is None:
-            self.result.untold["rejects"] += 1
-            return
-        self.result.counts["rejects"] += int(removed.live(part["pack"], rejects["key"]).sum())
+            listed = rejects_places(root / "normalized", name)[1]
+            rejects = self._table(REJECTS, name, listed, part["rejects_sha256"])
         if images is not None:
-            good = read_rows(root / "normalized", part["part"], COLUMNS)
-            self.result.findings += input_faults(part, images, good, rejects)
-
-    def _listed(self, what: str, name: str, place: Place, sha256: str) -> pa.Table | None:
-        """Keys and contents of a list; None, and a finding, where it is not the one that was written."""
-        self.result.counts["files"] += 1
-        if line := hash_fault(place, sha256):
-            self.result.findings.append(Finding(what, name, line))
+            self._count_images(part, images, removed)
+        self.result.untold.update(lists=images is None, rejects=rejects is None)
+        if good is not None and dealing is not None:
+            good = self._planned(part, good, dealing)
+        if good is None or rejects is None:
+            return self._live(part, good, removed)
+        facts = parquet_tables.facts_of(good)
+        lost = list(input_faults(part, images, good, rejects)) if images is not None else []
+        doubts = list(rows_faults(part, good, rejects, facts, self.job["normalized_image"]))
+        self.result.findings += lost or doubts or (rejects_faults(part, images, rejects) if images is not None else [])
+        if doubts:
             return None
-        self.result.counts["other_bytes"] += place.info().size
-        return parquet_tables.read_table(place, COLUMNS)
+        live, live_rejects = self._live(part, good, removed), self._live(part, rejects, removed)
+        assert live is not None and live_rejects is not None
+        self.result.counts["rejects"] += live_rejects.num_rows
+        told = live_told(live, live_rejects, len(self.job["classes"])) if part["removed"] else None
+        self.result.told[f"part {name}"] = [facts_digest(facts), facts_digest(told) if told else None]
+        return live
+
+    def _planned(self, part: Part, rows: pa.Table, dealing: Dealing) -> pa.Table:
+        """The rows with the slice that each is dealt to; null where the rows are not those that were planned."""
+        fates = open_place(self.job["fates"]) if self.job["fates"] else None
+        try:
+            slices = pa.array(deal_rows(dealing, rows, part["dealing"], fates)[1])
+        except (ValueError, IndexError):
+            slices = pa.nulls(rows.num_rows, pa.int64())
+        return rows.append_column(PLANNED, slices)
+
+    def _count_images(self, part: Part, images: pa.Table, removed: Removed) -> None:
+        """Hold a pack's list against itself and against the table of removed images, and count those that are live."""
+        facts = parquet_tables.facts_of(images)
+        self.result.findings += list_faults(part, images, facts)
+        self.result.told[f"pack {part['pack']}"] = [facts_digest(facts)]
+        live = images.filter(pa.array(removed.live(part["pack"], images["key"])))
+        if images.num_rows - live.num_rows != part["removed"] or removed.number(part["pack"]) != part["removed"]:
+            told = self.job["removed"] or {"file": "removed"}
+            line = f"{part['pack']} has {part['removed']} removed images by its marker, the table tells of others"
+            self._find(REMOVED, told["file"], line)
+        counts = {"images": live.num_rows, "bytes": sum(live["size"].to_pylist())}
+        counts |= {f"class {label}": number for label, number in _counted(live["label"])}
+        counts |= {f"split {split}": number for split, number in _counted(live["split"]) if split is not None}
+        self.result.live.update(counts)
+
+    def _live(self, part: Part, table: pa.Table | None, removed: Removed) -> pa.Table | None:
+        if table is None or not part["removed"]:
+            return table
+        return table.filter(pa.array(removed.live(part["pack"], table["key"])))
+
+    def _groups(self, rows: pa.Table) -> Sequence[str | None] | None:
+        if self.job["group_by"] is None:
+            return None
+        values = pc.map_lookup(rows["columns"], pa.scalar(self.job["group_by"]), "first")
+        return cast(list[str | None], values.to_pylist())
+
+    def _table(self, what: str, name: str, place: Place, sha256: str) -> pa.Table | None:
+        """A table; None, and a finding, where it is not the one that was written, or none of its kind."""
+        self.result.counts["files"] += what != ROWS
+        if line := hash_fault(place, sha256):
+            self._find(what, name, line)
+            return None
+        self.result.counts["other_bytes"] += place.info().size if what != ROWS else 0
+        schema = {LISTED: schemas.IMAGES, ROWS: schemas.ROWS, REJECTS: schemas.REJECTS}[what]
+        try:
+            table = parquet_tables.read_table(place)
+            why = table_fault(table, schema)
+        except DataError as error:
+            table, why = None, str(error)
+        if why is not None:
+            self._find(LISTED if what == LISTED else INPUT, name, f"{place} {why}")
+            return None
+        return table
+
+    def _find(self, what: str, name: str, line: str) -> None:
+        self.result.findings.append(Finding(what, name, line))
 
     def _files(self, work: Mapping[str, Any]) -> Iterator[Line]:
         for each in work["files"]:
@@ -146,16 +241,65 @@ class TaskCheck:
                 self.result.findings.append(Finding(each["what"], each["name"], line))
             else:
                 self.result.counts["other_bytes"] += place.info().size
+                self.result.findings += self._inside(place, each)
             self.result.counts["files"] += 1
         return iter(())
 
-    def _departed(self, work: Mapping[str, Any]) -> Iterator[Line]:
-        del work
+    def _inside(self, place: Place, told: Mapping[str, Any]) -> Iterator[Finding]:
+        """Whether a part holds the records that its rows tell of, and a file of the source the images of its list.
+
+        Where ``rows`` or a list are not as they were written, that is told of with their part.
+        """
+        root, name = open_place(self.job["root"]), told["name"]
         try:
-            for table in parquet_tables.iterate_groups(self._folder / DEPARTED_FILE, ["key", "removed"]):
+            if told["what"] == PART:
+                table = parquet_tables.read_table(rows_place(root / "normalized", name), [*RECORD_COLUMNS])
+                line = records_fault(place, table)
+                yield from [Finding(INPUT, name, line)] if line else []
+            elif told.get("in_place"):
+                line = images_fault(place, parquet_tables.read_table(list_place(root / "raw", name)))
+                yield from [Finding(LISTED, name, line)] if line else []
+        except (DataError, FileNotFoundError):
+            return
+
+    def _departed(self, work: Mapping[str, Any]) -> Iterator[Line]:
+        """Where no splits were kept, the keys that a list removed are those told, and of these the digest is known."""
+        del work
+        place, number, removed = self._folder / DEPARTED_FILE, 0, list[str]()
+        try:
+            for table in parquet_tables.iterate_groups(place):
+                if why := table_fault(table, schemas.DEPARTED):
+                    raise DataError(f"{place} {why}")
+                number += table.num_rows
+                removed += table.filter(table["removed"])["key"].to_pylist()
                 yield from gone_lines(table)
-        except (DataError, FileNotFoundError):  # its SHA-256 is told of as a file's
+        except (DataError, FileNotFoundError) as error:
+            self._find(TABLE, DEPARTED_FILE, f"{place} is missing" if isinstance(error, OSError) else str(error))
             self.result.untold["departed"] += 1
+            return
+        if number != self.job["departed_rows"]:
+            line = f"departed.parquet has {number} rows, the manifest tells of {self.job['departed_rows']}"
+            self.result.findings.append(fault(line))
+        digest = hashlib.sha256("\n".join(sorted(removed)).encode()).hexdigest()
+        if not self.job["splits_kept"] and self.job["removed_keys"] not in (digest, None):
+            self.result.findings.append(fault("the removed keys of departed.parquet are not those of the manifest"))
+
+    def _earlier(self, work: Mapping[str, Any]) -> Iterator[Line]:
+        folder = open_place(self.job["earlier"])
+        try:
+            if "first" in work:
+                columns = ["key", "split", "sha256"]
+                rows = parquet_tables.read_range(folder / EXAMPLES_FILE, work["first"], work["last"], columns)
+                yield from earlier_lines(rows)
+            else:
+                for table in parquet_tables.iterate_groups(folder / work["file"]):
+                    yield from earlier_lines(table)
+        except (DataError, FileNotFoundError):  # its SHA-256 is told of as a file's
+            self.result.untold["earlier"] += 1
+
+
+def _counted(column: pa.ChunkedArray) -> Iterator[tuple[Any, int]]:
+    return ((each["values"], each["counts"]) for each in column.value_counts().to_pylist())
 
 
 def hash_fault(place: Place, sha256: str) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 from etl.formats import parquet_tables, schemas
 from etl.storage.json_files import json_bytes
 from etl.storage.place import open_place
-from etl.verify.check_markers import input_faults
+from etl.verify.check_part import COLUMNS, input_faults
 from mapreduce.normalize import count_images
 from tests.lib.commands import copy_some
 from tests.lib.inline import ingest_here, normalize_here, shard_here
@@ -164,7 +164,10 @@ def test_parts_that_are_not_those_of_the_packs_are_found(
 
 
 def table_of(*keys: str) -> pa.Table:
-    return pa.table({"key": list(keys), "sha256": [key[:1].encode() for key in keys]})
+    rows = [{"key": key, "sha256": key.encode() * 32, "label": 0} for key in keys]
+    return parquet_tables.table_of(schemas.IMAGES, [dict.fromkeys(schemas.IMAGES.names) | row for row in rows]).select(
+        COLUMNS
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
 from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
-from etl.verify.check_slice import check_slice
+from etl.verify import check_slice as checks
+from etl.verify.check_slice import COMPARED, Rules, SliceCheck
 from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
@@ -53,6 +54,17 @@ def write(folder: Place, name: str) -> Written:
     rows = parquet_tables.read_table(facts_place(folder, told["name"]))
     blocks = parquet_tables.read_table(blocks_place(folder, told["name"]))
     return Written(path.with_suffix(".tfrecord"), path.with_suffix(".idx"), told, rows, blocks)
+
+
+RULES = Rules(
+    ("a", "b"), {"height": 2, "width": None, "channels": 1, "format": "RAW"}, 55
+)  # the seed of the order of KEYS
+
+
+def check_slice(
+    folder: Place, told: dict[str, Any], rows: pa.Table | None, blocks: pa.Table | None, rules: Rules = RULES
+) -> SliceCheck:
+    return checks.check_slice(folder, told, rows, blocks, rules)
 
 
 @pytest.fixture
@@ -135,7 +147,7 @@ def test_every_lost_doubled_or_swapped_record_is_found(folder: Place, slices: tu
         assert (SLICE, "train/a") in found(folder, written)
         assert found(folder, written, tables_too=False) == [(SLICE, "train/a")]
         blind = believing(written)
-        assert found(folder, blind, tables_too=False) == []
+        assert set(found(folder, blind, tables_too=False)) <= {(MANIFEST, "manifest.json")}, "but for the order"
         assert (TABLE, "examples.parquet") in found(folder, blind), "a forged manifest does not fit the tables"
     assert len(ways) == 3 + 9 + 9 + 3
 
@@ -151,9 +163,9 @@ def test_what_is_wrong_beside_a_right_slice_is_named(folder: Place, slices: tupl
     written.index.unlink()
     assert found(folder, written) == [(INDEX, "train/a")]
     written.index.write_bytes(index)
-    for name in ("key", "label", "offset", "size", "crc32c", "width", "height"):
+    for name in COMPARED:
         values = written.rows[name].to_pylist()
-        values[2] = f"{values[2]}x" if name == "key" else values[2] + 1
+        values[2] = f"{values[2]}x" if isinstance(values[2], str) else values[2] + 1
         field = written.rows.schema.field(name)
         rows = written.rows.set_column(written.rows.schema.get_field_index(name), field, pa.array(values, field.type))
         wrong = Written(written.place, written.index, written.told, rows, written.blocks)

@@ -6,21 +6,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.verify.exactly_once import Judge, Line, bucket_of, dealt_lines, gone_lines, good_lines
+from etl.formats import schemas
+from etl.verify.check_slice import DEALT_SCHEMA as DEALT
+from etl.verify.exactly_once import Judge
 from etl.verify.findings import (
+    CONTENT_MOVED,
     DEPARTED,
     DIFFERENT,
     DOUBLED,
+    FORGOTTEN,
     MISSING,
     MOST_KEYS,
+    MOVED,
     SAME_CONTENT,
     UNKNOWN,
     Duplicates,
     KeyFindings,
 )
+from etl.verify.lines import Line, PartOrder, bucket_of, dealt_lines, earlier_lines, gone_lines, good_lines
 
 SPLITS = ("train", "test")
 GOOD_SCHEMA = pa.schema(
@@ -30,7 +37,7 @@ GOOD_SCHEMA = pa.schema(
         *[("sums", pa.list_(pa.int64())), ("squares", pa.list_(pa.int64()))],
     ]
 )
-DEALT_SCHEMA = pa.schema([GOOD_SCHEMA.field(name) for name in ("key", "label", "crc32c", "sha256")])
+DEALT_SCHEMA = pa.schema([schemas.EXAMPLES.field(name) for name in (*DEALT.names, "sha256", "source")])
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ def judge(
     *,
     dropped: bool = False,
     by_source: bool = False,
+    earlier: Iterable[tuple[str, Image]] | None = None,
 ) -> tuple[KeyFindings, list[dict[str, object]], list[Judge]]:
     """The findings, the examples of equal content, and the judges of all buckets.
 
@@ -68,19 +76,28 @@ def judge(
     lines: list[Line] = []
     for number in range(3):
         rows = [image.row() for where, image in dealt if where == number]
-        table = pa.Table.from_pylist(rows, schema=GOOD_SCHEMA).select(DEALT_SCHEMA.names)
+        table = pa.Table.from_pylist(rows, schema=DEALT_SCHEMA)
         lines += dealt_lines(table, SPLITS[min(number, 1)], number)
     removed = frozenset(key for key, why in (gone or {}).items() if why)
     images = list(good)
     for part, own in enumerate((images[: len(images) // 2], images[len(images) // 2 :])):
         table = pa.Table.from_pylist([image.row() for image in own], schema=GOOD_SCHEMA)
-        lines += good_lines(table, f"pack-{part}", part if dropped else None, removed)
-    told = [{"key": key, "removed": why} for key, why in (gone or {}).items()]
-    lines += gone_lines(pa.Table.from_pylist(told, schema=pa.schema([("key", pa.string()), ("removed", pa.bool_())])))
+        lines += good_lines(table, f"pack-{part}", PartOrder(part if dropped else None, removed))
+    told = [{"key": key, "removed": why, "split": None} for key, why in (gone or {}).items()]
+    lines += gone_lines(pa.Table.from_pylist(told, schema=schemas.DEPARTED))
+    for split, image in earlier or ():
+        lines += earlier_lines(pa.table({"key": [image.key], "split": [split], "sha256": [image.sha256]}))
     judges: list[Judge] = []
     found: list[dict[str, object]] = []
     for bucket in range(buckets):
-        judges.append(Judge(lambda number: f"slice-{number}", dropped=dropped, by_source=by_source))
+        judges.append(
+            Judge(
+                lambda number: f"slice-{number}",
+                dropped=dropped,
+                by_source=by_source,
+                knows_earlier=earlier is not None,
+            )
+        )
         found += judges[-1].judge(sorted(line for line in lines if bucket_of(line, buckets) == bucket))
     assert sum(each.lines for each in judges) == len(lines)
     return KeyFindings.merged(each.findings.to_json() for each in judges), found, judges
@@ -176,6 +193,52 @@ def test_each_difference_is_told_in_a_line() -> None:
     assert findings.named[DEPARTED] == [("a/b", "a/b was removed by a list, and is in slice-0")]
     findings, _, _ = judge([(0, image)], [image, image])
     assert findings.named[DOUBLED] == [("a/b", "a/b is 2 good images: in pack-0 and in pack-1")]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "dealt", "expected"),
+    [
+        ([("train", "a1")], ["a1 train"], []),
+        ([("train", "a1")], ["a1 test"], [MOVED, CONTENT_MOVED]),
+        ([("train", "a1")], ["b1 test"], [CONTENT_MOVED]),
+        ([("train", "a1")], ["b1 train"], []),
+        ([("train", "a1"), ("test", "b1")], ["a1 train", "b1 test", "c1 train"], []),
+        ([("train", "a1"), ("test", "b1")], ["a1 test", "b1 test"], [MOVED]),
+        ([("train", "a1"), ("test", "b2")], ["a2 test", "b2 test"], []),
+        ([("train", "a1"), ("test", "b2")], ["a2 train", "b2 test"], [CONTENT_MOVED]),
+        ([("train", "a1")], ["a3 test"], []),
+        ([("train", "a1")], ["a3 train"], []),
+        ([("train", "a1")], [], []),
+    ],
+)
+def test_a_key_and_a_content_keep_their_split(
+    earlier: list[tuple[str, str]], dealt: list[str], expected: list[str]
+) -> None:
+    """An image is a letter, its key, and a number, its content."""
+    images = {each[:2]: Image(each[0], int(each[1])) for each in (*dealt, *(name for _, name in earlier))}
+    there = [(SPLITS.index(each[3:]), images[each[:2]]) for each in dealt]
+    before = [(split, images[name]) for split, name in earlier]
+    findings, *_ = judge(there, [image for _, image in there], earlier=before)
+    assert findings.counts.keys() - {FORGOTTEN} == {*expected}
+    gone = {image.key for _, image in before} - {image.key for _, image in there}
+    assert findings.counts.get(FORGOTTEN, 0) == len(gone)
+
+
+def test_departed_keys_are_remembered_as_they_were() -> None:
+    departed = pa.table({"key": ["a"], "split": ["test"], "removed": [False]})
+
+    def told(split: str | None, removed: bool, lists_removed: bool = False) -> dict[str, int]:
+        lines = [*gone_lines(pa.table({"key": ["a"], "split": [split], "removed": [removed]}))]
+        judge = Judge(str, knows_earlier=True, lists_removed=lists_removed)
+        assert list(judge.judge(sorted([*lines, *earlier_lines(departed)]))) == []
+        return dict(judge.findings.counts)
+
+    assert told("test", False) == {}
+    assert told("train", False) == told(None, False) == told("test", True) == {FORGOTTEN: 1}
+    assert told("test", True, lists_removed=True) == {}
+    alone = Judge(str, knows_earlier=True)
+    assert list(alone.judge(gone_lines(departed))) == []
+    assert alone.findings.counts == {FORGOTTEN: 1}, "no earlier slices had it"
 
 
 def test_the_pixels_of_the_training_split_are_summed_exactly() -> None:

@@ -1,0 +1,79 @@
+"""Our check of a schema against the library's, on values that each break one rule."""
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from etl.formats.json_schema import schema_fault
+from etl.verify.shapes import NORMALIZED_SCHEMA, RAW_SCHEMA, SLICES_SCHEMA
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["format", "names"],
+    "properties": {
+        "format": {"const": "a/1"},
+        "names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True},
+        "kind": {"enum": ["b", 1]},
+        "size": {"oneOf": [{"$ref": "#/$defs/count"}, {"const": "rest"}]},
+        "sha256": {"type": ["string", "null"], "pattern": "^[0-9a-f]{4}$"},
+        "by_split": {
+            "type": "object",
+            "propertyNames": {"enum": ["train"]},
+            "additionalProperties": {"type": "number"},
+        },
+        "tables": {"type": "object", "patternProperties": {"^[ab]$": {"type": "boolean"}}},
+    },
+    "$defs": {"count": {"type": "integer", "minimum": 0}},
+}
+RIGHT: dict[str, Any] = {
+    "format": "a/1",
+    "names": ["x", "y"],
+    "kind": 1,
+    "size": 0,
+    "sha256": None,
+    "by_split": {"train": 0.5},
+    "tables": {"a": True},
+}
+WRONG: list[tuple[str, Any, str]] = [
+    ("format", "a/2", "format is 'a/2', not 'a/1'"),
+    ("format", ..., "format is missing"),
+    ("other", 1, "other is not known"),
+    ("names", [], "names has 0 items, not 1 or more"),
+    ("names", ["x", "x"], "names has an item twice"),
+    ("names", ["x", 1], "names[1] is 1, not string"),
+    ("names", "x", "names is 'x', not array"),
+    ("kind", True, "kind is True, not 'b' or 1"),
+    ("size", -1, "size is -1, which is nothing that may stand there"),
+    ("size", True, "size is True, which is nothing that may stand there"),
+    ("sha256", "00", "sha256 is '00', not like ^[0-9a-f]{4}$"),
+    ("by_split", {"test": 1}, "by_split.test is 'test', not 'train'"),
+    ("by_split", {"train": "1"}, "by_split.train is '1', not number"),
+    ("tables", {"a": 1}, "tables.a is 1, not boolean"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "fault"), WRONG)
+def test_a_value_that_breaks_a_rule_is_told(name: str, value: Any, fault: str) -> None:
+    assert schema_fault(RIGHT, SCHEMA) is None
+    jsonschema.Draft202012Validator(SCHEMA).validate(RIGHT)
+    wrong = copy.deepcopy(RIGHT) | {name: value}
+    if value is ...:
+        del wrong[name]
+    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(wrong)
+    assert schema_fault(wrong, SCHEMA) == fault
+
+
+def test_a_rule_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="maxItems"):
+        schema_fault([], {"maxItems": 3})
+
+
+@pytest.mark.parametrize(
+    "path", [RAW_SCHEMA, NORMALIZED_SCHEMA, SLICES_SCHEMA], ids=lambda path: path.parent.parent.name
+)
+def test_the_schemas_are_schemas(path: Any) -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
