@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, RingsliceError, UsageError
 from etl.slices.prune import prune
 from etl.storage.place import open_place
 from mapreduce import shard as shard_module
@@ -414,3 +414,12 @@ def test_attack_a_key_of_odd_blanks_can_be_removed(key: str, tmp_path: Path) -> 
     listed.write_text(f"{key}\nk0\n", encoding="utf-8")  # as ROOT/slices/NAME.conflicts.txt is written
     shard_here(nights.root, *SHARES, "--name", "x", "--remove", listed)
     assert not {key, "k0"} & set(key_splits(nights, "x"))
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"'])
+def test_attack_a_manifest_of_an_experiment_that_is_no_object_is_named_in_a_line(text: str, nights: Nights) -> None:
+    nights.night()
+    (nights.root / "slices/experiment").mkdir()
+    (nights.root / "slices/experiment/manifest.json").write_text(text)
+    with pytest.raises(RingsliceError, match="manifest.json"):
+        shard_here(nights.root, *SHARES, "--name", "x", "--splits-from", "newest")
