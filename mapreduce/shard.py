@@ -20,7 +20,7 @@ from etl.partition.pixel_statistics import PixelSums
 from etl.slices.lineage import find_earlier, lineage_of
 from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
 from etl.slices.manifest_builder import build_manifest
-from etl.slices.plan import FATES_FILE, Plan, deal_rows, dealing_of, make_plan
+from etl.slices.plan import FATES_FILE, Plan, deal_rows, dealing_of, is_done_before, make_plan
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage, State
@@ -82,6 +82,8 @@ class Shard(ShuffleJob):
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         self._normalized = normalized_stage(root).read_marker()
+        if not overwrite and is_done_before(self.stage, values, normalized_stage(root).fingerprint()):
+            return None
         earlier = find_earlier(root, values["splits_from"], self.stage, overwrite)
         self._lineage = lineage_of(values["splits_from"], earlier)
         self._plan = plan = make_plan(root, values, self._normalized, earlier)

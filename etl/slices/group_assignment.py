@@ -121,9 +121,10 @@ def _units(of_group: Splits, shared: dict[int, list[int]]) -> Integers:
         return number
 
     for groups in shared.values():
-        free = [find(each) for each in groups if of_group[each] == FREE]
-        for each in free:
-            units[find(each)] = min(map(find, free))
+        free = [each for each in groups if of_group[each] == FREE]
+        for each in free[1:]:
+            one, other = sorted((find(free[0]), find(each)))
+            units[other] = one
     return np.array([find(number) for number in range(len(units))], dtype=np.int64)
 
 

@@ -111,7 +111,7 @@ def _remember(memory: Memory | None, images: Images, digests: Digests) -> None:
     if len(memory.keys) and not remembered:
         raise UsageError(
             f"none of the {len(memory.keys)} keys of --splits-from is among these images, nor any of their contents or"
-            " groups; it belongs to another dataset"
+            " groups; it belongs to another dataset, or leave --splits-from out to assign all splits anew"
         )
     images.by_key = np.full(len(digests), FREE, dtype=np.int8)
     images.by_key[keys >= 0] = memory.keys.splits[keys[keys >= 0]]

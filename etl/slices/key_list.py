@@ -3,6 +3,8 @@
 from etl.errors import UsageError
 from etl.storage.place import Place
 
+BYTE_ORDER_MARK = "\ufeff"
+
 
 def read_keys(place: Place, option: str = "--remove") -> list[str]:
     """The keys in a text file of one on each line, sorted, each once; a byte order mark is skipped.
@@ -17,4 +19,4 @@ def read_keys(place: Place, option: str = "--remove") -> list[str]:
         wrong = "it is no text"
     if wrong:
         raise UsageError(f"{option} {place}: {wrong}; give a text file of keys, one on each line")
-    return sorted({line.rstrip("\r") for line in text.split("\n") if line.strip()})
+    return sorted({line.rstrip("\r") for line in text.split("\n") if line.rstrip("\r")})

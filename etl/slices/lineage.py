@@ -62,15 +62,19 @@ def find_earlier(root: Place, asked: str | None, own: Stage, overwrite: bool = F
     """The slices that ``asked`` names: a manifest, a folder of slices, a name below ``root``, or 'newest'.
 
     'newest' is the end of the root's lineage, ``own`` left aside; without a lineage the only finished slices; None
-    where there are none. A run of ``own`` that began continues with those that it began with, unless ``overwrite``.
+    where there are none. For ``own`` that is finished, and is not to be overwritten, it is what they were made from.
 
-    Raises UsageError where there are none, or several ends; DataError where their manifest is damaged.
+    Raises UsageError where there are none, or several ends, or ``own`` would be lost; DataError where their manifest is
+    damaged.
     """
     if asked is None:
         return None
     if asked == NEWEST:
         return _newest(root, own, overwrite)
-    return _read(_named(root, asked))
+    found = _read(_named(root, asked))
+    if found.folder == own.folder:
+        raise UsageError(f"--splits-from {asked}: these are the slices to be made; give them another --name")
+    return found
 
 
 def _read(stage: Stage) -> Earlier:
@@ -81,9 +85,8 @@ def _named(root: Place, text: str) -> Stage:
     if is_folder_name(text) and slices_stage(root, text).folder.exists():
         return slices_stage(root, text)
     place = open_place(text)
-    folder = place if place.info().type == FileType.Directory else place.parent
-    stage = slices_stage_in(folder)
-    if not stage.marker.exists():
+    stage = slices_stage_in(place if place.info().type == FileType.Directory else place.parent)
+    if not stage.marker.exists() or place.path not in (stage.folder.path, stage.marker.path):
         raise UsageError(
             f"--splits-from {text}: no slices there; give a manifest.json, the folder that holds it,"
             f" the name of slices of {root}, or '{NEWEST}'"
@@ -93,14 +96,17 @@ def _named(root: Place, text: str) -> Stage:
 
 def _newest(root: Place, own: Stage, overwrite: bool) -> Earlier | None:
     finished = [_read(stage) for stage in finished_slices(root) if stage.folder != own.folder]
-    begun = None if overwrite else _begun_from(own)
-    if begun is None:
+    there = _read(own) if own.marker.exists() else None
+    if there is None or (not overwrite and there.manifest["lineage"] is None):
         return _end_of_lineage(finished)
-    found = next((each for each in finished if each.fingerprint == begun), None)
-    if begun and found is None:
+    if not overwrite:
+        parent = there.manifest["config"]["splits_from"]
+        return next((each for each in finished if each.fingerprint == parent), None)
+    found = _end_of_lineage(finished)
+    if found is None:
         raise UsageError(
-            f"{own.folder} was begun with the splits of slices that are gone; give them by --splits-from MANIFEST,"
-            " or --overwrite and another --splits-from"
+            f"--splits-from {NEWEST} with --overwrite: only {own.folder.name} has splits to keep, and it would be"
+            " replaced; give another --name, or leave --splits-from out to assign all splits anew"
         )
     return found
 
@@ -132,17 +138,6 @@ def _end_of_lineage(finished: Sequence[Earlier]) -> Earlier | None:
             " and remove the others or give them another ROOT"
         )
     return ends[0] if ends else None
-
-
-def _begun_from(own: Stage) -> str | None:
-    """The fingerprint of what a run of ``own`` took its splits from, '' where from nothing, None without a run."""
-    if own.marker.exists():
-        config = own.marker.read_json().get("config", {})
-    elif own.plan.exists():
-        config = own.plan.read_json()["identity"]["config"]
-    else:
-        return None
-    return config.get("splits_from") or ""
 
 
 def finished_slices(root: Place) -> Iterator[Stage]:

@@ -157,12 +157,15 @@ class Memory:
         gone = [table.filter(~dealt[self.keys.find(table["key"].to_pylist())]) for table in self._rows_of("key")]
         return pa.concat_tables(gone)
 
-    def departed_contents(self, dealt: Bools) -> pa.Table:
-        """Rows (sha256, split), sorted, of the contents that are not ``dealt`` (bool by a content's number)."""
-        gone = [
-            table.filter(~dealt[self.contents.find(content_digests(table["sha256"]))])
-            for table in self._rows_of("sha256")
-        ]
+    def departed_contents(self, dealt: npt.NDArray[np.uint8]) -> pa.Table:
+        """Rows (sha256, split), sorted, of the contents that are not ``dealt`` in a split that they were in.
+
+        ``dealt`` (by a content's number) has bit n set for the split SPLIT_NAMES[n].
+        """
+        gone = []
+        for table in self._rows_of("sha256"):
+            bits = dealt[self.contents.find(content_digests(table["sha256"]))]
+            gone.append(table.filter(pa.array(bits >> split_numbers(table["split"]).astype(np.uint8) & 1 == 0)))
         rows = pa.concat_tables(gone).group_by(["sha256", "split"]).aggregate([])
         return rows.sort_by([("sha256", "ascending"), ("split", "ascending")]).cast(schemas.CONTENTS)
 
@@ -177,11 +180,14 @@ def _rows(folder: Place, departed: str, column: str) -> Iterator[pa.Table]:
 
 def _require_as_written(folder: Place, told: Mapping[str, Any]) -> None:
     place = folder / told["file"]
-    if place.sha256() != told["sha256"]:
-        raise DataError(
-            f"{place} has another SHA-256 than its manifest records, and splits cannot be kept by it;"
-            " put the original back, or run: ringslice verify --repair"
-        )
+    remedy = "run ringslice verify --repair" if place.name == EXAMPLES_FILE else "put the original back"
+    try:
+        if place.sha256() != told["sha256"]:
+            raise DataError(
+                f"{place} has another SHA-256 than its manifest records, and splits cannot be kept by it; {remedy}"
+            )
+    except FileNotFoundError:
+        raise DataError(f"{place} is missing, and splits cannot be kept without it; {remedy}") from None
 
 
 def removed_keys(folder: Place) -> list[str]:

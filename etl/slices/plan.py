@@ -31,9 +31,10 @@ from etl.raw.removed import Removed
 from etl.slices import split_assignment
 from etl.slices.group_assignment import GroupConflict
 from etl.slices.images import COLUMNS, Rules
-from etl.slices.key_list import read_keys
-from etl.slices.lineage import Earlier
+from etl.slices.key_list import BYTE_ORDER_MARK, read_keys
+from etl.slices.lineage import NEWEST, Earlier
 from etl.slices.memory import split_numbers
+from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
 
@@ -91,14 +92,16 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
     """The plan for these option values; ``earlier`` are the slices whose splits are kept. Tells what is remarkable.
 
     Raises DataError or UsageError where images and options do not fit. Of images in conflict with their group all keys
-    are left in a file, for --remove.
+    are left in a file, with those that were listed, for --remove.
     """
     listed = read_keys(open_place(values["remove"])) if values["remove"] else None
     try:
         plan = plan_slices(root, values, normalized, earlier, listed)
     except GroupConflict as conflict:
         file = (root / "slices").make_folder() / f"{values['name']}.conflicts.txt"
-        replace_bytes(file, file.parent, "".join(f"{key}\n" for key in conflict.keys).encode())
+        keys = "".join(f"{key}\n" for key in [*conflict.keys, *(listed or ())])
+        mark = BYTE_ORDER_MARK if keys.startswith(BYTE_ORDER_MARK) else ""  # the first one is skipped
+        replace_bytes(file, file.parent, f"{mark}{keys}".encode())
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
     _tell_unknown(listed or [], values["remove"], earlier, plan.decided)
     if plan.decided and (number := plan.decided.known.disagreeing):
@@ -108,6 +111,25 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
             f" {_few(plan.decided.known.named, number)}",
         )
     return plan
+
+
+def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> bool:
+    """Whether 'newest' asks for slices that are finished, of the ``normalized`` of this fingerprint.
+
+    What they were made from may be gone, and then they could not be planned again.
+    """
+    if values["splits_from"] != NEWEST or not stage.marker.exists() or stage.work.exists():
+        return False
+    manifest = stage.read_marker()
+    config = ShardConfig.from_json(manifest["config"])
+    asked = ShardConfig(
+        **{name: values[name] for name in ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates")},
+        split=config.split if values["split"] is None else _resolve_request(values["split"], {}, None),
+        slices={**config.slices, "train": values["slices"] or config.slices["train"]},
+        splits_from=config.splits_from,
+        removed_keys=_digest(read_keys(open_place(values["remove"]))) if values["remove"] else None,
+    )
+    return manifest["lineage"] is not None and manifest["input"] == normalized and asked == config
 
 
 def plan_slices(
@@ -132,7 +154,7 @@ def plan_slices(
         group_by=values["group_by"],
         drop_duplicates=values["drop_duplicates"],
         splits_from=earlier.fingerprint if earlier else None,
-        removed_keys=hashlib.sha256("\n".join(listed).encode()).hexdigest() if listed is not None else None,
+        removed_keys=_digest(listed) if listed is not None else None,
     )
     removed = frozenset(listed or ()) | (earlier.memory.removed if earlier else frozenset())
     decided = None
@@ -195,6 +217,10 @@ def _resolve_request(
     return None if isinstance(request, str) else request
 
 
+def _digest(keys: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()
+
+
 def _refuse_other_groups(asked: str | None, earlier: Earlier | None) -> None:
     """Raise UsageError where earlier slices were grouped by a column, and these would not be."""
     before = earlier.manifest["config"]["group_by"] if earlier else None
@@ -211,8 +237,9 @@ def _tell_unknown(
     """Name the keys of --remove that nothing is known by. Raises UsageError where these are all."""
     unknown = [key for key in listed if decided is None or key not in decided.removed]
     if earlier:
-        numbers = earlier.memory.keys.find(unknown).tolist()
-        unknown = [key for key, number in zip(unknown, numbers, strict=True) if number < 0]
+        keys = earlier.memory.keys
+        numbers = keys.find(unknown).tolist()
+        unknown = [key for key, number in zip(unknown, numbers, strict=True) if number < 0 or keys.splits[number] < 0]
     if not unknown:
         return
     line = f"{len(unknown)} of {len(listed)} keys are unknown: {_few(list(map(repr, unknown)), len(unknown))}"

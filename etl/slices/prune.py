@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from etl.errors import UsageError
+from etl.errors import EnvironmentFailure, UsageError
 from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.options.option import Option
 from etl.progress import tell
@@ -118,7 +118,10 @@ def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
     for name in _folders(root / "slices"):
         plan = slices_stage_in(root / "slices" / name).plan
         if plan.exists():
-            yield plan.read_json()
+            told = plan.read_json()
+            if not {"config", "input"} <= dict(told.get("identity", {})).keys():
+                raise EnvironmentFailure(f"{plan} is no plan of this version; remove the folder that it lies in")
+            yield told
 
 
 def _folders(place: Place) -> list[str]:

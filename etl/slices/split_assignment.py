@@ -6,10 +6,12 @@ source itself puts them into several. All is decided in one process, by 250 to 5
 *fate* is the number of its split in SPLIT_NAMES, or `LEFT_OUT`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from etl.errors import DataError
@@ -28,7 +30,7 @@ MOST_NAMED = 10
 class Known:
     """How the images that are dealt were known before, counted.
 
-    ``kept``: by content; ``moved``: of those, under another key; ``changed``: by key alone; ``new``: not at all.
+    ``kept``: by content; ``moved``: of those, under a new key; ``changed``: by key alone; ``new``: not at all.
     ``disagreeing`` are images whose content and key (or group and key) were in different splits; the first of them are
     ``named``.
     """
@@ -49,8 +51,9 @@ class Known:
 class Decided:
     """The fate and the label of every image, part by part, and how many live ones were left out, by cause.
 
-    ``dealt`` and ``dealt_contents`` (bool, by the number of what is remembered) are the keys and contents that are
-    dealt again; ``groups`` the splits of all groups, those remembered too; ``removed`` the keys that a list removed.
+    ``dealt`` (bool, by the number of what is remembered) are the keys that are dealt again, ``dealt_contents`` (uint8,
+    bit n for SPLIT_NAMES[n]) the splits in which contents are; ``groups`` the splits of all groups, those remembered
+    too; ``removed`` the keys that a list removed.
     """
 
     fates: list[Splits]
@@ -58,7 +61,7 @@ class Decided:
     classes: int
     left_out: dict[str, int]
     dealt: Bools
-    dealt_contents: Bools
+    dealt_contents: npt.NDArray[np.uint8]
     groups: Mapping[str, int] = field(default_factory=dict)
     known: Known = field(default_factory=Known)
     removed: frozenset[str] = frozenset()
@@ -87,9 +90,7 @@ def decide(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Decided:
     if rules.config.group_by is not None:
         fates, groups, doubles = _by_group(rules, images, groups)
     else:
-        doubles = _find_doubles(rules, images)
-        decide_free = _by_source if rules.config.split is None else _by_share
-        fates = decide_free(rules, images, images.live & ~doubles)
+        fates, doubles = (_by_source if rules.config.split is None else _by_share)(rules, images)
     fates[~images.live | doubles] = LEFT_OUT
     ends = np.cumsum(images.sizes)[:-1]
     there = fates >= 0
@@ -98,18 +99,25 @@ def decide(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Decided:
         np.split(images.labels, ends),
         rules.classes,
         {"removed_keys": len(images.removed), "duplicates": int(doubles.sum())},
-        _marked(len(rules.memory.keys) if rules.memory else 0, images.keys[there]),
-        _marked(len(rules.memory.contents) if rules.memory else 0, images.contents[there]),
+        _dealt_keys(rules, images.keys[there]),
+        _dealt_contents(rules, images.contents[there], fates[there]),
         groups,
         _count_known(images, fates),
         frozenset(images.removed),
     )
 
 
-def _marked(length: int, numbers: Integers) -> Bools:
-    marked = np.zeros(length, dtype=bool)
-    marked[numbers[numbers >= 0]] = True
-    return marked
+def _dealt_keys(rules: Rules, numbers: Integers) -> Bools:
+    dealt = np.zeros(len(rules.memory.keys) if rules.memory else 0, dtype=bool)
+    dealt[numbers[numbers >= 0]] = True
+    return dealt
+
+
+def _dealt_contents(rules: Rules, numbers: Integers, fates: Splits) -> npt.NDArray[np.uint8]:
+    dealt = np.zeros(len(rules.memory.contents) if rules.memory else 0, dtype=np.uint8)
+    known = numbers >= 0
+    np.bitwise_or.at(dealt, numbers[known], np.left_shift(1, fates[known]).astype(np.uint8))
+    return dealt
 
 
 def _count_known(images: Images, fates: Splits) -> Known:
@@ -129,45 +137,54 @@ def _count_known(images: Images, fates: Splits) -> Known:
     )
 
 
-def _find_doubles(rules: Rules, images: Images, last: Bools | None = None) -> Bools:
+def _find_doubles(rules: Rules, images: Images, fates: Splits, last: Bools | None = None) -> Bools:
     """Which live images have the content of another that is dealt; all False unless duplicates are dropped.
 
-    Of each content one that is known by its key is dealt, else the first; those of ``last`` come behind all others.
+    Of each content one whose key is known in its split is dealt, else one that is known by its key, else the first;
+    those of ``last`` come behind all others.
     """
     doubles = np.zeros(len(images.live), dtype=bool)
     if rules.config.drop_duplicates:
         there = np.flatnonzero(images.live)
         behind = last[there] if last is not None else np.zeros(len(there), dtype=bool)
-        order = there[np.lexsort((there, images.keys[there] < 0, behind, images.clusters[there]))]
+        elsewhere = (images.by_key != fates)[there] | (images.by_key[there] == FREE)
+        order = there[np.lexsort((there, images.keys[there] < 0, elsewhere, behind, images.clusters[there]))]
         doubles[order[1:][images.clusters[order[1:]] == images.clusters[order[:-1]]]] = True
     return doubles
 
 
-def _by_source(rules: Rules, images: Images, there: Bools) -> Splits:
-    """Each image where its content is known, else its key, else where the source has it."""
-    del rules
+def _by_source(rules: Rules, images: Images) -> tuple[Splits, Bools]:
+    """Each image where its content is known, else its key, else where the source has it; and which are doubles."""
     fates = np.where(images.by_content >= 0, images.by_content, images.by_key)
     fates = np.where(fates >= 0, fates, images.own)
-    if without := int((there & (fates == FREE)).sum()):
+    doubles = _find_doubles(rules, images, fates)
+    if without := int((images.live & ~doubles & (fates == FREE)).sum()):
         raise DataError(
             f"{without} images have no split of the source's own; give fractions: --split train=0.8,test=0.2"
         )
-    return fates
+    return fates, doubles
 
 
-def _by_share(rules: Rules, images: Images, there: Bools) -> Splits:
-    """Known contents and keys stay; what is free is dealt by fractions, all images of a content to one split."""
+def _by_share(rules: Rules, images: Images) -> tuple[Splits, Bools]:
+    """Known contents and keys stay; what is free is dealt by fractions, all images of a content to one split.
+
+    Also gives which images are doubles.
+    """
     votes = np.zeros((int(images.clusters.max(initial=-1)) + 1, len(SPLIT_NAMES)), dtype=np.int64)
     by_key = images.live & (images.by_key >= 0)
     np.add.at(votes, (images.clusters[by_key], images.by_key[by_key]), 1)
     by_cluster = np.where(votes.any(axis=1), votes.argmax(axis=1), FREE).astype(np.int8)
     fates = np.where(images.by_content >= 0, images.by_content, by_cluster[images.clusters])
-    _deal(rules, images, there, fates)
-    return fates
+    doubles = _find_doubles(rules, images, fates)
+    _deal(rules, images, images.live & ~doubles, fates)
+    return fates, doubles
 
 
 def _deal(rules: Rules, images: Images, there: Bools, fates: Splits) -> None:
-    """Set the free ones of ``fates`` so that each split comes as near as can be to its share of all ``there``."""
+    """Set the free ones of ``fates`` so that each split comes as near as can be to its share of all ``there``.
+
+    Contents with several images come first, each as a whole; images that are alone then fill up what is lacking.
+    """
     fractions = fractions_of(rules.config, int(there.sum()))
     names = [SPLIT_NAMES.index(name) for name in fractions]
     stratified = rules.config.partition == "stratified"
@@ -175,20 +192,60 @@ def _deal(rules: Rules, images: Images, there: Bools, fates: Splits) -> None:
     strata = images.labels if stratified else np.zeros_like(images.labels)
     known = [np.bincount(strata[there & (fates == name)], minlength=number) for name in names]
     free = np.flatnonzero(there & (fates == FREE))
-    # a content is dealt as a whole, in the stratum of its first image
     _, firsts, own, sizes = np.unique(images.clusters[free], return_index=True, return_inverse=True, return_counts=True)
-    stratum_of = strata[free[firsts]]
-    in_stratum = np.bincount(stratum_of, weights=sizes, minlength=number).astype(np.int64)
+    copies = _Copies(free[firsts], own, sizes)
+    missing = _lacking(known, np.bincount(strata[free], minlength=number), list(fractions.values()))
+    dealt = np.array(names, dtype=np.int8)[copies.deal(strata, missing, rules.config.seed)]
+    fates[free[copies.several]] = dealt[own[copies.several]]
+    known = [np.bincount(strata[there & (fates == name)], minlength=number) for name in names]
+    alone = free[~copies.several]
+    in_stratum = np.bincount(strata[alone], minlength=number)
     counts = top_up(np.stack(known, axis=1), in_stratum.tolist(), list(fractions.values()))
-    dealt = np.empty(len(sizes), dtype=np.int8)
-    order = np.lexsort((firsts, stratum_of))
-    bounds = np.cumsum(np.bincount(stratum_of, minlength=number))[:-1]
-    for stratum, here in enumerate(np.split(order, bounds)):
+    by_stratum = alone[np.argsort(strata[alone], kind="stable")]
+    for stratum, here in enumerate(np.split(by_stratum, np.cumsum(in_stratum)[:-1])):
         ranks = permute(np.arange(len(here), dtype=np.int64), len(here), "split", rules.config.seed, stratum)
-        in_turn = here[np.argsort(ranks)]
-        starts = np.cumsum(sizes[in_turn]) - sizes[in_turn]
-        dealt[in_turn] = np.array(names)[np.searchsorted(np.cumsum(counts[stratum]), starts, side="right")]
-    fates[free] = dealt[own]
+        fates[here] = np.array(names)[np.searchsorted(np.cumsum(counts[stratum]), ranks, side="right")]
+
+
+def _lacking(known: list[Integers], free: Integers, fractions: Sequence[Fraction]) -> npt.NDArray[np.float64]:
+    """Which part of the free images of each stratum each split lacks: (strata, splits), rows adding up to 1."""
+    have = np.stack(known, axis=1)
+    whole = (have.sum(axis=1) + free)[:, None]
+    wanted = np.maximum(whole * np.array([float(each) for each in fractions]) - have, 0)
+    return wanted / np.maximum(wanted.sum(axis=1, keepdims=True), 1e-9)
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Contents of free images: the first image of each, the content of each image, and how many images it has."""
+
+    firsts: Integers
+    own: Integers
+    sizes: Integers
+
+    @property
+    def several(self) -> Bools:
+        """Which of the free images are not alone with their content."""
+        return self.sizes[self.own] > 1
+
+    def deal(self, strata: Integers, lacking: npt.NDArray[np.float64], seed: int) -> Integers:
+        """The split of each content that has several images (by its place in ``lacking``; 0 for all others).
+
+        Each goes as a whole to the split that lacks most by then; what one stratum leaves over counts in the next, so
+        that totals stay within the largest number of copies.
+        """
+        dealt = np.zeros(len(self.sizes), dtype=np.int64)
+        here = np.flatnonzero(self.sizes > 1)
+        ranks = permute(np.arange(len(here), dtype=np.int64), len(here), "copies", seed, 0)
+        in_turn = here[np.lexsort((ranks, strata[self.firsts[here]]))]
+        owed = [0.0] * lacking.shape[1]
+        for content in in_turn.tolist():
+            size = int(self.sizes[content])
+            for split, part in enumerate(lacking[strata[self.firsts[content]]].tolist()):
+                owed[split] += size * part
+            dealt[content] = most = owed.index(max(owed))
+            owed[most] -= size
+        return dealt
 
 
 def _by_group(rules: Rules, images: Images, groups: dict[str, int]) -> tuple[Splits, dict[str, int], Bools]:
@@ -196,7 +253,7 @@ def _by_group(rules: Rules, images: Images, groups: dict[str, int]) -> tuple[Spl
     total = len(np.unique(images.clusters[images.live])) if rules.config.drop_duplicates else int(images.live.sum())
     assigned = assign_by_group(images, groups, fractions_of(rules.config, total), rules.config.seed)
     torn = assigned.conflicts(images)
-    doubles = _find_doubles(rules, images, torn)
+    doubles = _find_doubles(rules, images, assigned.fates, torn)
     if (left := torn & ~doubles).any():
         with_copies = np.flatnonzero(torn & np.isin(images.clusters, images.clusters[left]))
         raise GroupConflict.of(images, assigned, with_copies.tolist(), str(rules.config.group_by))

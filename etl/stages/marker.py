@@ -200,10 +200,9 @@ class Finished:
         """What is known of the run that made this stage; empty where nothing is, or the file is no JSON object."""
         place = self.folder / RUN_FILE
         try:
-            known = place.read_json() if place.exists() else {}
+            return place.read_json() if place.exists() else {}
         except EnvironmentFailure:
             return {}
-        return known if isinstance(known, dict) else {}
 
     def refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:
         """Raise UsageError where ``marker`` differs from ``identity``."""

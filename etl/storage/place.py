@@ -99,7 +99,9 @@ class Place:
         """The JSON object in this file. Raises EnvironmentFailure where it cannot be parsed."""
         try:
             text = self.read_bytes().decode()  # the bytes are gone before the objects come: markers may be large
-            return cast(dict[str, Any], json.loads(text))
+            if not isinstance(found := json.loads(text), dict):
+                raise ValueError(f"it is {type(found).__name__}, no object")
+            return found
         except ValueError as error:
             raise EnvironmentFailure(
                 f"{self} is not JSON ({error}); it was damaged or written by something else"

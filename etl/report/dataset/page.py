@@ -124,7 +124,7 @@ def _choices(config: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tup
         found.append(("kept together", f"by {config['group_by']}: fractions are approximate", False))
     if config["splits_from"]:
         found.append(("splits from", config["splits_from"], True))
-        kept = f"{count(known['kept'])} kept ({count(known['moved'])} under another key)"
+        kept = f"{count(known['kept'])} kept ({count(known['moved'])} under a new key)"
         found.append(("known images", f"{kept}, {count(known['changed'])} changed, {count(known['new'])} new", False))
     if config["removed_keys"]:
         found.append(("removed", f"{count(left_out['removed_keys'])} images, by a list", False))

@@ -107,8 +107,10 @@ def test_what_was_begun_continues_with_what_it_began_with(root: Place) -> None:
     finish(root, "newer", own)
     assert newest(root) == "older"
     assert newest(root, overwrite=True) == "newer"  # it knows all that there was
-    finish(root, "first")
-    assert newest(root, own="first") is None
     older.folder.delete()
-    with pytest.raises(UsageError, match="begun with the splits of slices that are gone"):
-        newest(root)
+    assert newest(root) is None
+    (root / "slices" / "newer").delete()
+    with pytest.raises(UsageError, match="only own has splits to keep, and it would be replaced; give another --name"):
+        newest(root, overwrite=True)
+    with pytest.raises(UsageError, match="--splits-from own: these are the slices to be made; give them another"):
+        find_earlier(root, "own", slices_stage(root, "own"))

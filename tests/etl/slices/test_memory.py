@@ -115,8 +115,10 @@ def test_who_departs_is_remembered_with_those_that_departed_before(folder: Place
 
 def test_contents_that_depart_are_remembered_with_all_their_splits(folder: Place) -> None:
     memory = read(folder)
-    assert memory.departed_contents(np.ones(len(memory.contents), dtype=bool)).to_pylist() == []
-    rows = memory.departed_contents(np.zeros(len(memory.contents), dtype=bool)).to_pylist()
+    all_splits = np.full(len(memory.contents), 7, dtype=np.uint8)
+    assert memory.departed_contents(all_splits).to_pylist() == []
+    assert {row["split"] for row in memory.departed_contents(all_splits - 4).to_pylist()} == {"test"}
+    rows = memory.departed_contents(all_splits - 7).to_pylist()
     told = {(sha256(key), split) for key, split in (*DEALT.items(), *CHANGED.items())}
     assert [(row["sha256"], row["split"]) for row in rows] == sorted(told)
 

@@ -1,7 +1,6 @@
 """What becomes of images whose split is known, shared or not their own, and of those that are left out."""
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -99,7 +98,7 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     found = split_by_key(decided, keys)
     assert {key: found[key] for key in known} == known
     assert None not in found.values()
-    assert int(decided.dealt.sum()) == int(decided.dealt_contents.sum()) == len(known)
+    assert int(decided.dealt.sum()) == np.count_nonzero(decided.dealt_contents) == len(known)
     assert decided.known.to_json() == {
         "kept": len(known),
         "moved": 0,
@@ -320,11 +319,12 @@ def test_images_without_a_group_and_strangers_are_refused() -> None:
         decide(Rules(config(split=None), 3, memory({"b": "train"})), [part(["a", "b"])])
 
 
-def test_attack_a_placeholder_image_in_every_group_takes_no_quadratic_time() -> None:
-    number = 4000
-    images = Images(live=np.ones(number, dtype=bool), groups=np.arange(number), clusters=np.zeros(number, dtype=np.int64))
+def test_a_placeholder_image_in_every_group_takes_no_quadratic_time() -> None:
+    number = 100_000
+    images = Images(
+        live=np.ones(number, dtype=bool), groups=np.arange(number), clusters=np.zeros(number, dtype=np.int64)
+    )
     images.by_content = images.by_key = np.full(number, -1, dtype=np.int8)
     images.group_names = {f"p{each}": each for each in range(number)}
-    begin = time.process_time()
-    assign_by_group(images, {}, {"train": Fraction(1, 2), "test": Fraction(1, 2)}, 0)
-    assert time.process_time() - begin < 2  # 10 s; 50,000 groups take half an hour
+    assigned = assign_by_group(images, {}, {"train": Fraction(1, 2), "test": Fraction(1, 2)}, 0)
+    assert len(set(assigned.of_group.tolist())) == len(set(assigned.fates.tolist())) == 1
