@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from etl.errors import EnvironmentFailure, RingsliceError
+from etl.hadoop.site_config import site_configuration
+from etl.storage.hdfs_address import nameservices
 
 # Java's exceptions by their last name: what it means, and what to do about it
 _JAVA = {
@@ -50,6 +52,7 @@ _UNREACHABLE = re.compile(
     r"|RPC response has a length",  # something else listens there
     re.I,
 )
+_NO_HOST = re.compile(r"failed to lookup address|UnknownHost|HDFS connection failed", re.I)
 # one that was there was lost, and with it an answer
 _LOST = re.compile(
     r"timed out|Connection reset|Connection closed|Broken pipe|disconnected|EOFException|end of file", re.I
@@ -98,9 +101,9 @@ def explain_failure(error: Exception, place: str, address: str) -> HdfsFailure:
     if _WITHOUT_DATANODE.search(text):
         return _without_datanode(place)
     if _UNREACHABLE.search(text) or _LOST.search(text):
+        remedy = _name_remedy() if _NO_HOST.search(text) else "(fs.defaultFS of core-site.xml) and that HDFS is up"
         return HdfsFailure(
-            f"cannot reach the NameNode of {address} ({_reason(line)}); check the address"
-            " (fs.defaultFS of core-site.xml) and that HDFS is up",
+            f"cannot reach the NameNode of {address} ({_reason(line)}); check the address {remedy}",
             transient=not _UNREACHABLE.search(text),
         )
     if _BLOCKS.search(text):
@@ -112,6 +115,16 @@ def explain_failure(error: Exception, place: str, address: str) -> HdfsFailure:
         remedy = f" ({_JAVA[name]})" if name in _JAVA else ""
         return HdfsFailure(f"{place}: {java['message']}{remedy}", transient=name == "RetriableException")
     return HdfsFailure(f"{place}: {line}")
+
+
+def _name_remedy() -> str:
+    """What to do about a name that no host has."""
+    try:
+        known = nameservices(site_configuration())
+    except EnvironmentFailure:
+        known = []
+    of_site = f"has {', '.join(known)}" if known else "names none"
+    return f"(no host has that name, and dfs.nameservices of hdfs-site.xml {of_site}), or set HADOOP_CONF_DIR"
 
 
 def _without_datanode(place: str) -> HdfsFailure:

@@ -14,6 +14,7 @@ import pyarrow
 from pyarrow import fs
 
 from etl.errors import DEBUG_VARIABLE
+from etl.hadoop import umask
 from etl.hadoop.site_config import class_path, java_home, libhdfs_folder, site_configuration
 from etl.storage.filesystem import WRITE_BUFFER_BYTES
 from etl.storage.hdfs import HdfsFilesystem, HdfsHandler, unless_said, writable
@@ -82,7 +83,7 @@ class LibhdfsHdfs(HdfsFilesystem):
                 user=self.settings.user,
                 replication=replication,
                 default_block_size=self.settings.block_size_bytes,
-                extra_conf=unless_said(_PATIENCE, site),
+                extra_conf=unless_said(_PATIENCE, site) | {umask.PROPERTY: f"{self.umask:03o}"},
             )
 
 

@@ -51,7 +51,7 @@ class _Handler(HdfsHandler[HdfsFilesystem]):
         return [_file_info(status) for status in found]
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        self._ask(path, lambda client: client.mkdirs(path, create_parent=recursive))
+        self._ask(path, lambda client: client.mkdirs(path, 0o777 & ~self._hdfs.umask, create_parent=recursive))
 
     def delete_dir(self, path: str) -> None:
         self._ask(path, lambda client: client.delete(path, recursive=True))
