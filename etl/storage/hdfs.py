@@ -131,7 +131,10 @@ class HdfsFilesystem(Filesystem):
         )
 
     def sync(self, path: str) -> None:
-        """A closed file is on its DataNodes."""
+        """What can be done is done while a file is open; see the drivers."""
+
+    def sync_folder(self, path: str) -> None:
+        """A NameNode has written what it answers to."""
 
     def rename_new(self, path: str, target: str) -> None:
         self._rename(path, target, overwrite=False)

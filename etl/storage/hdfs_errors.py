@@ -23,6 +23,7 @@ _JAVA = {
     # hdfs-native does not wait for it, as Java's client does
     "NotReplicatedYetException": "a DataNode is slow to report its blocks: run again, or take --hdfs-driver libhdfs",
 }
+UNSUPPORTED_CODEC = "UnsupportedErasureCodingPolicy"  # hdfs-native's word
 _RPC = re.compile(r'^(?:Fatal)?RPCError\("(?P<java>[\w.$]+)", "(?P<message>.*)"\)$', re.DOTALL)
 _JAVA_LINE = re.compile(r"^(?P<name>[\w.$]+Exception): (?P<message>.*)$")
 # what these four are told by, where a client has them as any other failure
@@ -98,6 +99,11 @@ def explain_failure(error: Exception, place: str, address: str) -> HdfsFailure:
     if matched := _RPC.match(text):
         text = f"{matched['java']}: {matched['message']}".split("\\n")[0].replace('\\"', '"')
     line = text.splitlines()[0] if text else type(error).__name__
+    if UNSUPPORTED_CODEC in text:
+        return HdfsFailure(
+            f"{place}: the native driver has no erasure coding but Reed-Solomon's, and writes a parity that restores"
+            " nothing; take --hdfs-driver libhdfs, or another policy for the folder: hdfs ec -setPolicy"
+        )
     if _WITHOUT_DATANODE.search(text):
         return _without_datanode(place)
     if _UNREACHABLE.search(text) or _LOST.search(text):

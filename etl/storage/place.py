@@ -118,7 +118,7 @@ class Place:
         return digest.hexdigest()
 
     def make_folder(self) -> "Place":
-        self._arrow.create_dir(self.path, recursive=True)
+        self.filesystem.make_folder(self.path)
         return self
 
     def delete(self) -> None:

@@ -74,6 +74,9 @@ class FaultyFilesystem(Filesystem):
     def sync(self, path: str) -> None:
         self._inner.sync(path)
 
+    def sync_folder(self, path: str) -> None:
+        self._inner.sync_folder(path)
+
     def rename_new(self, path: str, target: str) -> None:
         self._fault.call(RENAME, lambda: self._inner.rename_new(path, target))
 
