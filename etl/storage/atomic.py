@@ -148,7 +148,9 @@ def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
 
 
 def withdraw(final: Place, attempts: Place) -> None:
-    """Take the file ``final`` away, in one atomic step, by way of the folder ``attempts``; it may be gone already.
+    """Take the file or folder ``final`` away, by way of the folder ``attempts``; it may be gone already.
+
+    One atomic step moves it there, so that what another run, which took over a moment ago, put in its place is safe.
 
     Raises ReplacedError where ``attempts`` is gone: who was replaced takes nothing away.
     """

@@ -64,6 +64,10 @@ class Filesystem(ABC):
         """Give the file ``path`` the name ``target``, in place of a file that has it. Raises FileNotFoundError."""
 
     @abstractmethod
+    def delete_empty(self, path: str) -> None:
+        """Delete a folder if nothing is in it, in one step; it may be gone already."""
+
+    @abstractmethod
     def touch(self, path: str) -> None:
         """Set a file's time of change to now. Raises FileNotFoundError."""
 

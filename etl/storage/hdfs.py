@@ -33,6 +33,8 @@ _PATIENCE = {
     "dfs.client.failover.sleep.max.millis": "2000",
 }
 
+_NOT_EMPTY = "is non empty"  # a NameNode's words
+
 Result = TypeVar("Result")
 Hdfs = TypeVar("Hdfs", bound="HdfsFilesystem")
 
@@ -160,6 +162,13 @@ class HdfsFilesystem(Filesystem):
                 raise
 
         self.call(path, rename)
+
+    def delete_empty(self, path: str) -> None:
+        try:
+            self.call(path, lambda: self.client.delete(path))
+        except HdfsFailure as error:
+            if _NOT_EMPTY not in str(error):
+                raise
 
     def _is_there(self, path: str) -> bool:
         try:

@@ -13,7 +13,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow
@@ -76,8 +76,7 @@ class LibhdfsHdfs(HdfsFilesystem):
                 return stream
             stream.close()
             self.client.delete(path)
-            with suppress(RuntimeError):  # not empty: somebody else made it again
-                self.client.delete(os.path.dirname(path))
+        self.delete_empty(os.path.dirname(path))
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
 
     @property

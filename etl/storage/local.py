@@ -71,6 +71,13 @@ class LocalFilesystem(Filesystem):
     def replace(self, path: str, target: str) -> None:
         os.replace(path, target)
 
+    def delete_empty(self, path: str) -> None:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
     def touch(self, path: str) -> None:
         os.utime(path)
 

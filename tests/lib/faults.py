@@ -83,6 +83,9 @@ class FaultyFilesystem(Filesystem):
     def replace(self, path: str, target: str) -> None:
         self._fault.call(RENAME, lambda: self._inner.replace(path, target))
 
+    def delete_empty(self, path: str) -> None:
+        self._fault.call(DELETE, lambda: self._inner.delete_empty(path))
+
     def touch(self, path: str) -> None:
         self._inner.touch(path)
 

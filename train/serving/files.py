@@ -58,8 +58,7 @@ def write(made: Path, place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
     except BaseException:
         claim.release()
         raise
-    claim.stop_beating()
-    (place / WORK_FOLDER).delete()
+    claim.delete_work()
     return marker
 
 
@@ -69,8 +68,7 @@ def _exchange(place: Place, new: Place, names: Sequence[str], claim: Claim) -> N
     for name in (MODEL, MARKER):
         withdraw(place / name, claim.attempts)
     for name in there - {WORK_FOLDER}:
-        claim.check()
-        (place / name).delete()
+        withdraw(place / name, claim.attempts)
     for name in names:
         replace_file(new / name, place / name)
 

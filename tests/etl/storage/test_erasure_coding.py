@@ -103,5 +103,5 @@ def test_what_is_written_can_be_restored(tmp_path: Path, monkeypatch: pytest.Mon
             (NATIVE, LIBHDFS, REED_SOLOMON),
             (NATIVE, NATIVE, REED_SOLOMON),
         ):
-            told = run_python(READ, folders[writer, policy].uri, *sizes, **{DRIVER_VARIABLE: reader})
-            assert told.splitlines() == ["True"] * len(sizes), (reader, writer, policy)
+            read = run_python(READ, folders[writer, policy].uri, *sizes, **{DRIVER_VARIABLE: reader}).splitlines()
+            assert read == ["True"] * len(sizes), (reader, writer, policy)
