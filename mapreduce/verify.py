@@ -21,7 +21,7 @@ from etl.slices.plan import FATES_FILE, Plan
 from etl.stages.layout import VERIFICATION_FORMAT, slices_stage_in, verification_stage, verification_stage_in
 from etl.stages.stage import Stage, State
 from etl.stages.summary import Summary, verify_summary
-from etl.storage.atomic import publish_bytes, replace_file
+from etl.storage.atomic import publish_bytes, replace_file, withdraw
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.verify.collect import (
@@ -148,7 +148,8 @@ class Verify(StageJob):
     def _commit(self, collected: Collected) -> None:
         made = self.stage.attempts / DUPLICATES_FILE
         output, rows = parquet_tables.write_tables(made, self.stage.attempts, DUPLICATES, collected.duplicates())
-        self.stage.marker.delete()  # for a moment there is none; one that tells of another table would be worse
+        # for a moment there is none; one that tells of another table would be worse
+        withdraw(self.stage.marker, self.stage.attempts)
         replace_file(made, self.stage.folder / DUPLICATES_FILE)
         told = {"duplicates": {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256}}
         marker = {"format": VERIFICATION_FORMAT, **self._identity, **self._outcome.to_json(), "tables": told}

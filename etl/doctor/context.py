@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 
 from etl.doctor.check import Check, Notice
 from etl.errors import EnvironmentFailure
-from etl.hadoop.site_config import site_configuration
+from etl.hadoop.site_config import SITE_VARIABLES, site_configuration
 from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import Place, open_place
-
-SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")
 
 
 @dataclass
@@ -41,7 +39,7 @@ class Surroundings:
 
     @property
     def on_hdfs(self) -> bool:
-        return self.uri.startswith("hdfs://")
+        return self.uri.lower().startswith("hdfs://")
 
     @property
     def wants_java(self) -> bool:

@@ -15,6 +15,7 @@ from etl.doctor.child import Ended, call_within, run_python
 from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure, explain
 from etl.hadoop.site_config import class_path, libhdfs_folder
+from etl.storage.hdfs_address import DEFAULT_PORT, authority_of, default_filesystem, split_authority
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, DRIVERS, LIBHDFS, NATIVE
 
 GROUP = "storage"
@@ -22,7 +23,6 @@ CONNECT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = {NATIVE: 30.0, LIBHDFS: 60.0}
 REMOVE_TIMEOUT_S = 10.0
-DEFAULT_PORT = 8020
 LEAST_FREE_BYTES = 1 << 30
 
 
@@ -79,10 +79,9 @@ def _namenodes(around: Surroundings) -> dict[str, tuple[str, int]]:
     """The addresses of the place's NameNodes, by what they are called."""
     authority, site = _authority(around), around.site
     named = {f"{each} {site[key]}": site[key] for each, key in _properties(around, "dfs.namenode.rpc-address")}
-    addresses = named or {site.get(f"dfs.namenode.rpc-address.{authority}", authority): ""}
     found = {}
-    for name, given in addresses.items():
-        host, _, port = (given or name).rpartition(":") if ":" in (given or name) else (given or name, "", "")
+    for name, given in (named or {authority: authority}).items():
+        host, port = split_authority(given)
         found[name] = (host.strip("[]"), int(port or DEFAULT_PORT))
     return found
 
@@ -99,7 +98,7 @@ def _web_addresses(around: Surroundings) -> list[str]:
     """The NameNodes' web servers, as far as the site tells of those of this place."""
     site, authority = around.site, _authority(around)
     keys = [key for _, key in _properties(around, "dfs.namenode.http-address")]
-    if not keys and site.get("fs.defaultFS", "").rstrip("/") == f"hdfs://{authority}":
+    if not keys and default_filesystem(site) and authority_of("") == authority:
         keys = ["dfs.namenode.http-address"]
     return [site[key].replace("0.0.0.0", authority.partition(":")[0]) for key in keys if key in site]  # noqa: S104
 

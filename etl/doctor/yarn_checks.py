@@ -79,9 +79,11 @@ def _nodes() -> str:
 
 def _queues(wanted: str | None) -> str:
     queues = _ask(lambda manager: manager.queues())
-    if wanted is not None and wanted.rpartition(".")[2] not in queues:
-        raise EnvironmentFailure(f"there is no queue {wanted!r}; give --queue one of: {', '.join(queues)}")
-    return ", ".join(queues)
+    if wanted is None or queues.has(wanted):
+        return str(queues)
+    if queues.may_make:
+        raise Notice(f"{queues}; FairScheduler makes {wanted!r} when a job asks for it, if its rules let it", WARNING)
+    raise EnvironmentFailure(f"there is no queue {wanted!r}; give --queue one of: {queues}")
 
 
 def _streaming_jar(around: Surroundings) -> str:

@@ -4,11 +4,12 @@ import functools
 import os
 import shutil
 import subprocess
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from etl.errors import EnvironmentFailure
+from etl.hadoop.site_files import read_site_file, resolve
 
+SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # which say where they are
 SITE_FILES = ("core-site.xml", "hdfs-site.xml", "mapred-site.xml", "yarn-site.xml")
 COMMAND_TIMEOUT_S = 60
 
@@ -25,6 +26,8 @@ def configuration_folder() -> Path | None:
 def site_configuration() -> dict[str, str]:
     """The properties of the site's files by name; a later file of `SITE_FILES` wins. Empty where there are none.
 
+    Values are as Hadoop has them, with what they include and name (`etl.hadoop.site_files`).
+
     Raises EnvironmentFailure where one of them is not XML, or HADOOP_CONF_DIR names no folder.
     """
     folder = configuration_folder()
@@ -35,21 +38,8 @@ def site_configuration() -> dict[str, str]:
     properties: dict[str, str] = {}
     for path in (folder / name for name in SITE_FILES):
         if path.is_file():
-            properties |= _read_site_file(path)
-    return properties
-
-
-def _read_site_file(path: Path) -> dict[str, str]:
-    try:
-        root = ElementTree.parse(path).getroot()  # noqa: S314 - the site's own file, as trusted as its programs
-    except ElementTree.ParseError as error:
-        raise EnvironmentFailure(f"{path} is not XML ({error}); mend it, or set HADOOP_CONF_DIR to another") from None
-    found = {}
-    for each in root.iter("property"):
-        name, value = each.findtext("name"), each.findtext("value")
-        if name and value is not None:
-            found[name.strip()] = value.strip()
-    return found
+            properties |= read_site_file(path)
+    return resolve(properties)
 
 
 def hadoop_command() -> str:

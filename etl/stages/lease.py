@@ -11,6 +11,7 @@ own clock has it, the owner is taken for dead. No two hosts' clocks are compared
 """
 
 import os
+import re
 import secrets
 import socket
 import threading
@@ -23,13 +24,17 @@ from typing import Any, Self
 
 from etl.errors import EnvironmentFailure
 from etl.progress import tell
-from etl.storage.atomic import TakenError, publish_bytes
+from etl.storage.atomic import ReplacedError, TakenError, publish_bytes, withdraw
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
 CLAIMS_FOLDER = "claims"
 HEARTBEAT_S = 5.0
 PATIENCE_S = 20.0
+TRIES = 3  # at publishing a claim
+
+_DRIVER = "driver-"
+_OF_A_CLAIM = re.compile(r"[a-z]+-(\d{6,})-[0-9a-f]+")  # folders in the work folder
 
 _held: set[str] = set()  # the tokens of the claims that this process holds
 
@@ -89,7 +94,7 @@ class Claim:
         self._place = _place(work, number)
         self.number = number
         self.token = token
-        self.attempts = work / f"driver-{number:06d}-{token}"
+        self.attempts = work / f"{_DRIVER}{number:06d}-{token}"
         self._lost = threading.Event()
         self._stopped = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="claim", daemon=True)
@@ -107,13 +112,14 @@ class Claim:
         _held.add(claim.token)  # before another thread can read it
         try:
             claim.attempts.make_folder()
-            publish_bytes(claim._place, claim.attempts, json_bytes(owner))
+            claim._publish(json_bytes(owner))
             if _highest(work) != claim.number:
                 raise TakenError("a higher number was faster")
         except BaseException as error:
             _held.discard(claim.token)
             with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
                 claim.attempts.delete()
+                claim._delete_empty()
             if isinstance(error, TakenError):
                 raise _busy(what, "a run that began at this moment") from None
             raise
@@ -138,9 +144,41 @@ class Claim:
         Where storage fails now, the claim stays; the next run sees that its owner is dead.
         """
         self.stop_beating()
-        with suppress(OSError, EnvironmentFailure):
+        for give_up in (lambda: withdraw(self._place, self.attempts), self.attempts.delete):
+            with suppress(OSError, EnvironmentFailure):
+                give_up()
+
+    def names_to_delete(self) -> list[str]:
+        """What lies in the work folder, but for claims, our attempts, and what belongs to a later claim."""
+        kept = {CLAIMS_FOLDER, self.attempts.name}
+        return [
+            info.base_name
+            for info in self._work.children()
+            if info.base_name not in kept and _number_of(info.base_name) <= self.number
+        ]
+
+    def delete_work(self) -> None:
+        """Delete the work folder, and with it the claim. A run that begins at this moment keeps what is its own."""
+        self.stop_beating()
+        with suppress(ReplacedError):  # it is another's by now
+            for name in self.names_to_delete():
+                withdraw(self._work / name, self.attempts)
+            withdraw(self._place, self.attempts)
             self.attempts.delete()
-            self._place.delete()
+            self._delete_empty()
+
+    def _delete_empty(self) -> None:
+        for folder in (self._work / CLAIMS_FOLDER, self._work):
+            folder.filesystem.delete_empty(folder.path)
+
+    def _publish(self, owner: bytes) -> None:
+        for _ in range(TRIES):
+            try:
+                publish_bytes(self._place, self.attempts, owner)
+                return
+            except FileNotFoundError:  # the run before has just deleted the folder of claims, which was empty
+                continue
+        raise _busy(str(self._work.parent), "a run that ends at this moment")
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_S):
@@ -155,13 +193,16 @@ class Claim:
                 continue
 
     def _delete_predecessors(self) -> None:
-        """Delete what owners before us could still publish from; their tasks' folders are the stage's to judge."""
-        for info in self._work.children():
-            if info.base_name.startswith("driver-") and info.base_name != self.attempts.name:
-                (self._work / info.base_name).delete()
+        """Delete what owners before us could still publish from; their tasks' folders are the stage's to judge.
+
+        Raises ReplacedError where a later one did that to us.
+        """
+        for name in self.names_to_delete():
+            if name.startswith(_DRIVER):
+                withdraw(self._work / name, self.attempts)
         for number in _numbers(self._work):
             if number < self.number:
-                _place(self._work, number).delete()
+                withdraw(_place(self._work, number), self.attempts)
 
 
 def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
@@ -199,6 +240,12 @@ def _busy(what: str, owner: str) -> BusyError:
 
 def _place(work: Place, number: int) -> Place:
     return work / CLAIMS_FOLDER / f"{number:06d}.json"
+
+
+def _number_of(name: str) -> int:
+    """The number of the claim that a file or folder in the work folder belongs to; 0 where it is no claim's."""
+    found = _OF_A_CLAIM.fullmatch(name)
+    return int(found[1]) if found else 0
 
 
 def _numbers(work: Place) -> list[int]:

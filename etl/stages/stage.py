@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.stages.lease import CLAIMS_FOLDER, Claim
+from etl.stages.lease import Claim
 from etl.stages.marker import GENERATIONS_FOLDER, Finished, Renewal, fingerprint_of, kept_generations, unnamed_files
 from etl.stages.marker import PLAN_FILE as PLAN_FILE
 from etl.stages.marker import RUN_FILE as RUN_FILE
 from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
 from etl.stages.run_record import Run as Run
-from etl.storage.atomic import publish_bytes, replace_bytes
+from etl.storage.atomic import publish_bytes, replace_bytes, withdraw
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
@@ -126,7 +126,7 @@ class Stage(Finished):
         else:
             self._clear()
         publish_bytes(self.plan, self.attempts, json_bytes(plan))
-        self._discard.delete()
+        self.delete_checked([self._discard])
         return State.RENEWED if self._renewed else State.FRESH
 
     @property
@@ -136,27 +136,27 @@ class Stage(Finished):
 
     def _clear(self) -> None:
         """Empty the folder but for `_discard`. A run that is killed in here is begun afresh by the next one."""
-        assert self._claim is not None
         if not self._discard.exists():
             publish_bytes(self._discard, self.attempts, b"")
-        self._claim.check()
-        self.marker.delete()  # before anything that it tells of
+        withdraw(self.marker, self.attempts)  # before anything that it tells of
+        self.folder.filesystem.sync_folder(self.folder.path)
         names = [info.base_name for info in self.folder.children()]
         self.delete_checked([self.folder / name for name in names if name != WORK_FOLDER])
         self._clear_work()
 
     def _clear_work(self) -> None:
         """Empty the work folder but for claims and `_discard`; the plan goes first, so that nothing is resumed."""
-        kept = {CLAIMS_FOLDER, self._discard.name, self.attempts.name}
-        names = [info.base_name for info in self.work.children()]
-        self.delete_checked([self.plan, *(self.work / name for name in names if name not in kept)])
+        assert self._claim is not None
+        names = [name for name in self._claim.names_to_delete() if name != self._discard.name]
+        self.delete_checked([self.plan, *(self.work / name for name in names)])
 
     def delete_checked(self, places: Iterable[Place]) -> None:
-        """Delete files and folders, in this order, as long as nobody has taken the stage over."""
-        assert self._claim is not None
+        """Delete files and folders, in this order.
+
+        Raises ReplacedError where another run has taken the stage over: nothing that it made is deleted.
+        """
         for place in places:
-            self._claim.check()
-            place.delete()
+            withdraw(place, self.attempts)
 
     def _all_markers(self) -> list[dict[str, Any]]:
         return [self.read_marker(), *(kept.marker for kept in kept_generations(self.folder))]
@@ -164,10 +164,14 @@ class Stage(Finished):
     def open_tasks(self) -> Place:
         """A new folder for what tasks are about to publish. The tasks of earlier runs can publish no more."""
         assert self._claim is not None
-        for folder in self.task_folders():
+        self.delete_checked(self.task_folders())
+        folder = self._tasks_of(self._claim).make_folder()
+        try:
             self._claim.check()
+        except EnvironmentFailure:  # it came too late for the run that has taken over to find it
             folder.delete()
-        return self._tasks_of(self._claim).make_folder()
+            raise
+        return folder
 
     def _tasks_of(self, claim: Claim) -> Place:
         return self.work / f"{_TASKS}{claim.number:06d}-{claim.token}"
@@ -216,15 +220,14 @@ class Stage(Finished):
 
     def _delete_work(self) -> None:
         assert self._claim is not None
-        self._claim.stop_beating()
+        self._claim.delete_work()
         self._claim = None
-        self.work.delete()
 
     def release(self) -> None:
         """Give up the claim, if this run still holds one; what it published stays for the next run to go on from."""
         if self._claim is not None:
             with suppress(OSError, EnvironmentFailure):  # what stays is fenced off by the next run
-                self._tasks_of(self._claim).delete()
+                self.delete_checked([self._tasks_of(self._claim)])
             self._claim.release()
             self._claim = None
 

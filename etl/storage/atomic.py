@@ -107,6 +107,9 @@ def _attempt(final: Place, attempts: Place) -> Iterator[tuple[Place, OutputFile]
 def publish(attempt: Place, final: Place) -> bool:
     """Give the closed file ``attempt`` the name ``final``, in one atomic step, if that name is free.
 
+    Its bytes outlast a crash before it has that name, and the name does on return: whatever is published after it, such
+    as a marker that names it, is never there without it.
+
     Returns False where it was taken; the attempt's file is then removed.
     """
     attempt.filesystem.sync(attempt.path)
@@ -115,6 +118,7 @@ def publish(attempt: Place, final: Place) -> bool:
     except FileExistsError:
         attempt.delete()
         return False
+    final.filesystem.sync_folder(final.parent.path)
     return True
 
 
@@ -134,8 +138,7 @@ def replacing(final: Place, attempts: Place) -> Iterator[OutputFile]:
     with _attempt(final, attempts) as (attempt, output):
         yield output
         output.stream.close()
-        attempt.filesystem.sync(attempt.path)
-        attempt.filesystem.replace(attempt.path, final.path)
+        _replace(attempt, final)
 
 
 def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
@@ -145,7 +148,9 @@ def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
 
 
 def withdraw(final: Place, attempts: Place) -> None:
-    """Take the file ``final`` away, in one atomic step, by way of the folder ``attempts``; it may be gone already.
+    """Take the file or folder ``final`` away, by way of the folder ``attempts``; it may be gone already.
+
+    One atomic step moves it there, so that what another run, which took over a moment ago, put in its place is safe.
 
     Raises ReplacedError where ``attempts`` is gone: who was replaced takes nothing away.
     """
@@ -161,6 +166,11 @@ def withdraw(final: Place, attempts: Place) -> None:
 
 def replace_file(made: Place, final: Place) -> None:
     """Put the finished file ``made`` in the place of ``final``, in one atomic step, whether that is there or not."""
-    made.filesystem.sync(made.path)
     final.parent.make_folder()
+    _replace(made, final)
+
+
+def _replace(made: Place, final: Place) -> None:
+    made.filesystem.sync(made.path)
     made.filesystem.replace(made.path, final.path)
+    final.filesystem.sync_folder(final.parent.path)

@@ -45,6 +45,14 @@ class Filesystem(ABC):
         """Return when a closed file's bytes outlast a crash of its machine."""
 
     @abstractmethod
+    def sync_folder(self, path: str) -> None:
+        """Return when the names of a folder's files outlast a crash."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, with those above it; it may be there. Its name outlasts a crash."""
+        self.arrow.create_dir(path, recursive=True)
+
+    @abstractmethod
     def rename_new(self, path: str, target: str) -> None:
         """Give the file ``path`` the name ``target``; raises FileExistsError where that is taken, and changes nothing.
 
@@ -54,6 +62,10 @@ class Filesystem(ABC):
     @abstractmethod
     def replace(self, path: str, target: str) -> None:
         """Give the file ``path`` the name ``target``, in place of a file that has it. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def delete_empty(self, path: str) -> None:
+        """Delete a folder if nothing is in it, in one step; it may be gone already."""
 
     @abstractmethod
     def touch(self, path: str) -> None:

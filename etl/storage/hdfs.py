@@ -5,6 +5,7 @@ is what publishing stands on, and pyarrow has no way to it.
 """
 
 import errno
+import functools
 import io
 import os
 import threading
@@ -19,6 +20,7 @@ from pyarrow import fs
 
 from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import site_configuration
+from etl.hadoop.umask import site_umask
 from etl.storage.filesystem import Filesystem
 from etl.storage.hdfs_errors import HdfsFailure, explaining
 from etl.storage.hdfs_settings import HdfsSettings
@@ -30,6 +32,8 @@ _PATIENCE = {
     "dfs.client.failover.sleep.base.millis": "200",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
+
+_NOT_EMPTY = "is non empty"  # a NameNode's words
 
 Result = TypeVar("Result")
 Hdfs = TypeVar("Hdfs", bound="HdfsFilesystem")
@@ -74,9 +78,14 @@ class HdfsFilesystem(Filesystem):
         return self._client
 
     def _connect(self) -> hdfs_native.Client:
-        patience = unless_said(_PATIENCE, site_configuration())
+        # hdfs-native reads the site's files by itself, but neither what they include nor their variables
         with self.explaining("/"):
-            return hdfs_native.Client(f"hdfs://{self.authority}", patience)
+            return hdfs_native.Client(f"hdfs://{self.authority}", {**_PATIENCE, **site_configuration()})
+
+    @functools.cached_property
+    def umask(self) -> int:
+        """What the site takes away from the permissions of new files and folders."""
+        return site_umask(site_configuration())
 
     def require_own_process(self, owner: int) -> None:
         """Raise EnvironmentFailure unless ``owner`` is this process."""
@@ -118,13 +127,16 @@ class HdfsFilesystem(Filesystem):
         return hdfs_native.WriteOptions(
             block_size=self.settings.block_size_bytes,
             replication=self.settings.replication,
-            permission=0o644,
+            permission=0o666 & ~self.umask,
             overwrite=overwrite,
             create_parent=create_parent,
         )
 
     def sync(self, path: str) -> None:
-        """A closed file is on its DataNodes."""
+        """What can be done is done while a file is open; see the drivers."""
+
+    def sync_folder(self, path: str) -> None:
+        """A NameNode has written what it answers to."""
 
     def rename_new(self, path: str, target: str) -> None:
         self._rename(path, target, overwrite=False)
@@ -150,6 +162,13 @@ class HdfsFilesystem(Filesystem):
                 raise
 
         self.call(path, rename)
+
+    def delete_empty(self, path: str) -> None:
+        try:
+            self.call(path, lambda: self.client.delete(path))
+        except HdfsFailure as error:
+            if _NOT_EMPTY not in str(error):
+                raise
 
     def _is_there(self, path: str) -> bool:
         try:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from etl.errors import EnvironmentFailure, RingsliceError
+from etl.hadoop.site_config import site_configuration
+from etl.storage.hdfs_address import nameservices
 
 # Java's exceptions by their last name: what it means, and what to do about it
 _JAVA = {
@@ -21,6 +23,7 @@ _JAVA = {
     # hdfs-native does not wait for it, as Java's client does
     "NotReplicatedYetException": "a DataNode is slow to report its blocks: run again, or take --hdfs-driver libhdfs",
 }
+UNSUPPORTED_CODEC = "UnsupportedErasureCodingPolicy"  # hdfs-native's word
 _RPC = re.compile(r'^(?:Fatal)?RPCError\("(?P<java>[\w.$]+)", "(?P<message>.*)"\)$', re.DOTALL)
 _JAVA_LINE = re.compile(r"^(?P<name>[\w.$]+Exception): (?P<message>.*)$")
 # what these four are told by, where a client has them as any other failure
@@ -50,6 +53,7 @@ _UNREACHABLE = re.compile(
     r"|RPC response has a length",  # something else listens there
     re.I,
 )
+_NO_HOST = re.compile(r"failed to lookup address|UnknownHost|HDFS connection failed", re.I)
 # one that was there was lost, and with it an answer
 _LOST = re.compile(
     r"timed out|Connection reset|Connection closed|Broken pipe|disconnected|EOFException|end of file", re.I
@@ -95,12 +99,17 @@ def explain_failure(error: Exception, place: str, address: str) -> HdfsFailure:
     if matched := _RPC.match(text):
         text = f"{matched['java']}: {matched['message']}".split("\\n")[0].replace('\\"', '"')
     line = text.splitlines()[0] if text else type(error).__name__
+    if UNSUPPORTED_CODEC in text:
+        return HdfsFailure(
+            f"{place}: the native driver has no erasure coding but Reed-Solomon's, and writes a parity that restores"
+            " nothing; take --hdfs-driver libhdfs, or another policy for the folder: hdfs ec -setPolicy"
+        )
     if _WITHOUT_DATANODE.search(text):
         return _without_datanode(place)
     if _UNREACHABLE.search(text) or _LOST.search(text):
+        remedy = _name_remedy() if _NO_HOST.search(text) else "(fs.defaultFS of core-site.xml) and that HDFS is up"
         return HdfsFailure(
-            f"cannot reach the NameNode of {address} ({_reason(line)}); check the address"
-            " (fs.defaultFS of core-site.xml) and that HDFS is up",
+            f"cannot reach the NameNode of {address} ({_reason(line)}); check the address {remedy}",
             transient=not _UNREACHABLE.search(text),
         )
     if _BLOCKS.search(text):
@@ -112,6 +121,16 @@ def explain_failure(error: Exception, place: str, address: str) -> HdfsFailure:
         remedy = f" ({_JAVA[name]})" if name in _JAVA else ""
         return HdfsFailure(f"{place}: {java['message']}{remedy}", transient=name == "RetriableException")
     return HdfsFailure(f"{place}: {line}")
+
+
+def _name_remedy() -> str:
+    """What to do about a name that no host has."""
+    try:
+        known = nameservices(site_configuration())
+    except EnvironmentFailure:
+        known = []
+    of_site = f"has {', '.join(known)}" if known else "names none"
+    return f"(no host has that name, and dfs.nameservices of hdfs-site.xml {of_site}), or set HADOOP_CONF_DIR"
 
 
 def _without_datanode(place: str) -> HdfsFailure:

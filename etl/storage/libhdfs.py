@@ -1,9 +1,15 @@
-"""The driver with a JVM: libhdfs, Hadoop's own client, as a pyarrow filesystem."""
+"""The driver with a JVM: libhdfs, Hadoop's own client, as a pyarrow filesystem.
+
+pyarrow has no way to its hsync: a file that is closed is with its DataNodes, and on their disks when their kernels
+write it, or at once where the site has dfs.datanode.synconclose.
+"""
 
 import ctypes
+import errno
 import functools
 import os
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +20,13 @@ import pyarrow
 from pyarrow import fs
 
 from etl.errors import DEBUG_VARIABLE
+from etl.hadoop import umask
 from etl.hadoop.site_config import class_path, java_home, libhdfs_folder, site_configuration
 from etl.storage.filesystem import WRITE_BUFFER_BYTES
 from etl.storage.hdfs import HdfsFilesystem, HdfsHandler, unless_said, writable
+from etl.storage.hdfs_errors import HdfsFailure
 
+_STRIPED = "Append on EC file"  # what a NameNode says where it has erasure-coded a file
 IN_CONTAINER = "CONTAINER_ID"  # set by YARN
 DEFAULT_REPLICATION = 3  # Hadoop's own, where the site says nothing
 # As few tries and seconds as hdfs-native takes by our settings.
@@ -46,8 +55,29 @@ class LibhdfsHdfs(HdfsFilesystem):
 
     def open_new(self, path: str) -> pyarrow.NativeFile:
         self.create(path).close()
-        stream = self.call(path, lambda: self.connected.open_append_stream(path, compression=None))
+        try:
+            stream = self.call(path, lambda: self.connected.open_append_stream(path, compression=None))
+        except HdfsFailure as error:
+            if _STRIPED not in str(error):
+                raise
+            stream = self._open_striped(path)
         return pyarrow.BufferedOutputStream(writable(self, path, stream), WRITE_BUFFER_BYTES)
+
+    def _open_striped(self, path: str) -> pyarrow.NativeFile:
+        """Open the new file ``path`` of an erasure-coded folder, to which nothing can be appended: it is made again.
+
+        Java makes its folder, too, where that was deleted meanwhile. A file that was in it before tells.
+        """
+        witness = f"{path}-{secrets.token_hex(4)}"
+        self.create(witness).close()
+        stream = self.call(path, lambda: self.connected.open_output_stream(path, compression=None))
+        with self.explaining(path):
+            if self.client.delete(witness):
+                return stream
+            stream.close()
+            self.client.delete(path)
+        self.delete_empty(os.path.dirname(path))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
 
     @property
     def connected(self) -> fs.HadoopFileSystem:
@@ -82,7 +112,7 @@ class LibhdfsHdfs(HdfsFilesystem):
                 user=self.settings.user,
                 replication=replication,
                 default_block_size=self.settings.block_size_bytes,
-                extra_conf=unless_said(_PATIENCE, site),
+                extra_conf=unless_said(_PATIENCE, site) | {umask.PROPERTY: f"{self.umask:03o}"},
             )
 
 

@@ -10,6 +10,7 @@ from pyarrow import fs
 from etl.errors import EnvironmentFailure
 from etl.storage.filesystem import WRITE_BUFFER_BYTES, Filesystem
 
+_NO_FOLDER_SYNC = (errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -39,6 +40,22 @@ class LocalFilesystem(Filesystem):
         finally:
             os.close(descriptor)
 
+    def sync_folder(self, path: str) -> None:
+        try:
+            self.sync(path)
+        except OSError as error:  # a folder that only its writers may list, and storage that knows no sync of folders
+            if error.errno not in _NO_FOLDER_SYNC:
+                raise
+
+    def make_folder(self, path: str) -> None:
+        made, above = [], path
+        while above != "/" and not os.path.lexists(above):
+            above = os.path.dirname(above)
+            made.append(above)
+        self._arrow.create_dir(path, recursive=True)
+        for each in made:
+            self.sync_folder(each)
+
     def rename_new(self, path: str, target: str) -> None:
         try:
             os.link(path, target)
@@ -53,6 +70,13 @@ class LocalFilesystem(Filesystem):
 
     def replace(self, path: str, target: str) -> None:
         os.replace(path, target)
+
+    def delete_empty(self, path: str) -> None:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
 
     def touch(self, path: str) -> None:
         os.utime(path)

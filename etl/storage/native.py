@@ -1,4 +1,8 @@
-"""The driver without a JVM: hdfs-native, a client in Rust, as a pyarrow filesystem."""
+"""The driver without a JVM: hdfs-native, a client in Rust, as a pyarrow filesystem.
+
+A file is on its DataNodes' disks when it is closed: hdfs-native has them sync each block that is full, we the last. It
+has no hsync of erasure-coded files.
+"""
 
 import errno
 import functools
@@ -13,6 +17,9 @@ from pyarrow import fs
 
 from etl.storage.filesystem import WRITE_BUFFER_BYTES
 from etl.storage.hdfs import HdfsFilesystem, HdfsHandler, writable
+from etl.storage.hdfs_errors import UNSUPPORTED_CODEC
+
+CELL_BYTES = 1 << 20  # of all policies that Hadoop comes with
 
 
 class NativeHdfs(HdfsFilesystem):
@@ -23,7 +30,7 @@ class NativeHdfs(HdfsFilesystem):
         return fs.PyFileSystem(_Handler(self))
 
     def open_new(self, path: str) -> pyarrow.NativeFile:
-        return pyarrow.BufferedOutputStream(writable(self, path, self.create(path)), WRITE_BUFFER_BYTES)
+        return pyarrow.BufferedOutputStream(_writable(self, path, self.create(path)), WRITE_BUFFER_BYTES)
 
 
 class _Handler(HdfsHandler[HdfsFilesystem]):
@@ -51,7 +58,7 @@ class _Handler(HdfsHandler[HdfsFilesystem]):
         return [_file_info(status) for status in found]
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        self._ask(path, lambda client: client.mkdirs(path, create_parent=recursive))
+        self._ask(path, lambda client: client.mkdirs(path, 0o777 & ~self._hdfs.umask, create_parent=recursive))
 
     def delete_dir(self, path: str) -> None:
         self._ask(path, lambda client: client.delete(path, recursive=True))
@@ -80,14 +87,50 @@ class _Handler(HdfsHandler[HdfsFilesystem]):
     def open_output_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
         del metadata
         options = self._hdfs.write_options(overwrite=True, create_parent=True)
-        return writable(self._hdfs, path, self._ask(path, lambda client: client.create(path, options)))
+        return _writable(self._hdfs, path, self._ask(path, lambda client: client.create(path, options)))
 
     def open_append_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
         del metadata
-        return writable(self._hdfs, path, self._ask(path, lambda client: client.append(path)))
+        return _writable(self._hdfs, path, self._ask(path, lambda client: client.append(path)))
 
     def _ask(self, path: str, function: Callable[[hdfs_native.Client], Any]) -> Any:
         return self._hdfs.call(path, lambda: function(self._hdfs.client))
+
+
+def _writable(hdfs: HdfsFilesystem, path: str, writer: hdfs_native.FileWriter) -> pyarrow.NativeFile:
+    return writable(hdfs, path, _Synced(hdfs, path, writer))
+
+
+class _Synced:
+    """A file being written, which is on disks when it is closed."""
+
+    def __init__(self, hdfs: HdfsFilesystem, path: str, writer: hdfs_native.FileWriter) -> None:
+        self._hdfs, self._path, self._writer = hdfs, path, writer
+
+    def write(self, data: bytes) -> int:
+        return self._writer.write(data)
+
+    def close(self) -> None:
+        striped = False
+        try:
+            self._writer.hsync()
+        except RuntimeError as error:
+            striped = "erasure-coded" in str(error)
+            if not striped:
+                raise
+        finally:
+            self._writer.close()
+        if striped:
+            self._refuse_xor()
+
+    def _refuse_xor(self) -> None:
+        """Raise where what was written cannot be restored: hdfs-native computes Reed-Solomon's parity, whatever it is.
+
+        A file of one cell has as many copies of itself as there are units of parity; XOR has one.
+        """
+        summary = self._hdfs.client.get_content_summary(self._path)
+        if 0 < summary.length <= CELL_BYTES and summary.space_consumed == 2 * summary.length:
+            raise RuntimeError(UNSUPPORTED_CODEC)
 
 
 def _file_info(status: hdfs_native.FileStatus) -> fs.FileInfo:

@@ -12,8 +12,9 @@ import pyarrow
 from pyarrow import fs
 
 from etl.errors import EnvironmentFailure, UsageError
-from etl.hadoop.site_config import site_configuration
+from etl.hadoop.site_config import SITE_VARIABLES
 from etl.storage.filesystem import Filesystem
+from etl.storage.hdfs_address import authority_of
 from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings
 from etl.storage.local import LocalFilesystem
 
@@ -119,7 +120,7 @@ class Place:
         return digest.hexdigest()
 
     def make_folder(self) -> "Place":
-        self._arrow.create_dir(self.path, recursive=True)
+        self.filesystem.make_folder(self.path)
         return self
 
     def delete(self) -> None:
@@ -158,40 +159,48 @@ def locate(uri: str) -> tuple[Filesystem, str]:
     if not uri:
         raise UsageError("the place is empty; give a folder such as data/flowers or hdfs://namenode/datasets/flowers")
     if not separator:
-        return _LOCAL, os.path.abspath(uri)
+        return _LOCAL, _local_path(uri)
     authority, _, path = rest.partition("/")
-    if scheme == "file" and authority in ("", "localhost"):
-        return _LOCAL, os.path.abspath(unquote(f"/{path}"))
-    if scheme == "hdfs":
-        return _hdfs(authority), posixpath.normpath(f"/{path}")
+    if scheme.lower() == "file" and authority in ("", "localhost"):
+        return _LOCAL, _local_path(unquote(f"/{path}"))
+    if scheme.lower() == "hdfs":
+        return _hdfs(authority), posixpath.normpath(f"/{path.lstrip('/')}")
+    why = next((f" ({told})" for schemes, told in _REFUSED.items() if scheme.lower() in schemes), "")
     raise UsageError(
-        f"cannot open {uri!r}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path"
+        f"cannot open {uri!r}{why}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path"
     )
 
 
-def _hdfs(authority: str) -> Filesystem:
-    # local work needs no HDFS client
+_REFUSED = {
+    (
+        "viewfs",
+        "viewfsoverload",
+    ): "a mount table of the site; take what that path is a link to, fs.viewfs.mounttable.… of core-site.xml",
+    ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cosn"): "object storage has no rename that"
+    " refuses a taken name, which publishing needs; copy finished slices there with hadoop distcp",
+    ("webhdfs", "swebhdfs", "hftp"): "HDFS by its web port; take that of its RPC, 8020 by default",
+}
 
-    key = ("hdfs", authority, settings := HdfsSettings.from_environment())
+
+def _local_path(path: str) -> str:
+    return f"/{os.path.abspath(path).lstrip('/')}"  # POSIX lets //x be another place than /x; for Linux they are one
+
+
+def _hdfs(authority: str) -> Filesystem:
+    site = tuple(os.environ.get(name) for name in SITE_VARIABLES)
+    key = ("hdfs", authority, settings := HdfsSettings.from_environment(), site)
     if key not in _OPENED:
-        _OPENED[key] = open_hdfs(authority, settings)
+        name = authority_of(authority)
+        canonical = ("hdfs", name, settings, site)
+        if canonical not in _OPENED:
+            _OPENED[canonical] = open_hdfs(name, settings)
+        _OPENED[key] = _OPENED[canonical]
     return _OPENED[key]
 
 
 def open_hdfs(authority: str, settings: HdfsSettings) -> Filesystem:
-    """The HDFS at ``authority``, by the driver of ``settings``; without an authority the site's default filesystem.
-
-    Raises UsageError where there is no such default.
-    """
+    """The HDFS at ``authority``, as `authority_of` has it, by the driver of ``settings``."""
     from etl.storage.libhdfs import LibhdfsHdfs  # local work needs no HDFS client
     from etl.storage.native import NativeHdfs
 
-    if not authority:
-        default = site_configuration().get("fs.defaultFS", "")
-        if not default.startswith("hdfs://"):
-            raise UsageError(
-                "hdfs:/// names the site's default filesystem, but core-site.xml has no fs.defaultFS with hdfs://;"
-                " set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"
-            )
-        authority = default.removeprefix("hdfs://").rstrip("/")
     return {NATIVE: NativeHdfs, LIBHDFS: LibhdfsHdfs}[settings.driver](authority, settings)

@@ -108,11 +108,12 @@ class YarnJob:
     def check(self) -> None:
         """Raise EnvironmentFailure where a program of Hadoop's is missing, or the cluster has no such queue."""
         java_home(), hadoop_command(), streaming_jar()
-        queues = self.manager.queues()
-        if self.options.queue is not None and self.options.queue.rpartition(".")[2] not in queues:
-            raise EnvironmentFailure(
-                f"--queue {self.options.queue!r} does not exist at {self.manager}; its queues are: {', '.join(queues)}"
-            )
+        queues, wanted = self.manager.queues(), self.options.queue
+        if wanted is None or queues.has(wanted):
+            return
+        if not queues.may_make:
+            raise EnvironmentFailure(f"--queue {wanted!r} does not exist at {self.manager}; its queues are: {queues}")
+        tell(self.stage.name, f"FairScheduler has no queue {wanted!r} yet and may make it; its queues are: {queues}")
 
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` keeps of it."""
@@ -262,26 +263,31 @@ def arguments(options: ClusterOptions, stage: Stage, tasks_folder: Place) -> lis
     for name, value in {**passed, **TASK_VARIABLES, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}.items():
         words += ["--cmdenv", f"{name}={value}"]
     if options.python_bin is None:
-        words += ["--python-bin", PACKED_PYTHON, "--archives", f"{upload_python(stage.name)}#env"]
-    if stage.folder.filesystem.scheme == "hdfs":
-        words += ["--hadoop-tmp-dir", (tasks_folder / "mrjob").uri]
-    else:
-        words += ["--hadoop-tmp-dir", f"{_home()}/jobs"]
-    return words
+        words += ["--python-bin", PACKED_PYTHON, "--archives", f"{upload_python(stage)}#env"]
+    on_hdfs = stage.folder.filesystem.scheme == "hdfs"
+    return [*words, "--hadoop-tmp-dir", (tasks_folder / "mrjob" if on_hdfs else _home(stage) / "jobs").uri]
 
 
-def upload_python(stage: str) -> str:
-    """The URI of the containers' Python on the cluster's default filesystem; sent there once per version."""
+def upload_python(stage: Stage) -> str:
+    """The URI of the containers' Python on the filesystem of the stage's root; sent there once per version."""
     archive = cached_archive()
-    folder = open_place(f"{_home()}/python")
+    folder = _home(stage) / "python"
     final = folder / archive.name
     if not final.exists():
-        tell(stage, f"sending the tasks' Python to {final}, once for this version ({archive.stat().st_size >> 20} MiB)")
+        tell(
+            stage.name,
+            f"sending the tasks' Python to {final}, once for this version ({archive.stat().st_size >> 20} MiB)",
+        )
         with publishing(final, folder.make_folder()) as output, archive.open("rb") as source:
             while data := source.read(READ_BUFFER_BYTES):
                 output.write(data)
     return final.uri
 
 
-def _home() -> str:
-    return f"hdfs:///user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}/.ringslice"
+def _home(stage: Stage) -> Place:
+    """Our folder on the root's HDFS; of a local root on the site's default filesystem.
+
+    Raises UsageError where that is none.
+    """
+    root = stage.folder if stage.folder.filesystem.scheme == "hdfs" else open_place("hdfs:///")
+    return Place(root.filesystem, f"/user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}/.ringslice")

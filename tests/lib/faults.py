@@ -74,11 +74,17 @@ class FaultyFilesystem(Filesystem):
     def sync(self, path: str) -> None:
         self._inner.sync(path)
 
+    def sync_folder(self, path: str) -> None:
+        self._inner.sync_folder(path)
+
     def rename_new(self, path: str, target: str) -> None:
         self._fault.call(RENAME, lambda: self._inner.rename_new(path, target))
 
     def replace(self, path: str, target: str) -> None:
         self._fault.call(RENAME, lambda: self._inner.replace(path, target))
+
+    def delete_empty(self, path: str) -> None:
+        self._fault.call(DELETE, lambda: self._inner.delete_empty(path))
 
     def touch(self, path: str) -> None:
         self._inner.touch(path)

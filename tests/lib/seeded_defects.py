@@ -210,7 +210,8 @@ DEFECTS = (
         "a stage that is replaced loses its files before its marker",
         "etl/stages/stage.py",
         """\
-        self.marker.delete()  # before anything that it tells of
+        withdraw(self.marker, self.attempts)  # before anything that it tells of
+        self.folder.filesystem.sync_folder(self.folder.path)
         names = [info.base_name for info in self.folder.children()]
         self.delete_checked([self.folder / name for name in names if name != WORK_FOLDER])
 """,
@@ -218,7 +219,7 @@ DEFECTS = (
         names = [info.base_name for info in self.folder.children()]
         kept = {WORK_FOLDER, self.marker_name}
         self.delete_checked([self.folder / name for name in names if name not in kept])
-        self.marker.delete()
+        withdraw(self.marker, self.attempts)
 """,
         _LEASE,
     ),

@@ -273,7 +273,7 @@ def remove(run: Place, attempts: Place, step: int) -> None:
     """Remove the checkpoint of ``step``, its marker first."""
     folder = _folder(run, step)
     withdraw(folder / MARKER, attempts)
-    folder.delete()
+    withdraw(folder, attempts)
 
 
 def _folder(run: Place, step: int) -> Place:

@@ -14,7 +14,7 @@ from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.stages.lease import Claim
-from etl.storage.atomic import publish_bytes, publishing, withdraw
+from etl.storage.atomic import publish_bytes, publishing, replace_file, withdraw
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
@@ -58,8 +58,7 @@ def write(made: Path, place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
     except BaseException:
         claim.release()
         raise
-    claim.stop_beating()
-    (place / WORK_FOLDER).delete()
+    claim.delete_work()
     return marker
 
 
@@ -69,11 +68,9 @@ def _exchange(place: Place, new: Place, names: Sequence[str], claim: Claim) -> N
     for name in (MODEL, MARKER):
         withdraw(place / name, claim.attempts)
     for name in there - {WORK_FOLDER}:
-        claim.check()
-        (place / name).delete()
+        withdraw(place / name, claim.attempts)
     for name in names:
-        (place / name).parent.make_folder()
-        place.filesystem.replace((new / name).path, (place / name).path)
+        replace_file(new / name, place / name)
 
 
 @contextmanager

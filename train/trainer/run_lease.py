@@ -33,5 +33,4 @@ def holding(run: Place, strategy: Strategy) -> Iterator[Place]:
             claim.release()
         raise
     for claim in claims:
-        claim.stop_beating()
-        work.delete()
+        claim.delete_work()

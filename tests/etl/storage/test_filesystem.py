@@ -50,6 +50,17 @@ def test_a_new_file_needs_its_folder_and_a_free_name(root: Place) -> None:
     assert names(root) == ["a", "folder"]
 
 
+def test_a_folder_is_deleted_where_it_is_empty(root: Place) -> None:
+    folder = (root / "folder").make_folder()
+    write(folder / "a")
+    root.filesystem.delete_empty(folder.path)
+    assert names(root, recursive=True) == ["folder", "folder/a"]
+    (folder / "a").delete()
+    for _ in range(2):
+        root.filesystem.delete_empty(folder.path)
+        assert names(root) == []
+
+
 def test_a_new_name_must_be_free(root: Place) -> None:
     one, two = write(root / "one", b"1"), write(root / "two")
     rename = root.filesystem.rename_new

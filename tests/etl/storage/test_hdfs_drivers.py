@@ -1,6 +1,7 @@
 """What HDFS has besides: its settings, and connections that do not outlive a fork. Both drivers give the same."""
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,7 @@ from etl.storage.hdfs_settings import (
 from etl.storage.native import NativeHdfs
 from etl.storage.place import Place
 from tests.hadoop.cluster import Cluster
+from tests.hadoop.proxy import Proxy
 from tests.lib.commands import REPOSITORY
 
 MIB = 1 << 20
@@ -187,6 +189,66 @@ def test_a_nameservice_whose_first_namenode_is_dead(
     assert run_python(script, *places, **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}) == (
         "by a nameservice\n"
     )
+
+
+@by_driver
+@pytest.mark.parametrize("umask", ["027", "u=rwx,g=r-x,o="])
+def test_the_site_is_heeded_as_hadoop_heeds_it(
+    driver: str, umask: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path
+) -> None:
+    """Its umask; the default port; what its files include, and variables in them."""
+    host = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}.1"
+    include = '<xi:include href="more.xml" xmlns:xi="http://www.w3.org/2001/XInclude"/>'
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{include}</configuration>")
+    site = {"nn": host, "fs.defaultFS": "hdfs://${nn}", "fs.permissions.umask-mode": umask, "dfs.replication": "1"}
+    lines = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in site.items())
+    (tmp_path / "more.xml").write_text(f"<configuration>{''.join(lines)}</configuration>")
+    script = """
+        import sys
+        from etl.storage.atomic import publish_bytes
+        from etl.storage.place import open_place
+
+        root = open_place(sys.argv[1])
+        publish_bytes(root / "folder" / "below" / "file", root, b"x")
+        with (root / "stream").filesystem.arrow.open_output_stream((root / "stream").path) as stream:
+            stream.write(b"x")
+        print(root.uri)
+        """
+    with Proxy((host, 8020), ("127.0.0.1", cluster.ports["namenode"])):
+        told = run_python(
+            script, f"hdfs://{hdfs_root.path}", **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
+        )
+    assert told == f"hdfs://{host}:8020{hdfs_root.path}\n"
+    client = hdfs_native.Client(cluster.uri)
+    found = {info.path.removeprefix(hdfs_root.path): info for info in client.list_status(hdfs_root.path, True)}
+    permissions = {name: oct(info.permission) for name, info in found.items() if name}
+    assert permissions == {
+        "/folder": "0o750",
+        "/folder/below": "0o750",
+        "/folder/below/file": "0o640",
+        "/stream": "0o640",
+    }
+
+
+@by_driver
+def test_a_name_that_no_host_has(driver: str, cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "hdfs-site.xml").write_text(
+        "<configuration><property><name>dfs.nameservices</name><value>pair,other</value></property></configuration>"
+    )
+    script = """
+        import sys
+        from etl.errors import EnvironmentFailure
+        from etl.storage.place import open_place
+
+        try:
+            open_place("hdfs://no-such-pair/x").exists()
+        except EnvironmentFailure as error:
+            print(error)
+        """
+    told = run_python(script, **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)})
+    assert told.startswith("cannot reach the NameNode of hdfs://no-such-pair:8020 (")
+    remedy = "no host has that name, and dfs.nameservices of hdfs-site.xml has pair, other), or set HADOOP_CONF_DIR\n"
+    assert told.endswith(f"check the address ({remedy}")
 
 
 def test_both_drivers_find_the_same(hdfs_root: Place) -> None:

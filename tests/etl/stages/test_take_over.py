@@ -1,0 +1,117 @@
+"""A run that sleeps while another takes its stage over deletes nothing of that run's, at whatever call it slept."""
+
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from etl.errors import EnvironmentFailure
+from etl.stages import lease
+from etl.stages.lease import Owner
+from etl.stages.stage import Run, Stage
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import Place, open_place
+from tests.etl.stages.test_stage import (
+    NEW,
+    OLD,
+    as_a_process_that_is_gone,
+    require_finished,
+    stage_in,
+    work_on,
+)
+from tests.lib.faults import Fault, faulty
+
+STEP = 10
+OTHER = {**OLD, "config": {"size": 3}}
+
+
+class Sleep(Fault):
+    """Before the ``number``-th call of storage somebody else is at work."""
+
+    meanwhile: Callable[[], object]
+
+    def call(self, kind: str, function: Callable[[], object]) -> object:
+        self.calls.append(kind)
+        if len(self.calls) == self.number:
+            self.meanwhile()
+        return function()
+
+
+def replace_sleeping(place: Place, number: int, meanwhile: Callable[[], object]) -> Sleep:
+    """Replace a stage, as a run that sleeps at a call and is taken for dead; it may find that it was replaced."""
+    work_on(stage_in(place), OLD)
+    sleep, awake = Sleep(number), Owner.this_process
+
+    def take_over() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lease.Owner, "this_process", awake)
+            meanwhile()
+
+    sleep.meanwhile = take_over
+    with as_a_process_that_is_gone():
+        try:
+            work_on(stage_in(faulty(place, sleep)), NEW, overwrite=True)
+        except EnvironmentFailure:
+            assert sleep.hit
+    return sleep
+
+
+def count_calls(place: Place) -> int:
+    return len(replace_sleeping(place / "counted", 0, lambda: None).calls)
+
+
+def sleep_while_another_finishes(place: Place, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        own = place / f"finishes-{number}"
+        replace_sleeping(own, number, partial(work_on, stage_in(own), OTHER, overwrite=True))
+        stage = stage_in(own)
+        stage.work.filesystem.delete_empty(stage.work.path)  # the empty folder may have been made again
+        marker = stage.read_marker()
+        require_finished(stage, {key: marker[key] for key in OLD})
+        assert marker["config"] in (NEW["config"], OTHER["config"])
+
+
+def begin(stage: Stage) -> None:
+    stage.begin(OTHER, overwrite=True)
+    publish_bytes(stage.folder / "part", stage.open_tasks(), repr(OTHER).encode())
+
+
+def sleep_while_another_works(place: Place, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        own = place / f"works-{number}"
+        stage = stage_in(own)
+        replace_sleeping(own, number, partial(begin, stage))
+        stage.commit({"format": stage.format, **OTHER}, Run())
+        require_finished(stage, OTHER)
+
+
+each_of = pytest.mark.parametrize(
+    "first", [4, *(pytest.param(first, marks=pytest.mark.chaos) for first in range(1, STEP + 1) if first != 4)]
+)
+
+
+@each_of
+def test_who_sleeps_while_another_finishes(first: int, tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    sleep_while_another_finishes(place, range(first, count_calls(place) + 1, STEP))
+
+
+@each_of
+def test_who_sleeps_while_another_works(first: int, tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    sleep_while_another_works(place, range(first, count_calls(place) + 1, STEP))
+
+
+def test_on_hdfs_too(hdfs_root: Place) -> None:
+    """A sample. The last calls delete the work folder."""
+    calls = count_calls(hdfs_root)
+    sleep_while_another_works(hdfs_root, [*random.Random(3).sample(range(1, calls - 1), 2), calls - 1])
+
+
+@pytest.mark.chaos
+def test_at_every_call_on_hdfs(hdfs_root: Place) -> None:
+    numbers = range(1, count_calls(hdfs_root) + 1)
+    sleep_while_another_finishes(hdfs_root, numbers)
+    sleep_while_another_works(hdfs_root, numbers)

@@ -1,0 +1,144 @@
+"""What a power cut leaves: a marker is never there without the files that it names, whole."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from etl.storage.atomic import publish_bytes, replace_bytes
+from etl.storage.place import Place, open_place
+from tests.conftest import TreeMaker
+from tests.hadoop import health
+from tests.hadoop.cluster import Cluster
+
+TRACED = "trace=fsync,fdatasync,link,linkat,rename,renameat,renameat2,mkdir,mkdirat"
+CALL = re.compile(r"^(?P<name>\w+)\((?P<words>.*)\) += 0$")
+UNFINISHED, RESUMED = " <unfinished ...>", re.compile(r"^<\.\.\. \w+ resumed>")
+TEXT = re.compile(r'"([^"]*)"')
+
+
+@dataclass
+class Disk:
+    """What of a tree would be there after a power cut, in the strict reading of POSIX: what was synced, and no more."""
+
+    files: set[str] = field(default_factory=set)  # whose bytes are on disk, by whatever name
+    pending: dict[str, str] = field(default_factory=dict)  # names whose folder was not synced since, and their folders
+    published: dict[str, set[str]] = field(default_factory=dict)  # with what was pending then
+
+    def sync(self, path: str) -> None:
+        self.files.add(path)
+        self.pending = {name: folder for name, folder in self.pending.items() if folder != path}
+
+    def make_folder(self, path: str) -> None:
+        self.pending[path] = os.path.dirname(path)
+
+    def name(self, path: str, target: str) -> None:
+        assert path in self.files, f"{path} became {target} before it was synced"
+        self.published[target] = set(self.pending)
+        self.files.add(target)
+        self.pending[target] = os.path.dirname(target)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    sync, link, replace = os.fsync, os.link, os.replace
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        disk.sync(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def linked(path: str, target: str) -> None:
+        link(path, target)
+        disk.name(path, target)
+
+    def replaced(path: str, target: str) -> None:
+        replace(path, target)
+        disk.name(path, target)
+
+    for name, function in {"fsync": synced, "link": linked, "replace": replaced}.items():
+        monkeypatch.setattr(os, name, function)
+    return disk
+
+
+def test_bytes_then_name_then_folder(disk: Disk, tmp_path: Path) -> None:
+    root = open_place(str(tmp_path))
+    attempts = (root / "_work").make_folder()
+    publish_bytes(root / "deep" / "er" / "part", attempts, b"part")
+    replace_bytes(root / "run.json", attempts, b"run")
+    publish_bytes(root / "marker.json", attempts, b"marker")
+    assert [os.path.basename(name) for name in disk.published] == ["part", "run.json", "marker.json"]
+    assert [*disk.published.values(), disk.pending] == [set(), set(), set(), {}]
+    assert {str(tmp_path), str(tmp_path / "deep"), str(tmp_path / "deep" / "er")} <= disk.files
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs the program strace")
+def test_a_stage_makes_its_files_durable_before_its_marker(make_tree: TreeMaker, tmp_path: Path) -> None:
+    """By the system calls of the real command: threads, and what C++ does, too."""
+    source, root, trace = make_tree({"a": 4, "b": 4}), tmp_path / "new" / "root", tmp_path / "trace"
+    command = [sys.executable, "-m", "etl.cli", "ingest", str(source), str(root), "--pack-size", "1KB"]
+    subprocess.run(["strace", "-f", "-y", "-e", TRACED, "-o", str(trace), *command], check=True, timeout=120)
+    disk = Disk()
+    begun: dict[str, str] = {}
+    for line in trace.read_text().splitlines():
+        process, told = line.split(maxsplit=1)
+        if told.endswith(UNFINISHED):  # another thread's call is told in between
+            begun[process] = told.removesuffix(UNFINISHED)
+            continue
+        resumed = RESUMED.match(told)
+        call = CALL.match(begun.pop(process) + told[resumed.end() :] if resumed else told)
+        if call is None or str(tmp_path) not in call[0]:
+            continue
+        paths = TEXT.findall(call["words"])
+        if "sync" in call["name"]:
+            disk.sync(call["words"].partition("<")[2].removesuffix(">"))
+        elif call["name"].startswith("mkdir"):
+            disk.make_folder(paths[0])
+        else:
+            disk.name(*paths)
+    marker = str(root / "raw" / "dataset.json")
+    before = list(disk.published)[: list(disk.published).index(marker)]
+    assert len([name for name in before if name.endswith(".tar")]) > 1
+    assert (disk.published[marker], disk.pending) == (set(), {})
+
+
+def test_a_file_on_hdfs_is_synced_before_it_has_its_name(cluster: Cluster, hdfs_root: Place) -> None:
+    """By the NameNode's own log; libhdfs has no way to it, as its module says."""
+    attempts = (hdfs_root / "_work").make_folder()
+    log = cluster.log("namenode")
+    begin = log.stat().st_size
+    for name in ("part", "marker"):
+        publish_bytes(hdfs_root / name, attempts, b"x")
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        lines = [line for line in stream.read().decode().splitlines() if attempts.path in line]
+    told = [
+        match[1] for line in lines if (match := re.search(r"(cmd=create|BLOCK\* fsync|completeFile|cmd=rename)", line))
+    ]
+    assert told == ["cmd=create", "BLOCK* fsync", "completeFile", "cmd=rename"] * 2
+
+
+@pytest.mark.chaos
+def test_every_block_of_a_file_is_synced(cluster: Cluster, hdfs_root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the DataNode counts its calls of fsync, which it tells anew every 10 s."""
+    monkeypatch.setenv("RINGSLICE_HDFS_BLOCK_SIZE", "1MiB")
+    folder = open_place(hdfs_root.uri)
+
+    def count() -> int:
+        time.sleep(12)
+        url = f"{cluster.web('datanode')}/jmx?qry=Hadoop:service=DataNode,name=DataNodeActivity*"
+        return int(health.get(url)["beans"][0]["FsyncCount"])
+
+    before = count()
+    publish_bytes(folder / "of-one-block", folder, b"x")
+    one = count() - before
+    publish_bytes(folder / "of-five-blocks", folder, bytes(5 << 20))
+    assert one >= 1
+    assert count() - before - one >= 5
