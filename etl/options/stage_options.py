@@ -135,7 +135,7 @@ INGEST_OPTIONS = (
     Option(
         "--classes",
         "A text file with the name of a class on each line: a label that is a number counts them from 0, one that is a"
-        " name is one of them. Default: the labels that the source has.",
+        " name is one of them. It may grow at its end from night to night. Default: the labels that the source has.",
         metavar="FILE",
     ),
     Option(
