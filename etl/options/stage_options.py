@@ -223,6 +223,11 @@ RETRY_REJECTS = Option(
     " (--max-pixels, --max-seconds, ...); images that are good stay as they are.",
     parse=None,
 )
+AS_BEFORE = Option(
+    "--as-before",
+    "For ringslice erase: make what is recorded anew, with the options that it was made with.",
+    parse=None,
+)
 SHARD_OPTIONS = (
     Option("--name", "Name of the slices: they go to ROOT/slices/NAME.", default="default"),
     Option(

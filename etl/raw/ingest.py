@@ -189,20 +189,21 @@ def _write(stage: Stage, source: Source, parent: Generation | None, found: Compa
         "kind": source.kind,
         "classes": source.classes,
         "pixels": source.pixels,
-        "counts": _counts(source),
+        "counts": count_source(source.images, source.classes, source.skipped),
         "removed": removed,
         "next_pack": first + len(written),  # a name is never used again, even if all that had it are gone
         "packs": [*kept, *written],
     }
 
 
-def _counts(source: Source) -> dict[str, Any]:
-    labels = Counter(image.label for image in source.images)
-    splits = Counter(image.split for image in source.images)
+def count_source(images: Sequence[SourceImage], classes: Sequence[str], skipped: int) -> dict[str, Any]:
+    """What the marker counts of these images, which are all that are live, and of other files."""
+    labels = Counter(image.label for image in images)
+    splits = Counter(image.split for image in images)
     return {
-        "images": len(source.images),
-        "bytes": sum(image.size_bytes for image in source.images),
-        "skipped": source.skipped,
-        "by_class": [labels[label] for label in range(len(source.classes))],
+        "images": len(images),
+        "bytes": sum(image.size_bytes for image in images),
+        "skipped": skipped,
+        "by_class": [labels[label] for label in range(len(classes))],
         "by_split": {split: count for split, count in sorted(splits.items(), key=str) if split is not None},
     }

@@ -4,7 +4,6 @@ Where every image goes to its source's split, the counts in the facts of the par
 the rows of all images decide (`etl.slices.split_assignment`).
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from etl.raw.removed import Removed
 from etl.slices import split_assignment
 from etl.slices.group_assignment import GroupConflict
 from etl.slices.images import COLUMNS, Rules
-from etl.slices.key_list import read_keys
+from etl.slices.key_list import list_sha256, read_keys
 from etl.slices.lineage import Earlier
 from etl.slices.memory import split_numbers
 from etl.storage.atomic import replace_bytes
@@ -102,24 +101,23 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
         group_by=values["group_by"],
         drop_duplicates=values["drop_duplicates"],
         splits_from=earlier.fingerprint if earlier else None,
-        removed_keys=hashlib.sha256("\n".join(listed).encode()).hexdigest() if listed is not None else None,
+        removed_keys=list_sha256(listed) if listed is not None else None,
     )
     removed = frozenset(listed or ()) | (earlier.memory.removed if earlier else frozenset())
     decided = None
     if asked.split or earlier or removed or asked.drop_duplicates or normalized.get("removed"):
         rules = Rules(asked, len(normalized["classes"]), earlier.memory if earlier else None, removed)
         decided = _decide(rules, root, normalized, values["name"])
-    _tell_unknown(listed or [], values["remove"], earlier, decided)
+    if not values.get("as_before"):
+        _tell_unknown(listed or [], values["remove"], earlier, decided)
     total = sum(_count_parts(normalized, decided), np.zeros((1, 1), dtype=np.int64))
     size_bytes = sum(part["bytes"] for part in normalized["parts"])
     records = sum(part["records"] for part in normalized["parts"])
-    slices = resolve_slices(
-        split_sizes(total),
-        size_bytes * int(total.sum()) // max(records, 1),
-        values["workers"],
-        values["slices"],
-        values["slice_size"],
-    )
+    sizes, workers, wanted = split_sizes(total), values["workers"], values["slices"]
+    if values.get("as_before"):  # there may be fewer images than there were
+        wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
+    size_bytes = size_bytes * int(total.sum()) // max(records, 1)
+    slices = resolve_slices(sizes, size_bytes, workers, wanted, values["slice_size"])
     config = ShardConfig(**{**vars(asked), "slices": slices})
     contents = schemas.CONTENTS.empty_table()
     if earlier and decided:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from etl.errors import EnvironmentFailure
 from etl.formats import parquet_tables
+from etl.normalized.erased import erased_config
 from etl.slices.manifest import EXAMPLES_FILE
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage.place import Place
@@ -103,7 +104,7 @@ class Collected:
         target, files = self.target, self._file_findings()
         untold = sum((Counter(task["untold"]) for task in self.tasks), Counter[str]())
         keys = self._trusted_keys(files, untold)
-        if target.dataset is None:
+        if target.dataset is None and erased_config(target.root, target.manifest["input"]) is None:
             line = (
                 f"{target.slices.marker} tells of slices that were made from other normalised images than"
                 f" {normalized_stage(target.root).folder} has or had: were they copied from another root?"
