@@ -3,7 +3,7 @@
 import json
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +12,8 @@ import click
 from etl import __version__
 from etl.doctor.context import Surroundings
 from etl.doctor.run import GROUPS, diagnose
+from etl.erase.command import ERASE_OPTIONS, require_clean
+from etl.erase.command import erase as run_erase
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.inspection.command import inspect_slice
 from etl.options.click_command import invoke
@@ -171,6 +173,33 @@ def prune(root: str, **values: Any) -> None:
     if parsed["keep"] is None:
         raise UsageError("give --keep N: how many of the newest slices are to stay")
     run_prune(open_place(root), parsed["keep"], parsed["dry_run"]).show(values["json"])
+
+
+@cli.command(epilog="Example: ringslice erase data/flowers --keys withdrawn.txt --slices")
+@root_argument
+@config_option
+@runner_option
+@click_options((*ERASE_OPTIONS, JSON, *_JOB_OPTIONS))
+def erase(root: str, **values: Any) -> None:
+    """Delete images by key, with all of the same content, from raw and normalized; with --slices from slices too.
+
+    Packs and parts that hold them are made anew, and no earlier generation keeps them. Without --slices, slices that
+    hold them are listed, and the exit status is 1. Delete the images in their source as well.
+    """
+    parsed = parse_values(ERASE_OPTIONS, values)
+    if parsed["keys"] is None:
+        raise UsageError("give --keys FILE: a text file of the keys of the images to erase, one on each line")
+
+    def run_job(stage: str, words: Sequence[str]) -> None:
+        told = ["-r", values["runner"], *command_line((*HADOOP_OPTIONS, CLUSTER_PYTHON), values), *words, root]
+        status, _ = run_module({"normalize": "mapreduce.normalize", "shard": "mapreduce.shard"}[stage], told, True)
+        if status:
+            sys.exit(status)
+
+    keys = open_place(parsed["keys"])
+    summary = run_erase(open_place(root), keys, run_job, slices=parsed["slices"], dry_run=parsed["dry_run"])
+    summary.show(values["json"])
+    require_clean(summary)
 
 
 @cli.command(

@@ -15,7 +15,7 @@ from tests.lib.in_process import job_here, ringslice_here
 
 
 @pytest.mark.parametrize(
-    "command", ["ingest", "normalize", "shard", "verify", "report", "inspect", "read-bench", "pipeline"]
+    "command", ["ingest", "normalize", "shard", "verify", "erase", "report", "inspect", "read-bench", "pipeline"]
 )
 def test_help_has_an_example(command: str) -> None:
     told = succeeded(ringslice_here(command, "--help")).stdout
@@ -53,6 +53,8 @@ def test_scripts_tell_their_options(job: type[StageJob]) -> None:
         (("shard", "ROOT", "--seed", "a"), 2, "'a' is no whole number"),
         (("verify", "ROOT"), 2, "holds no finished shard"),
         (("verify", "ROOT", "--name", "../x"), 2, "no plain folder name"),
+        (("erase", "ROOT"), 2, "give --keys FILE"),
+        (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is no dataset's root"),
         (("frobnicate",), 2, "No such command"),
     ],
 )
@@ -95,6 +97,7 @@ def test_wrong_use_of_a_script(words: tuple[str, ...], line: str) -> None:
         (("ringslice", "verify", "ROOT"), "holds no finished shard"),
         (("ringslice", "pipeline", "/no/such/folder", "ROOT"), "/no/such/folder: no such folder"),
         (("ringslice", "prune", "ROOT"), "give --keep N"),
+        (("ringslice", "erase", "ROOT"), "give --keys FILE"),
         (("ringslice", "report", "ROOT"), "is neither a dataset's root"),
         (("ringslice", "inspect", "ROOT"), "is no slice"),
         (("ringslice", "read-bench", "ROOT"), "holds no finished shard"),

@@ -21,7 +21,7 @@ LEVELS = (
     ("etl.raw",),
     ("etl.normalized",),
     ("etl.slices",),
-    ("etl.verify", "etl.report", "etl.inspection"),
+    ("etl.verify", "etl.report", "etl.inspection", "etl.erase"),
     ("etl.cli",),
     ("mapreduce", "mapreduce.jobs"),
     ("mapreduce.shuffle",),

@@ -87,6 +87,9 @@ DEPARTED = pa.schema([("key", pa.string()), ("split", pa.string()), ("removed", 
 # examples: of images that are gone or have changed.
 CONTENTS = pa.schema([("sha256", pa.binary(32)), ("split", pa.string())])
 
+# One row per key and content (SHA-256 of a source image) that was erased; sorted.
+ERASED = pa.schema([("key", pa.string()), ("sha256", pa.binary(32))])
+
 # One row per group of the column that images are grouped by, of these slices and those before.
 GROUPS = pa.schema([("group", pa.string()), ("split", pa.string())])
 

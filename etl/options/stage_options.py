@@ -135,7 +135,7 @@ INGEST_OPTIONS = (
     Option(
         "--classes",
         "A text file with the name of a class on each line: a label that is a number counts them from 0, one that is a"
-        " name is one of them. Default: the labels that the source has.",
+        " name is one of them. It may grow at its end from night to night. Default: the labels that the source has.",
         metavar="FILE",
     ),
     Option(
@@ -233,6 +233,11 @@ RETRY_REJECTS = Option(
     "--retry-rejects",
     "Of what is finished try the rejects alone once more, as all images were normalised but for looser limits"
     " (--max-pixels, --max-seconds, ...); images that are good stay as they are.",
+    parse=None,
+)
+AS_BEFORE = Option(
+    "--as-before",
+    "For ringslice erase: make what is recorded anew, with the options that it was made with.",
     parse=None,
 )
 SHARD_OPTIONS = (

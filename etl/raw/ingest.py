@@ -5,7 +5,7 @@ images go to new packs, and which rows of old packs hold no image any more stand
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -51,6 +51,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     stage, run = raw_stage(root), Run(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     reading = _reading(values)
+    grown = parent is not None and _has_grown(_listed(parent), reading.classes, values["classes"], stage.folder)
     source = open_source(source_place, replace(reading, known=tuple(parent.marker["classes"]) if parent else ()))
     joined = _join(source, values["columns"])
     if in_place := bool(values["in_place"]):
@@ -61,14 +62,17 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
-        stage.refuse_another(parent.marker, {"config": config})
-        looked = not (are_known(stage, listing, parent.fingerprint) and parent.marker["input"] == identity["input"])
+        stage.refuse_another(parent.marker, {"config": config | ({"classes": _listed(parent)} if grown else {})})
+        looked = grown or not are_known(stage, listing, parent.fingerprint)
         found = compare(source, root, parent.marker, Versions.read(stage, source.images)) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
+        if found.is_the_same and source.classes == parent.marker["classes"]:
+            identity["input"] = parent.marker["input"]  # in another order the images are the same
     run.note(packed=len(found.plan.unpacked), removed=found.missing + found.changed, reused=len(found.plan.kept))
     try:
         changed = parent is not None and not found.is_the_same
-        renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed)
+        changes = frozenset({"input", "config"} if grown else {"input"})
+        renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed, changes)
         done = stage.begin(identity, overwrite, listing, renewal=renewal) is State.DONE
         if not done:
             pack = list_in_place if in_place else partial(copy_to_packs, pack_bytes=pack_bytes)
@@ -82,6 +86,32 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     summary = ingest_summary(stage, already_done=done)
     summary.facts |= joined
     return summary
+
+
+def _listed(parent: Generation) -> list[str] | None:
+    """The classes of --classes that a generation of raw was made with."""
+    listed: list[str] | None = parent.marker["config"]["classes"]
+    return listed
+
+
+def _has_grown(known: list[str] | None, listed: Sequence[str] | None, file: str | None, folder: Place) -> bool:
+    """Whether the list of --classes has new names after those that are ``known``.
+
+    Raises UsageError where it does not begin with these.
+    """
+    if known is None or listed is None:
+        return False
+    for line, there in enumerate(known, start=1):
+        asked = listed[line - 1] if line <= len(listed) else None
+        if asked != there:
+            raise UsageError(
+                f"--classes {file}: line {line} is {asked!r}, but {folder} was made with {there!r} there; new classes"
+                " go to the end of the list; give --overwrite to replace what is there"
+                if asked is not None
+                else f"--classes {file}: line {line} is missing, {folder} was made with {there!r} there; a list may"
+                " only grow at its end; give --overwrite to replace what is there"
+            )
+    return len(listed) > len(known)
 
 
 def _refuse_root_inside(source: Place, root: Place) -> None:
@@ -160,20 +190,21 @@ def _write(stage: Stage, source: Source, parent: Generation | None, found: Compa
         "kind": source.kind,
         "classes": source.classes,
         "pixels": source.pixels,
-        "counts": _counts(source),
+        "counts": count_source(source.images, source.classes, source.skipped),
         "removed": removed,
         "next_pack": first + len(written),  # a name is never used again, even if all that had it are gone
         "packs": [*kept, *written],
     }
 
 
-def _counts(source: Source) -> dict[str, Any]:
-    labels = Counter(image.label for image in source.images)
-    splits = Counter(image.split for image in source.images)
+def count_source(images: Sequence[SourceImage], classes: Sequence[str], skipped: int) -> dict[str, Any]:
+    """What the marker counts of these images, which are all that are live, and of other files."""
+    labels = Counter(image.label for image in images)
+    splits = Counter(image.split for image in images)
     return {
-        "images": len(source.images),
-        "bytes": sum(image.size_bytes for image in source.images),
-        "skipped": source.skipped,
-        "by_class": [labels[label] for label in range(len(source.classes))],
+        "images": len(images),
+        "bytes": sum(image.size_bytes for image in images),
+        "skipped": skipped,
+        "by_class": [labels[label] for label in range(len(classes))],
         "by_split": {split: count for split, count in sorted(splits.items(), key=str) if split is not None},
     }

@@ -1,5 +1,8 @@
 """Lists of keys that a user gives in a text file (``--remove``)."""
 
+import hashlib
+from collections.abc import Iterable
+
 from etl.errors import UsageError
 from etl.storage.place import Place
 
@@ -20,3 +23,8 @@ def read_keys(place: Place, option: str = "--remove") -> list[str]:
     if wrong:
         raise UsageError(f"{option} {place}: {wrong}; give a text file of keys, one on each line")
     return sorted({line.rstrip("\r") for line in text.split("\n") if line.rstrip("\r")})
+
+
+def list_sha256(keys: Iterable[str]) -> str:
+    """The SHA-256, in hexadecimal, of a sorted list of keys: what manifests say of it."""
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()

@@ -58,6 +58,14 @@ def lineage_of(asked: str | None, earlier: Earlier | None) -> dict[str, Any] | N
     return earlier.next_lineage if earlier else FIRST
 
 
+def lineage_in_place(root: Place, earlier: Earlier) -> dict[str, Any] | None:
+    """The lineage of slices that are made from ``earlier``, of this root, and take their place.
+
+    The lineage is to have the ends that it has: only who takes the place of an end is on it.
+    """
+    return earlier.next_lineage if earlier.folder in {end.folder for end in lineage_ends(root)} else None
+
+
 def find_earlier(root: Place, asked: str | None, own: Stage, overwrite: bool = False) -> Earlier | None:
     """The slices that ``asked`` names: a manifest, a folder of slices, a name below ``root``, or 'newest'.
 

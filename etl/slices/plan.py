@@ -4,7 +4,6 @@ Where every image goes to its source's split, the counts in the facts of the par
 the rows of all images decide (`etl.slices.split_assignment`).
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ from etl.raw.removed import Removed
 from etl.slices import split_assignment
 from etl.slices.group_assignment import GroupConflict
 from etl.slices.images import COLUMNS, Rules
-from etl.slices.key_list import BYTE_ORDER_MARK, read_keys
+from etl.slices.key_list import BYTE_ORDER_MARK, list_sha256, read_keys
 from etl.slices.lineage import NEWEST, Earlier
 from etl.slices.memory import split_numbers
 from etl.stages.stage import Stage
@@ -103,7 +102,8 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
         mark = BYTE_ORDER_MARK if keys.startswith(BYTE_ORDER_MARK) else ""  # the first one is skipped
         replace_bytes(file, file.parent, f"{mark}{keys}".encode())
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
-    _tell_unknown(listed or [], values["remove"], earlier, plan.decided)
+    if not values.get("as_before"):
+        _tell_unknown(listed or [], values["remove"], earlier, plan.decided)
     if plan.decided and (number := plan.decided.known.disagreeing):
         tell(
             "shard",
@@ -127,7 +127,7 @@ def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> 
         split=config.split if values["split"] is None else _resolve_request(values["split"], {}, None),
         slices={**config.slices, "train": values["slices"] or config.slices["train"]},
         splits_from=config.splits_from,
-        removed_keys=_digest(read_keys(open_place(values["remove"]))) if values["remove"] else None,
+        removed_keys=list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None,
     )
     return manifest["lineage"] is not None and manifest["input"] == normalized and asked == config
 
@@ -154,7 +154,7 @@ def plan_slices(
         group_by=values["group_by"],
         drop_duplicates=values["drop_duplicates"],
         splits_from=earlier.fingerprint if earlier else None,
-        removed_keys=_digest(listed) if listed is not None else None,
+        removed_keys=list_sha256(listed) if listed is not None else None,
     )
     removed = frozenset(listed or ()) | (earlier.memory.removed if earlier else frozenset())
     decided = None
@@ -164,13 +164,11 @@ def plan_slices(
     total = sum(_count_parts(normalized, decided), np.zeros((1, 1), dtype=np.int64))
     size_bytes = sum(part["bytes"] for part in normalized["parts"])
     records = sum(part["records"] for part in normalized["parts"])
-    slices = resolve_slices(
-        split_sizes(total),
-        size_bytes * int(total.sum()) // max(records, 1),
-        values["workers"],
-        values["slices"],
-        values["slice_size"],
-    )
+    sizes, workers, wanted = split_sizes(total), values["workers"], values["slices"]
+    if values.get("as_before"):  # there may be fewer images than there were
+        wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
+    size_bytes = size_bytes * int(total.sum()) // max(records, 1)
+    slices = resolve_slices(sizes, size_bytes, workers, wanted, values["slice_size"])
     config = ShardConfig(**{**vars(asked), "slices": slices})
     contents = schemas.CONTENTS.empty_table()
     if earlier and decided:
@@ -215,10 +213,6 @@ def _resolve_request(
         return None
     request = parse_split(DEFAULT_SPLIT) if asked is None else asked
     return None if isinstance(request, str) else request
-
-
-def _digest(keys: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
 
 def _refuse_other_groups(asked: str | None, earlier: Earlier | None) -> None:

@@ -137,7 +137,7 @@ def refuse_unheeded(reading: Reading, source: type[Source], place: Place) -> Non
             )
 
 
-def fingerprint(images: list[SourceImage], classes: list[str], versions: bool) -> str:
+def fingerprint(images: Iterable[SourceImage], classes: list[str], versions: bool) -> str:
     """SHA-256 of what the images are called, how labelled, how large, and of their columns (and their versions)."""
     digest = hashlib.sha256(repr(classes).encode())
     for image in images:

@@ -16,7 +16,11 @@ SLICES_FORMAT = "ringslice.slices/3"
 
 VERIFICATION_FORMAT = "ringslice.verification/1"
 
+ERASED_FORMAT = "ringslice.erased/1"
+
 VERIFIED_FOLDER = "verified"
+
+ERASED_FOLDER = "erased"
 
 STAGE_FOLDERS = ("raw", "normalized", "slices", VERIFIED_FOLDER, "runs")
 
@@ -56,6 +60,16 @@ def verification_stage(root: Place, name: str) -> Stage:
 def verification_stage_in(folder: Place) -> Stage:
     """A verification in this folder."""
     return Stage("verify", folder, "verification.json", VERIFICATION_FORMAT)
+
+
+def erasure_stage(root: Place) -> Stage:
+    """What was erased below ``root``; it is never finished, and is claimed while `ringslice erase` is at work."""
+    return Stage("erase", root / ERASED_FOLDER, "images.parquet", ERASED_FORMAT)
+
+
+def remade_stage(root: Place, name: str) -> Stage:
+    """The slices that are to take the place of those called ``name``, while they are made without erased images."""
+    return slices_stage_in(erasure_stage(root).work / "slices" / name)
 
 
 def is_folder_name(name: str) -> bool:

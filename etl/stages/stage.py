@@ -10,7 +10,7 @@ attempts), which goes when the marker has come. A finished stage whose source ha
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.stages.lease import Claim
@@ -150,6 +150,17 @@ class Stage(Finished):
         names = [name for name in self._claim.names_to_delete() if name != self._discard.name]
         self.delete_checked([self.plan, *(self.work / name for name in names)])
 
+    def discard_unfinished(self) -> None:
+        """Throw away the work of a run that did not finish, and without a marker all that it published.
+
+        Who holds the claim deletes what no marker names.
+        """
+        if self.marker.exists():
+            self._clear_work()
+        else:
+            self._clear()
+            self._discard.delete()
+
     def delete_checked(self, places: Iterable[Place]) -> None:
         """Delete files and folders, in this order.
 
@@ -205,14 +216,14 @@ class Stage(Finished):
         self._delete_work()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Iterator[Self]:
         """Hold the stage's claim while the block runs, for what is no run of the stage.
 
         Raises BusyError where another run is at work on it.
         """
         self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
         try:
-            yield
+            yield self
             if not self.plan.exists():
                 self._delete_work()
         finally:

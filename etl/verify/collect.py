@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from etl.errors import EnvironmentFailure
 from etl.formats import parquet_tables
+from etl.normalized.erased import erased_config
 from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.plan import Plan
 from etl.stages.layout import normalized_stage
@@ -146,6 +147,8 @@ class Collected:
         yield from config_faults(target.manifest)
         yield from stray_files(target.slices, target.manifest)
         if target.dataset is None:
+            if erased_config(target.root, target.manifest["input"]) is not None:
+                return
             line = (
                 f"{target.slices.marker} tells of slices that were made from other normalised images than"
                 f" {normalized_stage(target.root).folder} has or had: were they copied from another root?"

@@ -22,9 +22,7 @@ Manifest = Mapping[str, Any]
 def lineage_faults(manifest: Manifest, earlier: Earlier | None) -> Iterator[Finding]:
     """Where the lineage does not go on from the slices whose splits were kept (``earlier``, if they are there)."""
     lineage, parent = manifest["lineage"], manifest["config"]["splits_from"]
-    if lineage is None:
-        if parent is not None:
-            yield fault("the manifest has splits_from, and no lineage")
+    if lineage is None:  # an experiment, or slices that `erase` made anew
         return
     if lineage["number"] != len(lineage["ancestors"]) + 1 or (lineage["ancestors"] or [None])[0] != parent:
         yield fault("the lineage of the manifest is not that of slices made from its splits_from")

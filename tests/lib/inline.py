@@ -1,14 +1,17 @@
 """Whole stages in this process, for tests that run many: what `ringslice STAGE -r inline` does, without its start."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etl.erase.command import erase
 from etl.errors import RingsliceError
 from etl.options.option import parse_values
 from etl.options.stage_options import INGEST_OPTIONS
 from etl.raw.ingest import ingest
+from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.stage_job import StageJob
 from mapreduce.normalize import Normalize
@@ -36,6 +39,16 @@ def normalize_here(root: Path | Place, *words: object) -> None:
 
 def shard_here(root: Path | Place, *words: object) -> None:
     run_here(Shard, root, *words)
+
+
+def erase_here(root: Path | Place, listed: Path | Place, *, slices: bool = False, dry_run: bool = False) -> Summary:
+    """Erase the images whose keys are listed in a file; errors come as they are raised."""
+    jobs: dict[str, type[StageJob]] = {"normalize": Normalize, "shard": Shard}
+
+    def run_job(stage: str, words: Sequence[str]) -> None:
+        run_here(jobs[stage], root, *words)
+
+    return erase(open_place(str(root)), open_place(str(listed)), run_job, slices=slices, dry_run=dry_run)
 
 
 def refused(job: type[StageJob], status: int, line: str, root: Path | Place, *words: object) -> None:

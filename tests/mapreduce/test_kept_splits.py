@@ -1,5 +1,6 @@
 """What may happen to a source between two nights, and the splits that stay: by the real stages, in process."""
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from etl.errors import DataError
+from etl.errors import DataError, UsageError
 from etl.slices.prune import prune
 from etl.storage.place import open_place
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
+from tests.lib.commands import contents
 from tests.lib.inline import refused, run_here, shard_here
 from tests.lib.nights import SHARES, Nights, nights, patients, some_png, splits_of_patients, told
 from tests.lib.sources.parquet_images import image_column, write_parquet
@@ -183,3 +185,53 @@ def test_keys_to_remove_that_nothing_is_known_by(
     listed.write_text("./ant/004.png\nbee/002.pgn\n")
     line = "2 of 2 keys are unknown: './ant/004.png', 'bee/002.pgn'; give keys as"
     refused(Shard, 2, line, nights.root, *SHARES, "--name", "x", "--remove", listed)
+
+
+def test_a_list_of_classes_grows_at_its_end(nights: Nights, tmp_path: Path) -> None:
+    listed = tmp_path / "classes.txt"
+    listed.write_text("owl\nant\nbee\n")
+    before = nights.night(classes=str(listed))
+    for name in ("cat", "dog"):
+        shutil.copytree(nights.source / "bee", nights.source / name)
+        for number, path in enumerate(sorted((nights.source / name).iterdir())):
+            path.write_bytes(some_png(ord(name[0]) * 100 + number))
+    listed.write_text("owl\nant\nbee\ndog\ncat\n")
+    after = nights.night("--partition", "stratified", classes=str(listed))
+    assert before.items() <= after.items()
+    assert len(after) == len(before) + 40
+    raw = json.loads((nights.root / "raw/dataset.json").read_text())
+    assert raw["classes"] == raw["config"]["classes"] == ["owl", "ant", "bee", "dog", "cat"]
+    assert raw["counts"]["by_class"] == [0, 20, 20, 20, 20]
+    labels = {row["key"].split("/")[0]: row["label"] for row in nights.rows()}
+    assert labels == {"ant": 1, "bee": 2, "dog": 3, "cat": 4}
+    run = json.loads((nights.root / "normalized/run.json").read_text())
+    assert (run["decoded"], run["reused"]) == (40, 1)
+    normalized = json.loads((nights.root / "normalized/dataset.json").read_text())
+    assert normalized["counts"]["by_class"] == [0, 20, 20, 20, 20]
+    assert [len(next(iter(part["examples"].values()))) for part in normalized["parts"]] == [3, 5]
+    verify = ("--name", "night-2", "--every-stage")
+    run_here(Verify, nights.root, *verify)
+    marker = (nights.root / "raw/dataset.json").read_bytes()
+    nights.ingest(classes=str(listed))
+    assert (nights.root / "raw/dataset.json").read_bytes() == marker
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ("owl\nant\n", r"line 3 is missing, .* was made with 'bee' there"),
+        ("owl\nbee\nant\ncat\n", r"line 2 is 'bee', but .* was made with 'ant' there; new classes go to the end"),
+    ],
+)
+def test_a_list_of_classes_that_differs_at_its_beginning_is_refused(
+    names: str, line: str, nights: Nights, tmp_path: Path
+) -> None:
+    listed = tmp_path / "classes.txt"
+    listed.write_text("owl\nant\nbee\n")
+    nights.ingest(classes=str(listed))
+    before = contents(nights.root)
+    listed.write_text(names)
+    with pytest.raises(UsageError, match=line) as raised:
+        nights.ingest(classes=str(listed))
+    assert "\n" not in str(raised.value)
+    assert contents(nights.root) == before

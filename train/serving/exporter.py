@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from etl.errors import UsageError
 from etl.images.config import NormalizeConfig
+from etl.normalized.erased import erased_config
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Run
 from etl.stages.summary import Summary
@@ -78,8 +79,11 @@ def export_run(wanted: Export) -> None:
 
 def find_config(dataset: Dataset) -> NormalizeConfig:
     """How the images of these slices were normalised. Raises UsageError where nobody knows any more."""
-    stage = normalized_stage(open_place(dataset.root))
-    marker = stage.find_generation(dataset.manifest["input"])
+    root = open_place(dataset.root)
+    stage = normalized_stage(root)
+    marker, erased = stage.find_generation(dataset.manifest["input"]), erased_config(root, dataset.manifest["input"])
+    if erased is not None:
+        return NormalizeConfig.from_json(erased)
     if marker is None:
         raise UsageError(
             f"{stage.folder} does not say how the images of {dataset.folder} were normalised, for it is not what these"

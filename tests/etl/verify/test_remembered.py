@@ -47,8 +47,15 @@ def test_a_lineage_continues_that_of_its_parent(folder: Place) -> None:
         return len(list(lineage_faults({"lineage": lineage, "config": {"splits_from": splits_from}}, earlier)))
 
     third = {"number": 3, "ancestors": ["b", "a"]}
-    assert faults(None, None) == faults(first, None) == faults(third, "b", parent) == faults(third, "b") == 0
-    assert faults(first, "b") == faults(third, None) == faults({**third, "number": 4}, "b") == faults(None, "b") == 1
+    assert (
+        faults(None, None)
+        == faults(None, "b")
+        == faults(first, None)
+        == faults(third, "b", parent)
+        == faults(third, "b")
+        == 0
+    )
+    assert faults(first, "b") == faults(third, None) == faults({**third, "number": 4}, "b") == 1
     assert faults({"number": 3, "ancestors": ["b", "x"]}, "b", parent) == 1
 
 

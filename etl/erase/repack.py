@@ -1,0 +1,153 @@
+"""The next generation of ``raw``, without certain images: the packs that hold them are not in it, what else is live in
+these packs is in new ones."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.erase.find import Found
+from etl.errors import DataError
+from etl.formats import parquet_tables
+from etl.normalized.parts import read_images
+from etl.raw.ingest import count_source
+from etl.raw.mtimes import VERSIONS_FILE
+from etl.raw.pack_writer import copy_to_packs
+from etl.raw.packs import PACK_FOLDERS, list_place, pack_files, pack_place
+from etl.raw.removed import Removed, publish_removed
+from etl.sources import SourceImage, fingerprint
+from etl.sources.base import MOST_WHOLE_BYTES, Content, LargeFile
+from etl.stages.layout import raw_stage
+from etl.stages.marker import Renewal, fingerprint_of
+from etl.stages.stage import Run, Stage
+from etl.storage.atomic import replace_bytes
+from etl.storage.json_files import json_bytes
+from etl.storage.place import Place
+
+AT_ONCE = 4
+REMEDY = "its other images cannot be packed anew; put the original back"
+
+_COLUMNS = ["key", "label", "split", "columns", "offset", "size", "sha256"]
+
+
+@dataclass
+class PackedImages:
+    """Images of packs, as a source of new packs. A position is the number of a pack, and that of a row there."""
+
+    raw: Place
+    packs: list[str]
+    rows: list[list[dict[str, Any]]]
+    images: list[SourceImage]
+    classes: list[str]
+    kind: str = "packs"
+    heeds: ClassVar[tuple[str, ...]] = ()
+    skipped: int = 0
+    is_sequential: bool = False
+    pixels: dict[str, int] | None = field(default=None)
+
+    def large_files(self) -> list[LargeFile]:
+        """None is left where it lies."""
+        return []
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
+        """The bytes of these images, in their order. Raises DataError where a pack does not hold them."""
+        for number, run in groupby(images, lambda image: image.position[0]):
+            rows = [self.rows[number][image.position[1]] for image in run]
+            pack = pack_place(self.raw, self.packs[number])
+            for _, content in read_images(pack, rows, REMEDY, most_bytes=MOST_WHOLE_BYTES):
+                yield content
+
+
+def pack_anew(root: Place, found: Found) -> int:
+    """Renew ``raw`` without the images that were found; returns how many packs are no longer in it.
+
+    Raises DataError where a pack is damaged, BusyError where another run is at work on ``raw``.
+    """
+    stage = raw_stage(root)
+    parent = stage.read_generation()
+    marker = parent.marker
+    gone = [pack["name"] for pack in marker["packs"] if pack["name"] in found.packs]
+    if not gone:
+        return 0
+    kept = [pack for pack in marker["packs"] if pack["name"] not in found.packs]
+    removed = Removed.read(root, marker)
+    again = _live_of(stage.folder, gone, removed, marker["classes"], found.contents)
+    images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + again.images
+    identity = {"config": marker["config"], "input": fingerprint(images, marker["classes"], versions=False)}
+    listing = fingerprint_of(b"".join(sorted(found.contents)))
+    renewal = Renewal(parent.fingerprint, PACK_FOLDERS, pack_files, wanted=True)
+    run = Run(packed=len(again.images), removed=found.images, reused=len(kept))
+    try:
+        stage.begin(identity, listing=listing, renewal=renewal)
+        written = copy_to_packs(
+            stage,
+            again,
+            again.images,
+            marker["next_pack"],
+            pack_bytes=marker["config"]["pack_bytes"],
+            at_once=AT_ONCE,
+        )
+        told = {
+            "parent": parent.fingerprint,
+            "counts": count_source(images, marker["classes"], marker["counts"]["skipped"]),
+            "removed": _removed_of(stage, marker, {pack["name"] for pack in kept}),
+            "next_pack": marker["next_pack"] + len(written),
+            "packs": [*kept, *written],
+        }
+        renewed = marker | identity | told
+        _note_generation(stage, parent.fingerprint, fingerprint_of(json_bytes(renewed)), found)
+        stage.commit(renewed, run)
+    finally:
+        stage.release()
+    return len(gone)
+
+
+def _live_of(
+    raw: Place, packs: list[str], removed: Removed, classes: list[str], contents: frozenset[bytes] = frozenset()
+) -> PackedImages:
+    """The live images of these packs, in their order, without those of these contents."""
+    rows_of, images = list[list[dict[str, Any]]](), list[SourceImage]()
+    without = pa.array(sorted(contents), pa.binary(32))
+    for number, pack in enumerate(packs):
+        table = parquet_tables.read_table(list_place(raw, pack), _COLUMNS)
+        table = table.filter(pa.array(removed.live(pack, table["key"])))
+        table = table.filter(pc.invert(pc.is_in(table["sha256"], value_set=without)))
+        rows = table.to_pylist()
+        images += map(partial(_image, number), range(len(rows)), rows)
+        rows_of.append(rows if contents else [])
+    return PackedImages(raw, packs, rows_of, images, classes)
+
+
+def _image(pack: int, number: int, row: Mapping[str, Any]) -> SourceImage:
+    columns = tuple(row["columns"]) if row["columns"] is not None else None
+    return SourceImage(row["key"], row["label"], row["split"], row["size"], columns=columns, position=(pack, number))
+
+
+def _removed_of(stage: Stage, marker: Mapping[str, Any], kept: set[str]) -> dict[str, Any] | None:
+    """Publish the table of removed rows of the packs that are kept."""
+    if marker["removed"] is None:
+        return None
+    table = parquet_tables.read_table(stage.folder / marker["removed"]["file"])
+    rows = zip(table["pack"].to_pylist(), table["key"].to_pylist(), strict=True)
+    return publish_removed(stage.folder, stage.attempts, ((pack, key) for pack, key in rows if pack in kept))
+
+
+def _note_generation(stage: Stage, before: str, after: str, found: Found) -> None:
+    """Have what is known of the files' times of change, less the images erased, said of the next generation.
+
+    It is advice: until that generation is there, the next `ingest` compares all contents.
+    """
+    place = stage.folder / VERSIONS_FILE
+    try:
+        table, facts = parquet_tables.read_with_facts(place)
+    except (DataError, FileNotFoundError):
+        return
+    if facts["generation"] == before:
+        erased = pa.array(sorted({key for key, _ in found.rows}), pa.string())
+        table = table.filter(pc.invert(pc.is_in(table["key"], value_set=erased))).replace_schema_metadata(None)
+        data = parquet_tables.table_bytes(table, {"listing": "", "generation": after})
+        replace_bytes(place, stage.attempts, data)

@@ -1,0 +1,366 @@
+"""Images that are erased: no file below a root has their bytes, all others stay as they are, by the real stages."""
+
+import io
+import json
+import random
+import shutil
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from etl.erase.command import require_clean
+from etl.erase.remake import move_folder
+from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.formats.example import parse
+from etl.formats.records import read_records
+from etl.slices.lineage import lineage_ends
+from etl.stages.layout import normalized_stage, raw_stage, slices_stage
+from etl.stages.lease import BusyError
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import Place, open_place
+from mapreduce.verify import Verify
+from tests.lib.commands import contents, environment, ringslice, succeeded
+from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
+
+NORMALIZED = ("--size", 8, "--format", "raw", "--min-side", 2, "--max-rejects", 0.5)
+SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5")
+
+
+def png(number: int, width: int = 9) -> bytes:
+    """A picture of its own for each number."""
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (width, 12), random.Random(number).randbytes(width * 12 * 3)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+NO_IMAGE = png(300, width=1)  # too narrow
+
+
+class Dataset:
+    """A source of three classes and its root, after some nights."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.root, self.listed = folder / "source", folder / "root", folder / "keys.txt"
+        for name, first in (("ant", 0), ("bee", 100), ("cat", 200)):
+            (self.source / name).mkdir(parents=True)
+            for number in range(8):
+                (self.source / name / f"{number:02}.png").write_bytes(png(first + number))
+        (self.source / "bee" / "wrong.png").write_bytes(NO_IMAGE)
+        shutil.copy(self.source / "ant/03.png", self.source / "cat/copy.png")
+
+    def night(self, name: str, *words: object) -> None:
+        self.run_stages()
+        shard_here(self.root, *SHARES, "--splits-from", "newest", "--name", name, *words)
+
+    def run_stages(self) -> None:
+        ingest_here(self.source, self.root, max_removed="1", pack_size="4KB", packs_at_once="1")
+        normalize_here(self.root, *NORMALIZED)
+
+    def erase(self, *keys: str, **how: bool) -> dict[str, Any]:
+        self.listed.write_text("".join(f"{key}\n" for key in keys))
+        return erase_here(self.root, self.listed, **how).facts
+
+    def splits(self, name: str) -> dict[str, str]:
+        rows = pq.read_table(self.root / "slices" / name / "examples.parquet").to_pylist()
+        return {row["key"]: row["split"] for row in rows}
+
+    def ends(self) -> list[str]:
+        return [stage.folder.name for stage in lineage_ends(open_place(str(self.root)))]
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Two nights and an experiment; between the nights an image was deleted, and one was changed."""
+    data = Dataset(tmp_path_factory.mktemp("nights"))
+    data.night("night-1")
+    (data.source / "ant/05.png").unlink()
+    (data.source / "ant/06.png").write_bytes(png(900))
+    (data.source / "bee/new.png").write_bytes(png(901))
+    data.night("night-2")
+    shard_here(data.root, *SHARES, "--name", "experiment", "--seed", 7)
+    run_here(Verify, data.root, "--name", "night-2")
+    return data
+
+
+@pytest.fixture
+def data(nights: Dataset, tmp_path: Path) -> Dataset:
+    """A copy of the nights."""
+    copied = Dataset.__new__(Dataset)
+    copied.source, copied.root, copied.listed = tmp_path / "source", tmp_path / "root", tmp_path / "keys.txt"
+    shutil.copytree(nights.source, copied.source)
+    shutil.copytree(nights.root, copied.root)
+    return copied
+
+
+# 03 has a copy, 05 is gone from the source, 06 has changed, wrong.png is a reject
+KEYS = ("ant/03.png", "ant/05.png", "ant/06.png", "bee/wrong.png")
+BYTES = (png(3), png(5), png(6), png(900), NO_IMAGE)
+GONE = {*KEYS, "cat/copy.png"}
+
+
+def encoded(root: Path, keys: set[str]) -> set[bytes]:
+    """What the examples with these keys hold, in all parts and slices."""
+    found = set()
+    for file in [*root.glob("normalized/parts/*.tfrecord"), *root.glob("slices/*/*/*.tfrecord")]:
+        with file.open("rb") as stream:
+            for record in read_records(stream, str(file)):
+                example = parse(record.data)
+                if example.key in keys:
+                    found.add(example.encoded)
+    return found
+
+
+def files_with(root: Path, needles: set[bytes]) -> list[str]:
+    return [name for name, data in contents(root).items() if any(needle in data for needle in needles)]
+
+
+def test_no_file_has_what_was_erased(data: Dataset) -> None:
+    needles = {*BYTES, *encoded(data.root, GONE)}
+    assert len(needles) == len(BYTES) + 4
+    assert len(files_with(data.root, needles)) > 8
+    before = {name: data.splits(name) for name in ("night-1", "night-2", "experiment")}
+    ends = data.ends()
+    told = data.erase(*KEYS, slices=True)
+    assert (told["contents"], told["copies"], told["copied_keys"]) == (5, 1, ["cat/copy.png"])
+    assert (told["images"], told["unknown_keys"]) == (4, 0)
+    assert told["slices_made_anew"] == ["experiment", "night-1", "night-2"]
+    assert files_with(data.root, needles) == []
+    assert not (data.root / "verified/night-2").exists()
+    assert data.ends() == ends == ["night-2"]
+    for name, splits in before.items():
+        assert {key: split for key, split in splits.items() if key not in GONE}.items() <= data.splits(name).items()
+        assert not data.splits(name).keys() & GONE
+        run_here(Verify, data.root, "--name", name, "--every-stage")
+    assert not list(data.root.rglob("_work"))
+    assert {path.name for path in (data.root / "erased").iterdir()} == {"images.parquet", "generations.json"}
+
+
+def test_the_next_night_finds_the_same(data: Dataset) -> None:
+    data.erase(*KEYS, slices=True)
+    for key in GONE - {"ant/05.png"}:
+        (data.source / key).unlink()
+    kept = contents(data.root, "versions.parquet")
+    data.run_stages()
+    assert contents(data.root, "versions.parquet") == kept
+    data.night("night-3")
+    run_here(Verify, data.root, "--name", "night-3", "--every-stage")
+    assert data.splits("night-3") == data.splits("night-2")
+    assert data.ends() == ["night-3"]
+
+
+@pytest.mark.integration
+def test_an_image_that_the_source_still_has_comes_back_with_its_split_but_not_under_its_key(data: Dataset) -> None:
+    before = data.splits("night-2")
+    data.erase("ant/03.png", slices=True)
+    data.night("night-3")
+    assert data.splits("night-3") == {key: split for key, split in before.items() if key != "ant/03.png"}
+
+
+def test_parts_are_those_that_normalize_makes(data: Dataset, tmp_path: Path) -> None:
+    told = data.erase(*KEYS)
+    assert told["packs_made_anew"] > 0
+    fresh = tmp_path / "fresh"
+    shutil.copytree(data.root / "raw", fresh / "raw")
+    normalize_here(fresh, *NORMALIZED)
+    made = contents(fresh / "normalized", "run.json", "dataset.json")
+    assert made == contents(data.root / "normalized", "run.json", "dataset.json")
+    ours, theirs = (json.loads((root / "normalized/dataset.json").read_text()) for root in (data.root, fresh))
+    assert theirs | {"parent": ours["parent"]} == ours
+
+
+def test_slices_that_hold_images_are_listed(data: Dataset) -> None:
+    kept = contents(data.root / "slices")
+    with_them = encoded(data.root, {"ant/03.png"})
+    told = data.erase("ant/03.png")
+    assert told["slices_that_hold_them"] == {"experiment": 2, "night-1": 2, "night-2": 2}
+    assert contents(data.root / "slices") == kept
+    assert files_with(data.root / "raw", {png(3)}) == files_with(data.root / "normalized", with_them) == []
+    again = data.erase("ant/03.png", slices=True)
+    assert (again["copies"], again["slices_made_anew"]) == (1, ["experiment", "night-1", "night-2"])
+    assert files_with(data.root, {png(3), *with_them}) == []
+
+
+def test_nothing_is_left_to_do_the_second_time(data: Dataset) -> None:
+    data.erase(*KEYS, slices=True)
+    kept = contents(data.root)
+    told = data.erase(*KEYS, slices=True)
+    assert (told["images"], told["unknown_keys"], told["slices_that_hold_them"]) == (0, 0, {})
+    assert contents(data.root) == kept
+
+
+def test_a_dry_run_changes_nothing(data: Dataset) -> None:
+    kept = contents(data.root)
+    told = data.erase("ant/03.png", "nobody", slices=True, dry_run=True)
+    assert (told["images"], told["unknown"], len(told["slices_that_hold_them"])) == (2, ["nobody"], 3)
+    assert contents(data.root) == kept
+
+
+def test_keys_of_which_none_is_known_are_refused(data: Dataset) -> None:
+    kept = contents(data.root)
+    with pytest.raises(UsageError, match=r"none of its 2 keys is known in .*: 'nobody', 'nothing'; give keys as"):
+        data.erase("nobody", "nothing")
+    assert contents(data.root) == kept
+
+
+@pytest.mark.integration
+def test_what_is_not_in_slices_needs_no_new_ones(data: Dataset) -> None:
+    kept = contents(data.root / "slices")
+    told = data.erase("bee/wrong.png", slices=True)
+    assert told["slices_that_hold_them"] == {}
+    assert told["slices_made_anew"] == []
+    assert contents(data.root / "slices") == kept
+    assert files_with(data.root, {NO_IMAGE}) == []
+    for name in ("night-1", "night-2"):
+        run_here(Verify, data.root, "--name", name)
+
+
+@pytest.mark.parametrize("which", ["raw", "normalized", "slices"])
+def test_a_run_at_work_is_not_disturbed(which: str, data: Dataset) -> None:
+    place = open_place(str(data.root))
+    stages = {"raw": raw_stage, "normalized": normalized_stage, "slices": lambda root: slices_stage(root, "night-1")}
+    with stages[which](place).held():
+        kept = contents(data.root)
+        with pytest.raises(BusyError):
+            data.erase(*KEYS, slices=True)
+        assert {name: data for name, data in contents(data.root).items() if not name.startswith("erased/")} == kept
+
+
+@pytest.mark.integration
+def test_what_unfinished_runs_left_goes_too(data: Dataset) -> None:
+    (data.source / "bee/again.png").write_bytes(png(3))
+    for stage, words in ((raw_stage, "packs/pack-00099.tar"), (normalized_stage, "parts/pack-00099.tfrecord")):
+        folder = data.root / stage(open_place(str(data.root))).folder.name
+        (folder / words).write_bytes(png(3))
+        (folder / "_work/driver-000001-aa").mkdir(parents=True)
+        (folder / "_work/driver-000001-aa/attempt-1").write_bytes(png(3))
+        (folder / "_work/plan.json").write_text('{"identity": {"config": {}, "input": "x"}}')
+    begun = data.root / "slices/begun"
+    (begun / "_work").mkdir(parents=True)
+    (begun / "part").write_bytes(png(3))
+    fingerprint = normalized_stage(open_place(str(data.root))).fingerprint()
+    (begun / "_work/plan.json").write_text(json.dumps({"identity": {"config": {}, "input": fingerprint}}))
+    told = data.erase("ant/03.png", slices=True)
+    assert told["removed_unfinished_slices"] == 1
+    assert files_with(data.root, {png(3)}) == []
+    assert not begun.exists()
+
+
+@pytest.mark.integration
+def test_all_images_are_not_erased(data: Dataset) -> None:
+    keys = [str(path.relative_to(data.source)) for path in data.source.rglob("*.png")]
+    with pytest.raises(UsageError, match=r"these are all images of .*; remove the whole folder"):
+        data.erase(*keys)
+
+
+@pytest.mark.integration
+def test_slices_that_are_left_end_with_one_line(data: Dataset) -> None:
+    data.listed.write_text("ant/00.png\n")
+    summary = erase_here(data.root, data.listed)
+    with pytest.raises(DataError, match=r"^3 sets of slices still hold these images \(experiment, night-1, night-2\)"):
+        require_clean(summary)
+
+
+@pytest.mark.integration
+def test_the_lineage_ends_where_it_ended_if_its_end_stays(tmp_path: Path) -> None:
+    data = Dataset(tmp_path)
+    data.night("night-1")
+    (data.source / "ant/05.png").unlink()
+    data.night("night-2")
+    kept = contents(data.root / "slices/night-2")
+    assert data.erase("ant/05.png", slices=True)["slices_made_anew"] == ["night-1"]
+    assert contents(data.root / "slices/night-2") == kept
+    assert data.ends() == ["night-2"]
+    run_here(Verify, data.root, "--name", "night-2")
+    assert json.loads((data.root / "slices/night-1/manifest.json").read_text())["lineage"] is None
+    data.night("night-3")
+    assert data.ends() == ["night-3"]
+
+
+@pytest.mark.integration
+def test_slices_on_no_lineage_stay_on_none(tmp_path: Path) -> None:
+    data = Dataset(tmp_path)
+    data.run_stages()
+    shard_here(data.root, *SHARES)
+    before = data.splits("default")
+    data.erase("ant/05.png", slices=True)
+    assert data.ends() == []
+    data.night("night-1")
+    del before["ant/05.png"]
+    assert data.splits("night-1") == before
+
+
+def test_a_file_that_lies_in_place_is_named_and_stays(data: Dataset, tmp_path: Path) -> None:
+    root, tar, listed = tmp_path / "in-place", tmp_path / "shards/train.tar", tmp_path / "keys.txt"
+    write_tar(data.source, tar)
+    for _ in range(2):
+        ingest_here(tar.parent, root, in_place=True, max_removed="1")
+        normalize_here(root, *NORMALIZED)
+    listed.write_text("train/ant/03.png\n")
+    kept = contents(root)
+    with pytest.raises(UsageError, match=rf"^{tar} holds these images and is no file of ours \(--in-place\)"):
+        erase_here(root, listed)
+    assert contents(root) == kept
+    for name in ("ant/03.png", "cat/copy.png"):
+        (data.source / name).unlink()
+    write_tar(data.source, tar)
+    ingest_here(tar.parent, root, in_place=True, max_removed="1")
+    normalize_here(root, *NORMALIZED)
+    needles = encoded(root, {"train/ant/03.png"})
+    assert files_with(root, needles)
+    assert erase_here(root, listed).facts["removed_generations"] == 2
+    assert files_with(root, needles) == []
+
+
+def write_tar(source: Path, tar: Path) -> None:
+    tar.parent.mkdir(exist_ok=True)
+    with tarfile.open(tar, "w") as archive:
+        for path in sorted(source.rglob("*.png")):
+            archive.add(path, str(path.relative_to(source)))
+
+
+@pytest.mark.integration
+def test_killed_and_run_again(data: Dataset, nights: Dataset, tmp_path: Path) -> None:
+    """By real processes: the job that makes slices ends with its command."""
+    data.listed.write_text("".join(f"{key}\n" for key in KEYS))
+    shutil.copytree(nights.root, tmp_path / "undisturbed")
+    erase_here(tmp_path / "undisturbed", data.listed, slices=True)
+    words = ("ringslice", "erase", str(data.root), "--keys", str(data.listed), "--slices")
+    signs = ("raw/_work/*", "normalized/_work/*", "erased/_work/slices/night-1/_work", "erased/_work/old/*")
+    for sign in signs:
+        running = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while running.poll() is None and not list(data.root.glob(sign)):
+            time.sleep(0.001)
+        running.kill()
+        running.wait()
+    succeeded(ringslice("erase", data.root, "--keys", data.listed, "--slices"))
+    assert contents(data.root, "run.json") == contents(tmp_path / "undisturbed", "run.json")
+
+
+def test_a_folder_moves_in_one_step_to_a_free_name(root: Place) -> None:
+    (root / "a" / "b").make_folder()
+    (root / "c").make_folder()
+    publish_bytes(root / "a" / "b" / "file", root / "c", b"1")
+    move_folder(root / "a", root / "c" / "d")
+    assert (root / "c" / "d" / "b" / "file").read_bytes() == b"1"
+    assert not (root / "a").exists()
+    with pytest.raises(EnvironmentFailure, match="is there already"):
+        move_folder(root / "c" / "d" / "b", root / "c")
+
+
+def test_on_hdfs(hdfs_root: Place, nights: Dataset, tmp_path: Path) -> None:
+    listed, root = tmp_path / "keys.txt", hdfs_root / "root"
+    listed.write_text("ant/03.png\n")
+    ingest_here(nights.source, root, pack_size="4KB")
+    normalize_here(root, *NORMALIZED)
+    shard_here(root, *SHARES)
+    assert erase_here(root, listed, slices=True).facts["slices_made_anew"] == ["default"]
+    files = [info for info in root.children(recursive=True) if info.is_file]
+    assert len(files) > 20
+    assert not any(png(3) in Place(root.filesystem, info.path).read_bytes() for info in files)
+    run_here(Verify, root, "--every-stage")
