@@ -190,11 +190,9 @@ def erase(root: str, **values: Any) -> None:
     if parsed["keys"] is None:
         raise UsageError("give --keys FILE: a text file of the keys of the images to erase, one on each line")
 
-    def run_job(stage: str, words: Sequence[str]) -> None:
+    def run_job(stage: str, words: Sequence[str]) -> int:
         told = ["-r", values["runner"], *command_line((*HADOOP_OPTIONS, CLUSTER_PYTHON), values), *words, root]
-        status, _ = run_module({"normalize": "mapreduce.normalize", "shard": "mapreduce.shard"}[stage], told, True)
-        if status:
-            sys.exit(status)
+        return run_module({"normalize": "mapreduce.normalize", "shard": "mapreduce.shard"}[stage], told, True)[0]
 
     keys = open_place(parsed["keys"])
     summary = run_erase(open_place(root), keys, run_job, slices=parsed["slices"], dry_run=parsed["dry_run"])

@@ -1,5 +1,6 @@
 """Random histories of a source, night after night: no content and no group ever changes its split."""
 
+import hashlib
 import io
 import random
 import shutil
@@ -19,7 +20,7 @@ from etl.slices.group_assignment import GroupConflict
 from etl.slices.prune import prune
 from etl.storage.place import open_place
 from mapreduce.verify import Verify
-from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
+from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
 
 CLASSES, PATIENTS = "ab", 6
 
@@ -42,6 +43,7 @@ class History:
     files: dict[str, Picture] = field(default_factory=dict)
     gone: list[Picture] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
+    ingested: dict[str, Picture] = field(default_factory=dict)
     contents: int = 0
     nights: int = 0
     split_of_content: dict[bytes, str] = field(default_factory=dict)
@@ -117,11 +119,45 @@ class History:
         if self.nights:
             prune(open_place(str(self.root)), keep=self.random.randint(1, 2))
 
+    def erase(self) -> None:
+        """Some images of last night, from the source too, and with them all copies."""
+        if self.nights:
+            keys = self.random.sample(sorted(self.ingested), 2)
+            contents = {self.ingested[key].content for key in keys} | {
+                picture.content for key, picture in self.files.items() if key in keys
+            }
+            (self.folder / "keys.txt").write_text("".join(f"{key}\n" for key in keys))
+            before = self._sets()
+            facts = erase_here(self.root, self.folder / "keys.txt", slices=True).facts
+            for name in facts["slices_that_hold_them"]:  # a group of theirs is in conflict by now
+                assert self.grouped
+                shutil.rmtree(self.root / "slices" / name)
+            erased = {hashlib.sha256(png_of(content)).digest() for content in contents}
+            for name, splits in self._sets().items():
+                assert not erased & splits.keys()
+                both = splits.keys() & before[name].keys()
+                assert {each: splits[each] for each in both} == {each: before[name][each] for each in both}
+                run_here(Verify, self.root, "--name", name)
+            needles = [png_of(content) for content in contents]
+            for path in self.root.rglob("*"):
+                assert not path.is_file() or not any(needle in path.read_bytes() for needle in needles), path
+            self.files = {key: picture for key, picture in self.files.items() if picture.content not in contents}
+            self.gone = [picture for picture in self.gone if picture.content not in contents]
+            self.removed.update(keys)
+
+    def _sets(self) -> dict[str, dict[bytes, str]]:
+        """The splits of each content, in each set of slices."""
+        tables = {path.parent.name: pq.read_table(path) for path in self.root.glob("slices/*/examples.parquet")}
+        return {
+            name: dict(zip(table["sha256"].to_pylist(), table["split"].to_pylist(), strict=True))
+            for name, table in tables.items()
+        }
+
     def night(self) -> None:
         """Ingest, normalize, shard and verify what there is; check that everything is where it was."""
         if len(self.files) < 8:
             self.add(8)
-        source = self._write()
+        source, self.ingested = self._write(), dict(self.files)
         columns: dict[str, Any] = {"columns": str(self.folder / "patients.csv")} if self.grouped else {}
         ingest_here(source, self.root, pack_size="1KB", max_removed="1", **columns)
         normalize_here(self.root, "--size", 4, "--format", "raw")
@@ -147,8 +183,7 @@ class History:
         shutil.rmtree(source, ignore_errors=True)
         for path, picture in self.files.items():
             (source / path).parent.mkdir(parents=True, exist_ok=True)
-            pixels = random.Random(picture.content).randbytes(12)
-            Image.frombytes("RGB", (2, 2), pixels).save(source / path)
+            (source / path).write_bytes(png_of(picture.content))
         lines = [f"{path},{picture.patient}\n" for path, picture in self.files.items()]
         (self.folder / "patients.csv").write_text("".join(["key,patient\n", *lines]))
         return source
@@ -167,6 +202,12 @@ class History:
         assert len(dealt) == len(there)  # no content is lost
 
 
+def png_of(content: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (2, 2), random.Random(content).randbytes(12)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 CHANGES = (
     History.add,
     History.remove,
@@ -179,7 +220,9 @@ CHANGES = (
     History.correct_a_patient,
     History.experiment,
     History.prune,
+    History.erase,
 )
+QUICK = 11  # so many changes, from the first, are in the quick test
 
 
 def live_through(nights: list[list[int]], grouped: bool, seed: int) -> None:
@@ -201,8 +244,15 @@ def histories(nights: int) -> st.SearchStrategy[list[list[int]]]:
 @pytest.mark.integration
 @pytest.mark.parametrize("grouped", [False, pytest.param(True, marks=pytest.mark.witness)])
 def test_a_history_with_every_change(grouped: bool) -> None:
-    every = list(range(len(CHANGES)))
+    every = list(range(QUICK))
     live_through([[], every[:4], every[4:8], every[8:], every], grouped, seed=1)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_history_with_erased_images(grouped: bool) -> None:
+    every, erase = list(range(QUICK)), len(CHANGES) - 1
+    live_through([[], [1, erase], [*every, erase], [erase, 1], [erase]], grouped, seed=2)
 
 
 @pytest.mark.chaos

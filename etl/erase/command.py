@@ -5,7 +5,8 @@ deleted, with the files; then slices are made anew. What was done is not done ag
 on when the command is run again.
 """
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from etl.storage.place import Place
 
 MOST_NAMED = 10
 KEYS_FILE = "keys.txt"
+_CANNOT_BE_MADE = (DataError.status, UsageError.status)
 
 ERASE_OPTIONS = (
     Option("--keys", "A text file of the keys of the images to erase, one on each line.", metavar="FILE"),
@@ -33,13 +35,14 @@ ERASE_OPTIONS = (
     Option("--dry-run", "Change nothing; tell what would be erased.", parse=None),
 )
 
-RunJob = Callable[[str, Sequence[str]], None]
+RunJob = Callable[[str, Sequence[str]], int]
 
 
 def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, dry_run: bool = False) -> Summary:
     """Erase the images whose keys are ``listed``, and all with the same contents; with ``slices`` from slices too.
 
-    ``run_job`` runs the job of a stage on the root, with these further words.
+    ``run_job`` runs the job of a stage on the root, with these further words; it returns the exit status, and has told
+    why it is not 0.
 
     Raises UsageError where no key is known, or the images cannot be erased; BusyError where a run is at work.
     """
@@ -69,7 +72,7 @@ def require_clean(summary: Summary) -> None:
     if held and not summary.facts["dry_run"]:
         raise DataError(
             f"{len(held)} sets of slices still hold these images ({', '.join(held)}); raw and normalized are clean;"
-            " run erase again with --slices, or remove the sets"
+            " run erase again with --slices; remove a set that cannot be made anew"
         )
 
 
@@ -103,27 +106,33 @@ class _Eraser:
             done.generations = self._make_parts()
         done.unfinished = clear_unfinished_slices(root)
         if slices:
-            self._make_slices()
-            done.remade = tuple(found.examples)
+            done.remade = tuple(self._make_slices())
         return done
 
     def _make_parts(self) -> int:
         """Make the parts of new packs; returns how many generations of ``normalized`` are gone."""
         if has_parts(self.root, self.found):
-            self.run_job("normalize", ["--as-before", "--max-rejects=1"])
+            self._run("normalize", "--as-before", "--max-rejects=1")
         return clear_normalized(self.root, self.found.parts)
 
-    def _make_slices(self) -> None:
-        keys = list(self.found.keys)
-        file = self.stage.work / KEYS_FILE
+    def _make_slices(self) -> Iterator[str]:
+        """Make slices anew; gives the names of those that could be."""
+        keys, file = list(self.found.keys), self.stage.work / KEYS_FILE
         replace_bytes(file, self.stage.attempts, "".join(f"{key}\n" for key in keys).encode())
+
+        def make(name: str) -> bool:
+            return self._run("shard", "--as-before", f"--name={name}", f"--remove={file.uri}", allowed=_CANNOT_BE_MADE)
+
         for name in self.found.examples:
-            remake(
-                self.root,
-                name,
-                keys,
-                lambda name: self.run_job("shard", ["--as-before", f"--name={name}", f"--remove={file.uri}"]),
-            )
+            if remake(self.root, name, keys, make):
+                yield name
+
+    def _run(self, stage: str, *words: str, allowed: Container[int] = ()) -> bool:
+        """Run a job; returns whether it succeeded. Ends the process with its status where that is not ``allowed``."""
+        status = self.run_job(stage, words)
+        if status and status not in allowed:
+            sys.exit(status)
+        return not status
 
 
 def _refuse(root: Place, found: Found, listed: Place) -> None:

@@ -22,7 +22,7 @@ from etl.storage.place import Place
 
 OLD_FOLDER = "old"
 
-MakeSlices = Callable[[str], None]
+MakeSlices = Callable[[str], bool]
 
 
 def finish_moves(root: Place) -> None:
@@ -32,17 +32,18 @@ def finish_moves(root: Place) -> None:
         _put_in_place(root, info.base_name)
 
 
-def remake(root: Place, name: str, keys: list[str], make: MakeSlices) -> None:
+def remake(root: Place, name: str, keys: list[str], make: MakeSlices) -> bool:
     """Have the slices called ``name`` made anew without ``keys``, and put in the place of the old ones.
 
-    ``make`` makes `remade_stage`. Reports on the old ones are removed. Raises BusyError where another run is at work on
-    the old ones.
+    ``make`` makes `remade_stage`; where it says that this cannot be done, the old ones stay, and False is returned.
+    Reports on the old ones are removed. Raises BusyError where another run is at work on them.
     """
     stage, remade = slices_stage(root, name), remade_stage(root, name)
     with stage.held():
         if remade.marker.exists() and not _is_made_for(stage, remade, root, keys):
             remade.folder.delete()
-        make(name)
+        if not make(name):
+            return False
         verification = verification_stage(root, name)
         if verification.folder.exists():
             with verification.held():
@@ -52,6 +53,7 @@ def remake(root: Place, name: str, keys: list[str], make: MakeSlices) -> None:
         old.make_folder()
         move_folder(stage.folder, old / name)
         _put_in_place(root, name)
+    return True
 
 
 def _is_made_for(stage: Stage, remade: Stage, root: Place, keys: list[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etl.erase.command import erase
-from etl.errors import RingsliceError
+from etl.errors import DataError, RingsliceError, UsageError
 from etl.options.option import parse_values
 from etl.options.stage_options import INGEST_OPTIONS
 from etl.raw.ingest import ingest
@@ -45,8 +45,12 @@ def erase_here(root: Path | Place, listed: Path | Place, *, slices: bool = False
     """Erase the images whose keys are listed in a file; errors come as they are raised."""
     jobs: dict[str, type[StageJob]] = {"normalize": Normalize, "shard": Shard}
 
-    def run_job(stage: str, words: Sequence[str]) -> None:
-        run_here(jobs[stage], root, *words)
+    def run_job(stage: str, words: Sequence[str]) -> int:
+        try:
+            run_here(jobs[stage], root, *words)
+        except (DataError, UsageError) as error:
+            return error.status
+        return 0
 
     return erase(open_place(str(root)), open_place(str(listed)), run_job, slices=slices, dry_run=dry_run)
 
