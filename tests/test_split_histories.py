@@ -123,9 +123,7 @@ class History:
         """Some images of last night, from the source too, and with them all copies."""
         if self.nights:
             keys = self.random.sample(sorted(self.ingested), 2)
-            contents = {self.ingested[key].content for key in keys} | {
-                picture.content for key, picture in self.files.items() if key in keys
-            }
+            contents = {self.ingested[key].content for key in keys}
             (self.folder / "keys.txt").write_text("".join(f"{key}\n" for key in keys))
             before = self._sets()
             facts = erase_here(self.root, self.folder / "keys.txt", slices=True).facts

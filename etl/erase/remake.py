@@ -66,9 +66,13 @@ def _is_made_for(stage: Stage, remade: Stage, root: Place, keys: list[str]) -> b
 
 def _put_in_place(root: Place, name: str) -> None:
     stage, remade = slices_stage(root, name), remade_stage(root, name)
-    if remade.marker.exists() and not stage.folder.exists():
+    old = erasure_stage(root).work / OLD_FOLDER / name
+    if not stage.folder.exists():
+        if not remade.marker.exists():  # somebody removed them
+            move_folder(old, stage.folder)
+            return
         move_folder(remade.folder, stage.folder)
-    (erasure_stage(root).work / OLD_FOLDER / name).delete()
+    old.delete()
 
 
 def move_folder(folder: Place, target: Place) -> None:

@@ -61,7 +61,10 @@ class Filesystem(ABC):
 
     @abstractmethod
     def replace(self, path: str, target: str) -> None:
-        """Give the file ``path`` the name ``target``, in place of a file that has it. Raises FileNotFoundError."""
+        """Give the file ``path`` the name ``target``, in place of a file that has it. Raises FileNotFoundError.
+
+        A folder takes a name that is free.
+        """
 
     @abstractmethod
     def delete_empty(self, path: str) -> None:

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.erase.command import require_clean
 from etl.erase.remake import move_folder
-from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.errors import EnvironmentFailure, UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.slices.lineage import lineage_ends
@@ -25,7 +24,8 @@ from etl.stages.lease import BusyError
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify
-from tests.lib.commands import contents, environment, ringslice, succeeded
+from tests.lib.commands import contents, environment, failed, ringslice, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
 
 NORMALIZED = ("--size", 8, "--format", "raw", "--min-side", 2, "--max-rejects", 0.5)
@@ -261,9 +261,23 @@ def test_all_images_are_not_erased(data: Dataset) -> None:
 @pytest.mark.integration
 def test_slices_that_are_left_end_with_one_line(data: Dataset) -> None:
     data.listed.write_text("ant/00.png\n")
-    summary = erase_here(data.root, data.listed)
-    with pytest.raises(DataError, match=r"^3 sets of slices still hold these images \(experiment, night-1, night-2\)"):
-        require_clean(summary)
+    words = ("erase", data.root, "--keys", data.listed, "-r", "inline")
+    failed(ringslice_here(*words), 1, "error: 3 sets of slices still hold these images (experiment, night-1, night-2)")
+    told = json.loads(succeeded(ringslice_here(*words, "--slices", "--json")).stdout)
+    assert told["slices_made_anew"] == ["experiment", "night-1", "night-2"]
+
+
+@pytest.mark.integration
+def test_slices_that_cannot_be_made_anew_stay(data: Dataset) -> None:
+    shard_here(data.root, "--workers", 24, "--slices", 24, "--split", "train=0.95,test=0.05", "--name", "many")
+    kept = contents(data.root / "slices/many")
+    key = next(key for key, split in data.splits("many").items() if split == "train")
+    told = data.erase(key, slices=True)
+    assert told["slices_made_anew"] == ["experiment", "night-1", "night-2"]
+    assert told["slices_that_hold_them"] == {"many": 1}
+    assert contents(data.root / "slices/many") == kept
+    shutil.rmtree(data.root / "slices/many")
+    assert data.erase(key)["slices_that_hold_them"] == {}
 
 
 @pytest.mark.integration
