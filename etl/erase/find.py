@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.erase.record import Row, read_record
+from etl.erase.record import Row
 from etl.formats import parquet_tables
+from etl.normalized.erased import read_record
 from etl.normalized.parts import pack_of
 from etl.raw.removed import Removed
 from etl.slices.lineage import finished_slices

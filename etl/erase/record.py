@@ -4,20 +4,13 @@ It is written before anything is changed, and stays: slices that are made anew o
 packs, which told which keys have the same content, are gone.
 """
 
-import pyarrow as pa
-
 from etl.formats import parquet_tables, schemas
+from etl.normalized.erased import read_record
 from etl.stages.layout import erasure_stage
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
 Row = tuple[str, bytes]  # key, SHA-256
-
-
-def read_record(root: Place) -> pa.Table:
-    """All that was ever erased below ``root``: `schemas.ERASED`."""
-    place = erasure_stage(root).marker
-    return parquet_tables.read_table(place) if place.exists() else schemas.ERASED.empty_table()
 
 
 def add_to_record(root: Place, attempts: Place, rows: frozenset[Row]) -> None:

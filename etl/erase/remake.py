@@ -11,6 +11,7 @@ from etl.errors import EnvironmentFailure
 from etl.slices.key_list import list_sha256
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import (
+    OLD_SLICES_FOLDER,
     erasure_stage,
     normalized_stage,
     remade_stage,
@@ -20,14 +21,12 @@ from etl.stages.layout import (
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 
-OLD_FOLDER = "old"
-
 MakeSlices = Callable[[str], bool]
 
 
 def finish_moves(root: Place) -> None:
     """Finish what an erasure that was killed had begun to move."""
-    old = erasure_stage(root).work / OLD_FOLDER
+    old = erasure_stage(root).work / OLD_SLICES_FOLDER
     for info in old.children():
         _put_in_place(root, info.base_name)
 
@@ -49,7 +48,7 @@ def remake(root: Place, name: str, keys: list[str], make: MakeSlices) -> bool:
             with verification.held():
                 verification.delete_checked([verification.marker])
                 verification.folder.delete()
-        old = erasure_stage(root).work / OLD_FOLDER
+        old = erasure_stage(root).work / OLD_SLICES_FOLDER
         old.make_folder()
         move_folder(stage.folder, old / name)
         _put_in_place(root, name)
@@ -66,7 +65,7 @@ def _is_made_for(stage: Stage, remade: Stage, root: Place, keys: list[str]) -> b
 
 def _put_in_place(root: Place, name: str) -> None:
     stage, remade = slices_stage(root, name), remade_stage(root, name)
-    old = erasure_stage(root).work / OLD_FOLDER / name
+    old = erasure_stage(root).work / OLD_SLICES_FOLDER / name
     if not stage.folder.exists():
         if not remade.marker.exists():  # somebody removed them
             move_folder(old, stage.folder)

@@ -124,15 +124,20 @@ def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
     """The table in this Parquet file. Raises DataError where it cannot be read as one, or has not these ``columns``."""
     with _reading(place) as source:
         table = pq.read_table(source, columns=columns)
-        if missing := set(columns or ()) - set(table.column_names):
-            raise KeyError(f"no column {', '.join(sorted(missing))}")
+        _require_columns(columns, table.column_names)
         return table
+
+
+def _require_columns(columns: Sequence[str] | None, there: Sequence[str]) -> None:
+    if missing := set(columns or ()) - set(there):
+        raise KeyError(f"no column {', '.join(sorted(missing))}")
 
 
 def iterate_groups(place: Place, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The row groups of a table, one by one. Raises DataError where it cannot be read as one."""
     with _reading(place) as source:
         file = pq.ParquetFile(source)
+        _require_columns(columns, file.schema_arrow.names)
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, columns)
 

@@ -16,7 +16,7 @@ from pyarrow.fs import FileType
 from etl.errors import UsageError
 from etl.slices.manifest import read_manifest
 from etl.slices.memory import Memory
-from etl.stages.layout import is_folder_name, slices_stage, slices_stage_in
+from etl.stages.layout import OLD_SLICES_FOLDER, erasure_stage, is_folder_name, slices_stage, slices_stage_in
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
@@ -103,6 +103,8 @@ def _named(root: Place, text: str) -> Stage:
 
 
 def _newest(root: Place, own: Stage, overwrite: bool) -> Earlier | None:
+    if (moved := erasure_stage(root).work / OLD_SLICES_FOLDER).children():
+        raise UsageError(f"an erasure was stopped while slices were in {moved}; run ringslice erase again, then this")
     finished = [_read(stage) for stage in finished_slices(root) if stage.folder != own.folder]
     there = _read(own) if own.marker.exists() else None
     if there is None or (not overwrite and there.manifest["lineage"] is None):

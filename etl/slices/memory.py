@@ -192,5 +192,5 @@ def _require_as_written(folder: Place, told: Mapping[str, Any]) -> None:
 
 def removed_keys(folder: Place) -> list[str]:
     """Keys that the slices in ``folder`` remember as removed for good."""
-    table = parquet_tables.read_table(folder / DEPARTED_FILE)
+    table = parquet_tables.read_table(folder / DEPARTED_FILE, ["key", "removed"])
     return list(table.filter(table["removed"])["key"].to_pylist())

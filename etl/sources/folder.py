@@ -154,7 +154,7 @@ def walk(place: Place, above: tuple[str, ...], links: Links | None = None) -> It
     """
     if place.real_path in above:
         raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
-    if lost := place.filesystem.links_to_nothing(place.path):
+    if lost := [name for name in place.filesystem.links_to_nothing(place.path) if is_visible(name)]:
         raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
     names = links_in(place) if links else ()
     for info in place.children():

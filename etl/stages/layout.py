@@ -22,6 +22,8 @@ VERIFIED_FOLDER = "verified"
 
 ERASED_FOLDER = "erased"
 
+OLD_SLICES_FOLDER = "old"  # in the work folder of an erasure: slices that are being replaced
+
 STAGE_FOLDERS = ("raw", "normalized", "slices", VERIFIED_FOLDER, "runs")
 
 

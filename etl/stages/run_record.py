@@ -14,7 +14,8 @@ from typing import Any
 # options of mrjob with NAME=VALUE, maybe a password: -D, also behind other letters, and long ones, abbreviated too
 _SHORT = re.compile(r"(-[hqv]*D)(.*)", re.DOTALL)
 _LONG = ("--jobconf", "--cmdenv")
-_PASSED_ON = re.compile(r"(-D\s*[^\s=]+=)(.*?)(?=\s-|$)", re.DOTALL)  # among words for Hadoop that are one for us
+_FOR_HADOOP = "--hadoop-arg"  # and --hadoop-args: words for Hadoop that are one for us
+_VALUE = re.compile(r"=.*?(?=\s+[\"']?-|$)", re.DOTALL)
 _LEAST_ABBREVIATION = len("--j")
 
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
@@ -53,13 +54,16 @@ class Run:
 
 def masked(words: Iterable[str]) -> list[str]:
     """A command line with ``***`` for the values of ``-D NAME=VALUE`` and ``--cmdenv NAME=VALUE``."""
-    shown, is_pair = list[str](), False
+    shown, is_pair, is_for_hadoop = list[str](), False, False
     for word in words:
         option, equals, value = word.partition("=")
         is_long = len(option) >= _LEAST_ABBREVIATION and any(name.startswith(option) for name in _LONG)
-        if is_pair:
-            shown.append(_mask(word))
-            is_pair = False
+        if is_pair or is_for_hadoop:
+            shown.append(_mask(word) if is_pair else _VALUE.sub("=***", word))
+            is_pair = is_for_hadoop = False
+        elif option.startswith(_FOR_HADOOP):
+            shown.append(option + (f"={_VALUE.sub('=***', value)}" if equals else ""))
+            is_for_hadoop = not equals
         elif short := _SHORT.fullmatch(word):
             shown.append(f"{short[1]}{_mask(short[2])}")
             is_pair = not short[2]
@@ -67,7 +71,7 @@ def masked(words: Iterable[str]) -> list[str]:
             shown.append(f"{option}={_mask(value)}" if equals else option)
             is_pair = not equals
         else:
-            shown.append(_PASSED_ON.sub(r"\1***", word))
+            shown.append(word)
     return shown
 
 

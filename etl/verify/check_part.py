@@ -5,6 +5,7 @@ driver compares those by their digest.
 """
 
 import tarfile
+from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -91,7 +92,11 @@ def _input_fault(part: Part, line: str) -> Finding:
 def list_faults(part: Part, images: pa.Table, facts: Mapping[str, Any]) -> Iterator[Finding]:
     """Where the list of a pack contradicts itself, or cannot be that of a tar file as ``ingest`` writes it."""
     pack = pack_of(part)
-    if set(images["pack"].to_pylist()) - {pack} or facts.get("name") != pack or facts.get("images") != images.num_rows:
+    if not isinstance(facts, dict):
+        yield Finding(LISTED, pack, f"the list of {pack} tells nothing of its pack")
+    elif (
+        set(images["pack"].to_pylist()) - {pack} or facts.get("name") != pack or facts.get("images") != images.num_rows
+    ):
         yield Finding(LISTED, pack, f"the list of {pack} tells of another pack, or of {facts.get('images')} images")
     elif set(images["split"].to_pylist()) - {*SPLIT_NAMES, None}:
         yield Finding(LISTED, pack, f"the list of {pack} has a split that is none of {', '.join(SPLIT_NAMES)}")
@@ -143,6 +148,9 @@ def rows_faults(
 
     ``image`` has what all images of these parts have: height and width (None where they differ) and channels.
     """
+    if not _tells_counts(facts):
+        yield _input_fault(part, "its rows do not tell of its images")
+        return
     sizes, reasons = rows["size"].to_numpy(), Counter(rejects["reason"].to_pylist())
     labels = zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True)
     classes = max((len(counts) for counts in facts.get("examples", {}).values()), default=0)
@@ -164,6 +172,16 @@ def rows_faults(
         yield _input_fault(part, "its rows do not tell of records one after the other")
     elif fault := _pixel_fault(rows, image):
         yield _input_fault(part, fault)
+
+
+def _tells_counts(facts: Any) -> bool:
+    """Whether these are facts of a part, as far as they are looked into: who forged them may have written anything."""
+    if not isinstance(facts, dict):
+        return False
+    examples, rejects = facts.get("examples", {}), facts.get("rejects", {})
+    if not (isinstance(examples, dict) and isinstance(rejects, dict)):
+        return False
+    return all(isinstance(counts, list | array) for counts in examples.values())
 
 
 def _pixel_fault(rows: pa.Table, image: Mapping[str, Any]) -> str | None:
@@ -241,8 +259,10 @@ def live_told(rows: pa.Table, rejects: pa.Table, classes: int) -> dict[str, Any]
 def facts_digest(facts: Mapping[str, Any], without: frozenset[str] = frozenset()) -> str:
     """A digest of facts, however long their counts by label are: of classes that came later there are none.
 
-    ``without`` are facts that are left out.
+    ``without`` are facts that are left out. What are no facts, for they were forged, have one too.
     """
+    if not _tells_counts(facts):
+        return checksum_of({"forged": repr(facts)})
     told = {name: value for name, value in facts.items() if name not in without}
     if "examples" in told:
         told["examples"] = {split: _shortened(counts) for split, counts in told["examples"].items()}

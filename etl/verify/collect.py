@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from etl.errors import EnvironmentFailure
+from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
-from etl.normalized.erased import erased_config
+from etl.normalized.erased import erased_config, read_record
 from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.plan import Plan
 from etl.stages.layout import normalized_stage
@@ -118,6 +119,8 @@ class Collected:
         untold = sum((Counter(task["untold"]) for task in self.tasks), Counter[str]())
         keys = self._trusted_keys(files, untold)
         files += self._marker_faults()
+        if target.dataset is None:
+            self._find_erased(keys)
         files += lineage_faults(target.manifest, target.earlier)
         files += memory_faults(target.slices.folder, target.manifest, plan) if plan else ()
         if not untold["slices"]:
@@ -159,6 +162,17 @@ class Collected:
         yield from pack_faults(target.dataset, target.raw)
         told = {name: digests for task in self.tasks for name, digests in task["told"].items()}
         yield from told_faults(target.dataset, target.raw, told)
+
+    def _find_erased(self, keys: KeyFindings) -> None:
+        """Add to ``keys`` the examples whose contents were erased elsewhere below the root."""
+        erased = read_record(self.target.root)["sha256"].combine_chunks()
+        try:
+            groups = parquet_tables.iterate_groups(self.target.slices.folder / EXAMPLES_FILE, ["key", "sha256"])
+            for table in groups if len(erased) else ():
+                for key in table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist():
+                    keys.add(DEPARTED, key, f"{key} was erased, and is still here; run: ringslice erase --slices")
+        except (DataError, FileNotFoundError):  # told of as a table's
+            return
 
     def duplicates(self) -> Iterator[pa.Table]:
         """All rows of `DUPLICATES`, in their order."""

@@ -164,5 +164,7 @@ class Target:
 def _find_earlier(root: Place, fingerprint: str | None) -> Earlier | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return Earlier(stage.folder, read_manifest(stage), fingerprint)
+            manifest = read_manifest(stage)
+            require_shape(manifest, SLICES_SCHEMA, stage.marker)
+            return Earlier(stage.folder, manifest, fingerprint)
     return None

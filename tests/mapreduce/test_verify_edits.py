@@ -15,9 +15,11 @@ import pytest
 from PIL import Image
 
 from etl.errors import RingsliceError
+from etl.formats import parquet_tables
+from etl.storage.place import open_place
 from mapreduce.verify import Verify
 from tests.lib.commands import copy_some
-from tests.lib.edits import Edit, edit_at_random, edit_cell, edit_json
+from tests.lib.edits import Edit, edit_at_random, edit_cell, edit_json, publish
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 pytestmark = pytest.mark.integration
@@ -254,3 +256,30 @@ def test_an_edit_is_found_or_changes_nothing(nights: Path, grouped: Path, tmp_pa
 @pytest.mark.parametrize("name", ["nights", "grouped"])
 def test_many_edits_are_found_or_change_nothing(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     assert try_edits(request.getfixturevalue(name), tmp_path, 0, range(100)) == []
+
+
+@pytest.mark.parametrize("facts", [1.5, 5, {"examples": {"": 10**400}}, {"rejects": 1}, {"examples": []}])
+@pytest.mark.parametrize("file", ["raw/packs/pack-00000.parquet", "normalized/parts/pack-00000.parquet"])
+def test_facts_of_a_table_that_are_none(file: str, facts: Any, nights: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(nights, tmp_path / "root")
+    table = parquet_tables.read_table(open_place(str(root / file)))
+    publish(root, root / file, parquet_tables.table_bytes(table, facts))
+    assert found(root, "night-2") != ""
+
+
+@pytest.mark.parametrize(("table", "column"), [("departed", "removed"), ("examples", "split"), ("contents", "sha256")])
+def test_earlier_tables_that_lack_a_column(table: str, column: str, nights: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(nights, tmp_path / "root")
+    path = root / "slices/night-1" / f"{table}.parquet"
+    rows = parquet_tables.read_table(open_place(str(path))).drop_columns([column])
+    publish(root, path, parquet_tables.table_bytes(rows))
+    assert found(root, "night-2") != ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("tables.blocks", False), ("tables.groups.file", []), ("lineage.ancestors", True)]
+)
+def test_an_earlier_manifest_of_another_shape(field: str, value: Any, nights: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(nights, tmp_path / "root")
+    edit_json(root, "slices/night-1/manifest.json", field, value)
+    assert "slices/night-1/manifest.json was edited or damaged" in found(root, "night-2")

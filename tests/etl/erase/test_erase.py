@@ -23,10 +23,11 @@ from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import BusyError
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
+from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.lib.commands import contents, environment, failed, ringslice, succeeded
 from tests.lib.in_process import ringslice_here
-from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
+from tests.lib.inline import erase_here, ingest_here, normalize_here, refused, run_here, shard_here
 
 NORMALIZED = ("--size", 8, "--format", "raw", "--min-side", 2, "--max-rejects", 0.5)
 SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5")
@@ -184,6 +185,23 @@ def test_slices_that_hold_images_are_listed(data: Dataset) -> None:
     again = data.erase("ant/03.png", slices=True)
     assert (again["copies"], again["slices_made_anew"]) == (1, ["experiment", "night-1", "night-2"])
     assert files_with(data.root, {png(3), *with_them}) == []
+
+
+def test_slices_that_still_hold_images_do_not_pass_verify(data: Dataset) -> None:
+    data.erase("ant/03.png")
+    refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
+    data.erase("ant/03.png", slices=True)
+    run_here(Verify, data.root, "--name", "night-2")
+
+
+def test_no_night_goes_on_while_an_erasure_is_half_done(data: Dataset) -> None:
+    moved = data.root / "erased/_work/old"
+    moved.mkdir(parents=True)
+    (data.root / "slices/night-2").rename(moved / "night-2")
+    words = (*SHARES, "--splits-from", "newest", "--name", "night-3")
+    refused(Shard, 2, "an erasure was stopped while slices were in", data.root, *words)
+    data.erase("ant/03.png", slices=True)
+    shard_here(data.root, *words)
 
 
 def test_nothing_is_left_to_do_the_second_time(data: Dataset) -> None:

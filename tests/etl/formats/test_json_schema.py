@@ -44,6 +44,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("other", 1, "other is not known"),
     ("names", [], "names has 0 items, not 1 or more"),
     ("names", ["x", "x"], "names has an item twice"),
+    ("names", ["x", {"": None}], "names[1] is {'': None}, not string"),
     ("names", ["x", 1], "names[1] is 1, not string"),
     ("names", "x", "names is 'x', not array"),
     ("kind", True, "kind is True, not 'b' or 1"),

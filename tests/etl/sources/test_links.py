@@ -110,6 +110,7 @@ def test_a_circle_through_another_folder_is_refused(source: Path, secret: Path) 
 def test_hidden_links_lead_nowhere(source: Path, secret: Path) -> None:
     (source / "a" / ".hidden").symlink_to(secret)
     (source / "a" / ".key").symlink_to(secret / "key.png")
+    (source / "a" / ".#lock").symlink_to("user@host.1:9")
     (source / ".venv").mkdir()
     (source / ".venv" / "python").symlink_to(secret / "key.png")
     assert keys(source) == ["a/000.png", "a/001.png", "b/000.png"]

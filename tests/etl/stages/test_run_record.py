@@ -36,6 +36,9 @@ SECRET = "hunter2=&x -y"
             ["--hadoop-args", "-fs x -D a=*** -Db=*** -verbose"],
         ),
         (["--hadoop-args=-D a=hunter2"], ["--hadoop-args=-D a=***"]),
+        (["--hadoop-args", "-cmdenv A=hunter2"], ["--hadoop-args", "-cmdenv A=***"]),
+        (["--hadoop-args", f'"-D" "a={SECRET}"'], ["--hadoop-args", '"-D" "a=*** -y"']),
+        (["--hadoop-arg", "-D", "--hadoop-arg", "a=hunter2"], ["--hadoop-arg", "-D", "--hadoop-arg", "a=***"]),
     ],
 )
 def test_values_are_masked_and_names_are_kept(words: list[str], shown: list[str]) -> None:
