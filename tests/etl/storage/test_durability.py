@@ -106,7 +106,9 @@ def test_a_stage_makes_its_files_durable_before_its_marker(make_tree: TreeMaker,
     marker = str(root / "raw" / "dataset.json")
     before = list(disk.published)[: list(disk.published).index(marker)]
     assert len([name for name in before if name.endswith(".tar")]) > 1
-    assert (disk.published[marker], disk.pending) == (set(), {})
+    # what is moved into the run's own folder is about to be deleted
+    pending = {name for name in disk.published[marker] if "/_work/" not in name}
+    assert (pending, disk.pending) == (set(), {})
 
 
 def test_a_file_on_hdfs_is_synced_before_it_has_its_name(cluster: Cluster, hdfs_root: Place) -> None:
