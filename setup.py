@@ -60,6 +60,7 @@ setup(
             "mypy>=1.15",
             # pytest-xdist 3.8 groups tests by an attribute that pytest 9.2 no longer has
             "pytest>=8,<9.2",
+            "pytest-rerunfailures>=15",
             "pytest-xdist>=3",
             "ruff>=0.9",
             "scikit-learn>=1.6",

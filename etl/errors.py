@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
+from etl.processes import tie_to_parent
+
 INTERRUPTED = 130
 DEBUG_VARIABLE = "RINGSLICE_DEBUG"
 
@@ -120,24 +122,19 @@ def end_process(status: int) -> NoReturn:
 def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
     """Run ``main`` and return its exit status; a failure becomes one line on standard error and its status.
 
-    SIGTERM counts as an interrupt, so that schedulers stop a command as cleanly as Ctrl-C does. Processes forked from
-    this one do not take part: their SIGINT is for this process to deal with, and SIGTERM makes them exit, giving back
-    the locks they hold (one that dies with a lock of its pool's would have this process wait for ever).
+    SIGTERM counts as an interrupt, so that schedulers stop a command as cleanly as Ctrl-C does.
     """
-    owner = os.getpid()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        del frame
-        if os.getpid() == owner:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one interrupt is enough; do not disturb the cleaning up
-            raise KeyboardInterrupt
-        if number == signal.SIGTERM:
-            sys.exit(128 + number)
+        del number, frame
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one interrupt is enough; do not disturb the cleaning up
+        raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell had us ignore it
         signal.signal(signal.SIGINT, interrupt)
     try:
+        tie_to_parent()
         return main()
     except SystemExit as error:  # argparse's, or a child's status that was told already
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -1,34 +1,51 @@
 """How this package starts the others: as child processes, stopped with us, whose exit status is ours."""
 
 import ctypes
-import functools
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)  # loaded now: between a fork and its exec only a system call is safe
+_PARENT = "RINGSLICE_PARENT"
 
 
 def end_with_parent(number: int) -> None:
-    """Have this process get the signal ``number`` when its parent ends."""
+    """Have this process get the signal ``number`` when the thread of its parent that started it ends (prctl(2))."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def tied_environment(number: int, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment of a child that calls `tie_to_parent` first, so that it gets the signal ``number`` when we end.
+
+    A ``preexec_fn`` would do the same, but runs Python between fork and exec, in a process that may have threads.
+    """
+    return {**variables, _PARENT: f"{os.getpid()} {int(number)}"}
+
+
+def tie_to_parent() -> None:
+    """In a child with a `tied_environment`: get its signal when the parent ends, or now if it has ended already."""
+    if tied := os.environ.pop(_PARENT, ""):
+        parent, number = map(int, tied.split())
+        end_with_parent(number)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), number)
 
 
 STOP_TIMEOUT_S = 20.0
 
 
 def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> tuple[int, str]:
-    """Run ``python -m module arguments`` to its end; returns its exit status and, where asked, its output.
+    """Run ``python -m module arguments`` to its end; returns its exit status and, if asked, its output.
 
-    Ctrl-C reaches the child too, for it is in our process group; SIGTERM, which only we get, is handed on. Either way
-    this waits until the child has cleaned up, and ends it for good after `STOP_TIMEOUT_S`. Where we are killed, so is
-    the child.
+    Ctrl-C reaches the child too, because it is in our process group; SIGTERM, which only we get, is passed on. Either
+    way this waits until the child has cleaned up, and kills it after `STOP_TIMEOUT_S`. If we are killed, so is the
+    child. There is no limit on its time: a job may take days, and its own parts have limits.
     """
     words, output = [sys.executable, "-m", module, *arguments], subprocess.PIPE if capture else None
-    tied = functools.partial(end_with_parent, signal.SIGKILL)
-    with subprocess.Popen(words, stdout=output, text=True, preexec_fn=tied) as child:
+    with subprocess.Popen(words, stdout=output, text=True, env=tied_environment(signal.SIGKILL)) as child:
         try:
             text, _ = child.communicate()
         except KeyboardInterrupt:

@@ -14,6 +14,8 @@ _END = object()
 def in_threads(work: Callable[[Item], Generator[None]], items: Iterable[Item], at_once: int) -> None:
     """Do the ``work`` on each item, on ``at_once`` of them at the same time; with 1, here and in order.
 
+    This waits without a limit, as long as ``work`` takes until it yields next.
+
     ``work`` yields wherever it may be stopped; its generator is closed there, once another has raised or this thread
     is interrupted. Raises what the first to fail raised, when none is at work any more.
     """

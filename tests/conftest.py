@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
-from tests.lib.commands import DIGITS_OPTIONS, succeeded
+from tests.lib.commands import DIGITS_OPTIONS, forget_caller, succeeded
 from tests.lib.digits import write_digits
 from tests.lib.in_process import ringslice_here
 from tests.lib.run_folder import pytest_runtest_setup, run_folder
@@ -34,6 +34,7 @@ __all__ = [
 
 
 def pytest_configure() -> None:
+    forget_caller()
     note_process_starts()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell without job control starts what runs in the background, pytest of a script, say, with SIGINT ignored.

@@ -47,7 +47,7 @@ STARTED_BY_NAME = {
     "etl.doctor.yarn_checks": "imports the jobs with the cluster's Python, and has its archive checked",
     "mapreduce.jobs.python_archive": "imports the jobs with the packed Python, to prove that tasks can start",
 }
-LEAVES = {"etl", "etl.errors", "etl.values", "mapreduce", "train", "train.main"}
+LEAVES = {"etl", "etl.errors", "etl.processes", "etl.values", "mapreduce", "train", "train.main"}
 
 CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
 THIRD_PARTY = {

@@ -38,6 +38,7 @@ from etl.images.result import Normalized, Reason, Reject
 from etl.processes import end_with_parent
 
 START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 PATIENCE = 6
 PIPE_BYTES = 1 << 20
 MOST_PIXELS_HERE = 25_000_000
@@ -138,7 +139,11 @@ class ImageHelper:
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             pipe.close()
-        return process.wait()
+        try:
+            return process.wait(STOP_TIMEOUT_S)  # it ends as soon as its input does
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
 
 def _send(pipe: IO[bytes], *messages: bytes, until: float = math.inf) -> None:

@@ -136,7 +136,7 @@ class Claim:
         """Touch the claim no more: it is about to be deleted."""
         _held.discard(self.token)
         self._stopped.set()
-        self._heart.join()
+        self._heart.join(HEARTBEAT_S)  # a daemon; one that storage holds up fails later, for the claim is gone then
 
     def release(self) -> None:
         """Give the stage up; nothing of this run stays but what it published.

@@ -2,22 +2,23 @@
 
 import logging
 import math
-import os
 import re
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NoReturn
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any, NoReturn
 
-from mrjob.local import LocalMRJobRunner
+from mrjob.local import LocalMRJobRunner, _TaskFailedException
 from mrjob.step import StepFailedException
 
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
-from etl.processes import end_with_parent
+from etl.processes import tied_environment
 
-DRIVER_PID = "RINGSLICE_DRIVER_PID"
+POLL_INTERVAL_S = 0.02
+STOP_TIMEOUT_S = 5.0  # for tasks that were told to stop; then they are killed
 # What a task's Python is told: no threads for linear algebra, of which there is none; free memory is kept for the next
 # buffer, as giving it back and faulting it in again takes half of the time of reading from HDFS; and mrjob's distutils
 # are Python's own, where it has them.
@@ -30,10 +31,18 @@ TASK_VARIABLES = {
 
 
 class LocalRunner(LocalMRJobRunner):
-    """mrjob's local runner, which cuts each step into two tasks for each core, or into fewer where the job says so."""
+    """mrjob's local runner, but this thread starts the tasks' processes and waits for them.
+
+    It cuts each step into two tasks for each core, or into fewer if the job says so. mrjob's own runner forks a
+    `multiprocessing.Pool`, which may wait for ever for a worker that a signal did not end (python/cpython#96995).
+    """
 
     mappers: int | None = None
     reducers: int | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._tasks: dict[subprocess.Popen[bytes], dict[str, Any]] = {}  # those that run
 
     def _num_mappers(self, step_num: int) -> float:
         return self._half_of(self.mappers)
@@ -44,15 +53,64 @@ class LocalRunner(LocalMRJobRunner):
     def _half_of(self, tasks: int | None) -> float:
         return min(self._num_cores(), tasks / 2 if tasks else math.inf)  # mrjob takes twice as many
 
+    def _invoke_task_func(self, task_type: str, step_num: int, task_num: int) -> Callable[..., None]:
+        words = self._substep_args(step_num, task_type)
+        place = {"step_num": step_num, "num_steps": self._num_steps(), "task_type": task_type, "task_num": task_num}
+
+        def start(stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes], wd: str, env: Mapping[str, str]) -> None:
+            env = tied_environment(signal.SIGTERM, {**TASK_VARIABLES, **env})
+            self._tasks[subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=wd, env=env)] = place
+
+        return start
+
+    def _run_multiple(self, funcs: Iterable[Callable[[], None]], num_processes: int | None = None) -> None:
+        """Run tasks to their end, as many at once as there are cores; ``funcs`` start them.
+
+        Raises _TaskFailedException for the first that fails; none is left then, nor after an interrupt.
+        """
+        del num_processes
+        try:
+            for start in funcs:
+                while len(self._tasks) >= self._num_cores():
+                    self._wait_for_some()
+                start()
+            while self._tasks:
+                self._wait_for_some()
+        finally:
+            stop_all(list(self._tasks))
+            self._tasks.clear()
+
+    def _wait_for_some(self) -> None:
+        time.sleep(POLL_INTERVAL_S)
+        for task in [each for each in self._tasks if each.poll() is not None]:
+            place = self._tasks.pop(task)
+            if task.returncode:
+                raise _TaskFailedException(
+                    reason=str(subprocess.CalledProcessError(task.returncode, task.args)), **place
+                )
+
+
+def stop_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes by SIGTERM, and after `STOP_TIMEOUT_S` by SIGKILL."""
+    try:
+        for process in processes:
+            process.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        with suppress(subprocess.TimeoutExpired):
+            for process in processes:
+                process.wait(max(0.0, deadline - time.monotonic()))
+    finally:  # also after a second interrupt
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()  # ends: nothing holds back SIGKILL
+
 
 def run_here(job: Any) -> dict[str, Any]:
     """Run the mrjob ``job`` to its end; returns what ``run.json`` keeps of it.
 
     Raises what a task raised, as far as its output tells.
     """
-    if job.options.runner == "local":
-        os.environ[DRIVER_PID] = str(os.getpid())
-        os.environ.update(TASK_VARIABLES)
     with _first_failure() as failure, job.make_runner() as runner:
         runner.mappers, runner.reducers = job.job.get("mappers"), job.job.get("reducers")
         try:
@@ -81,7 +139,7 @@ class _Failure(logging.Handler):
             out_of_memory = " (out of memory? use smaller packs or --num-cores 1)" if killed[1] == "SIGKILL" else ""
             raise EnvironmentFailure(f"a task was ended by {killed[1]}{out_of_memory}; run again to go on") from None
         if line is None or status is None:
-            raise EnvironmentFailure(f"a task ended without a word ({error}); what it wrote:\n{text}") from None
+            raise EnvironmentFailure(f"a task ended without an error message ({error}); its output:\n{text}") from None
         kinds: dict[str, type[RingsliceError]] = {"1": DataError, "2": UsageError, "3": EnvironmentFailure}
         if status[1] not in kinds:
             raise KeyboardInterrupt from None
@@ -98,14 +156,3 @@ def _first_failure() -> Iterator[_Failure]:
     finally:
         log.removeHandler(handler)
         log.propagate = propagated
-
-
-def end_with_driver(driver_pid: int) -> None:
-    """Have this task end (by SIGTERM) when its parent does, a worker that mrjob's local runner forked from the driver.
-
-    Raises KeyboardInterrupt where the parent is gone already.
-    """
-    end_with_parent(signal.SIGTERM)
-    status = Path(f"/proc/{os.getppid()}/stat").read_text()
-    if int(status.rpartition(")")[2].split()[1]) != driver_pid:  # its fourth field: the parent's parent (proc(5))
-        raise KeyboardInterrupt

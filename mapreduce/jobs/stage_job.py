@@ -35,7 +35,7 @@ from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.values import positive
-from mapreduce.jobs.local import DRIVER_PID, LocalRunner, end_with_driver, run_here
+from mapreduce.jobs.local import LocalRunner, run_here
 from mapreduce.jobs.work import JOB_FILE, Work, showing_progress
 
 if TYPE_CHECKING:  # a task starts without them, the driver imports them where it needs them
@@ -209,10 +209,7 @@ def main(job_class: type[StageJob]) -> NoReturn:
     """Run a job script: the driver, or one task of it, as its arguments say."""
 
     def run() -> int:
-        job = job_class()
-        if job.is_task() and DRIVER_PID in os.environ:
-            end_with_driver(int(os.environ[DRIVER_PID]))
-        job.execute()
+        job_class().execute()
         return 0
 
     end_process(run_reporting(run))

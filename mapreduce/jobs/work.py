@@ -75,5 +75,5 @@ def showing_progress(work: Work, note: Callable[[], str] = str) -> Iterator[None
             yield
         finally:
             stopped.set()
-            thread.join()
+            thread.join(POLL_INTERVAL_S)  # a daemon; storage may hold it up
             look()

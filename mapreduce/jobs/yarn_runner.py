@@ -82,6 +82,7 @@ class YarnRunner(HadoopJobRunner):
                 stderr=subprocess.STDOUT,
                 env=env,
                 start_new_session=True,
+                # There are other threads; this takes no lock of theirs, so the child cannot wait for one
                 preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),
             ) as client:
                 try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from etl.errors import EnvironmentFailure
+from tests.lib.commands import GIVEN_HADOOP
 from tests.lib.set_up_failures import HADOOP, fail_once
 
 VERSION = "3.4.2"
@@ -137,7 +138,7 @@ def _check_tools() -> Path:
 
 def _installed_libhdfs() -> Path:
     """Where the Hadoop that the user has, if any, keeps libhdfs.so."""
-    return Path(os.environ.get("HADOOP_HOME", "/nowhere")) / NATIVE / "libhdfs.so"
+    return Path(os.environ.get(GIVEN_HADOOP) or os.environ.get("HADOOP_HOME", "/nowhere")) / NATIVE / "libhdfs.so"
 
 
 def _lay_out(home: Path) -> None:

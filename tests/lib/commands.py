@@ -1,6 +1,7 @@
 """Run the commands as a user does, and check how they end."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,29 @@ HOROVODRUN = (sys.executable, REPOSITORY / "tests" / "lib" / "horovodrun.py")  #
 DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-size", "32KB")
 
 Finished = subprocess.CompletedProcess[str]
+
+
+# Variables of the caller that would decide what the commands do.
+_FOREIGN = re.compile(
+    r"(HADOOP|YARN|MAPRED|HDFS|HOROVOD|RINGSLICE|TF|KERAS|CUDA|AIRFLOW|MRJOB|LC)_.*"
+    r"|CLASSPATH|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS|_?J\w+_OPTIONS|COLUMNS|LINES|TZ|LANGUAGE|(NO|FORCE)_COLOR|CLICOLOR.*"
+    r"|PYTHON(PATH|STARTUP|WARNINGS|OPTIMIZE|HOME|SAFEPATH|IOENCODING|UTF8|HASHSEED)"
+)
+GIVEN_HADOOP = "GIVEN_HADOOP_HOME"
+
+
+def forget_caller() -> None:
+    """Drop from this process's environment the variables that would decide what the tests see.
+
+    Where the caller has a Hadoop is kept in `GIVEN_HADOOP`, and a PYTHONPATH that is this project.
+    """
+    if home := os.environ.get("HADOOP_HOME"):
+        os.environ[GIVEN_HADOOP] = home
+    for name, value in list(os.environ.items()):
+        if _FOREIGN.fullmatch(name) and value != str(REPOSITORY):
+            del os.environ[name]
+    os.environ["LANG"] = "C.UTF-8"
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = "localhost,127.0.0.1,::1"
 
 
 def environment(**more: str) -> dict[str, str]:

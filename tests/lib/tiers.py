@@ -4,6 +4,9 @@
 - `integration`: starts processes, or takes seconds. `hadoop`: needs the cluster; set by its fixtures.
 - `witness`: the real proof of a guarantee, in the tier that README names.
 - `chaos`: exhaustive variants.
+
+A test of the last four that fails is run once more (pytest-rerunfailures), because the machine may be busy. Each rerun
+is listed at the end of the run: look into it, it is a defect of the product or of the test.
 """
 
 import os
@@ -53,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     made once. Hadoop's and the trainer's begin, because they take longest.
     """
     for item in items:
+        if _has(item, *NOT_UNIT) or HADOOP_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if HADOOP_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.hadoop)
         if item.config.pluginmanager.hasplugin("xdist"):  # which defines the marker; child runs by libhdfs are without

@@ -78,7 +78,10 @@ class Saver:
             raise error
 
     def wait(self) -> None:
-        """Return when nothing is being written; raises what went wrong."""
+        """Return when nothing is being written; raises what went wrong.
+
+        There is no limit here: the monitor ends a rank whose storage does not answer, as one that stalls.
+        """
         if self._thread is not None:
             self._thread.join()
         self.check()

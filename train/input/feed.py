@@ -106,6 +106,7 @@ def _shaped(batch: int) -> Callable[..., tuple[tf.Tensor, ...]]:
 
 
 def _run_all(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    # In a daemon thread, which waits for the next epoch as long as the process lives
     while (each := work.get()) is not None:
         each()
         del each
@@ -217,7 +218,7 @@ def copied_ahead(batches: PixelBatches, device: str, cancel: Callable[[], None])
         exhausted = False
         try:
             copying = thread.submit(copy_next)
-            while (batch := copying.result()) is not None:
+            while (batch := copying.result()) is not None:  # the monitor ends a rank that waits here for too long
                 copying = thread.submit(copy_next)
                 yield batch
             exhausted = True

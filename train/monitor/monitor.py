@@ -86,7 +86,7 @@ class Watch:
         """End the thread, in the main thread; the process goes on without, and signals do what they did before."""
         self._is_stopped = True
         os.write(self._waker, b"\0")
-        self._thread.join()
+        self._thread.join()  # it looks at the pipe, and what it does has limits
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -160,7 +160,7 @@ class Watch:
                 self._state = State.EXITING
                 self._ends_at, self._untold = time.monotonic() + self._timeouts.ending_s, line
                 return
-        threading.Event().wait()
+        threading.Event().wait()  # until the watch ends the process
 
     def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
         if self._host_notes is None or self._exits is None:

@@ -147,7 +147,7 @@ class CacheFolder:
     def _locked(self) -> Iterator[None]:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.path / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held for a few calls of the local filesystem; the kernel frees it
             yield
 
     def _remove_left_over(self) -> None:
