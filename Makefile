@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := data/digits
 
-.PHONY: help demo test test-unit test-all check chaos defects bench format install clean
+.PHONY: help demo test test-unit test-all check chaos defects same-bytes bench format install clean
 .PHONY: hadoop-up hadoop-down hadoop-status
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -28,6 +28,7 @@ help:
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
 	@echo "make defects  whether the tests see each of 30 seeded defects; 15 minutes"
+	@echo "make same-bytes BASE=COMMIT  whether the stages of COMMIT and of this tree leave the same bytes; 1 minute"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
 	@echo "make bench    all benchmarks in a short form, in less than 10 minutes; one table (HDFS: BENCH='--hdfs URI')"
 	@echo "make img2dataset    a peer of benchmarks/normalize.py, in .venvs/img2dataset"
@@ -62,6 +63,9 @@ chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
 
 defects: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(BIN)/python -m tests.lib.defects $(DEFECTS)
+
+same-bytes: $(INSTALLED)
+	$(BIN)/python -m tests.same_bytes $(BASE)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/all.py $(BENCH)

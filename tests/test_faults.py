@@ -1,100 +1,181 @@
-"""Whole stages, with a call of storage that fails, or a process that is gone from it on: run again, the same bytes."""
+"""Stages, renewals and an erasure, with a call of storage that fails, or a process that is gone from it on.
+
+Run again, they leave the same bytes.
+"""
 
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from etl.errors import RingsliceError
-from etl.raw.ingest import ingest
+from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import place
 from etl.storage.local import LocalFilesystem
 from etl.storage.place import open_place
-from mapreduce.normalize import Normalize
-from mapreduce.shard import Shard
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
 from tests.lib.commands import contents, copy_some
 from tests.lib.faults import Fault, FaultError, FaultyFilesystem
-from tests.lib.inline import ingest_values
+from tests.lib.inline import erase_here, ingest_here, normalize_here, shard_here
 
-SAMPLE = 8
-VALUES = ingest_values(pack_size="3000", packs_at_once="1")
-
-Run = Callable[[Path, Path], None]
+SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5", "--splits-from", "newest")
 
 
-def run_ingest(source: Path, root: Path) -> None:
-    ingest(open_place(str(source)), open_place(str(root)), VALUES)
+def ingest(folder: Path, root: Path, source: str = "source") -> None:
+    ingest_here(folder / source, root, pack_size="3000", packs_at_once="1", max_removed="1")
 
 
-def run_normalize(source: Path, root: Path) -> None:
-    del source
-    Normalize(["-r", "inline", str(root), "--size", "8", "--color", "gray", "--format", "png"]).run_job()
+def renew(folder: Path, root: Path) -> None:
+    ingest(folder, root, "source-2")
 
 
-def run_shard(source: Path, root: Path) -> None:
-    del source
-    Shard(["-r", "inline", str(root), "--workers", "2", "--split", "train=0.5,test=0.5"]).run_job()
+def normalize(folder: Path, root: Path) -> None:
+    del folder
+    normalize_here(root, "--size", 8, "--color", "gray", "--format", "png")
 
 
-STAGES: dict[str, Run] = {"raw": run_ingest, "normalized": run_normalize, "slices": run_shard}
+def shard(folder: Path, root: Path) -> None:
+    del folder
+    shard_here(root, *SHARES, "--name", "first")
+
+
+def shard_again(folder: Path, root: Path) -> None:
+    del folder
+    shard_here(root, *SHARES, "--name", "second")
+
+
+def erase(folder: Path, root: Path) -> None:
+    erase_here(root, folder / "keys.txt", slices=True)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is stopped and what was done before it. `make test` tries ``sample`` calls, `make chaos` a ``stride``-th."""
+
+    run: Callable[[Path, Path], None]
+    before: tuple[Callable[[Path, Path], None], ...] = ()
+    sample: int = 8
+    stride: int = 1
+
+
+FIRST_NIGHT = (ingest, normalize, shard)
+WORKS = {
+    "ingest": Work(ingest),
+    "normalize": Work(normalize, (ingest,)),
+    "shard": Work(shard, (ingest, normalize)),
+    "renew raw": Work(renew, (ingest, normalize)),
+    "renew normalized": Work(normalize, (ingest, normalize, renew)),
+    "erase": Work(erase, (*FIRST_NIGHT, renew, normalize, shard_again), sample=2, stride=4),
+}
 
 
 @pytest.fixture(scope="module")
-def source(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_some(digits, tmp_path_factory.mktemp("few"), "01", slice(24))
+def folder(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two nights of a source: of the second, images are gone, changed and new. Two keys to erase, one with a copy."""
+    folder = tmp_path_factory.mktemp("nights")
+    source = copy_some(digits, folder / "source", "01", slice(24))
+    zeros, ones = sorted((source / "0").iterdir()), sorted((source / "1").iterdir())
+    shutil.copy(zeros[0], source / "1" / "copy.png")
+    renewed = copy_some(digits, shutil.copytree(source, folder / "source-2"), "029", slice(30, 40))
+    (renewed / "1" / ones[0].name).unlink()
+    (renewed / "0" / zeros[3].name).unlink()
+    shutil.copy(next((digits / "5").iterdir()), renewed / "1" / ones[1].name)
+    (folder / "keys.txt").write_text(f"0/{zeros[0].name}\n0/{zeros[3].name}\n")
+    return folder
 
 
-@pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("undisturbed")
-    for run in STAGES.values():
-        run(source, root)
-    return root
+@dataclass(frozen=True)
+class Stopped:
+    """A work with its root as it is before, and the contents of one that was not stopped."""
+
+    work: Work
+    folder: Path
+    before: Path
+    undisturbed: dict[str, bytes]
+
+    def run(self, fault: Fault, root: Path) -> None:
+        """Run it with a ``fault`` in a copy, then again without; compare, and clean up."""
+        shutil.copytree(self.before, root)
+        with_fault(lambda: self.work.run(self.folder, root), fault)
+        if self.work.run is erase:  # which deletes what is erased from earlier generations too
+            require_slices(root)
+        else:
+            require_earlier_generations(root)
+        self.work.run(self.folder, root)
+        assert contents(root, "run.json") == self.undisturbed, fault
+        assert not list(root.rglob("_work")), fault
+        shutil.rmtree(root)
+
+    def count_calls(self, root: Path) -> int:
+        fault = Fault()
+        self.run(fault, root)
+        assert {"create", "write", "close", "rename", "delete", "list"} <= set(fault.calls)
+        return len(fault.calls)
 
 
-def with_fault(run: Run, source: Path, root: Path, fault: Fault) -> None:
-    """Run a stage on local files whose calls go through ``fault``, as a process that is dead afterwards."""
+@pytest.fixture(params=WORKS)
+def stopped(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Stopped:
+    work, before = WORKS[request.param], tmp_path / "before"
+    before.mkdir()
+    for run in work.before:
+        run(folder, before)
+    undisturbed = shutil.copytree(before, tmp_path / "undisturbed")
+    work.run(folder, undisturbed)
+    return Stopped(work, folder, before, contents(undisturbed, "run.json"))
+
+
+def with_fault(run: Callable[[], None], fault: Fault) -> None:
+    """Run with local files whose calls go through ``fault``, as a process that is dead afterwards."""
     with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
         try:
-            run(source, root)
+            run()
         except (FaultError, RingsliceError):
             assert fault.hit
 
 
-def fail_and_run_again(stage: str, fault: Fault, source: Path, undisturbed: Path, root: Path) -> None:
-    for earlier in list(STAGES)[: list(STAGES).index(stage)]:
-        shutil.copytree(undisturbed / earlier, root / earlier)
-    with_fault(STAGES[stage], source, root, fault)
-    STAGES[stage](source, root)
-    assert contents(root / stage, "run.json") == contents(undisturbed / stage, "run.json"), fault
+def require_earlier_generations(root: Path) -> None:
+    """Every generation of raw and of normalized is there with all its files, unchanged."""
+    for stage in (raw_stage(open_place(str(root))), normalized_stage(open_place(str(root)))):
+        marker = stage.read_marker() if (root / stage.folder.name / "dataset.json").exists() else None
+        while marker is not None:
+            for pack in marker.get("packs", ()):
+                assert (stage.folder / "packs" / f"{pack['name']}.tar").sha256() == pack["sha256"]
+                assert (stage.folder / "packs" / f"{pack['name']}.parquet").sha256() == pack["list_sha256"]
+            for part in marker.get("parts", ()):
+                assert (stage.folder / "parts" / f"{part['part']}.tfrecord").sha256() == part["sha256"]
+                assert (stage.folder / "parts" / f"{part['part']}.parquet").sha256() == part["rows_sha256"]
+            if marker["removed"] is not None:
+                assert (open_place(str(root)) / "raw" / marker["removed"]["file"]).sha256() == marker["removed"][
+                    "sha256"
+                ]
+            parent = marker["parent"]
+            marker = stage.find_generation(parent) if parent is not None else None
+            assert marker is not None or parent is None, "an earlier generation is gone"
 
 
-def count_calls(stage: str, source: Path, undisturbed: Path, root: Path) -> int:
-    fault = Fault()
-    fail_and_run_again(stage, fault, source, undisturbed, root)
-    assert {"create", "write", "close", "rename", "delete", "list"} <= set(fault.calls)
-    return len(fault.calls)
+def require_slices(root: Path) -> None:
+    """Finished slices are in their place, or where the next erasure takes them from."""
+    for name in ("first", "second"):
+        places = (root / f"slices/{name}", root / f"erased/_work/slices/{name}")
+        assert any((each / "manifest.json").exists() for each in places), name
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_some_calls_fail(stage: str, source: Path, undisturbed: Path, tmp_path: Path) -> None:
-    number = count_calls(stage, source, undisturbed, tmp_path / "counted")
-    generator = random.Random(stage)
-    for call in generator.sample(range(1, number + 1), SAMPLE):
+def test_some_calls_fail(stopped: Stopped, tmp_path: Path) -> None:
+    number, generator = stopped.count_calls(tmp_path / "counted"), random.Random(stopped.work.run.__name__)
+    for call in generator.sample(range(1, number + 1), stopped.work.sample):
         fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
-        fail_and_run_again(stage, fault, source, undisturbed, tmp_path / str(call))
+        stopped.run(fault, tmp_path / str(call))
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_call_fails(  # noqa: PLR0917 - fixtures
-    stage: str, after: bool, dies: bool, source: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    for call in range(1, count_calls(stage, source, undisturbed, tmp_path / "counted") + 1):
-        fail_and_run_again(stage, Fault(call, after, dies), source, undisturbed, tmp_path / str(call))
+def test_every_call_fails(after: bool, dies: bool, stopped: Stopped, tmp_path: Path) -> None:
+    stride = stopped.work.stride
+    first = 1 + (2 * after + dies) % stride
+    for call in range(first, stopped.count_calls(tmp_path / "counted") + 1, stride):
+        stopped.run(Fault(call, after, dies), tmp_path / str(call))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -146,61 +147,30 @@ def test_imports_follow_the_order_of_packages() -> None:
     assert {module: found for module in MODULES if (found := list(upward(module)))} == {}
 
 
-@pytest.mark.parametrize(
-    ("statement", "found"),
-    [
-        ("from etl.cli import cli", "etl.cli"),
-        ("from etl import cli", "etl.cli"),
-        ("import etl.cli as c", "etl.cli"),
-        ("importlib.import_module('etl.cli')", "etl.cli"),
-        ("import_module('etl.cli')", "etl.cli"),
-        ("__import__('etl.cli')", "etl.cli"),
-        ("import etl.sources.idx", "etl.sources.idx"),
-        ("import mapreduce", "mapreduce"),
-        ("from train import main", "train.main"),
-    ],
-)
-def test_an_upward_import_is_found(statement: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "wrong.py").write_text(f"from etl.errors import DataError\n\ndef late():\n    {statement}\n")
-    monkeypatch.setitem(MODULES, "etl.storage.wrong", tmp_path / "wrong.py")
-    imports_of.cache_clear()
-    assert list(upward("etl.storage.wrong")) == [found]
-
-
 def test_what_is_started_by_name_follows_the_order_too() -> None:
     assert {module for module in MODULES if list(upward(module, started_by(module)))} == set(STARTED_BY_NAME)
 
 
-@pytest.mark.parametrize(
-    ("statement", "found"),
-    [
-        ("run_module('mapreduce.normalize', [])", ["mapreduce.normalize"]),
-        ("words = [sys.executable, '-m', 'train.read_bench']", ["train.read_bench"]),
-        ("os.system('python3 -m etl.cli --help')", ["etl.cli"]),
-        ("words = ['-c', 'from train.input.records_op import why_not_native']", ["train.input.records_op"]),
-        ("run(f'import sys, mapreduce.shard, etl.errors; print({late})')", ["mapreduce.shard"]),
-        ("'''Started by `python -m mapreduce.normalize`.'''", []),
-        ("raise ValueError('train.main says so')", []),
-        ("words = ['-D', 'mapreduce.job.name', 'etl.storage.place']", []),
-    ],
-)
-def test_an_upward_start_by_name_is_found(
-    statement: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "wrong.py").write_text(f"def late():\n    {statement}\n")
-    monkeypatch.setitem(MODULES, "etl.storage.wrong", tmp_path / "wrong.py")
-    assert list(upward("etl.storage.wrong", started_by("etl.storage.wrong"))) == found
-
-
-@pytest.mark.parametrize("statement", ["from etl.storage import wrong_b", "import_module('etl.storage.wrong_b')"])
-def test_a_circle_of_late_imports_is_found(statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.py").write_text(f"def late():\n    {statement}\n")
-    (tmp_path / "b.py").write_text("import etl.storage.wrong_a as a\n")
-    monkeypatch.setitem(MODULES, "etl.storage.wrong_a", tmp_path / "a.py")
-    monkeypatch.setitem(MODULES, "etl.storage.wrong_b", tmp_path / "b.py")
+def test_each_check_finds_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = """
+        import etl.cli as c
+        from etl import cli
+        from train import main
+        def late():
+            importlib.import_module('etl.sources.idx')
+            run_module('mapreduce.normalize', [])
+            os.system('python3 -m etl.verify.command')
+            raise ValueError('train.export says so')
+    """
+    (tmp_path / "a.py").write_text(dedent(wrong))
+    (tmp_path / "b.py").write_text("def late():\n    from etl.storage import c\n")
+    (tmp_path / "c.py").write_text("import etl.storage.b as b\n")
+    for name in "abc":
+        monkeypatch.setitem(MODULES, f"etl.storage.{name}", tmp_path / f"{name}.py")
     imports_of.cache_clear()
-    circle = ("etl.storage.wrong_a", "etl.storage.wrong_b", "etl.storage.wrong_a")
-    assert cycle_from("etl.storage.wrong_a") == circle
+    assert list(upward("etl.storage.a")) == ["etl.cli", "etl.sources.idx", "train.main"]
+    assert started_by("etl.storage.a") >= {"mapreduce.normalize"} and "train.export" not in started_by("etl.storage.a")
+    assert cycle_from("etl.storage.b") == ("etl.storage.b", "etl.storage.c", "etl.storage.b")
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

@@ -22,7 +22,3 @@ def test_it_would_not_agree_otherwise(digits_root: Path, digits: Path, tmp_path:
     shutil.copy(more / "0/0000.png", more / "0/another.png")
     told = run("python", CHECKER, digits_root / "slices/default", more)
     assert "not in any slice: ['0/another.png']" in told.stderr
-    (more / "0/another.png").unlink()
-    (more / "0/0000.png").unlink()
-    told = run("python", CHECKER, digits_root / "slices/default", more)
-    assert "KeyError: '0/0000.png'" in told.stderr

@@ -143,7 +143,7 @@ def test_what_is_wrong_with_yarn_is_one_line(hadoop_undisturbed: Cluster, hdfs: 
     start = ("ringslice", "normalize", root, "-r", "hadoop", "--size", "2048")
     before = digests(root)
     failed(run(*start, "--queue", "nope", variables=variables), 3, "--queue 'nope' does not exist at http://")
-    nowhere = variables | {"HADOOP_CONF_DIR": ""} | {"HADOOP_HOME": "/nonexistent"}
+    nowhere = variables | {"HADOOP_CONF_DIR": ""} | {"HADOOP_HOME": "/proc/none"}
     failed(run(*start, variables=nowhere), 3, "no ResourceManager is known")
     assert digests(root) == before
     small = ("--task-memory", "64MB", "--max-memory", "64MiB")

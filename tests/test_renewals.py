@@ -1,6 +1,5 @@
-"""Renewals as they are run every night: what they cost, and that they can be stopped at any point."""
+"""Renewals that are stopped in the middle by signals, and run again; tests/test_faults.py has every call of storage."""
 
-import random
 import shutil
 import signal
 from dataclasses import dataclass
@@ -8,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.stages.layout import normalized_stage, raw_stage
-from etl.storage.place import open_place
 from tests.lib.commands import contents, copy_some
-from tests.lib.faults import Fault
-from tests.test_faults import SAMPLE, STAGES, run_ingest, run_normalize, with_fault
+from tests.test_faults import require_earlier_generations
 from tests.test_interrupts import CTRL_C, KILL, TRIES, Running, Stage, Stop, stop_what_runs
 
 __all__ = ["stop_what_runs"]  # a fixture
@@ -51,20 +47,6 @@ def change(source: Path, digits: Path, images: slice) -> None:
 
 
 @pytest.fixture(scope="module")
-def few(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Nights:
-    folder = tmp_path_factory.mktemp("few")
-    nights = Nights(folder / "source", folder / "first", folder / "second")
-    copy_some(digits, nights.source, "01", slice(24))
-    for run in (run_ingest, run_normalize):
-        run(nights.source, nights.first)
-    shutil.copytree(nights.first, nights.second)
-    change(nights.source, digits, slice(30, 44))
-    for run in (run_ingest, run_normalize):
-        run(nights.source, nights.second)
-    return nights
-
-
-@pytest.fixture(scope="module")
 def many(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Nights:
     """More, by the commands, so that there is time to stop them."""
     folder = tmp_path_factory.mktemp("many")
@@ -78,59 +60,6 @@ def many(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Nights:
             shutil.copytree(nights.first, nights.second)
             change(nights.source, digits, slice(1000))
     return nights
-
-
-def require_earlier_generations(root: Path) -> None:
-    """Every generation of raw and of normalized is there with all its files, unchanged."""
-    place = open_place(str(root))
-    for stage in (raw_stage(place), normalized_stage(place)):
-        marker = stage.read_marker()
-        while True:
-            for pack in marker.get("packs", ()):
-                assert (stage.folder / "packs" / f"{pack['name']}.tar").sha256() == pack["sha256"]
-                assert (stage.folder / "packs" / f"{pack['name']}.parquet").sha256() == pack["list_sha256"]
-            for part in marker.get("parts", ()):
-                assert (stage.folder / "parts" / f"{part['part']}.tfrecord").sha256() == part["sha256"]
-                assert (stage.folder / "parts" / f"{part['part']}.parquet").sha256() == part["rows_sha256"]
-            if marker["removed"] is not None:
-                assert (place / "raw" / marker["removed"]["file"]).sha256() == marker["removed"]["sha256"]
-            if marker["parent"] is None:
-                break
-            earlier = stage.find_generation(marker["parent"])
-            assert earlier is not None
-            marker = earlier
-
-
-def fail_and_renew_again(stage: str, fault: Fault, few: Nights, root: Path) -> None:
-    few.copy_for(stage, root)
-    with_fault(STAGES[stage], few.source, root, fault)
-    require_earlier_generations(root)
-    STAGES[stage](few.source, root)
-    assert contents(root / stage, "run.json") == contents(few.second / stage, "run.json"), fault
-    require_earlier_generations(root)
-
-
-@pytest.mark.integration
-@by_stage
-def test_some_calls_of_a_renewal_fail(stage: str, few: Nights, tmp_path: Path) -> None:
-    counted = Fault()
-    fail_and_renew_again(stage, counted, few, tmp_path / "counted")
-    generator = random.Random(stage)
-    for call in generator.sample(range(1, len(counted.calls) + 1), SAMPLE):
-        fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
-        fail_and_renew_again(stage, fault, few, tmp_path / str(call))
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@by_stage
-def test_every_call_of_a_renewal_fails(stage: str, after: bool, dies: bool, few: Nights, tmp_path: Path) -> None:
-    counted = Fault()
-    fail_and_renew_again(stage, counted, few, tmp_path / "counted")
-    for call in range(1, len(counted.calls) + 1):
-        fail_and_renew_again(stage, Fault(call, after, dies), few, tmp_path / str(call))
-        shutil.rmtree(tmp_path / str(call))
 
 
 def stop_at_work(renewed: Stage, source: Path, root: Path, how: Stop) -> bool:
