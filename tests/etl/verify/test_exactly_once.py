@@ -4,15 +4,17 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.formats import schemas
+from etl.formats import parquet_tables, schemas
+from etl.storage.place import open_place
 from etl.verify.check_slice import DEALT_SCHEMA as DEALT
-from etl.verify.exactly_once import Judge
+from etl.verify.exactly_once import GROUPS, Judge
 from etl.verify.findings import (
     CONTENT_MOVED,
     DEPARTED,
@@ -23,11 +25,13 @@ from etl.verify.findings import (
     MOST_KEYS,
     MOVED,
     SAME_CONTENT,
+    TORN,
     UNKNOWN,
     Duplicates,
     KeyFindings,
 )
 from etl.verify.lines import Line, PartOrder, bucket_of, dealt_lines, earlier_lines, gone_lines, good_lines
+from etl.verify.remembered import group_faults
 
 SPLITS = ("train", "test")
 GOOD_SCHEMA = pa.schema(
@@ -198,26 +202,23 @@ def test_each_difference_is_told_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("earlier", "dealt", "expected"),
     [
-        ([("train", "a1")], ["a1 train"], []),
-        ([("train", "a1")], ["a1 test"], [MOVED, CONTENT_MOVED]),
-        ([("train", "a1")], ["b1 test"], [CONTENT_MOVED]),
-        ([("train", "a1")], ["b1 train"], []),
-        ([("train", "a1"), ("test", "b1")], ["a1 train", "b1 test", "c1 train"], []),
-        ([("train", "a1"), ("test", "b1")], ["a1 test", "b1 test"], [MOVED]),
-        ([("train", "a1"), ("test", "b2")], ["a2 test", "b2 test"], []),
-        ([("train", "a1"), ("test", "b2")], ["a2 train", "b2 test"], [CONTENT_MOVED]),
-        ([("train", "a1")], ["a3 test"], []),
-        ([("train", "a1")], ["a3 train"], []),
-        ([("train", "a1")], [], []),
+        (["a1 train"], ["a1 train"], []),
+        (["a1 train"], ["a1 test"], [MOVED, CONTENT_MOVED]),
+        (["a1 train"], ["b1 test"], [CONTENT_MOVED]),
+        (["a1 train"], ["b1 train"], []),
+        (["a1 train", "b1 test"], ["a1 train", "b1 test", "c1 train"], []),
+        (["a1 train", "b1 test"], ["a1 test", "b1 test"], [MOVED]),
+        (["a1 train", "b2 test"], ["a2 test", "b2 test"], []),
+        (["a1 train", "b2 test"], ["a2 train", "b2 test"], [CONTENT_MOVED]),
+        (["a1 train"], ["a3 test"], []),
+        (["a1 train"], [], []),
     ],
 )
-def test_a_key_and_a_content_keep_their_split(
-    earlier: list[tuple[str, str]], dealt: list[str], expected: list[str]
-) -> None:
+def test_a_key_and_a_content_keep_their_split(earlier: list[str], dealt: list[str], expected: list[str]) -> None:
     """An image is a letter, its key, and a number, its content."""
-    images = {each[:2]: Image(each[0], int(each[1])) for each in (*dealt, *(name for _, name in earlier))}
+    images = {each[:2]: Image(each[0], int(each[1])) for each in (*dealt, *earlier)}
     there = [(SPLITS.index(each[3:]), images[each[:2]]) for each in dealt]
-    before = [(split, images[name]) for split, name in earlier]
+    before = [(each[3:], images[each[:2]]) for each in earlier]
     findings, *_ = judge(there, [image for _, image in there], earlier=before)
     assert findings.counts.keys() - {FORGOTTEN} == {*expected}
     gone = {image.key for _, image in before} - {image.key for _, image in there}
@@ -265,3 +266,16 @@ def test_all_are_counted_and_the_first_named() -> None:
     findings, _, _ = judge([], many)
     assert findings.counts == {MISSING: 500}
     assert [key for key, _ in findings.named[MISSING]] == [image.key for image in many[:MOST_KEYS]]
+
+
+def test_a_group_is_in_one_split_over_all_buckets(tmp_path: Path) -> None:
+    buckets: list[dict[str, int]] = [{"a": 1, "b": 1, "d": 5}, {"a": 1, "b": 4, "c": 2}]  # bits of splits
+    tables = []
+    for number, own in enumerate(buckets):
+        table = parquet_tables.table_of(GROUPS, [{"group": name, "splits": bits} for name, bits in own.items()])
+        (tmp_path / f"{number}.parquet").write_bytes(parquet_tables.table_bytes(table))
+        tables.append(open_place(str(tmp_path / f"{number}.parquet")))
+    keys = KeyFindings()
+    group_faults(tables, "patient", keys)
+    assert [name for name, _ in keys.named[TORN]] == ["b", "d"]
+    assert keys.named[TORN][0][1] == "the images of patient 'b' are in train and test"
