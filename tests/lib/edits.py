@@ -123,7 +123,8 @@ def _get(path: Path, steps: Steps) -> Any:
 def _with_value(path: Path, steps: Steps, value: Any) -> bytes | None:
     """The file with another value there; None if a table has it already."""
     if path.suffix == ".parquet":
-        return _with_cell(pq.read_table(path), *steps, value)  # type: ignore[arg-type]
+        column, row = steps
+        return _with_cell(pq.read_table(path), str(column), int(row), value)
     content = holder = json.loads(path.read_text())
     for step in steps[:-1]:
         holder = holder[step]

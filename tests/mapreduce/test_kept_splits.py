@@ -48,14 +48,6 @@ def test_an_experiment_is_no_night(nights: Nights, capsys: pytest.CaptureFixture
     assert nights.night() == first
 
 
-def test_two_ends_of_a_lineage_are_named(nights: Nights) -> None:
-    nights.night()
-    nights.night()
-    shard_here(nights.root, *SHARES, "--name", "fork", "--splits-from", "night-1")
-    line = "--splits-from newest: several ends of the lineage, fork and night-2; name the one"
-    refused(Shard, 2, line, nights.root, *SHARES, "--name", "x", *NEWEST)
-
-
 def test_exchanged_renamed_and_exported_again(nights: Nights) -> None:
     first = nights.night()
     one, two = [

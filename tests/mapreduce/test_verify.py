@@ -71,8 +71,13 @@ def flip(name: str, position: int) -> Damage:
     return lambda root: flip_bit(root / name, position)
 
 
-def remove(*names: str) -> Damage:
-    return lambda root: [(root / name).unlink() for name in names]
+def remove(*patterns: str) -> Damage:
+    def damage(root: Path) -> None:
+        for pattern in patterns:
+            for path in list(root.glob(pattern)):
+                path.unlink()
+
+    return damage
 
 
 def spoil(*names: str) -> Damage:
@@ -147,10 +152,7 @@ EVERY_STAGE: dict[str, tuple[Damage, Things]] = {
     "bit of a part": (flip(PART, 300), {("part", "pack-00001")}),
     "part and its rows": (remove(PART, PART_ROWS), {("part", "pack-00001"), ("rows", "pack-00001")}),
     "slice and part": (several(remove(PART), cut_at_a_record), {SLICE, ("part", "pack-00001")}),
-    "rejects": (
-        lambda root: [path.unlink() for path in (root / "normalized/rejects").iterdir()],
-        {("rejects", "pack-00001")},
-    ),
+    "rejects": (remove("normalized/rejects/*"), {("rejects", "pack-00001")}),
 }
 
 
