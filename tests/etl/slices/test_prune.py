@@ -211,12 +211,9 @@ def test_it_can_be_stopped_at_any_call_that_deletes(made: Path, tmp_path: Path) 
     stop_and_prune_again(made, tmp_path, sample=None)
 
 
-def test_what_is_no_root_is_refused(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "gone"):
+def test_the_command(root: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
         failed(ringslice_here("prune", folder, "--keep", 1), 2, f"{folder} is no dataset's root (no raw, no slices)")
-
-
-def test_the_command(root: Path) -> None:
     failed(ringslice_here("prune", root), 2, "give --keep N")
     failed(ringslice_here("prune", root, "--keep", 0), 2, "'0' is no whole number")
     told = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
