@@ -230,24 +230,3 @@ def test_a_name_that_no_host_has(driver: str, cluster: Cluster, tmp_path: Path) 
     assert told.startswith("cannot reach the NameNode of hdfs://no-such-pair:8020 (")
     remedy = "no host has that name, and dfs.nameservices of hdfs-site.xml has pair, other), or set HADOOP_CONF_DIR\n"
     assert told.endswith(f"check the address ({remedy}")
-
-
-def test_both_drivers_find_the_same(hdfs_root: Place) -> None:
-    (hdfs_root / "b" / "c").make_folder()
-    for name in ("b/ü", "a"):
-        hdfs_root.filesystem.open_new((hdfs_root / name).path).close()
-    script = """
-        import sys
-        from etl.storage.place import open_place
-
-        for info in open_place(sys.argv[1]).children(recursive=True):
-            print(info.path, info.type, info.size, info.mtime_ns // 10**9)
-    """
-    native, libhdfs = (run_python(script, hdfs_root.uri, **{DRIVER_VARIABLE: driver}) for driver in (NATIVE, LIBHDFS))
-    assert native == libhdfs
-    assert [line.split()[0].removeprefix(f"{hdfs_root.path}/") for line in native.splitlines()] == [
-        "a",
-        "b",
-        "b/c",
-        "b/ü",
-    ]

@@ -99,13 +99,6 @@ def test_debug_shows_what_java_said(driver: str, cluster: Cluster, hdfs_root: Pl
     assert len([line for line in finished.stderr.splitlines() if line.startswith("ringslice: error: ")]) == 1
 
 
-@pytest.mark.usefixtures("cluster")
-def test_a_root_inside_its_source_is_found_however_they_are_spelled(hdfs_root: Place) -> None:
-    (hdfs_root / "a").make_folder()
-    finished = ingest(f"hdfs://{hdfs_root.path}", f"{hdfs_root.uri}//root")
-    refused(finished, f"ROOT {hdfs_root}/root lies in SOURCE {hdfs_root}, where", status=2)
-
-
 # --- the site of this machine ---
 
 
