@@ -1,6 +1,5 @@
-"""Rejects that are tried again, stopped in the middle: run again, the same bytes, and nothing is lost."""
+"""--retry-rejects that is stopped in the middle and run again: the same bytes, and nothing is lost."""
 
-import random
 import shutil
 import signal
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.lib.commands import contents, copy_some
-from tests.lib.faults import Fault
+from tests.lib.faults import Fault, faults, some_and_every_call
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.mapreduce.jobs.test_retry_rejects import (
     LOOSE,
@@ -22,7 +21,7 @@ from tests.mapreduce.jobs.test_retry_rejects import (
     strict,
 )
 from tests.mapreduce.test_verify import verify
-from tests.test_faults import SAMPLE, with_fault
+from tests.test_faults import with_fault
 from tests.test_interrupts import KILL, TRIES, Running, Stage, stop_what_runs
 from tests.test_renewals import require_earlier_generations
 
@@ -44,26 +43,14 @@ def fail_and_retry(fault: Fault, strict: Path, done: Path, root: Path) -> None:
     assert contents(root / "normalized", "run.json") == contents(done / "normalized", "run.json"), fault
 
 
-def test_some_calls_of_storage_fail(root: Path, strict: Path, tmp_path: Path) -> None:
+@some_and_every_call
+def test_calls_of_storage_fail(sample: int | None, root: Path, strict: Path, tmp_path: Path) -> None:
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     counted = Fault()
     fail_and_retry(counted, strict, root, tmp_path / "counted")
-    generator = random.Random(RETRY)
-    for call in generator.sample(range(1, len(counted.calls) + 1), SAMPLE // 2):
-        fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
-        fail_and_retry(fault, strict, root, tmp_path / str(call))
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_every_call_of_storage_fails(after: bool, dies: bool, root: Path, strict: Path, tmp_path: Path) -> None:
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-    counted = Fault()
-    fail_and_retry(counted, strict, root, tmp_path / "counted")
-    for call in range(1, len(counted.calls) + 1):
-        fail_and_retry(Fault(call, after, dies), strict, root, tmp_path / str(call))
-        shutil.rmtree(tmp_path / str(call))
+    for number, fault in enumerate(faults(len(counted.calls), sample)):
+        fail_and_retry(fault, strict, root, tmp_path / str(number))
+        shutil.rmtree(tmp_path / str(number))
 
 
 @pytest.fixture(scope="module")
