@@ -69,13 +69,15 @@ def test_bytes_then_name_then_folder(disk: Disk, tmp_path: Path) -> None:
 
 
 def test_a_stage_makes_its_files_durable_before_its_marker(disk: Disk, make_tree: TreeMaker, tmp_path: Path) -> None:
-    source, root = make_tree({"a": 4, "b": 4}), tmp_path / "root"
+    source, root = make_tree({"a": 4, "b": 4}), tmp_path / "new" / "root"
     ingest_here(source, root, pack_size="1KB")
     marker = str(root / "raw" / "dataset.json")
     before = list(disk.published)[: list(disk.published).index(marker)]
     assert len([name for name in before if name.endswith(".tar")]) > 1
     # what is moved into the run's own folder is about to be deleted
     assert not [name for name in {*disk.published[marker], *disk.pending} if "/_work/" not in name]
+    folders = [root.parent, root, *(path for path in root.rglob("*") if path.is_dir())]
+    assert {str(path.parent) for path in folders} <= disk.files
 
 
 def test_a_file_on_hdfs_is_synced_before_it_has_its_name(cluster: Cluster, hdfs_root: Place) -> None:
