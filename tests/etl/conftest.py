@@ -63,7 +63,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return open_place(str(tmp_path)) if request.param == "local" else request.getfixturevalue("hdfs_root")
 
 
-def run_in_child(cluster: Cluster, *words: str, timeout_s: float = 110) -> None:
+def run_in_child(cluster: Cluster, *words: str, timeout_s: float = 600) -> None:
     """Run tests by libhdfs, in a process of their own: pytest's ``words``. Its failures become this test's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--show-capture=no")

@@ -1,12 +1,12 @@
-"""Edits of a dataset's JSON and Parquet files by a careful hand: one value, then every SHA-256 and checksum above it.
+"""Edits of a dataset's JSON and Parquet files that no hash reveals.
 
-What an edit of one file changes in the files that name it is put right there, up to the manifests, so that no hash
-tells that anything was edited.
+One value is changed, then every SHA-256 and checksum that covers it, up to the manifests.
 """
 
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,13 @@ from etl.storage.json_files import json_bytes, with_checksum
 
 NAMED_BY_NOTHING = ("verified/", "run.json")  # nothing has the SHA-256 of these
 
-Steps = tuple[str | int, ...]
+Steps = tuple[str | int, ...]  # from a file's root to a value: names and positions; of a table column and row
+REMOVED = object()
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One value of one file, and what it was and is: ``field`` is a path of names, numbers stand for any."""
+    """One value of one file, before and after; in ``field``, a path or a column, N stands for any position."""
 
     file: str
     field: str
@@ -35,65 +36,71 @@ class Edit:
 
 
 def edit_at_random(root: Path, random: Random) -> Edit:
-    """Edit one value of one file below ``root``, each file with the same chance, and all that names it."""
-    paths = sorted(path for path in root.rglob("*") if path.suffix in (".json", ".parquet"))
+    """Edit one value of one file below ``root``, each file with the same chance."""
     while True:
-        path = random.choice(paths)
-        made = _edit_json(path, random) if path.suffix == ".json" else _edit_table(path, random)
-        if made is not None:
-            field, before, after, data = made
-            publish(root, path, data)
-            return Edit(str(path.relative_to(root)), field, before, after)
+        path = random.choice(_files(root))
+        steps = random.choice(list(_values(path)) or [()])
+        if steps and (edit := edit_value(root, str(path.relative_to(root)), steps, random)):
+            return edit
 
 
-def edit_json(root: Path, file: str, field: str, value: Any) -> None:
-    """Give a field, such as ``config.seed`` or ``classes.0``, of a JSON file this value."""
-    content = json.loads((root / file).read_text())
-    *above, last = field.split(".")
-    holder = content
-    for step in above:
-        holder = holder[int(step) if isinstance(holder, list) else step]
-    before = holder[int(last) if isinstance(holder, list) else last]
-    assert before != value, before
-    holder[int(last) if isinstance(holder, list) else last] = value
-    publish(root, root / file, _signed(content))
+def fields(root: Path) -> dict[tuple[str, str], list[tuple[str, Steps]]]:
+    """The places (file, steps) of the values of every field, by kind of file and path of the field."""
+    found: dict[tuple[str, str], list[tuple[str, Steps]]] = {}
+    for path in _files(root):
+        file = str(path.relative_to(root))
+        kind = re.sub(r"pack-\d+|night-\d|[0-9a-f]{16,}", "*", file)
+        for steps in _values(path):
+            found.setdefault((kind, _field(file, steps)), []).append((file, steps))
+    return found
 
 
-def edit_cell(root: Path, file: str, column: str, row: int, value: Any) -> None:
-    """Give a cell of a table this value."""
-    table = pq.read_table(root / file)
-    values = table[column].to_pylist()
-    assert values[row] != value, value
-    values[row] = value
-    number = table.schema.get_field_index(column)
-    field = table.schema.field(number)
-    publish(root, root / file, _table_bytes(table.set_column(number, field, pa.array(values, field.type))))
+def edit_value(root: Path, file: str, steps: Steps, random: Random) -> Edit | None:
+    """Change this value at random; None if the column of a table cannot have the changed value."""
+    path = root / file
+    before = _get(path, steps)
+    is_json = path.suffix == ".json"
+    after = REMOVED if is_json and isinstance(steps[-1], str) and random.random() < 0.05 else changed(before, random)
+    try:
+        data = _with_value(path, steps, after)
+    except (pa.ArrowException, OverflowError, TypeError):
+        if is_json:
+            raise
+        return None
+    if data is None:
+        return None
+    publish(root, path, data)
+    return Edit(file, _field(file, steps), before, after)
 
 
-def _edit_json(path: Path, random: Random) -> tuple[str, Any, Any, bytes] | None:
-    value = json.loads(path.read_text())
-    steps = random.choice(list(_leaves(value)))
-    holder = value
-    for step in steps[:-1]:
-        holder = holder[step]
-    before = holder[steps[-1]]
-    after = changed(before, random)
-    if isinstance(holder, dict) and random.random() < 0.05:
-        del holder[steps[-1]]
-        after = "(removed)"
+def set_value(root: Path, file: str, field: str, value: Any) -> None:
+    """Set a field of a JSON file (``config.seed``, ``classes.0``) or a cell of a table (``split.0``)."""
+    steps = tuple(int(step) if step.isdigit() else step for step in field.split("."))
+    data = _with_value(root / file, steps, value)
+    assert data is not None, value
+    publish(root, root / file, data)
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.suffix in (".json", ".parquet"))
+
+
+def _field(file: str, steps: Steps) -> str:
+    return ".".join(
+        "N" if isinstance(step, int) else step for step in steps[: 1 if file.endswith(".parquet") else None]
+    )
+
+
+def _values(path: Path) -> Iterator[Steps]:
+    if path.suffix == ".json":
+        yield from _leaves(json.loads(path.read_text()))
     else:
-        holder[steps[-1]] = after
-    return ".".join("N" if isinstance(step, int) else step for step in steps), before, after, _signed(value)
-
-
-def _signed(value: dict[str, Any]) -> bytes:
-    if "checksum" in value:
-        value = with_checksum({name: each for name, each in value.items() if name != "checksum"})
-    return json_bytes(value)
+        table = pq.read_table(path)
+        yield from ((name, row) for name in table.schema.names for row in range(table.num_rows))
 
 
 def _leaves(value: Any, above: Steps = ()) -> Iterator[Steps]:
-    """The ways to all values that hold no others; the checksum, which is made anew, is left out."""
+    """All values without values in them; except for the checksum, which is always made to fit."""
     items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if above and not value and isinstance(value, dict | list):
         yield above
@@ -104,8 +111,49 @@ def _leaves(value: Any, above: Steps = ()) -> Iterator[Steps]:
             yield (*above, step)
 
 
+def _get(path: Path, steps: Steps) -> Any:
+    if path.suffix == ".parquet":
+        return pq.read_table(path)[steps[0]][steps[1]].as_py()
+    value = json.loads(path.read_text())
+    for step in steps:
+        value = value[step]
+    return value
+
+
+def _with_value(path: Path, steps: Steps, value: Any) -> bytes | None:
+    """The file with another value there; None if a table has it already."""
+    if path.suffix == ".parquet":
+        column, row = steps
+        return _with_cell(pq.read_table(path), str(column), int(row), value)
+    content = holder = json.loads(path.read_text())
+    for step in steps[:-1]:
+        holder = holder[step]
+    if value is REMOVED:
+        del holder[steps[-1]]
+    else:
+        assert holder[steps[-1]] != value
+        holder[steps[-1]] = value
+    return _signed(content)
+
+
+def _with_cell(table: pa.Table, column: str, row: int, value: Any) -> bytes | None:
+    values, number = table[column].to_pylist(), table.schema.get_field_index(column)
+    values[row], before = value, values[row]
+    field = table.schema.field(number)
+    new = pa.array(values, field.type)
+    if new[row].as_py() == before:
+        return None
+    return parquet_tables.table_bytes(table.set_column(number, field, new), parquet_tables.facts_of(table) or None)
+
+
+def _signed(value: dict[str, Any]) -> bytes:
+    if "checksum" in value:
+        value = with_checksum({name: each for name, each in value.items() if name != "checksum"})
+    return json_bytes(value)
+
+
 def changed(value: Any, random: Random) -> Any:
-    """Another value, of the same type mostly, as an edit by hand or a fault of a program gives it."""
+    """Another value, mostly of the same type, as an edit by hand or a defect of a program gives it."""
     if random.random() < 0.05:
         return None if value is not None else 1
     if isinstance(value, bool):
@@ -125,32 +173,6 @@ def changed(value: Any, random: Random) -> Any:
     return "x"
 
 
-def _edit_table(path: Path, random: Random) -> tuple[str, Any, Any, bytes] | None:
-    table = pq.read_table(path)
-    if not table.num_rows:
-        return None
-    field, row = random.choice(list(table.schema)), random.randrange(table.num_rows)
-    values = table[field.name].to_pylist()
-    before = values[row]
-    try:
-        after = values[row] = changed(before, random)
-        column = pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, TypeError):
-        return None  # nothing that such a column holds
-    if column[row].as_py() == before:
-        return None
-    return (
-        field.name,
-        before,
-        after,
-        _table_bytes(table.set_column(table.schema.get_field_index(field.name), field, column)),
-    )
-
-
-def _table_bytes(table: pa.Table) -> bytes:
-    return parquet_tables.table_bytes(table, parquet_tables.facts_of(table) or None)
-
-
 def publish(root: Path, path: Path, data: bytes) -> None:
     """Replace a file, rename it if its name is its SHA-256, and do the same with every file that has that."""
     old, new = hashlib.sha256(path.read_bytes()).hexdigest(), hashlib.sha256(data).hexdigest()
@@ -160,8 +182,8 @@ def publish(root: Path, path: Path, data: bytes) -> None:
     for length in (64, 16):
         if path.stem == old[:length]:
             path.rename(path.with_stem(new[:length]))
-    for other in sorted(root.rglob("*")):
-        if other.suffix not in (".json", ".parquet") or other.name in NAMED_BY_NOTHING:
+    for other in _files(root):
+        if other.name in NAMED_BY_NOTHING or not other.exists():
             continue
         if other.suffix == ".json":
             text = other.read_text()

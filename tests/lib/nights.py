@@ -15,10 +15,11 @@ from tests.conftest import TreeMaker
 from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 
 
-def some_png(number: int) -> bytes:
+def some_png(number: int, width: int = 9, height: int = 12) -> bytes:
     """A picture of its own for each number."""
     buffer = io.BytesIO()
-    Image.frombytes("RGB", (9, 12), random.Random(number).randbytes(9 * 12 * 3)).save(buffer, "PNG")
+    pixels = random.Random(number).randbytes(width * height * 3)
+    Image.frombytes("RGB", (width, height), pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 

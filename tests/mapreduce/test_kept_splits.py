@@ -1,16 +1,17 @@
-"""What may happen to a source between two nights, and the splits that stay: by the real stages, in process."""
+"""Splits that are kept from night to night, by the real stages in process; see also tests/test_split_histories.py."""
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from etl.errors import DataError, UsageError
+from etl.errors import RingsliceError, UsageError
 from etl.slices.prune import prune
 from etl.storage.place import open_place
+from mapreduce import shard as shard_module
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.lib.commands import contents
@@ -19,6 +20,13 @@ from tests.lib.nights import SHARES, Nights, nights, patients, some_png, splits_
 from tests.lib.sources.parquet_images import image_column, write_parquet
 
 __all__ = ["nights"]  # a fixture
+
+NEWEST = ("--splits-from", "newest")
+
+
+def key_splits(nights: Nights, name: str) -> dict[str, str]:
+    rows = pq.read_table(nights.root / "slices" / name / "examples.parquet").to_pylist()
+    return {row["key"]: row["split"] for row in rows}
 
 
 def test_an_experiment_is_no_night(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,16 +48,16 @@ def test_an_experiment_is_no_night(nights: Nights, capsys: pytest.CaptureFixture
     assert nights.night() == first
 
 
-def test_two_ends_of_a_lineage_are_named(nights: Nights) -> None:
-    nights.night()
-    nights.night()
-    shard_here(nights.root, *SHARES, "--name", "fork", "--splits-from", "night-1")
-    line = "--splits-from newest: several ends of the lineage, fork and night-2; name the one"
-    refused(Shard, 2, line, nights.root, *SHARES, "--name", "x", "--splits-from", "newest")
-
-
-def test_renamed_moved_and_exported_again(nights: Nights) -> None:
+def test_exchanged_renamed_and_exported_again(nights: Nights) -> None:
     first = nights.night()
+    one, two = [
+        nights.source / key for key, split in sorted(key_splits(nights, "night-1").items()) if split == "train"
+    ][:2]
+    one_bytes = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(one_bytes)
+    assert nights.night() == first
+    assert nights.known() == told(kept=40)
     (nights.source / "ant").rename(nights.source / "wasp")
     assert nights.night() == first
     assert nights.known() == told(kept=40, moved=20)
@@ -60,47 +68,48 @@ def test_renamed_moved_and_exported_again(nights: Nights) -> None:
     assert nights.known() == told(kept=40, moved=40)
 
 
-def test_changed_images_stay_and_what_moves_onto_anothers_name_takes_its_split_along(
+def test_images_that_were_moved_and_changed_at_once_are_reported(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = nights.night()
     paths = sorted(nights.source.rglob("*.png"))
-    before = {path: path.read_bytes() for path in paths}
-    changed = paths[0]
-    changed.write_bytes(some_png(999))
-    for path, other in zip(paths[1:], (*paths[2:], paths[1]), strict=True):
-        path.write_bytes(before[other])
+    before = [path.read_bytes() for path in paths]
+    for path, data in zip(paths, [some_png(999), *before[2:], before[1]], strict=True):
+        path.write_bytes(data)
     second = nights.night()
-    assert {content: second[content] for content in first if content in second} == {
-        content: split for content, split in first.items() if content in second
-    }
+    assert {content: split for content, split in second.items() if content in first}.items() <= first.items()
     assert len(second) == 40
     known = nights.known()
     assert (known["kept"], known["changed"], known["new"]) == (39, 1, 0)
     assert known["disagreeing"] > 5
-    line = (
-        f"{known['disagreeing']} images were moved and changed at once, and are where their content or group is: ant/"
-    )
+    line = f"{known['disagreeing']} images were moved and changed at once, and are where their content or group is: "
     assert line in capsys.readouterr().err
-    changed.write_bytes(before[changed])  # its first content was remembered
+    paths[0].write_bytes(before[0])  # its first content was remembered
     assert nights.night().items() >= first.items()
 
 
-def test_the_original_of_a_duplicate_is_deleted(nights: Nights) -> None:
-    for path in sorted((nights.source / "ant").iterdir()):
-        shutil.copy(path, nights.source / "bee" / f"copy-{path.name}")
-    first = nights.night("--drop-duplicates")
-    shutil.rmtree(nights.source / "ant")
-    assert nights.night("--drop-duplicates") == first
-    assert nights.known() == told(kept=40, moved=20)
+def by_split_folders(nights: Nights, files: dict[str, int]) -> None:
+    shutil.rmtree(nights.source, ignore_errors=True)
+    for name, number in files.items():
+        (nights.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (nights.source / name).write_bytes(some_png(number))
+    nights.ingest(split_folders=True)
 
 
-def test_duplicates_are_in_one_split_from_the_first_night(nights: Nights) -> None:
-    for path in sorted((nights.source / "ant").iterdir()):
-        shutil.copy(path, nights.source / "bee" / f"copy-{path.name}")
-    first = nights.night()
-    assert Counter(first.values())["train"] in range(16, 25)
-    assert nights.night("--drop-duplicates", "--seed", 9) == first
+def test_a_content_of_two_splits_keeps_both_while_one_copy_is_away_or_dropped(tmp_path: Path) -> None:
+    nights = Nights(tmp_path / "source", tmp_path / "root")
+    files = {f"train/a/{n}.png": n for n in range(6)} | {f"test/a/{n}.png": n for n in (0, 10, 11)}
+    plain = ("--workers", 1, "--slices", 1, *NEWEST)
+    by_split_folders(nights, files)
+    shard_here(nights.root, *plain, "--name", "n1")
+    first = key_splits(nights, "n1")
+    assert (first["train/a/0.png"], first["test/a/0.png"]) == ("train", "test")
+    by_split_folders(nights, {key: n for key, n in files.items() if key != "test/a/0.png"})
+    shard_here(nights.root, *plain, "--name", "n2")
+    by_split_folders(nights, files)
+    for name, *words in (("n3",), ("n4", "--drop-duplicates"), ("n5",)):
+        shard_here(nights.root, *plain, "--name", name, *words)
+    assert key_splits(nights, "n3") == key_splits(nights, "n5") == first
 
 
 @pytest.mark.parametrize("by_key", [False, True])
@@ -126,51 +135,27 @@ def test_a_row_is_put_in_front_of_a_parquet_file(by_key: bool, tmp_path: Path) -
         assert known["disagreeing"] > 5
 
 
-def test_patients_whose_scans_are_all_others_stay(nights: Nights, tmp_path: Path) -> None:
-    table = patients(nights, tmp_path)
-    nights.night("--group-by", "patient", columns=table)
-    first = splits_of_patients(nights, table)
-    assert set(first.values()) == {"train", "test"}
-    for number, path in enumerate(sorted(nights.source.rglob("*.png"))):
-        path.unlink()
-        path.with_name(f"again-{number:04d}.png").write_bytes(some_png(1000 + number))
-    again = patients(nights, tmp_path)
-    nights.night("--group-by", "patient", columns=again)
-    assert nights.known() == told(new=40)
-    assert splits_of_patients(nights, again) == first
-
-
 def test_a_corrected_group_is_named_with_a_remedy(nights: Nights, tmp_path: Path) -> None:
     table = patients(nights, tmp_path)
     first = nights.night("--group-by", "patient", columns=table)
     by_patient = splits_of_patients(nights, table)
     trained = next(patient for patient, split in by_patient.items() if split == "train")
-    tested = next(patient for patient, split in by_patient.items() if split == "test")
     patient_of = dict(line.split(",") for line in Path(table).read_text().splitlines()[1:])
-    key = next(key for key, patient in patient_of.items() if patient == tested)
-    nights.ingest(columns=patients(nights, tmp_path, {key: trained}))
-    words = (*SHARES, "--name", "x", "--splits-from", "newest", "--group-by", "patient")
+    one, two = [key for key, patient in patient_of.items() if by_patient[patient] == "test"][:2]
+    words = (*SHARES, "--name", "x", *NEWEST, "--group-by", "patient")
     listed = nights.root / "slices/x.conflicts.txt"
-    line = f"1 images were in another split than their patient is: {key} (test, patient {trained!r} in train);"
+    nights.ingest(columns=patients(nights, tmp_path, {one: trained}))
+    line = f"1 images were in another split than their patient is: {one} (test, patient {trained!r} in train);"
     refused(Shard, 1, line, nights.root, *words)
-    assert listed.read_text() == f"{key}\n"
-    shard_here(nights.root, *words, "--remove", listed)
-    assert {content: first[content] for content in nights.splits("x")} == nights.splits("x")
+    assert listed.read_text() == f"{one}\n"
+    nights.ingest(columns=patients(nights, tmp_path, {one: trained, two: trained}))
+    refused(Shard, 1, "1 images were in another split", nights.root, *words, "--remove", listed)
+    shard_here(nights.root, *words, "--remove", listed)  # a second conflict does not remove the first from the list
+    assert nights.splits("x").items() <= first.items()
     run_here(Verify, nights.root, "--name", "x")
+    line = "those slices keep each 'patient' in one split; give --group-by patient too"
     for other in ((), ("--group-by", "day")):
-        line = "those slices keep each 'patient' in one split; give --group-by patient too"
-        refused(Shard, 2, line, nights.root, *SHARES, "--name", "y", "--splits-from", "newest", *other)
-
-
-@pytest.mark.parametrize("name", ["examples", "departed", "contents", "groups"])
-def test_what_is_remembered_is_checked_while_it_is_read(name: str, nights: Nights) -> None:
-    nights.night()
-    path = nights.root / f"slices/night-1/{name}.parquet"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=rf"{name}.parquet has another SHA-256 than its manifest records"):
-        nights.night()
+        refused(Shard, 2, line, nights.root, *SHARES, "--name", "y", *NEWEST, *other)
 
 
 def test_keys_to_remove_that_nothing_is_known_by(
@@ -235,3 +220,73 @@ def test_a_list_of_classes_that_differs_at_its_beginning_is_refused(
         nights.ingest(classes=str(listed))
     assert "\n" not in str(raised.value)
     assert contents(nights.root) == before
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, nights: Nights, *words: object) -> None:
+    """A run that ends before its manifest is written."""
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_module, "build_manifest", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            shard_here(nights.root, *SHARES, *words)
+
+
+def test_an_experiments_name_asked_again_with_newest_is_not_done_before(nights: Nights) -> None:
+    first = nights.night()
+    shard_here(nights.root, *SHARES, "--seed", 7, "--name", "x")
+    try:
+        shard_here(nights.root, *SHARES, "--seed", 7, "--name", "x", "--splits-from", "newest")
+    except UsageError:
+        return  # it holds another shard
+    assert nights.splits("x") == first
+
+
+def test_a_killed_experiment_resumed_with_newest_begins_no_second_lineage(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = nights.night()
+    kill(monkeypatch, nights, "--seed", 7, "--name", "x")
+    shard_here(nights.root, *SHARES, "--seed", 7, "--name", "x", "--splits-from", "newest")
+    assert nights.splits("x") == first
+    assert nights.night() == first
+
+
+def test_a_killed_night_that_is_tried_again_after_the_next_does_not_block_the_lineage(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = nights.night()
+    kill(monkeypatch, nights, "--name", "late", "--splits-from", "newest")
+    assert nights.night() == first
+    try:
+        shard_here(nights.root, *SHARES, "--name", "late", "--splits-from", "newest")
+    except UsageError:
+        pass  # a line that says so would do
+    assert nights.night() == first
+
+
+def test_a_night_is_done_before_though_its_parent_is_pruned(nights: Nights) -> None:
+    nights.night()
+    nights.night()
+    prune(open_place(str(nights.root)), keep=1)
+    shard_here(nights.root, *SHARES, "--splits-from", "newest", "--name", "night-2")
+
+
+@pytest.mark.parametrize("key", [" ", "\u3000"])
+def test_a_key_of_odd_blanks_can_be_removed(key: str, tmp_path: Path) -> None:
+    nights = Nights(tmp_path / "source", tmp_path / "root")
+    images = image_column([some_png(number) for number in range(9)])
+    keys = [key, *(f"k{number}" for number in range(8))]
+    table = pa.table({"image": images, "label": ["x"] * 9, "id": keys})
+    write_parquet(open_place(str(nights.source / "all.parquet")), table)
+    nights.ingest(key_column="id")
+    listed = tmp_path / "gone.txt"
+    listed.write_text(f"{key}\nk0\n", encoding="utf-8")  # as ROOT/slices/NAME.conflicts.txt is written
+    shard_here(nights.root, *SHARES, "--name", "x", "--remove", listed)
+    assert not {key, "k0"} & set(key_splits(nights, "x"))
+
+
+def test_a_manifest_of_an_experiment_that_is_not_an_object_is_named_in_a_line(nights: Nights) -> None:
+    nights.night()
+    (nights.root / "slices/experiment").mkdir()
+    (nights.root / "slices/experiment/manifest.json").write_text("[]")
+    with pytest.raises(RingsliceError, match=r"manifest\.json"):
+        shard_here(nights.root, *SHARES, "--name", "x", *NEWEST)

@@ -1,6 +1,5 @@
-"""A repair that dies in the middle: what it leaves is damaged as before, or right; a second one ends it."""
+"""A repair that dies in the middle: what it leaves is damaged as before, or right; a second one completes it."""
 
-import random
 import shutil
 from pathlib import Path
 
@@ -11,12 +10,10 @@ from etl.storage import place
 from etl.storage.local import LocalFilesystem
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
 from tests.lib.commands import contents
-from tests.lib.faults import Fault, FaultError, FaultyFilesystem
+from tests.lib.faults import Fault, FaultError, FaultyFilesystem, faults, some_and_every_call
 from tests.mapreduce.test_verify import FIRST, SLICES, flip, remove, root, several, source, verify, whole
 
 __all__ = ["root", "source", "whole"]  # fixtures
-
-SAMPLE = 8
 
 damage = several(
     flip(f"{SLICES}/{FIRST}.tfrecord", 150),
@@ -46,23 +43,11 @@ def repair_with(fault: Fault, whole: Path, root: Path) -> None:
     assert contents(root) == right
 
 
-def count_calls(whole: Path, root: Path) -> int:
-    fault = Fault()
-    repair_with(fault, whole, root)
-    return len(fault.calls)
-
-
 @pytest.mark.integration
-def test_some_calls_fail(whole: Path, tmp_path: Path) -> None:
-    number, generator = count_calls(whole, tmp_path / "counted"), random.Random(5)
-    for call in generator.sample(range(1, number + 1), SAMPLE):
-        fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
-        repair_with(fault, whole, tmp_path / str(call))
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_every_call_fails(after: bool, dies: bool, whole: Path, tmp_path: Path) -> None:
-    for call in range(1, count_calls(whole, tmp_path / "counted") + 1):
-        repair_with(Fault(call, after, dies), whole, tmp_path / str(call))
+@some_and_every_call
+def test_calls_of_storage_fail(sample: int | None, whole: Path, tmp_path: Path) -> None:
+    counted = Fault()
+    repair_with(counted, whole, tmp_path / "counted")
+    for number, fault in enumerate(faults(len(counted.calls), sample)):
+        repair_with(fault, whole, tmp_path / str(number))
+        shutil.rmtree(tmp_path / str(number))

@@ -1,131 +1,191 @@
-"""Slices that are whole in themselves, every CRC, SHA-256 and table right, but do not hold what they should."""
+"""Datasets in which every CRC, SHA-256 and count is right, written by stages with a defect: verify finds it."""
 
 import dataclasses
 import json
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse, serialize
-from etl.formats.records import read_records
-from etl.partition.pixel_statistics import PixelSums
-from etl.slices.manifest import read_manifest
+from etl.normalized.part_writer import PartWriter
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import DealtExample, write_slice
-from etl.stages.layout import normalized_stage, slices_stage
-from etl.stages.stage import Run
-from etl.storage.place import open_place
-from tests.mapreduce.test_verify import FIRST, SECOND, SLICES, TEST, root, source, verify, whole
-
-pytestmark = pytest.mark.integration
+from etl.storage.json_files import json_bytes
+from etl.storage.place import Place
+from etl.verify.check_part import COLUMNS, input_faults
+from mapreduce import normalize as normalize_module
+from mapreduce import shard as shard_module
+from tests.lib.inline import normalize_here, shard_here
+from tests.mapreduce.test_verify import FIRST, SECOND, TEST, root, source, verify, whole
 
 __all__ = ["root", "source", "whole"]  # fixtures
 
-Contents = dict[str, list[DealtExample]]
+Examples = list[DealtExample]
+Change = Callable[[str, Examples, Examples], Examples]  # of the slice's name, its examples, a list that slices share
 
 
-def forge(root: Path, change: Callable[[Contents], object]) -> None:
-    """Write the slices anew, as `shard` would, but for ``change``."""
-    stage, normalized = slices_stage(open_place(str(root)), "default"), normalized_stage(open_place(str(root)))
-    manifest = read_manifest(stage)
-    rows = parquet_tables.read_table(stage.folder / "examples.parquet")
-    contents: Contents = {}
-    splits = {each["name"]: split for split, told in manifest["splits"].items() for each in told["slices"]}
-    for name in splits:
-        own = rows.filter([each == name for each in rows["slice"].to_pylist()]).to_pylist()
-        with (stage.folder / f"{name}.tfrecord").open_stream() as stream:
-            data = [record.data for record in read_records(stream, name)]
-        contents[name] = [(each, row["source"], row["sha256"]) for each, row in zip(data, own, strict=True)]
-    change(contents)
-    shutil.rmtree(root / SLICES)
-    identity = {name: manifest[name] for name in ("config", "input")}
-    stage.begin(identity)
-    try:
-        tasks = stage.open_tasks()
-        planned = [(splits[name], name, len(examples)) for name, examples in contents.items()]
-        for each in planned:
-            write_slice(stage.folder, tasks, each, contents[each[1]])
-        sums = PixelSums(**{name: manifest["statistics"][name] for name in ("pixels", "sums", "squares")})
-        marker = build_manifest(
-            stage,
-            identity,
-            normalized.read_marker(),
-            planned,
-            statistics=sums,
-            told={name: manifest[name] for name in ("lineage", "known", "left_out")},
-            remembered={
-                "departed": schemas.DEPARTED.empty_table(),
-                "contents": schemas.CONTENTS.empty_table(),
-                "groups": schemas.GROUPS.empty_table(),
-            },
-        )
-        stage.commit(marker, Run())
-    finally:
-        stage.release()
+def shard_wrongly(root: Path, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    """Write the slices again, each with the examples that ``change`` returns; the manifest has what was written."""
+    written: dict[str, int] = {}
+    shared: Examples = []
+
+    def write(folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[DealtExample]) -> Any:
+        split, name, _ = planned
+        changed = change(name, list(examples), shared)
+        written[name] = len(changed)
+        return write_slice(folder, attempts, (split, name, len(changed)), changed)
+
+    def build(stage: Any, identity: Any, normalized: Any, slices: Any, **rest: Any) -> dict[str, Any]:
+        slices = [(split, name, written[name]) for split, name, _ in slices]
+        return build_manifest(stage, identity, normalized, slices, **rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_module, "write_slice", write)
+        patch.setattr(shard_module, "build_manifest", build)
+        shard_here(root, "--workers", "2", "--overwrite")
 
 
-def relabel(contents: Contents) -> None:
-    data, source, sha256 = contents[FIRST][0]
-    example = parse(data)
-    contents[FIRST][0] = serialize(dataclasses.replace(example, label=(example.label + 1) % 3)), source, sha256
+def drop_one(name: str, examples: Examples, shared: Examples) -> Examples:
+    return examples[name == FIRST :]
 
 
-def exchange_pictures(contents: Contents) -> None:
+def write_one_twice(name: str, examples: Examples, shared: Examples) -> Examples:
+    return examples + examples[: name == FIRST]
+
+
+def leak_one(name: str, examples: Examples, shared: Examples) -> Examples:
+    """An example of training is in the test split too."""
+    if name == FIRST:
+        shared.append(examples[0])
+    return examples + (shared if name == TEST else [])
+
+
+def exchange_pictures(name: str, examples: Examples, shared: Examples) -> Examples:
     """Two examples of one class have each other's pixels."""
-    one = parse(contents[FIRST][0][0])
-    number, other = next(
-        (number, example)
-        for number, (data, _, _) in enumerate(contents[FIRST])
-        if number and (example := parse(data)).label == one.label
-    )
-    for position, example, encoded in ((0, one, other.encoded), (number, other, one.encoded)):
-        _, source, sha256 = contents[FIRST][position]
-        contents[FIRST][position] = serialize(dataclasses.replace(example, encoded=encoded)), source, sha256
+    if name != FIRST:
+        return examples
+    parsed = [parse(data) for data, _, _ in examples]
+    other = next(number for number, each in enumerate(parsed) if number and each.label == parsed[0].label)
+    for number, pixels in ((0, parsed[other].encoded), (other, parsed[0].encoded)):
+        data = serialize(dataclasses.replace(parsed[number], encoded=pixels))
+        examples[number] = (data, *examples[number][1:])
+    return examples
 
 
-def rename(contents: Contents) -> None:
-    data, source, sha256 = contents[FIRST][0]
-    contents[FIRST][0] = serialize(dataclasses.replace(parse(data), key="nobody.png")), source, sha256
+def move_one(name: str, examples: Examples, shared: Examples) -> Examples:
+    """An example of class 0 goes to the other training slice, which already has as many of it."""
+    if name == FIRST:
+        number = next(number for number, (data, _, _) in enumerate(examples) if parse(data).label == 0)
+        shared.append(examples.pop(number))
+    return examples + (shared if name == SECOND else [])
 
 
-def move(contents: Contents) -> None:
-    """An example goes to the other slice, of a class that this one had no more of."""
-    labels = {name: [parse(data).label for data, _, _ in contents[name]] for name in (FIRST, SECOND)}
-    few = next(label for label in range(3) if labels[FIRST].count(label) <= labels[SECOND].count(label))
-    contents[SECOND].append(contents[FIRST].pop(labels[FIRST].index(few)))
-
-
-CASES: dict[str, tuple[Callable[[Contents], object], str, str]] = {
-    "lost": (lambda contents: contents[FIRST].pop(0), "key missing", "is good, and in no slice"),
-    "doubled": (lambda contents: contents[FIRST].append(contents[FIRST][0]), "key doubled", "is dealt 2 times"),
-    "leaked": (lambda contents: contents[TEST].append(contents[FIRST][0]), "key doubled", "is in 2 splits"),
-    "relabelled": (relabel, "key different", "has label"),
-    "pictures exchanged": (exchange_pictures, "key different", "has other bytes in"),
-    "renamed": (rename, "key unknown", "nobody.png is in train/"),
-    "moved": (move, "manifest", "the slices are not balanced"),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_slices_that_do_not_hold_what_they_should_are_found(name: str, root: Path) -> None:
-    change, kind, line = CASES[name]
-    forge(root, change)
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("change", "kind", "line"),
+    [
+        (drop_one, "key missing", "is good, and in no slice"),
+        (write_one_twice, "key doubled", "is dealt 2 times"),
+        (leak_one, "key doubled", "is in 2 splits"),
+        (exchange_pictures, "key different", "has other bytes in"),
+        (move_one, "manifest", "the slices are not balanced"),
+    ],
+)
+def test_slices_with_wrong_examples_are_found(
+    change: Change, kind: str, line: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard_wrongly(root, monkeypatch, lambda name, examples, shared: examples)
+    assert verify(root) == (set(), ""), "without a change nothing is wrong"
+    shard_wrongly(root, monkeypatch, change)
     found, error = verify(root)
     assert line in error
-    by_kind = json.loads((root / "verified/default/verification.json").read_text())["findings_by_kind"]
-    assert kind in by_kind
+    assert kind in json.loads((root / "verified/default/verification.json").read_text())["findings_by_kind"]
     assert {what for what, _ in found} <= {"key", "manifest"}
-    _, error = verify(root, "--repair")
-    assert "run shard again with --overwrite" in error
+    assert "run shard again with --overwrite" in verify(root, "--repair")[1]
 
 
-def test_what_is_written_anew_without_a_change_is_right(root: Path, whole: Path) -> None:
-    forge(root, lambda contents: None)
-    assert verify(root) == (set(), "")
-    before = {path.name: path.read_bytes() for path in (whole / SLICES).rglob("*") if path.is_file()}
-    after = {path.name: path.read_bytes() for path in (root / SLICES).rglob("*") if path.is_file()}
-    before.pop("run.json"), after.pop("run.json")
-    assert after == before
+def lose_a_reject(part: PartWriter, image: dict[str, Any]) -> bool:
+    return image["key"] != "1/bad.png"
+
+
+def add_a_row_of_its_own(part: PartWriter, image: dict[str, Any]) -> bool:
+    if image["key"] == "1/bad.png":
+        image["sha256"] = bytes(32)
+    return True
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("keeps", "line"),
+    [
+        (lose_a_reject, "good + 0 rejects: 1/bad.png is neither"),
+        (add_a_row_of_its_own, "1/bad.png has another SHA-256"),
+    ],
+)
+def test_an_image_that_normalize_lost_or_exchanged_is_found(
+    keeps: Callable[[PartWriter, dict[str, Any]], bool], line: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = PartWriter.add
+    with monkeypatch.context() as patch:
+        patch.setattr(PartWriter, "add", lambda part, image, *rest: keeps(part, image) and add(part, image, *rest))
+        patch.setattr(normalize_module, "require", lambda *_: None)
+        words = ("--size", "8", "--color", "gray", "--format", "png", "--max-rejects", "0.1")
+        normalize_here(root, *words, "--overwrite")
+    shard_here(root, "--workers", "2", "--overwrite")
+    found, error = verify(root)
+    assert {what for what, _ in found} <= {"input", "manifest"}
+    assert [what for what, _ in found].count("input") == 1
+    assert line in error
+    assert "run normalize again with --overwrite" in verify(root, "--every-stage", "--repair")[1]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda marker: marker["parts"].pop(), "of raw has no part"),
+        (lambda marker: marker["parts"][0].update(pack="pack-00001"), "two parts of one pack"),
+        (lambda marker: marker["parts"][0].update(pack="pack-09999"), "was made of a pack that raw does not name"),
+    ],
+    ids=["part lost", "two parts", "part of another pack"],
+)
+def test_parts_that_are_not_those_of_the_packs_are_found(
+    change: Callable[[dict[str, Any]], object], line: str, root: Path
+) -> None:
+    marker = json.loads((root / "normalized/dataset.json").read_text())
+    change(marker)
+    (root / "normalized/dataset.json").write_bytes(json_bytes(marker))
+    shard_here(root, "--workers", "2", "--overwrite")
+    found, error = verify(root)
+    assert ("manifest", "dataset.json") in found
+    assert line in error
+
+
+def table_of(keys: str) -> pa.Table:
+    rows = [{"key": key, "sha256": key.encode() * 32, "label": 0} for key in keys]
+    full = [dict.fromkeys(schemas.IMAGES.names) | row for row in rows]
+    return parquet_tables.table_of(schemas.IMAGES, full).select(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("images", "good", "rejects", "fault"),
+    [
+        ("abc", "ac", "b", None),
+        ("", "", "", None),
+        ("abc", "ac", "", "the 3 images of pack are not 2 good + 0 rejects: b is neither"),
+        ("abc", "abcd", "", "d is none of them"),
+        ("abc", "abc", "b", "b is there twice"),
+        ("abc", "abb", "c", "b is there twice"),
+        ("abb", "ab", "", "b is there twice"),
+        ("abc", "ab", "d", "c is neither"),
+    ],
+)
+def test_every_image_is_good_or_a_reject_once(images: str, good: str, rejects: str, fault: str | None) -> None:
+    part = {"part": "pack.1", "pack": "pack"}
+    found = list(input_faults(part, table_of(images), table_of(good), table_of(rejects)))
+    assert [each.name for each in found] == ["pack.1"] * (fault is not None)
+    assert all(fault is not None and each.line.endswith(fault) for each in found)

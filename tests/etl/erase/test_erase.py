@@ -1,8 +1,6 @@
 """Images that are erased: no file below a root has their bytes, all others stay as they are, by the real stages."""
 
-import io
 import json
-import random
 import shutil
 import subprocess
 import tarfile
@@ -12,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from etl.erase.remake import move_folder
 from etl.errors import EnvironmentFailure, UsageError
@@ -28,19 +25,13 @@ from mapreduce.verify import Verify
 from tests.lib.commands import contents, environment, failed, ringslice, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import erase_here, ingest_here, normalize_here, refused, run_here, shard_here
+from tests.lib.nights import some_png
 
 NORMALIZED = ("--size", 8, "--format", "raw", "--min-side", 2, "--max-rejects", 0.5)
 SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5")
 
 
-def png(number: int, width: int = 9) -> bytes:
-    """A picture of its own for each number."""
-    buffer = io.BytesIO()
-    Image.frombytes("RGB", (width, 12), random.Random(number).randbytes(width * 12 * 3)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-NO_IMAGE = png(300, width=1)  # too narrow
+NO_IMAGE = some_png(300, width=1)  # too narrow
 
 
 class Dataset:
@@ -51,7 +42,7 @@ class Dataset:
         for name, first in (("ant", 0), ("bee", 100), ("cat", 200)):
             (self.source / name).mkdir(parents=True)
             for number in range(8):
-                (self.source / name / f"{number:02}.png").write_bytes(png(first + number))
+                (self.source / name / f"{number:02}.png").write_bytes(some_png(first + number))
         (self.source / "bee" / "wrong.png").write_bytes(NO_IMAGE)
         shutil.copy(self.source / "ant/03.png", self.source / "cat/copy.png")
 
@@ -81,8 +72,8 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     data = Dataset(tmp_path_factory.mktemp("nights"))
     data.night("night-1")
     (data.source / "ant/05.png").unlink()
-    (data.source / "ant/06.png").write_bytes(png(900))
-    (data.source / "bee/new.png").write_bytes(png(901))
+    (data.source / "ant/06.png").write_bytes(some_png(900))
+    (data.source / "bee/new.png").write_bytes(some_png(901))
     data.night("night-2")
     shard_here(data.root, *SHARES, "--name", "experiment", "--seed", 7)
     run_here(Verify, data.root, "--name", "night-2")
@@ -101,7 +92,7 @@ def data(nights: Dataset, tmp_path: Path) -> Dataset:
 
 # 03 has a copy, 05 is gone from the source, 06 has changed, wrong.png is a reject
 KEYS = ("ant/03.png", "ant/05.png", "ant/06.png", "bee/wrong.png")
-BYTES = (png(3), png(5), png(6), png(900), NO_IMAGE)
+BYTES = (some_png(3), some_png(5), some_png(6), some_png(900), NO_IMAGE)
 GONE = {*KEYS, "cat/copy.png"}
 
 
@@ -127,10 +118,10 @@ def test_no_file_has_what_was_erased(data: Dataset) -> None:
     assert len(files_with(data.root, needles)) > 8
     before = {name: data.splits(name) for name in ("night-1", "night-2", "experiment")}
     ends = data.ends()
-    told = data.erase(*KEYS, slices=True)
-    assert (told["contents"], told["copies"], told["copied_keys"]) == (5, 1, ["cat/copy.png"])
-    assert (told["images"], told["unknown_keys"]) == (4, 0)
-    assert told["slices_made_anew"] == ["experiment", "night-1", "night-2"]
+    facts = data.erase(*KEYS, slices=True)
+    assert (facts["contents"], facts["copies"], facts["copied_keys"]) == (5, 1, ["cat/copy.png"])
+    assert (facts["images"], facts["unknown_keys"]) == (4, 0)
+    assert facts["slices_made_anew"] == ["experiment", "night-1", "night-2"]
     assert files_with(data.root, needles) == []
     assert not (data.root / "verified/night-2").exists()
     assert data.ends() == ends == ["night-2"]
@@ -140,6 +131,10 @@ def test_no_file_has_what_was_erased(data: Dataset) -> None:
         run_here(Verify, data.root, "--name", name, "--every-stage")
     assert not list(data.root.rglob("_work"))
     assert {path.name for path in (data.root / "erased").iterdir()} == {"images.parquet", "generations.json"}
+    kept = contents(data.root)
+    again = data.erase(*KEYS, slices=True)
+    assert (again["images"], again["unknown_keys"], again["slices_that_hold_them"]) == (0, 0, {})
+    assert contents(data.root) == kept, "nothing is left to do the second time"
 
 
 def test_the_next_night_finds_the_same(data: Dataset) -> None:
@@ -175,22 +170,17 @@ def test_parts_are_those_that_normalize_makes(data: Dataset, tmp_path: Path) -> 
     assert theirs | {"parent": ours["parent"]} == ours
 
 
-def test_slices_that_hold_images_are_listed(data: Dataset) -> None:
+def test_slices_that_hold_images_are_listed_and_do_not_pass_verify(data: Dataset) -> None:
     kept = contents(data.root / "slices")
     with_them = encoded(data.root, {"ant/03.png"})
-    told = data.erase("ant/03.png")
-    assert told["slices_that_hold_them"] == {"experiment": 2, "night-1": 2, "night-2": 2}
+    facts = data.erase("ant/03.png")
+    assert facts["slices_that_hold_them"] == {"experiment": 2, "night-1": 2, "night-2": 2}
     assert contents(data.root / "slices") == kept
-    assert files_with(data.root / "raw", {png(3)}) == files_with(data.root / "normalized", with_them) == []
+    assert files_with(data.root / "raw", {some_png(3)}) == files_with(data.root / "normalized", with_them) == []
+    refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
     again = data.erase("ant/03.png", slices=True)
     assert (again["copies"], again["slices_made_anew"]) == (1, ["experiment", "night-1", "night-2"])
-    assert files_with(data.root, {png(3), *with_them}) == []
-
-
-def test_slices_that_still_hold_images_do_not_pass_verify(data: Dataset) -> None:
-    data.erase("ant/03.png")
-    refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
-    data.erase("ant/03.png", slices=True)
+    assert files_with(data.root, {some_png(3), *with_them}) == []
     run_here(Verify, data.root, "--name", "night-2")
 
 
@@ -204,34 +194,22 @@ def test_no_night_goes_on_while_an_erasure_is_half_done(data: Dataset) -> None:
     shard_here(data.root, *words)
 
 
-def test_nothing_is_left_to_do_the_second_time(data: Dataset) -> None:
-    data.erase(*KEYS, slices=True)
+def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
     kept = contents(data.root)
-    told = data.erase(*KEYS, slices=True)
-    assert (told["images"], told["unknown_keys"], told["slices_that_hold_them"]) == (0, 0, {})
-    assert contents(data.root) == kept
-
-
-def test_a_dry_run_changes_nothing(data: Dataset) -> None:
-    kept = contents(data.root)
-    told = data.erase("ant/03.png", "nobody", slices=True, dry_run=True)
-    assert (told["images"], told["unknown"], len(told["slices_that_hold_them"])) == (2, ["nobody"], 3)
-    assert contents(data.root) == kept
-
-
-def test_keys_of_which_none_is_known_are_refused(data: Dataset) -> None:
-    kept = contents(data.root)
+    facts = data.erase("ant/03.png", "nobody", slices=True, dry_run=True)
+    assert (facts["images"], facts["unknown"], len(facts["slices_that_hold_them"])) == (2, ["nobody"], 3)
     with pytest.raises(UsageError, match=r"none of its 2 keys is known in .*: 'nobody', 'nothing'; give keys as"):
         data.erase("nobody", "nothing")
+    with pytest.raises(UsageError, match=r"these are all images of .*; remove the whole folder"):
+        data.erase(*(str(path.relative_to(data.source)) for path in data.source.rglob("*.png")))
     assert contents(data.root) == kept
 
 
 @pytest.mark.integration
-def test_what_is_not_in_slices_needs_no_new_ones(data: Dataset) -> None:
+def test_an_image_that_is_in_no_slices_needs_no_new_ones(data: Dataset) -> None:
     kept = contents(data.root / "slices")
-    told = data.erase("bee/wrong.png", slices=True)
-    assert told["slices_that_hold_them"] == {}
-    assert told["slices_made_anew"] == []
+    facts = data.erase("bee/wrong.png", slices=True)
+    assert (facts["slices_that_hold_them"], facts["slices_made_anew"]) == ({}, [])
     assert contents(data.root / "slices") == kept
     assert files_with(data.root, {NO_IMAGE}) == []
     for name in ("night-1", "night-2"):
@@ -251,48 +229,36 @@ def test_a_run_at_work_is_not_disturbed(which: str, data: Dataset) -> None:
 
 @pytest.mark.integration
 def test_what_unfinished_runs_left_goes_too(data: Dataset) -> None:
-    (data.source / "bee/again.png").write_bytes(png(3))
+    (data.source / "bee/again.png").write_bytes(some_png(3))
     for stage, words in ((raw_stage, "packs/pack-00099.tar"), (normalized_stage, "parts/pack-00099.tfrecord")):
         folder = data.root / stage(open_place(str(data.root))).folder.name
-        (folder / words).write_bytes(png(3))
+        (folder / words).write_bytes(some_png(3))
         (folder / "_work/driver-000001-aa").mkdir(parents=True)
-        (folder / "_work/driver-000001-aa/attempt-1").write_bytes(png(3))
+        (folder / "_work/driver-000001-aa/attempt-1").write_bytes(some_png(3))
         (folder / "_work/plan.json").write_text('{"identity": {"config": {}, "input": "x"}}')
     begun = data.root / "slices/begun"
     (begun / "_work").mkdir(parents=True)
-    (begun / "part").write_bytes(png(3))
+    (begun / "part").write_bytes(some_png(3))
     fingerprint = normalized_stage(open_place(str(data.root))).fingerprint()
     (begun / "_work/plan.json").write_text(json.dumps({"identity": {"config": {}, "input": fingerprint}}))
     told = data.erase("ant/03.png", slices=True)
     assert told["removed_unfinished_slices"] == 1
-    assert files_with(data.root, {png(3)}) == []
+    assert files_with(data.root, {some_png(3)}) == []
     assert not begun.exists()
 
 
 @pytest.mark.integration
-def test_all_images_are_not_erased(data: Dataset) -> None:
-    keys = [str(path.relative_to(data.source)) for path in data.source.rglob("*.png")]
-    with pytest.raises(UsageError, match=r"these are all images of .*; remove the whole folder"):
-        data.erase(*keys)
-
-
-@pytest.mark.integration
-def test_slices_that_are_left_end_with_one_line(data: Dataset) -> None:
-    data.listed.write_text("ant/00.png\n")
-    words = ("erase", data.root, "--keys", data.listed, "-r", "inline")
-    failed(ringslice_here(*words), 1, "error: 3 sets of slices still hold these images (experiment, night-1, night-2)")
-    told = json.loads(succeeded(ringslice_here(*words, "--slices", "--json")).stdout)
-    assert told["slices_made_anew"] == ["experiment", "night-1", "night-2"]
-
-
-@pytest.mark.integration
-def test_slices_that_cannot_be_made_anew_stay(data: Dataset) -> None:
+def test_slices_that_cannot_be_made_anew_stay_and_end_with_one_line(data: Dataset) -> None:
     shard_here(data.root, "--workers", 24, "--slices", 24, "--split", "train=0.95,test=0.05", "--name", "many")
     kept = contents(data.root / "slices/many")
     key = next(key for key, split in data.splits("many").items() if split == "train")
-    told = data.erase(key, slices=True)
-    assert told["slices_made_anew"] == ["experiment", "night-1", "night-2"]
-    assert told["slices_that_hold_them"] == {"many": 1}
+    data.listed.write_text(f"{key}\n")
+    words = ("erase", data.root, "--keys", data.listed, "-r", "inline")
+    line = "error: 4 sets of slices still hold these images (experiment, many, night-1, night-2)"
+    failed(ringslice_here(*words), 1, line)
+    facts = data.erase(key, slices=True)
+    assert facts["slices_made_anew"] == ["experiment", "night-1", "night-2"]
+    assert facts["slices_that_hold_them"] == {"many": 1}
     assert contents(data.root / "slices/many") == kept
     shutil.rmtree(data.root / "slices/many")
     assert data.erase(key)["slices_that_hold_them"] == {}
@@ -394,5 +360,5 @@ def test_on_hdfs(hdfs_root: Place, nights: Dataset, tmp_path: Path) -> None:
     assert erase_here(root, listed, slices=True).facts["slices_made_anew"] == ["default"]
     files = [info for info in root.children(recursive=True) if info.is_file]
     assert len(files) > 20
-    assert not any(png(3) in Place(root.filesystem, info.path).read_bytes() for info in files)
+    assert not any(some_png(3) in Place(root.filesystem, info.path).read_bytes() for info in files)
     run_here(Verify, root, "--every-stage")

@@ -1,4 +1,3 @@
-import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -79,25 +78,6 @@ def test_totals_and_classes_are_within_one_on_every_slice(
         assert np.ptp(own.sum(axis=0)) <= 1
         assert np.ptp(own, axis=1).max() <= 1
         first += number
-
-
-@pytest.mark.parametrize("cuts", [(0, 40), (0, 1, 2, 40), (0, 13, 13, 30, 40)])
-def test_how_examples_lie_in_parts_does_not_matter(cuts: tuple[int, ...]) -> None:
-    strata = np.array([0, 1, 2, 1, 0] * 8, dtype=np.int64)
-    sizes = np.bincount(strata)
-    plan = SharePlan(split_counts(sizes.tolist(), FRACTIONS[1]), (3, 2, 1), seed=5)
-    whole = plan.deal(strata, np.zeros(3, dtype=np.int64))
-    found = []
-    for start, stop in itertools.pairwise(cuts):
-        found.append(plan.deal(strata[start:stop], np.bincount(strata[:start], minlength=3)))
-    assert np.concatenate([splits for splits, _ in found]).tolist() == whole[0].tolist()
-    assert np.concatenate([slices for _, slices in found]).tolist() == whole[1].tolist()
-
-
-def test_another_seed_deals_otherwise() -> None:
-    counts = split_counts([50, 50], FRACTIONS[1])
-    first, second = (SharePlan(counts, (4, 1, 1), seed).assign(0, np.arange(50)) for seed in (1, 2))
-    assert first[0].tolist() != second[0].tolist()
 
 
 def test_examples_without_a_slice_are_refused() -> None:

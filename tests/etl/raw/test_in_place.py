@@ -1,13 +1,11 @@
 """Images that stay where they lie, in tar and Parquet files: the same parts, no copy, and nothing trusted blindly."""
 
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from etl.errors import DataError, UsageError
 from etl.inspection.provenance import trace
@@ -18,30 +16,21 @@ from etl.slices.prune import prune
 from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify
 from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
+from tests.lib.nights import some_png
 from tests.lib.sources.archives import Entry, packed, tar_of
 from tests.lib.sources.parquet_images import image_column, image_table, write_file, write_parquet
 
 Write = Callable[..., Place]
 
-PLAINLY = {
-    "compression": "none",
-    "use_dictionary": False,
-    "write_statistics": False,
-}  # an image's bytes stand there once
-
-
-def picture(number: int) -> bytes:
-    """A PNG of 12x10 pixels, of one colour."""
-    output = io.BytesIO()
-    Image.new("RGB", (12, 10), (number % 256, 7 * number % 256, 99)).save(output, "PNG")
-    return output.getvalue()
+# An image's bytes stand there once.
+PLAINLY = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 
 
 def write_tar(source: Place, shard: int, first: int, count: int = 5) -> Place:
     """A shard of WebDataset; what is no image lies between the images."""
     entries = []
     for number in range(first, first + count):
-        entries += [Entry(f"{number:04d}.png", picture(number)), Entry(f"{number:04d}.cls", b"%d" % (number % 3))]
+        entries += [Entry(f"{number:04d}.png", some_png(number)), Entry(f"{number:04d}.cls", b"%d" % (number % 3))]
         entries += [Entry(f"{number:04d}.npy", bytes(1500))]
     return write_file(source / f"part-{shard}.tar", tar_of(entries))
 
@@ -49,7 +38,7 @@ def write_tar(source: Place, shard: int, first: int, count: int = 5) -> Place:
 def write_rows(source: Place, shard: int, first: int, count: int = 5) -> Place:
     """A Parquet file of two row groups, with another column of bytes in the struct."""
     table = image_table(count, first, names=None)
-    table = table.set_column(0, "image", image_column([picture(first + row) for row in range(count)]))
+    table = table.set_column(0, "image", image_column([some_png(first + row) for row in range(count)]))
     return write_parquet(source / f"part-{shard}.parquet", table, row_group_size=3, **PLAINLY)
 
 
@@ -102,15 +91,10 @@ def test_it_is_verified_and_traced_to_its_file(tmp_path: Path, source: Place, wr
     make(source, root)
     shard_here(root, "--slices", "2", "--workers", "2")
     run_here(Verify, root, "--every-stage")
-    told = trace(root, "pack-00001", *one_of_part(root, "pack-00001"))
+    last = read_rows(root / "normalized", "pack-00001", ["key", "sha256"]).to_pylist()[-1]
     where: dict[str, Any] = {"column": "image.bytes", "row": 4} if write is write_rows else {"offset": 4 * 4096 + 512}
-    assert told["pack"] == {"file": files[1].uri, "size": len(picture(14)), **where}
-
-
-def one_of_part(root: Place, part: str) -> tuple[str, bytes]:
-    """Key and SHA-256 of the last row of a part."""
-    row = read_rows(root / "normalized", part, ["key", "sha256"]).to_pylist()[-1]
-    return row["key"], row["sha256"]
+    found = trace(root, "pack-00001", last["key"], last["sha256"])["pack"]
+    assert found == {"file": files[1].uri, "size": len(some_png(14)), **where}
 
 
 def test_a_file_of_many_images_is_several_packs(
@@ -151,7 +135,7 @@ def test_new_and_changed_files_become_new_packs(tmp_path: Path, source: Place, w
 
 
 def test_the_same_images_in_other_places_of_the_file_are_looked_up_anew(tmp_path: Path, source: Place) -> None:
-    root, entries = open_place(str(tmp_path / "root")), [Entry(f"c/{n}.png", picture(n)) for n in range(4)]
+    root, entries = open_place(str(tmp_path / "root")), [Entry(f"c/{n}.png", some_png(n)) for n in range(4)]
     file = write_file(source / "some.tar", tar_of(entries))
     make(source, root)
     write_file(file, tar_of(entries[::-1]))
@@ -187,7 +171,7 @@ def test_a_file_that_changes_behind_our_back_is_named(tmp_path: Path, source: Pl
     normalize_here(root, "--size", "8")
     shard_here(root)
     data = bytearray(file.read_bytes())
-    start = data.index(picture(20)) + 50
+    start = data.index(some_png(20)) + 50
     data[start] ^= 1
     file.delete()
     if how != "missing":
@@ -213,16 +197,13 @@ def test_pruning_leaves_what_is_not_ours(tmp_path: Path, source: Place, write: W
 
 
 def test_what_cannot_stay_is_refused(tmp_path: Path, source: Place) -> None:
-    write_file(source / "some.tar.gz", packed(tar_of([Entry("c/1.png", picture(1))]), "gzip"))
-    write_file(open_place(str(tmp_path / "folder" / "c" / "1.png")), picture(1))
+    write_file(source / "some.tar.gz", packed(tar_of([Entry("c/1.png", some_png(1))]), "gzip"))
+    write_file(open_place(str(tmp_path / "folder" / "c" / "1.png")), some_png(1))
     for place, why in ((source, r"some\.tar\.gz is compressed"), (tmp_path / "folder", "files of their own")):
         with pytest.raises(UsageError, match=rf"--in-place is for plain tar files and Parquet files.*{why}"):
             ingest_here(place, tmp_path / "root", in_place=True)
     assert not (tmp_path / "root").exists()
-
-
-def test_a_copy_does_not_become_one_in_place(tmp_path: Path, source: Place) -> None:
-    write_tar(source, 0, 0)
-    ingest_here(source, tmp_path / "root")
+    write_tar(open_place(str(tmp_path / "plain")), 0, 0)
+    ingest_here(tmp_path / "plain", tmp_path / "root")
     with pytest.raises(UsageError, match="in_place False there, True asked"):
-        ingest_here(source, tmp_path / "root", in_place=True)
+        ingest_here(tmp_path / "plain", tmp_path / "root", in_place=True)

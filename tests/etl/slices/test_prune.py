@@ -23,7 +23,7 @@ from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
 from tests.lib.commands import contents, failed, succeeded
-from tests.lib.faults import Fault, FaultError, FaultyFilesystem
+from tests.lib.faults import Fault, FaultError, FaultyFilesystem, some_and_every_call
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_values
 
@@ -182,7 +182,8 @@ def prune_with(fault: Fault, root: Path) -> None:
             assert fault.hit
 
 
-def stop_and_prune_again(made: Path, tmp_path: Path, sample: int | None) -> None:
+@some_and_every_call
+def test_it_can_be_stopped(sample: int | None, made: Path, tmp_path: Path) -> None:
     """Stop at calls that delete, before and after they take effect; then prune again: the same is left."""
     shutil.copytree(made, tmp_path / "undisturbed")
     undisturbed = Fault()
@@ -191,32 +192,19 @@ def stop_and_prune_again(made: Path, tmp_path: Path, sample: int | None) -> None
     expected = contents(tmp_path / "undisturbed")
     deletes = [number for number, kind in enumerate(undisturbed.calls, start=1) if kind == "delete"]
     assert len(deletes) > 20
-    generator = random.Random(3)
-    for number in generator.sample(deletes, sample) if sample else deletes:
-        for after in [generator.random() < 0.5] if sample else [False, True]:
-            again = tmp_path / f"{number}-{after}"
-            shutil.copytree(made, again)
-            prune_with(Fault(number, after, dies=True), again)
-            run(again, keep=1)
-            assert contents(again) == expected, (number, after)
-            require_whole(again)
+    every = [Fault(number, after, dies=True) for number in deletes for after in (False, True)]
+    for fault in every if sample is None else random.Random(3).sample(every, sample):
+        again = shutil.copytree(made, tmp_path / "again")
+        prune_with(fault, again)
+        run(again, keep=1)
+        assert contents(again) == expected, fault
+        require_whole(again)
+        shutil.rmtree(again)
 
 
-def test_it_can_be_stopped(made: Path, tmp_path: Path) -> None:
-    stop_and_prune_again(made, tmp_path, sample=8)
-
-
-@pytest.mark.chaos
-def test_it_can_be_stopped_at_any_call_that_deletes(made: Path, tmp_path: Path) -> None:
-    stop_and_prune_again(made, tmp_path, sample=None)
-
-
-def test_what_is_no_root_is_refused(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "gone"):
+def test_the_command(root: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
         failed(ringslice_here("prune", folder, "--keep", 1), 2, f"{folder} is no dataset's root (no raw, no slices)")
-
-
-def test_the_command(root: Path) -> None:
     failed(ringslice_here("prune", root), 2, "give --keep N")
     failed(ringslice_here("prune", root, "--keep", 0), 2, "'0' is no whole number")
     told = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)

@@ -48,19 +48,6 @@ def file_of(claim: Claim) -> str:
     return f"claims/{claim.number:06d}.json"
 
 
-def test_the_dead_are_succeeded_and_nothing_of_theirs_stays(work: Place) -> None:
-    with as_a_process_that_is_gone():
-        dead = take(work)
-    claim = take(work)
-    assert claim.number == dead.number + 1
-    assert names(work) == sorted(["claims", file_of(claim), claim.attempts.name])
-    with pytest.raises(EnvironmentFailure, match="another run has taken over"):
-        dead.check()
-    claim.check()
-    claim.release()
-    assert names(work) == ["claims"]
-
-
 def test_an_owner_on_another_host_lives_while_its_heart_beats(work: Place) -> None:
     """Its process cannot be looked for here, where there is none of its number."""
     owner = take_elsewhere(work)

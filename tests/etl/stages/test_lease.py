@@ -136,20 +136,21 @@ def test_one_has_it_and_the_other_is_told_who(root: Place, work: Place) -> None:
 
 
 @pytest.mark.witness
-def test_the_dead_are_succeeded_at_once(root: Place, work: Place) -> None:
+def test_the_dead_are_succeeded_without_waiting(root: Place, work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = Holder(root).holds()
     holder.process.kill()
     holder.process.wait()
+    monkeypatch.setattr(lease, "PATIENCE_S", 120.0)
     begin = time.monotonic()
     claim = take(work)
-    assert time.monotonic() - begin < PATIENCE_S
+    assert time.monotonic() - begin < lease.PATIENCE_S
     assert claim.number == 2
     assert names(work) == ["claims", "claims/000002.json", claim.attempts.name]
     claim.check()
     claim.release()
 
 
-def test_the_dead_are_succeeded_though_nobody_has_waited_for_them(tmp_path: Path) -> None:
+def test_a_zombie_is_succeeded(tmp_path: Path) -> None:
     """Of such a process /proc still has the number and the start time."""
     place = open_place(str(tmp_path))
     holder = Holder(place).holds()
@@ -158,14 +159,6 @@ def test_the_dead_are_succeeded_though_nobody_has_waited_for_them(tmp_path: Path
     claim = take(place / "_work")
     assert claim.number == 2
     claim.release()
-
-
-def test_an_owner_elsewhere_lives_while_its_claim_is_touched(root: Place, work: Place) -> None:
-    holder = Holder(root, ELSEWHERE).holds()
-    with pytest.raises(EnvironmentFailure, match=rf"\(process {holder.process.pid} on elsewhere\)"):
-        take(work)
-    assert holder.told("check") == "done"
-    assert holder.told("release") == "done"
 
 
 @pytest.mark.witness
@@ -188,20 +181,6 @@ def test_who_slept_too_long_writes_nothing_more(word: str, root: Place, work: Pl
     claim.release()
 
 
-def test_who_slept_while_others_came_and_went_stops_too(root: Place, work: Place) -> None:
-    """The number it had is taken again, by another."""
-    holder = Holder(root, ELSEWHERE).holds()
-    os.kill(holder.process.pid, signal.SIGSTOP)
-    take(work).release()
-    third = take(work)
-    assert third.number == 1
-    os.kill(holder.process.pid, signal.SIGCONT)
-    assert holder.told("check") == ""
-    assert holder.end()[0] == 3
-    third.check()
-    third.release()
-
-
 @pytest.mark.witness
 def test_of_many_successors_one_wins(root: Place, work: Place) -> None:
     for _ in range(2):
@@ -222,17 +201,6 @@ def test_of_many_successors_one_wins(root: Place, work: Place) -> None:
         claim.release()
 
 
-def test_two_processes_succeed_one_elsewhere(root: Place, work: Place) -> None:
-    holder = Holder(root, ELSEWHERE).holds()
-    holder.process.kill()
-    both = [Holder(root), Holder(root)]
-    answers = {each.answer(): each for each in both}
-    assert sorted(answers) == ["", "holds"]
-    assert answers["holds"].told("release") == "done"
-    assert answers[""].end()[0] == 3
-    assert names(work) == ["claims"]
-
-
 # --- whole commands ---
 
 
@@ -242,7 +210,7 @@ def stopped_ingest(digits: Path, tmp_path: Path) -> Iterator["subprocess.Popen[b
     words = ["ringslice", "ingest", str(digits), str(tmp_path / "root"), "--pack-size", "4KB"]
     process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not list(tmp_path.glob("root/raw/_work/claims/*.json")):
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -268,6 +236,6 @@ def test_ingest_twice_at_once(
         succeeded(ringslice(*words, root, "--pack-size", "4KB"))
     else:
         first.send_signal(signal.SIGCONT)
-        assert first.wait(60) == 0
+        assert first.wait(300) == 0
     succeeded(ringslice(*words, tmp_path / "alone", "--pack-size", "4KB"))
     assert contents(root / "raw", "run.json") == contents(tmp_path / "alone" / "raw", "run.json")

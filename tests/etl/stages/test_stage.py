@@ -1,7 +1,6 @@
 """What a stage finds when it begins, and that a failure of any call of storage leaves nothing wrong."""
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import random
@@ -19,7 +18,6 @@ from etl.stages.lease import Owner
 from etl.stages.marker import Renewal, difference
 from etl.stages.stage import Run, Stage, State
 from etl.storage.atomic import publish_bytes
-from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from tests.etl.conftest import IN_CHILD, run_in_child
 from tests.hadoop.cluster import Cluster
@@ -304,49 +302,6 @@ def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(t
     stage.release()
     assert renew(stage_in(open_place(str(tmp_path))), OLD) is State.DONE  # the source went back to what it was
     assert files_of(stage) == ["beside", "dataset.json", "files/x", "run.json"]
-
-
-def renew_with(fault: Fault, place: Place) -> None:
-    try:
-        renew(stage_in(faulty(place, fault)), LATER)
-    except (FaultError, EnvironmentFailure):
-        assert fault.hit
-
-
-def require_readable(place: Place) -> None:
-    """Whatever happened to a renewal, every generation and all its files are there, and another renewal succeeds."""
-    stage = stage_in(place)
-    for marker in (stage.read_marker(), stage.find_generation(hashlib.sha256(FIRST_MARKER).hexdigest())):
-        assert marker is not None
-        assert all((stage.folder / name).read_bytes() == name[-1].encode() for name in named_files(marker))
-    renew(stage, LATER)
-    assert renew(stage, LAST) is State.RENEWED
-    kept = sorted(f"generations/{name}" for name in _names(stage.folder / "generations"))
-    assert len(kept) == 2
-    assert files_of(stage) == ["beside", "dataset.json", *(f"files/{name}" for name in "xyz"), *kept, "run.json"]
-
-
-def _names(folder: Place) -> list[str]:
-    return [info.base_name for info in folder.children()]
-
-
-FIRST_MARKER = json_bytes({"format": "test/1", **OLD, "files": ["x"]})
-
-
-@pytest.mark.integration  # a quarter of a minute
-@by_way
-def test_any_call_of_renewing_a_stage_may_fail(after: bool, dies: bool, tmp_path: Path) -> None:
-    def renew_at(number: int) -> Fault:
-        place, fault = open_place(str(tmp_path)) / str(number), Fault(number, after, dies)
-        renew(stage_in(place), OLD)
-        with as_a_process_that_is_gone():
-            renew_with(fault, place)
-        require_readable(place)
-        return fault
-
-    calls = renew_at(0).calls
-    assert len(calls) > 30, calls
-    assert all(renew_at(number).hit for number in range(1 + dies, len(calls) + 1, 3))  # tests/test_renewals.py has more
 
 
 def test_what_is_made_again_replaces_its_marker(tmp_path: Path) -> None:

@@ -93,15 +93,11 @@ each_of = pytest.mark.parametrize(
 
 
 @each_of
-def test_who_sleeps_while_another_finishes(first: int, tmp_path: Path) -> None:
+def test_who_sleeps_while_another_finishes_or_works(first: int, tmp_path: Path) -> None:
     place = open_place(str(tmp_path))
-    sleep_while_another_finishes(place, range(first, count_calls(place) + 1, STEP))
-
-
-@each_of
-def test_who_sleeps_while_another_works(first: int, tmp_path: Path) -> None:
-    place = open_place(str(tmp_path))
-    sleep_while_another_works(place, range(first, count_calls(place) + 1, STEP))
+    numbers = range(first, count_calls(place) + 1, STEP)
+    sleep_while_another_finishes(place, numbers)
+    sleep_while_another_works(place, numbers)
 
 
 def test_on_hdfs_too(hdfs_root: Place) -> None:

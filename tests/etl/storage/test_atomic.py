@@ -42,6 +42,8 @@ def test_the_second_attempt_loses_and_removes_its_own(root: Place, attempts: Pla
     with pytest.raises(TakenError, match="other bytes"):
         publish_bytes(root / "final", attempts, b"other")
     assert (root / "final").read_bytes() == b"same"
+    root.filesystem.open_new((attempts / "third").path).close()
+    assert not publish(attempts / "third", root / "final")
     assert names(root) == ["_work", "final"]
 
 
@@ -60,22 +62,10 @@ def test_of_many_attempts_at_once_one_wins(root: Place, attempts: Place) -> None
     assert (root / "final").read_bytes() == b"same"
 
 
-def test_publishing_is_exclusive(root: Place, attempts: Place) -> None:
-    for name in ("first", "second"):
-        root.filesystem.open_new((attempts / name).path).close()
-    assert [publish(attempts / name, root / "final") for name in ("first", "second")] == [True, False]
-    assert names(root) == ["_work", "final"]
-
-
-def test_a_file_is_replaced_in_one_step(root: Place, attempts: Place) -> None:
-    for data in (b"", b"new"):
+def test_a_file_is_replaced_in_one_step_or_stays(root: Place, attempts: Place) -> None:
+    for data in (b"", b"old"):
         replace_bytes(root / "file", attempts, data)
         assert (root / "file").read_bytes() == data
-    assert names(root) == ["_work", "file"]
-
-
-def test_a_file_stays_where_its_replacement_fails(root: Place, attempts: Place) -> None:
-    replace_bytes(root / "file", attempts, b"old")
     with pytest.raises(RuntimeError, match="stop"), replacing(root / "file", attempts) as output:
         output.write(b"half")
         raise RuntimeError("stop")
@@ -88,22 +78,18 @@ def test_a_file_stays_where_its_replacement_fails(root: Place, attempts: Place) 
     assert names(root) == ["_work", "file"]
 
 
-def test_a_file_is_taken_away_in_one_step(root: Place, attempts: Place) -> None:
+def test_a_file_is_withdrawn_unless_its_owner_was_replaced(root: Place, attempts: Place) -> None:
     replace_bytes(root / "deep" / "file", attempts, b"old")
     for _ in range(2):
         withdraw(root / "deep" / "file", attempts)
         assert names(root) == ["_work", "deep"]
     withdraw(root / "missing" / "file", attempts)
-    assert names(root) == ["_work", "deep"]
-
-
-def test_who_was_replaced_takes_nothing_away(root: Place, attempts: Place) -> None:
     replace_bytes(root / "file", attempts, b"old")
     attempts.delete()
     for name in ("file", "missing"):
         with pytest.raises(EnvironmentFailure, match=f"{name} was not removed: another run has taken this stage over"):
             withdraw(root / name, attempts)
-    assert names(root) == ["file"]
+    assert names(root) == ["deep", "file"]
 
 
 @pytest.mark.parametrize("when", ["before", "at work", "at its end"])

@@ -2,9 +2,6 @@
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +13,7 @@ from etl.storage.place import Place, open_place
 from tests.conftest import TreeMaker
 from tests.hadoop import health
 from tests.hadoop.cluster import Cluster
-
-TRACED = "trace=fsync,fdatasync,link,linkat,rename,renameat,renameat2,mkdir,mkdirat"
-CALL = re.compile(r"^(?P<name>\w+)\((?P<words>.*)\) += 0$")
-UNFINISHED, RESUMED = " <unfinished ...>", re.compile(r"^<\.\.\. \w+ resumed>")
-TEXT = re.compile(r'"([^"]*)"')
+from tests.lib.inline import ingest_here
 
 
 @dataclass
@@ -34,9 +27,6 @@ class Disk:
     def sync(self, path: str) -> None:
         self.files.add(path)
         self.pending = {name: folder for name, folder in self.pending.items() if folder != path}
-
-    def make_folder(self, path: str) -> None:
-        self.pending[path] = os.path.dirname(path)
 
     def name(self, path: str, target: str) -> None:
         assert path in self.files, f"{path} became {target} before it was synced"
@@ -78,36 +68,16 @@ def test_bytes_then_name_then_folder(disk: Disk, tmp_path: Path) -> None:
     assert {str(tmp_path), str(tmp_path / "deep"), str(tmp_path / "deep" / "er")} <= disk.files
 
 
-@pytest.mark.integration
-@pytest.mark.skipif(not shutil.which("strace"), reason="needs the program strace")
-def test_a_stage_makes_its_files_durable_before_its_marker(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """By the system calls of the real command: threads, and what C++ does, too."""
-    source, root, trace = make_tree({"a": 4, "b": 4}), tmp_path / "new" / "root", tmp_path / "trace"
-    command = [sys.executable, "-m", "etl.cli", "ingest", str(source), str(root), "--pack-size", "1KB"]
-    subprocess.run(["strace", "-f", "-y", "-e", TRACED, "-o", str(trace), *command], check=True, timeout=120)
-    disk = Disk()
-    begun: dict[str, str] = {}
-    for line in trace.read_text().splitlines():
-        process, told = line.split(maxsplit=1)
-        if told.endswith(UNFINISHED):  # another thread's call is told in between
-            begun[process] = told.removesuffix(UNFINISHED)
-            continue
-        resumed = RESUMED.match(told)
-        call = CALL.match(begun.pop(process) + told[resumed.end() :] if resumed else told)
-        if call is None or str(tmp_path) not in call[0]:
-            continue
-        paths = TEXT.findall(call["words"])
-        if "sync" in call["name"]:
-            disk.sync(call["words"].partition("<")[2].removesuffix(">"))
-        elif call["name"].startswith("mkdir"):
-            disk.make_folder(paths[0])
-        else:
-            disk.name(*paths)
+def test_a_stage_makes_its_files_durable_before_its_marker(disk: Disk, make_tree: TreeMaker, tmp_path: Path) -> None:
+    source, root = make_tree({"a": 4, "b": 4}), tmp_path / "new" / "root"
+    ingest_here(source, root, pack_size="1KB")
     marker = str(root / "raw" / "dataset.json")
     before = list(disk.published)[: list(disk.published).index(marker)]
     assert len([name for name in before if name.endswith(".tar")]) > 1
     # what is moved into the run's own folder is about to be deleted
     assert not [name for name in {*disk.published[marker], *disk.pending} if "/_work/" not in name]
+    folders = [root.parent, root, *(path for path in root.rglob("*") if path.is_dir())]
+    assert {str(path.parent) for path in folders} <= disk.files
 
 
 def test_a_file_on_hdfs_is_synced_before_it_has_its_name(cluster: Cluster, hdfs_root: Place) -> None:

@@ -53,21 +53,16 @@ def test_one_spelling(given: str, authority: str) -> None:
 
 
 def test_roots_are_compared_by_filesystem() -> None:
-    same = [
-        "hdfs:///x/y",
-        "hdfs://nn1.example/x/y/",
-        "HDFS://NN1.example:8020//x/./y",
-        "hdfs://nn1.example:8020/z/../x/y",
-    ]
-    places = [open_place(uri) for uri in same]
-    assert {place.uri for place in places} == {"hdfs://nn1.example:8020/x/y"}
-    assert len(set(places)) == 1
-    assert open_place("hdfs://pair/x/y") not in places
-    local = [
-        open_place(uri) for uri in ("/x/y", "/x/y/", "//x/y", "file:///x/y", "FILE://localhost/x/./y", "/x/z/../y")
-    ]
-    assert {place.uri for place in local} == {"/x/y"}
-    assert len(set(local)) == 1
+    for uri, spellings in {
+        "hdfs://nn1.example:8020/x/y": (
+            *("hdfs:///x/y", "hdfs://nn1.example/x/y/", "HDFS://NN1.example:8020//x/./y", "hdfs:///z/../x/y"),
+        ),
+        "/x/y": ("/x/y", "/x/y/", "//x/y", "file:///x/y", "FILE://localhost/x/./y", "/x/z/../y"),
+    }.items():
+        places = [open_place(spelling) for spelling in spellings]
+        assert {place.uri for place in places} == {uri}
+        assert len(set(places)) == 1
+        assert open_place("hdfs://pair/x/y") not in places
 
 
 def test_the_jobs_of_a_root_have_one_tag() -> None:

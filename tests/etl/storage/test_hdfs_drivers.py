@@ -39,11 +39,16 @@ def run_python(script: str, *words: str, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stderr == "", done.stderr
     return done.stdout
+
+
+def write_site(file: Path, properties: dict[str, str]) -> None:
+    lines = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in properties.items())
+    file.write_text(f"<configuration>{''.join(lines)}</configuration>")
 
 
 def test_a_write_larger_than_the_buffer_reaches_the_driver_as_bytes() -> None:
@@ -67,11 +72,10 @@ def test_a_write_larger_than_the_buffer_reaches_the_driver_as_bytes() -> None:
 
 
 @by_driver
-def test_settings_are_kept(driver: str, hdfs_root: Place) -> None:
+def test_settings_are_kept_and_without_them_the_site_decides(driver: str, hdfs_root: Place) -> None:
     client = hdfs_native.Client(hdfs_root.uri.removesuffix(hdfs_root.path))
     client.set_permission(hdfs_root.path, 0o777)
-    run_python(
-        """
+    script = """
         import sys
         from etl.storage.place import open_place
 
@@ -80,31 +84,16 @@ def test_settings_are_kept(driver: str, hdfs_root: Place) -> None:
             with folder.filesystem.open_new((folder / name).path) as stream:
                 stream.write(b"x" * (5 << 20) if name == "file" else b"")
         (folder / "folder").make_folder()
-        """,
-        hdfs_root.uri,
-        **{DRIVER_VARIABLE: driver, USER_VARIABLE: "bob", REPLICATION_VARIABLE: "2", BLOCK_SIZE_VARIABLE: "4MiB"},
-    )
+        """
+    settings = {USER_VARIABLE: "bob", REPLICATION_VARIABLE: "2", BLOCK_SIZE_VARIABLE: "4MiB"}
+    run_python(script, hdfs_root.uri, **{DRIVER_VARIABLE: driver}, **settings)
     for name in ("file", "empty"):
         status = client.get_file_info(f"{hdfs_root.path}/{name}")
         assert (status.owner, status.replication, status.blocksize) == ("bob", 2, 4 * MIB)
         assert status.permission == 0o644
     assert client.get_file_info(f"{hdfs_root.path}/folder").owner == "bob"
-
-
-@by_driver
-def test_without_settings_it_is_as_the_site_has_it(driver: str, hdfs_root: Place) -> None:
-    run_python(
-        """
-        import sys
-        from etl.storage.place import open_place
-
-        place = open_place(sys.argv[1])
-        place.filesystem.open_new(place.path).close()
-        """,
-        (hdfs_root / "file").uri,
-        **{DRIVER_VARIABLE: driver},
-    )
-    status = hdfs_native.Client(hdfs_root.uri.removesuffix(hdfs_root.path)).get_file_info(f"{hdfs_root.path}/file")
+    run_python(script, (hdfs_root / "plain").make_folder().uri, **{DRIVER_VARIABLE: driver})
+    status = client.get_file_info(f"{hdfs_root.path}/plain/file")
     assert (status.owner, status.replication) == (os.environ[USER_VARIABLE], 1)
 
 
@@ -136,14 +125,10 @@ def test_a_connection_does_not_outlive_a_fork(driver: str, hdfs_root: Place) -> 
     assert "was opened by process" in told
     assert "open places after the fork, in each process" in told
     assert parent == "parent True"
-
-
-@by_driver
-def test_a_place_that_was_not_used_may_be_used_in_a_fork(driver: str, hdfs_root: Place) -> None:
     file = hdfs_root / "file"
     file.filesystem.open_new(file.path).close()
-    told = run_python(FORK, file.uri, "unused", **{DRIVER_VARIABLE: driver})
-    assert told.splitlines() == ["there", "parent True"]
+    unused = run_python(FORK, file.uri, "unused", **{DRIVER_VARIABLE: driver})
+    assert unused.splitlines() == ["there", "parent True"], "a place that was not used may be used in a fork"
 
 
 def test_a_place_is_the_same_by_name(hdfs_root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +158,8 @@ def test_a_nameservice_whose_first_namenode_is_dead(
         ),
         "dfs.replication": "1",
     }
-    for name, properties in (("core-site.xml", {"fs.defaultFS": "hdfs://pair"}), ("hdfs-site.xml", site)):
-        lines = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in properties.items())
-        (tmp_path / name).write_text(f"<configuration>{''.join(lines)}</configuration>")
+    write_site(tmp_path / "core-site.xml", {"fs.defaultFS": "hdfs://pair"})
+    write_site(tmp_path / "hdfs-site.xml", site)
     script = """
         import sys
         from etl.storage.atomic import publish_bytes
@@ -201,8 +185,7 @@ def test_the_site_is_heeded_as_hadoop_heeds_it(
     include = '<xi:include href="more.xml" xmlns:xi="http://www.w3.org/2001/XInclude"/>'
     (tmp_path / "core-site.xml").write_text(f"<configuration>{include}</configuration>")
     site = {"nn": host, "fs.defaultFS": "hdfs://${nn}", "fs.permissions.umask-mode": umask, "dfs.replication": "1"}
-    lines = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in site.items())
-    (tmp_path / "more.xml").write_text(f"<configuration>{''.join(lines)}</configuration>")
+    write_site(tmp_path / "more.xml", site)
     script = """
         import sys
         from etl.storage.atomic import publish_bytes
@@ -232,9 +215,7 @@ def test_the_site_is_heeded_as_hadoop_heeds_it(
 
 @by_driver
 def test_a_name_that_no_host_has(driver: str, cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "hdfs-site.xml").write_text(
-        "<configuration><property><name>dfs.nameservices</name><value>pair,other</value></property></configuration>"
-    )
+    write_site(tmp_path / "hdfs-site.xml", {"dfs.nameservices": "pair,other"})
     script = """
         import sys
         from etl.errors import EnvironmentFailure
@@ -249,24 +230,3 @@ def test_a_name_that_no_host_has(driver: str, cluster: Cluster, tmp_path: Path) 
     assert told.startswith("cannot reach the NameNode of hdfs://no-such-pair:8020 (")
     remedy = "no host has that name, and dfs.nameservices of hdfs-site.xml has pair, other), or set HADOOP_CONF_DIR\n"
     assert told.endswith(f"check the address ({remedy}")
-
-
-def test_both_drivers_find_the_same(hdfs_root: Place) -> None:
-    (hdfs_root / "b" / "c").make_folder()
-    for name in ("b/ü", "a"):
-        hdfs_root.filesystem.open_new((hdfs_root / name).path).close()
-    script = """
-        import sys
-        from etl.storage.place import open_place
-
-        for info in open_place(sys.argv[1]).children(recursive=True):
-            print(info.path, info.type, info.size, info.mtime_ns // 10**9)
-    """
-    native, libhdfs = (run_python(script, hdfs_root.uri, **{DRIVER_VARIABLE: driver}) for driver in (NATIVE, LIBHDFS))
-    assert native == libhdfs
-    assert [line.split()[0].removeprefix(f"{hdfs_root.path}/") for line in native.splitlines()] == [
-        "a",
-        "b",
-        "b/c",
-        "b/ü",
-    ]

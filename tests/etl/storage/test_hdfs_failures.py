@@ -17,7 +17,6 @@ from tests.lib.commands import BIN, Finished, failed, run, succeeded
 
 pytestmark = pytest.mark.integration
 
-TIMEOUT_S = 30
 CLOSED = "127.0.0.1:1"
 
 by_driver = pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
@@ -30,13 +29,13 @@ def source(make_tree: TreeMaker) -> Path:
 
 @pytest.fixture
 def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HADOOP_HOME", "HADOOP_CONF_DIR", "CLASSPATH", "ARROW_LIBHDFS_DIR"):
+    for name in ("HADOOP_HOME", "HADOOP_CONF_DIR", "CLASSPATH", "ARROW_LIBHDFS_DIR", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
 
 
 def ingest(source: object, root: object, driver: str = NATIVE, **environment: str) -> Finished:
     words = ["ringslice", "ingest", source, root]
-    return run(*words, timeout_s=TIMEOUT_S, variables={DRIVER_VARIABLE: driver, **environment})
+    return run(*words, timeout_s=600, variables={DRIVER_VARIABLE: driver, **environment})
 
 
 def refused(finished: Finished, *lines: str, status: int = 3) -> None:
@@ -100,33 +99,30 @@ def test_debug_shows_what_java_said(driver: str, cluster: Cluster, hdfs_root: Pl
     assert len([line for line in finished.stderr.splitlines() if line.startswith("ringslice: error: ")]) == 1
 
 
-@pytest.mark.usefixtures("cluster")
-def test_a_root_inside_its_source_is_found_however_they_are_spelled(hdfs_root: Place) -> None:
-    (hdfs_root / "a").make_folder()
-    finished = ingest(f"hdfs://{hdfs_root.path}", f"{hdfs_root.uri}//root")
-    refused(finished, f"ROOT {hdfs_root}/root lies in SOURCE {hdfs_root}, where", status=2)
-
-
 # --- the site of this machine ---
 
 
 @pytest.mark.usefixtures("no_site")
 def test_libhdfs_without_a_hadoop(source: Path, tmp_path: Path) -> None:
-    root = f"hdfs://{CLOSED}/x"
-    refused(ingest(source, root, LIBHDFS), "no libhdfs.so in", "set ARROW_LIBHDFS_DIR, or take --hdfs-driver native")
+    root, java = f"hdfs://{CLOSED}/x", tmp_path / "jre" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.symlink_to("/bin/true")
     (tmp_path / "libhdfs.so").touch()
-    without = ingest(source, root, LIBHDFS, ARROW_LIBHDFS_DIR=str(tmp_path), PATH=f"{BIN}:/usr/bin:/bin")
+    library = {"ARROW_LIBHDFS_DIR": str(tmp_path), "JAVA_HOME": str(tmp_path / "jre")}
+    refused(ingest(source, root, LIBHDFS), "no libhdfs.so in", "set ARROW_LIBHDFS_DIR, or take --hdfs-driver native")
+    without = ingest(source, root, LIBHDFS, **library, PATH=str(BIN))
     refused(without, "libhdfs needs CLASSPATH, and no hadoop program in PATH; set HADOOP_HOME", "--hdfs-driver native")
-    elsewhere = {"ARROW_LIBHDFS_DIR": str(tmp_path), "HADOOP_HOME": str(tmp_path)}
-    refused(ingest(source, root, LIBHDFS, **elsewhere), f"no hadoop program in {tmp_path}/bin; set HADOOP_HOME")
+    elsewhere = ingest(source, root, LIBHDFS, **library, HADOOP_HOME=str(tmp_path))
+    refused(elsewhere, f"no hadoop program in {tmp_path}/bin; set HADOOP_HOME")
     refused(ingest(source, root, LIBHDFS, JAVA_HOME=str(tmp_path)), f"JAVA_HOME {tmp_path} has no bin/java")
 
 
 @pytest.mark.usefixtures("no_site")
 def test_a_site_that_is_broken(source: Path, tmp_path: Path) -> None:
     root = f"hdfs://{CLOSED}/x"
-    missing = ingest(source, root, HADOOP_CONF_DIR="/no/such/folder")
-    refused(missing, "HADOOP_CONF_DIR /no/such/folder is no folder; set it to the one that holds core-site.xml")
+    absent = tmp_path / "absent"
+    missing = ingest(source, root, HADOOP_CONF_DIR=str(absent))
+    refused(missing, f"HADOOP_CONF_DIR {absent} is no folder; set it to the one that holds core-site.xml")
     (tmp_path / "core-site.xml").write_text("<configuration><property>")
     refused(ingest(source, root, HADOOP_CONF_DIR=str(tmp_path)), f"{tmp_path}/core-site.xml is not XML", "mend it")
     remedy = "set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"

@@ -26,11 +26,9 @@ INTERNAL = {
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_json_has_not_is_refused(value: float) -> None:
-    for told in (value, [value], {"a": [{"b": value}]}, {"a": [1.0, [value]]}):
+    for write in (json_bytes, with_checksum):
         with pytest.raises(ValueError, match="not JSON compliant"):
-            json_bytes(told)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        with_checksum({"loss": value})
+            write({"a": [{"b": [1.0, value]}]})
 
 
 def test_every_call_that_writes_json_is_strict() -> None:

@@ -1,9 +1,9 @@
-"""A slice of three small records, and every way to damage it: each is found, and by what is meant to find it."""
+"""Every way to damage a slice of three small records is found, and by the check that is meant to find it."""
 
 import hashlib
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
 from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
-from etl.verify import check_slice as checks
-from etl.verify.check_slice import COMPARED, Rules, SliceCheck
+from etl.verify.check_slice import Rules, SliceCheck, check_slice
 from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
@@ -24,7 +23,7 @@ KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
 
 @dataclass(frozen=True)
 class Written:
-    """A finished slice, what is told of it, and its records one by one."""
+    """A finished slice, the facts and tables about it, and its records one by one."""
 
     place: Path
     index: Path
@@ -56,69 +55,64 @@ def write(folder: Place, name: str) -> Written:
     return Written(path.with_suffix(".tfrecord"), path.with_suffix(".idx"), told, rows, blocks)
 
 
-RULES = Rules(
-    ("a", "b"), {"height": 2, "width": None, "channels": 1, "format": "RAW"}, 55
-)  # the seed of the order of KEYS
+SIZE = {"height": 2, "width": None, "channels": 1, "format": "RAW"}
+RULES = Rules(("a", "b"), SIZE, 55)  # the seed of the order of KEYS
+SLICE_A, INDEX_A, EXAMPLES = (SLICE, "train/a"), (INDEX, "train/a"), (TABLE, "examples.parquet")
 
 
-def check_slice(
-    folder: Place, told: dict[str, Any], rows: pa.Table | None, blocks: pa.Table | None, rules: Rules = RULES
-) -> SliceCheck:
-    return checks.check_slice(folder, told, rows, blocks, rules)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Place:
-    return open_place(str(tmp_path))
+def check(written: Written, *, with_tables: bool = True) -> SliceCheck:
+    """A check of the slice; without tables, by the manifest alone."""
+    rows, blocks = (written.rows, written.blocks) if with_tables else (None, None)
+    return check_slice(open_place(str(written.place.parents[1])), written.told, rows, blocks, RULES)
 
 
 @pytest.fixture
-def slices(folder: Place) -> tuple[Written, Written]:
+def slices(tmp_path: Path) -> tuple[Written, Written]:
+    folder = open_place(str(tmp_path))
     return write(folder, "a"), write(folder, "b")
 
 
-def found(folder: Place, written: Written, *, tables_too: bool = True) -> list[tuple[str, str]]:
-    """What a check of the slice finds: what it is about, and its name; without tables, by the manifest alone."""
-    rows, blocks = (written.rows, written.blocks) if tables_too else (None, None)
-    check = check_slice(folder, written.told, rows, blocks)
-    return [(finding.what, finding.name) for finding in check.findings]
+def found(written: Written, *, with_tables: bool = True) -> list[tuple[str, str]]:
+    return [(finding.what, finding.name) for finding in check(written, with_tables=with_tables).findings]
 
 
 def believing(written: Written) -> Written:
-    """The twin that must fail to see: a manifest that tells of the file as it is now."""
+    """The negative control: a manifest that has the hash and the size of the file as it is now."""
     number = len(written.records)
     told = {"sha256": hashlib.sha256(written.data).hexdigest(), "bytes": len(written.data), "records": number}
-    return Written(written.place, written.index, written.told | told, written.rows, written.blocks)
+    return replace(written, told=written.told | told)
 
 
-def test_a_slice_as_it_was_written_is_right(folder: Place, slices: tuple[Written, Written]) -> None:
-    for written in slices:
-        check = check_slice(folder, written.told, written.rows, written.blocks)
-        assert (check.findings, check.sound, check.agrees) == ([], True, True)
-        assert check.dealt is written.rows
-        assert found(folder, written, tables_too=False) == []
-
-
-@pytest.mark.integration
-def test_every_flipped_bit_is_found(folder: Place, slices: tuple[Written, Written]) -> None:
-    written, _ = slices
-    data = written.data
-    assert len(data) < 1000
+def flips(data: bytes) -> Iterator[bytes]:
     for position in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[position // 8] ^= 1 << position % 8
-        written.place.write_bytes(damaged)
-        assert found(folder, written) == [(SLICE, "train/a")], position
+        yield bytes(damaged)
 
 
-def test_every_shorter_file_is_found(folder: Place, slices: tuple[Written, Written]) -> None:
+def test_a_slice_as_it_was_written_is_right(slices: tuple[Written, Written]) -> None:
+    for written in slices:
+        result = check(written)
+        assert (result.findings, result.sound, result.agrees) == ([], True, True)
+        assert result.dealt is written.rows
+        assert found(written, with_tables=False) == []
+
+
+@pytest.mark.integration
+def test_every_flipped_bit_and_every_cut_is_found(slices: tuple[Written, Written]) -> None:
     written, _ = slices
-    data = written.data
-    for length in range(len(data)):
-        written.place.write_bytes(data[:length])
-        assert found(folder, written) == [(SLICE, "train/a")], length
+    data, index = written.data, written.index.read_bytes()
+    for damaged in (*flips(data), *(data[:length] for length in range(0, len(data), 7))):
+        written.place.write_bytes(damaged)
+        assert found(written) == [SLICE_A]
     written.place.unlink()
-    assert found(folder, written) == [(SLICE, "train/a")]
+    assert found(written) == [SLICE_A]
+    written.place.write_bytes(data)
+    for damaged in flips(index):
+        written.index.write_bytes(damaged)
+        assert found(written) == [INDEX_A]
+    written.index.unlink()
+    assert found(written) == [INDEX_A]
 
 
 def rearrangements(own: list[bytes], others: list[bytes]) -> Iterator[list[bytes]]:
@@ -134,57 +128,39 @@ def rearrangements(own: list[bytes], others: list[bytes]) -> Iterator[list[bytes
                 yield swapped
 
 
-def test_every_lost_doubled_or_swapped_record_is_found(folder: Place, slices: tuple[Written, Written]) -> None:
-    """With an index that fits, no CRC tells: SHA-256 and number of examples do, and the tables."""
+def test_every_lost_doubled_or_swapped_record_is_found(slices: tuple[Written, Written]) -> None:
+    """With an index that fits, no CRC is wrong: SHA-256, number of examples and tables are."""
     written, other = slices
-    ways = list(rearrangements(written.records, other.records))
-    for records in ways:
-        assert records != written.records
+    for records in rearrangements(written.records, other.records):
         written.place.write_bytes(b"".join(records))
-        assert [record.framed for record in read_records(io.BytesIO(written.data), "slice")] == records
         ends = [sum(map(len, records[:number])) for number in range(len(records))]
         written.index.write_bytes(index_bytes(ends, [len(record) for record in records]))
-        assert (SLICE, "train/a") in found(folder, written)
-        assert found(folder, written, tables_too=False) == [(SLICE, "train/a")]
+        assert SLICE_A in found(written)
+        assert found(written, with_tables=False) == [SLICE_A]
         blind = believing(written)
-        assert set(found(folder, blind, tables_too=False)) <= {(MANIFEST, "manifest.json")}, "but for the order"
-        assert (TABLE, "examples.parquet") in found(folder, blind), "a forged manifest does not fit the tables"
-    assert len(ways) == 3 + 9 + 9 + 3
+        assert set(found(blind, with_tables=False)) <= {(MANIFEST, "manifest.json")}, "but for the order"
+        assert EXAMPLES in found(blind), "a forged manifest does not fit the tables"
 
 
-def test_what_is_wrong_beside_a_right_slice_is_named(folder: Place, slices: tuple[Written, Written]) -> None:
+def test_tables_and_a_manifest_that_do_not_fit_a_right_slice_are_found(slices: tuple[Written, Written]) -> None:
     written, other = slices
-    index = written.index.read_bytes()
-    for position in range(8 * len(index)):
-        damaged = bytearray(index)
-        damaged[position // 8] ^= 1 << position % 8
-        written.index.write_bytes(damaged)
-        assert found(folder, written) == [(INDEX, "train/a")]
-    written.index.unlink()
-    assert found(folder, written) == [(INDEX, "train/a")]
-    written.index.write_bytes(index)
-    for name in COMPARED:
-        values = written.rows[name].to_pylist()
-        values[2] = f"{values[2]}x" if isinstance(values[2], str) else values[2] + 1
-        field = written.rows.schema.field(name)
-        rows = written.rows.set_column(written.rows.schema.get_field_index(name), field, pa.array(values, field.type))
-        wrong = Written(written.place, written.index, written.told, rows, written.blocks)
-        assert found(folder, wrong) == [(TABLE, "examples.parquet")], name
-        check = check_slice(folder, wrong.told, wrong.rows, wrong.blocks)
-        assert check.dealt is not None
-        assert check.dealt["key"].to_pylist() == list(KEYS["a"]), "the slice itself is believed"
-    short = Written(written.place, written.index, written.told, written.rows.slice(0, 2), written.blocks)
-    assert found(folder, short) == [(TABLE, "examples.parquet")]
-    wrong = Written(written.place, written.index, written.told, written.rows, other.blocks)
-    assert found(folder, wrong) == [(TABLE, "blocks.parquet")]
-    told = Written(written.place, written.index, written.told | {"records": 4}, written.rows, written.blocks)
-    assert found(folder, told) == [(MANIFEST, "manifest.json")]
+    labels = pa.array([0, 1, 1], pa.int32())
+    wrong = replace(
+        written, rows=written.rows.set_column(written.rows.schema.get_field_index("label"), "label", labels)
+    )
+    assert found(wrong) == [EXAMPLES]
+    dealt = check(wrong).dealt
+    assert dealt is not None
+    assert dealt["label"].to_pylist() == [0, 1, 0], "the slice itself is believed"
+    assert found(replace(written, rows=written.rows.slice(0, 2))) == [EXAMPLES]
+    assert found(replace(written, blocks=other.blocks)) == [(TABLE, "blocks.parquet")]
+    assert found(replace(written, told=written.told | {"records": 4})) == [(MANIFEST, "manifest.json")]
 
 
-def test_a_damaged_slice_is_judged_by_what_it_should_hold(folder: Place, slices: tuple[Written, Written]) -> None:
+def test_a_damaged_slice_is_judged_by_its_table(slices: tuple[Written, Written]) -> None:
     written, _ = slices
     written.place.write_bytes(written.data[:100])
-    check = check_slice(folder, written.told, written.rows, written.blocks)
-    assert check.dealt is written.rows
-    assert check.labels == {0: 2, 1: 1}
-    assert check_slice(folder, written.told, None, None).dealt is None
+    result = check(written)
+    assert result.dealt is written.rows
+    assert result.labels == {0: 2, 1: 1}
+    assert check(written, with_tables=False).dealt is None

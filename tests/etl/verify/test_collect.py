@@ -1,4 +1,4 @@
-"""What the tasks of a check published, put together: nothing of it may be missing."""
+"""The results of a check's tasks, put together: none may be missing."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -15,18 +15,7 @@ LINES: list[dict[str, Any]] = [{"line": 0}, {"line": 1}]
 SENT = ([2, 0, 1], [3, 0, 0])  # by task, to each bucket
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Place:
-    """Of two tasks, and of the buckets that got lines."""
-    place = open_place(str(tmp_path))
-    for line, sent in zip(LINES, SENT, strict=True):
-        tell(task_place(place, line["line"]), {"sent": sent})
-    for bucket, lines in ((0, 5), (2, 1)):
-        tell(bucket_place(place, bucket), {"lines": lines})
-    return place
-
-
-def tell(place: Place, result: dict[str, Any]) -> None:
+def write(place: Place, result: dict[str, Any]) -> None:
     Path(place.path).write_bytes(json_bytes(result))
 
 
@@ -34,21 +23,19 @@ def collect(results: Place) -> Collected:
     return Collected.read(cast(Target, None), LINES, results)
 
 
-def test_all_that_was_sent_is_there(results: Place) -> None:
+def test_every_result_and_line_is_there(tmp_path: Path) -> None:
+    results = open_place(str(tmp_path))
+    for number, sent in enumerate(SENT):
+        write(task_place(results, number), {"sent": sent})
+    for bucket, lines in ((0, 5), (2, 1)):
+        write(bucket_place(results, bucket), {"lines": lines})
     found = collect(results)
     assert (len(found.tasks), sorted(found.buckets)) == (2, [0, 2])
-
-
-@pytest.mark.parametrize("lines", [4, 6, 0])
-def test_a_line_that_is_lost_or_comes_twice_is_told(lines: int, results: Place) -> None:
-    tell(bucket_place(results, 0), {"lines": lines})
-    with pytest.raises(EnvironmentFailure, match=f"{lines} of 5 lines came out of the shuffle; run again"):
-        collect(results)
-
-
-def test_a_result_that_is_missing_is_told(results: Place) -> None:
-    for place in (task_place(results, 1), bucket_place(results, 2)):
+    for lines in (4, 6):
+        write(bucket_place(results, 0), {"lines": lines})
+        with pytest.raises(EnvironmentFailure, match=f"{lines} of 5 lines came out of the shuffle; run again"):
+            collect(results)
+    for place in (bucket_place(results, 0), task_place(results, 1)):
         place.delete()
         with pytest.raises(EnvironmentFailure, match=f"{place} is missing though the job ended"):
             collect(results)
-        tell(place, {"sent": SENT[1]})

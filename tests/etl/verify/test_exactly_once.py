@@ -4,40 +4,29 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.formats import schemas
-from etl.verify.check_slice import DEALT_SCHEMA as DEALT
-from etl.verify.exactly_once import Judge
-from etl.verify.findings import (
-    CONTENT_MOVED,
-    DEPARTED,
-    DIFFERENT,
-    DOUBLED,
-    FORGOTTEN,
-    MISSING,
-    MOST_KEYS,
-    MOVED,
-    SAME_CONTENT,
-    UNKNOWN,
-    Duplicates,
-    KeyFindings,
-)
+from etl.formats import parquet_tables, schemas
+from etl.storage.place import open_place
+from etl.verify import findings as kinds
+from etl.verify.exactly_once import GROUPS, Judge
+from etl.verify.findings import Duplicates, KeyFindings
 from etl.verify.lines import Line, PartOrder, bucket_of, dealt_lines, earlier_lines, gone_lines, good_lines
+from etl.verify.remembered import group_faults
 
 SPLITS = ("train", "test")
-GOOD_SCHEMA = pa.schema(
+SCHEMA = pa.schema(  # of rows of good images and of dealt examples
     [
         *[("key", pa.string()), ("label", pa.int32()), ("crc32c", pa.uint32()), ("sha256", pa.binary(32))],
-        *[("split", pa.string()), ("width", pa.int32()), ("height", pa.int32())],
+        *[("split", pa.string()), ("width", pa.int32()), ("height", pa.int32()), ("source", pa.string())],
         *[("sums", pa.list_(pa.int64())), ("squares", pa.list_(pa.int64()))],
     ]
 )
-DEALT_SCHEMA = pa.schema([schemas.EXAMPLES.field(name) for name in (*DEALT.names, "sha256", "source")])
 
 
 @dataclass(frozen=True)
@@ -55,8 +44,7 @@ class Image:
 
     def row(self) -> dict[str, object]:
         pixels = {"width": 2, "height": 3, "sums": [self.content, 7], "squares": [1, self.label]}
-        own = {"key": self.key, "label": self.label, "crc32c": self.crc32c, "sha256": self.sha256}
-        return own | pixels | {"split": "test"}
+        return pixels | vars(self) | {"sha256": self.sha256, "split": "test"}
 
 
 def judge(
@@ -76,12 +64,12 @@ def judge(
     lines: list[Line] = []
     for number in range(3):
         rows = [image.row() for where, image in dealt if where == number]
-        table = pa.Table.from_pylist(rows, schema=DEALT_SCHEMA)
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
         lines += dealt_lines(table, SPLITS[min(number, 1)], number)
     removed = frozenset(key for key, why in (gone or {}).items() if why)
     images = list(good)
     for part, own in enumerate((images[: len(images) // 2], images[len(images) // 2 :])):
-        table = pa.Table.from_pylist([image.row() for image in own], schema=GOOD_SCHEMA)
+        table = pa.Table.from_pylist([image.row() for image in own], schema=SCHEMA)
         lines += good_lines(table, f"pack-{part}", PartOrder(part if dropped else None, removed))
     told = [{"key": key, "removed": why, "split": None} for key, why in (gone or {}).items()]
     lines += gone_lines(pa.Table.from_pylist(told, schema=schemas.DEPARTED))
@@ -89,15 +77,9 @@ def judge(
         lines += earlier_lines(pa.table({"key": [image.key], "split": [split], "sha256": [image.sha256]}))
     judges: list[Judge] = []
     found: list[dict[str, object]] = []
+    options = {"dropped": dropped, "by_source": by_source, "knows_earlier": earlier is not None}
     for bucket in range(buckets):
-        judges.append(
-            Judge(
-                lambda number: f"slice-{number}",
-                dropped=dropped,
-                by_source=by_source,
-                knows_earlier=earlier is not None,
-            )
-        )
+        judges.append(Judge(lambda number: f"slice-{number}", **options))
         found += judges[-1].judge(sorted(line for line in lines if bucket_of(line, buckets) == bucket))
     assert sum(each.lines for each in judges) == len(lines)
     return KeyFindings.merged(each.findings.to_json() for each in judges), found, judges
@@ -126,10 +108,10 @@ def test_findings_are_those_of_plain_sets(
     findings, found, judges = judge(dealt, good, gone, buckets)
     expected = Counter(
         {
-            DOUBLED: sum(1 for number in times.values() if number > 1),
-            UNKNOWN: len(times.keys() - by_key.keys()),
-            DEPARTED: len(times.keys() & gone.keys()),
-            MISSING: len([key for key in by_key.keys() - times.keys() if not gone.get(key)]),
+            kinds.DOUBLED: sum(1 for number in times.values() if number > 1),
+            kinds.UNKNOWN: len(times.keys() - by_key.keys()),
+            kinds.DEPARTED: len(times.keys() & gone.keys()),
+            kinds.MISSING: len([key for key in by_key.keys() - times.keys() if not gone.get(key)]),
         }
     )
     assert findings.counts == +expected
@@ -158,28 +140,32 @@ def test_of_equal_contents_the_first_good_image_is_to_be_dealt(good: list[Image]
     assert sum(each.left_out_duplicates for each in judges) == len(live) - len(firsts)
     for number in range(len(dealt)):  # one is lost
         findings, _, _ = judge(dealt[:number] + dealt[number + 1 :], good, told, buckets, dropped=True)
-        assert findings.counts == {MISSING: 1}
+        assert findings.counts == {kinds.MISSING: 1}
     for image in live:  # one too many, or another of the same content in its place
         if image not in firsts:
             first = next(each for each in firsts if each.content == image.content)
             findings, _, _ = judge([*dealt, (0, image)], good, told, buckets, dropped=True)
-            assert findings.counts == {SAME_CONTENT: 1}
+            assert findings.counts == {kinds.SAME_CONTENT: 1}
             others = [(1, each) for each in firsts if each is not first]
             findings, _, _ = judge([*others, (0, image)], good, told, buckets, dropped=True)
-            assert findings.counts == {SAME_CONTENT: 1}
+            assert findings.counts == {kinds.SAME_CONTENT: 1}
 
 
 def test_each_difference_is_told_in_a_line() -> None:
     image = Image("a/b", 1)
     other = Image("c", 2)
     cases: list[tuple[list[tuple[int, Image]], str, str]] = [
-        ([(0, image), (1, image)], DOUBLED, "a/b is in 2 splits: in slice-1 and in slice-0"),
-        ([(1, image), (2, image)], DOUBLED, "a/b is dealt 2 times: in slice-1 and in slice-2"),
-        ([(0, image), (0, other)], UNKNOWN, "c is in slice-0, and is no good image"),
-        ([], MISSING, "a/b of pack-1 is good, and in no slice"),
-        ([(0, replace(image, label=1))], DIFFERENT, "a/b has label 1 in slice-0, 0 in pack-1"),
-        ([(0, replace(image, crc32c=5))], DIFFERENT, "a/b has other bytes in slice-0 than in pack-1"),
-        ([(0, replace(image, content=5))], DIFFERENT, "a/b has another sha256 in examples.parquet than in pack-1"),
+        ([(0, image), (1, image)], kinds.DOUBLED, "a/b is in 2 splits: in slice-1 and in slice-0"),
+        ([(1, image), (2, image)], kinds.DOUBLED, "a/b is dealt 2 times: in slice-1 and in slice-2"),
+        ([(0, image), (0, other)], kinds.UNKNOWN, "c is in slice-0, and is no good image"),
+        ([], kinds.MISSING, "a/b of pack-1 is good, and in no slice"),
+        ([(0, replace(image, label=1))], kinds.DIFFERENT, "a/b has label 1 in slice-0, 0 in pack-1"),
+        ([(0, replace(image, crc32c=5))], kinds.DIFFERENT, "a/b has other bytes in slice-0 than in pack-1"),
+        (
+            [(0, replace(image, content=5))],
+            kinds.DIFFERENT,
+            "a/b has another sha256 in examples.parquet than in pack-1",
+        ),
     ]
     assert judge([(0, image)], [image])[0].counts == {}
     for dealt, kind, line in cases:
@@ -188,40 +174,37 @@ def test_each_difference_is_told_in_a_line() -> None:
         assert findings.named[kind][0][1] == line
     assert judge([(1, image)], [image], by_source=True)[0].counts == {}
     findings, _, _ = judge([(0, image)], [image], by_source=True)
-    assert findings.named[DIFFERENT] == [("a/b", "a/b is in train, the source has it in test")]
+    assert findings.named[kinds.DIFFERENT] == [("a/b", "a/b is in train, the source has it in test")]
     findings, _, _ = judge([(0, image)], [image], {"a/b": True})
-    assert findings.named[DEPARTED] == [("a/b", "a/b was removed by a list, and is in slice-0")]
+    assert findings.named[kinds.DEPARTED] == [("a/b", "a/b was removed by a list, and is in slice-0")]
     findings, _, _ = judge([(0, image)], [image, image])
-    assert findings.named[DOUBLED] == [("a/b", "a/b is 2 good images: in pack-0 and in pack-1")]
+    assert findings.named[kinds.DOUBLED] == [("a/b", "a/b is 2 good images: in pack-0 and in pack-1")]
 
 
 @pytest.mark.parametrize(
     ("earlier", "dealt", "expected"),
     [
-        ([("train", "a1")], ["a1 train"], []),
-        ([("train", "a1")], ["a1 test"], [MOVED, CONTENT_MOVED]),
-        ([("train", "a1")], ["b1 test"], [CONTENT_MOVED]),
-        ([("train", "a1")], ["b1 train"], []),
-        ([("train", "a1"), ("test", "b1")], ["a1 train", "b1 test", "c1 train"], []),
-        ([("train", "a1"), ("test", "b1")], ["a1 test", "b1 test"], [MOVED]),
-        ([("train", "a1"), ("test", "b2")], ["a2 test", "b2 test"], []),
-        ([("train", "a1"), ("test", "b2")], ["a2 train", "b2 test"], [CONTENT_MOVED]),
-        ([("train", "a1")], ["a3 test"], []),
-        ([("train", "a1")], ["a3 train"], []),
-        ([("train", "a1")], [], []),
+        (["a1 train"], ["a1 train"], []),
+        (["a1 train"], ["a1 test"], [kinds.MOVED, kinds.CONTENT_MOVED]),
+        (["a1 train"], ["b1 test"], [kinds.CONTENT_MOVED]),
+        (["a1 train"], ["b1 train"], []),
+        (["a1 train", "b1 test"], ["a1 train", "b1 test", "c1 train"], []),
+        (["a1 train", "b1 test"], ["a1 test", "b1 test"], [kinds.MOVED]),
+        (["a1 train", "b2 test"], ["a2 test", "b2 test"], []),
+        (["a1 train", "b2 test"], ["a2 train", "b2 test"], [kinds.CONTENT_MOVED]),
+        (["a1 train"], ["a3 test"], []),
+        (["a1 train"], [], []),
     ],
 )
-def test_a_key_and_a_content_keep_their_split(
-    earlier: list[tuple[str, str]], dealt: list[str], expected: list[str]
-) -> None:
+def test_a_key_and_a_content_keep_their_split(earlier: list[str], dealt: list[str], expected: list[str]) -> None:
     """An image is a letter, its key, and a number, its content."""
-    images = {each[:2]: Image(each[0], int(each[1])) for each in (*dealt, *(name for _, name in earlier))}
+    images = {each[:2]: Image(each[0], int(each[1])) for each in (*dealt, *earlier)}
     there = [(SPLITS.index(each[3:]), images[each[:2]]) for each in dealt]
-    before = [(split, images[name]) for split, name in earlier]
+    before = [(each[3:], images[each[:2]]) for each in earlier]
     findings, *_ = judge(there, [image for _, image in there], earlier=before)
-    assert findings.counts.keys() - {FORGOTTEN} == {*expected}
+    assert findings.counts.keys() - {kinds.FORGOTTEN} == {*expected}
     gone = {image.key for _, image in before} - {image.key for _, image in there}
-    assert findings.counts.get(FORGOTTEN, 0) == len(gone)
+    assert findings.counts.get(kinds.FORGOTTEN, 0) == len(gone)
 
 
 def test_departed_keys_are_remembered_as_they_were() -> None:
@@ -234,11 +217,11 @@ def test_departed_keys_are_remembered_as_they_were() -> None:
         return dict(judge.findings.counts)
 
     assert told("test", False) == {}
-    assert told("train", False) == told(None, False) == told("test", True) == {FORGOTTEN: 1}
+    assert told("train", False) == told(None, False) == told("test", True) == {kinds.FORGOTTEN: 1}
     assert told("test", True, lists_removed=True) == {}
     alone = Judge(str, knows_earlier=True)
     assert list(alone.judge(gone_lines(departed))) == []
-    assert alone.findings.counts == {FORGOTTEN: 1}, "no earlier slices had it"
+    assert alone.findings.counts == {kinds.FORGOTTEN: 1}, "no earlier slices had it"
 
 
 def test_the_pixels_of_the_training_split_are_summed_exactly() -> None:
@@ -263,5 +246,18 @@ def test_leakage_is_counted_across_splits_and_classes() -> None:
 def test_all_are_counted_and_the_first_named() -> None:
     many = [Image(f"{number:04d}", number) for number in range(500)]
     findings, _, _ = judge([], many)
-    assert findings.counts == {MISSING: 500}
-    assert [key for key, _ in findings.named[MISSING]] == [image.key for image in many[:MOST_KEYS]]
+    assert findings.counts == {kinds.MISSING: 500}
+    assert [key for key, _ in findings.named[kinds.MISSING]] == [image.key for image in many[: kinds.MOST_KEYS]]
+
+
+def test_a_group_is_in_one_split_over_all_buckets(tmp_path: Path) -> None:
+    buckets: list[dict[str, int]] = [{"a": 1, "b": 1, "d": 5}, {"a": 1, "b": 4, "c": 2}]  # bits of splits
+    tables = []
+    for number, own in enumerate(buckets):
+        table = parquet_tables.table_of(GROUPS, [{"group": name, "splits": bits} for name, bits in own.items()])
+        (tmp_path / f"{number}.parquet").write_bytes(parquet_tables.table_bytes(table))
+        tables.append(open_place(str(tmp_path / f"{number}.parquet")))
+    keys = KeyFindings()
+    group_faults(tables, "patient", keys)
+    assert [name for name, _ in keys.named[kinds.TORN]] == ["b", "d"]
+    assert keys.named[kinds.TORN][0][1] == "the images of patient 'b' are in train and test"

@@ -1,13 +1,11 @@
-"""Rejects that are tried again: `normalize --retry-rejects` against normalising everything with the new limits."""
+"""Rejects that are tried again: `normalize --retry-rejects` gives what normalising everything anew would give."""
 
-import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -21,19 +19,15 @@ from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from tests.lib.commands import contents, flip_bit, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
+from tests.lib.nights import some_png
 from tests.mapreduce.test_verify import verify
 
 WORDS = ("--size", "8", "--format", "png", "--max-rejects", "1", "--max-aspect", "100")
 STRICT, LOOSE, LOOSEST = (("--max-pixels", str(number)) for number in (200, 500, 100_000))
 RETRY = "--retry-rejects"
+ONE_SPLIT = ("--workers", "1", "--split", "train=1")
 
 Parts = dict[str, dict[str, Any]]
-
-
-def image(side: int, seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(stream := io.BytesIO(), "PNG")
-    return stream.getvalue()
 
 
 def write_source(folder: Path, night: int = 0) -> Path:
@@ -41,7 +35,7 @@ def write_source(folder: Path, night: int = 0) -> Path:
     for label, sides in (("a", (9, 20, 9, 30, 9, 20, 9)), ("b", (9,) * 40)):
         (folder / label).mkdir(parents=True, exist_ok=True)
         for number, side in enumerate(sides):
-            (folder / label / f"{night}-{number}.png").write_bytes(image(side, 100 * night + number))
+            (folder / label / f"{night}-{number}.png").write_bytes(some_png(100 * night + number, side, side))
     Image.new("RGB", (400, 1)).save(folder / "a" / f"{night}-7.png")
     Image.new("RGB", (1, 150)).save(folder / "b" / f"{night}-99.png")
     return folder
@@ -98,21 +92,21 @@ def reasons_of(root: Path) -> dict[str, str]:
     return {row["key"]: row["reason"] for row in rows}
 
 
+def tables_of(root: Path, part: dict[str, Any]) -> list[Any]:
+    """The rows of good images of a part, and its rejects."""
+    paths = [root / "normalized" / folder / f"{part['part']}.parquet" for folder in ("parts", "rejects")]
+    return [pq.read_table(path) if path.exists() else pq.read_table(paths[0]).slice(0, 0) for path in paths]
+
+
 def require_nothing_is_lost(root: Path) -> None:
     """Input = good + rejects: every image of each pack is either one, in all files that the marker names."""
     marker = marker_of(root)
     for pack, part in parts_of(root).items():
-        read = [pq.read_table(root / "raw/packs" / f"{pack}.parquet"), *tables_of(root, part)]
-        images, goods, rejects = (table["key"].to_pylist() for table in read)
+        images = pq.read_table(root / "raw/packs" / f"{pack}.parquet")["key"].to_pylist()
+        goods, rejects = (table["key"].to_pylist() for table in tables_of(root, part))
         assert sorted(goods + rejects) == sorted(images)
         assert len(images) == part["input"] == part["records"] + part["rejects"]["count"]
     assert marker["counts"]["input"] == marker["counts"]["good"] + marker["counts"]["rejects"]
-
-
-def tables_of(root: Path, part: dict[str, Any]) -> Iterator[Any]:
-    for folder in ("parts", "rejects"):
-        path = root / "normalized" / folder / f"{part['part']}.parquet"
-        yield pq.read_table(path) if path.exists() else pq.read_table(root / "raw/packs/pack-00000.parquet").slice(0, 0)
 
 
 def require_equal(root: Path, fresh: Path) -> None:
@@ -123,13 +117,10 @@ def require_equal(root: Path, fresh: Path) -> None:
         for name in ("sha256", "input", "records", "bytes", "examples", "pack_sha256", "list_sha256"):
             assert part[name] == theirs[pack][name]
         assert part["rejects"]["by_reason"] == theirs[pack]["rejects"]["by_reason"]
-        if part["part"] != pack:
-            assert part["rejects"] == theirs[pack]["rejects"], "to the same bytes"
-        tables = zip(tables_of(root, part), tables_of(fresh, theirs[pack]), strict=True)
-        (rows, others), _ = tables
-        assert rows.equals(others)
-    assert marker_of(root)["config"] == marker_of(fresh)["config"]
-    assert marker_of(root)["counts"] == marker_of(fresh)["counts"]
+        assert part["part"] == pack or part["rejects"] == theirs[pack]["rejects"], "to the same bytes"
+        assert tables_of(root, part)[0].equals(tables_of(fresh, theirs[pack])[0])
+    for name in ("config", "counts"):
+        assert marker_of(root)[name] == marker_of(fresh)[name]
 
 
 def test_looser_limits_give_what_normalising_all_with_them_gives(
@@ -159,29 +150,45 @@ def test_looser_limits_give_what_normalising_all_with_them_gives(
 
 
 @pytest.mark.integration
-def test_where_nothing_is_good_now_no_part_is_made(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_part_is_made_if_no_reject_is_good_now(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     before = contents(root)
     refused(Normalize, 2, "--max-pixels 200 is stricter than the 500", root, *WORDS, *STRICT, RETRY)
     capfd.readouterr()
     normalize_here(root, *WORDS, *LOOSE, RETRY)
-    told = capfd.readouterr()
-    assert "no reject of" in told.err
-    assert "was done before" in told.out
+    printed = capfd.readouterr()
+    assert "no reject of" in printed.err
+    assert "was done before" in printed.out
     assert contents(root) == before
     wider = ("--max-seconds", "20")  # which changes none of these rejects
     normalize_here(root, *WORDS, *LOOSE, *wider, RETRY)
-    assert {name for name in contents(root).keys() - before.keys() if "generations" not in name} == set()
+    assert all("generations" in name for name in contents(root).keys() - before.keys())
     assert marker_of(root)["config"]["limits"]["seconds"] == 20
     normalize_here(root, *WORDS, *LOOSE, *wider)
     assert "was done before" in capfd.readouterr().out
-    shard_here(root, "--workers", "1", "--split", "train=1")
-    for part in parts_of(root).values():  # rejects tell the limits of then, to which they are made again
+    shard_here(root, *ONE_SPLIT)
+    for part in parts_of(root).values():  # rejects record the limits of their time, with which they are repaired
         for path in (root / "normalized/rejects").glob(f"{part['part']}.*"):
             path.unlink()
     assert {what for what, _ in verify(root, "--every-stage")[0]} == {"rejects"}
     assert verify(root, "--every-stage", "--repair") == (set(), "")
     require_nothing_is_lost(root)
+
+
+def test_without_rejects_only_the_limits_change(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(source / "b", tmp_path / "good/b", ignore=shutil.ignore_patterns("0-99.png"))
+    ingest_here(tmp_path / "good", root)
+    normalize_here(root, *WORDS, *STRICT)
+    before = contents(root)
+    normalize_here(root, *WORDS, *STRICT, RETRY)
+    assert "has no rejects to try again" in capfd.readouterr().err
+    assert contents(root) == before
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    normalize_here(root, *WORDS, *LOOSE)
+    assert {name for name, data in contents(root).items() if "/parts/" in name and data != before.get(name)} == set()
 
 
 def test_only_looser_limits_may_differ(root: Path) -> None:
@@ -211,23 +218,6 @@ def test_what_is_not_finished_has_no_rejects_to_try(root: Path, source: Path, tm
     refused(Normalize, 2, "first run it without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
 
 
-def test_without_rejects_nothing_is_written_but_other_limits(
-    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    good = tmp_path / "source"
-    shutil.copytree(source / "b", good / "b", ignore=shutil.ignore_patterns("0-99.png"))
-    ingest_here(good, tmp_path / "root")
-    normalize_here(tmp_path / "root", *WORDS, *STRICT)
-    before = contents(tmp_path / "root")
-    normalize_here(tmp_path / "root", *WORDS, *STRICT, RETRY)
-    assert "has no rejects to try again" in capfd.readouterr().err
-    assert contents(tmp_path / "root") == before
-    normalize_here(tmp_path / "root", *WORDS, *LOOSE, RETRY)
-    normalize_here(tmp_path / "root", *WORDS, *LOOSE)
-    parts = contents(tmp_path / "root/normalized/parts")
-    assert {f"normalized/parts/{name}": data for name, data in parts.items()}.items() <= before.items()
-
-
 @pytest.mark.integration
 def test_runners_make_the_same_bytes(root: Path, strict: Path, tmp_path: Path) -> None:
     normalize_here(root, *WORDS, *LOOSE, RETRY)
@@ -238,25 +228,8 @@ def test_runners_make_the_same_bytes(root: Path, strict: Path, tmp_path: Path) -
 
 
 @pytest.mark.integration
-def test_a_bad_night_is_made_good(tmp_path: Path) -> None:
-    """An image that took too long for a limit of next to nothing, and that is good with a usual one."""
-    (tmp_path / "source/a").mkdir(parents=True)
-    Image.effect_noise((2000, 2000), 99).save(tmp_path / "source/a/large.gif")
-    (tmp_path / "source/a/small.png").write_bytes(image(9, 0))
-    root = tmp_path / "root"
-    ingest_here(tmp_path / "source", root)
-    normalize_here(root, *WORDS, "--max-seconds", "0.005")
-    assert reasons_of(root) == {"a/large.gif": "too-slow"}
-    normalize_here(root, *WORDS, "--max-seconds", "60", RETRY)
-    assert marker_of(root)["counts"]["good"] == 2
-    shutil.copytree(root / "raw", tmp_path / "fresh/raw")
-    normalize_here(tmp_path / "fresh", *WORDS, "--max-seconds", "60")
-    require_equal(root, tmp_path / "fresh")
-
-
-@pytest.mark.integration
 def test_night_after_night_a_part_that_was_made_again_stays(root: Path, source: Path, tmp_path: Path) -> None:
-    """And of images that are gone from the source: those of a pack, whatever its part is called."""
+    """Images that are removed from the source are removed from it too, whatever its name."""
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     before = parts_of(root)
     refused(Normalize, 2, "already holds another normalize (limits ", root, *WORDS, *STRICT)
@@ -274,11 +247,24 @@ def test_night_after_night_a_part_that_was_made_again_stays(root: Path, source: 
     place, marker = open_place(str(root)), marker_of(root)
     shown = sample_rejects(place / "normalized", marker, Removed.read(place, marker), seed=0)
     assert {reason: len(pictures) for reason, pictures in shown.items()} == marker["counts"]["rejects_by_reason"]
-    shard_here(root, "--workers", "1", "--split", "train=1")
+    shard_here(root, *ONE_SPLIT)
     assert verify(root, "--every-stage") == (set(), "")
 
 
-def test_it_does_not_matter_whether_raw_has_gone_on(root: Path, source: Path, tmp_path: Path) -> None:
+def require_live(root: Path, before: Parts) -> None:
+    """Counts are of live images, and the parts of before without a removed image are unchanged."""
+    packs = {pack["name"]: pack for pack in json.loads((root / "raw/dataset.json").read_text())["packs"]}
+    alive = {name: pack["images"] - pack["removed"] for name, pack in packs.items()}
+    for name, part in parts_of(root).items():
+        live = part.get("live", part)
+        assert live["records"] + live["rejects"]["count"] == alive[name], name
+        if name in before and not part["removed"] and part["part"] == before[name]["part"]:
+            assert {**before[name], "limits": 0} == {**part, "limits": 0}
+    require_nothing_is_lost(root)
+    assert marker_of(root)["counts"]["input"] == sum(alive.values())
+
+
+def test_retry_before_and_after_the_next_ingest_give_the_same(root: Path, source: Path, tmp_path: Path) -> None:
     night, other = write_source(shutil.copytree(source, tmp_path / "source"), 1), shutil.copytree(root, tmp_path / "2")
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     ingest_here(night, root, pack_size="5.5KB")
@@ -290,31 +276,22 @@ def test_it_does_not_matter_whether_raw_has_gone_on(root: Path, source: Path, tm
     assert contents(root / "normalized", "run.json") == contents(other / "normalized", "run.json")
 
 
-def require_live(root: Path, before: Parts) -> None:
-    """The parts of before that have nothing new are there, and counts are of live images."""
-    parts, marker = parts_of(root), marker_of(root)
-    packs = {pack["name"]: pack for pack in json.loads((root / "raw/dataset.json").read_text())["packs"]}
-    assert any(pack["removed"] and parts[name]["part"] != name for name, pack in packs.items())
-    for name, part in parts.items():
-        live = part.get("live", part)
-        alive = packs[name]["images"] - packs[name]["removed"]
-        assert live["records"] + live["rejects"]["count"] == alive, name
-        if name in before and not part["removed"] and part["part"] == before[name]["part"]:
-            assert {**before[name], "limits": 0} == {**part, "limits": 0}
-    require_nothing_is_lost(root)
-    assert marker["counts"]["input"] == sum(pack["images"] - pack["removed"] for pack in packs.values())
-
-
 @pytest.mark.integration
-def test_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -> None:
-    shard_here(root, "--name", "old", "--workers", "1", "--split", "train=0.5,test=0.5")
+def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -> None:
+    halves = ("--workers", "1", "--split", "train=0.5,test=0.5")
+    shard_here(root, "--name", "old", *halves)
     old = contents(root / "slices/old")
     normalize_here(root, *WORDS, *LOOSE, RETRY)
-    shard_here(root, "--name", "new", "--workers", "1", "--split", "train=0.5,test=0.5", "--splits-from", "old")
-    splits = [dict(zip(*map(column_of(root, name), ("key", "split")), strict=True)) for name in ("old", "new")]
-    assert splits[0].items() <= splits[1].items()
-    assert splits[1].keys() - splits[0].keys() == {"a/0-1.png", "a/0-5.png"}
-    require_provenance(root, "a/0-1.png")
+    shard_here(root, "--name", "new", *halves, "--splits-from", "old")
+    rows = {name: pq.read_table(root / "slices" / name / "examples.parquet").to_pylist() for name in ("old", "new")}
+    before, now = ({row["key"]: row["split"] for row in own} for own in rows.values())
+    assert before.items() <= now.items()
+    assert now.keys() - before.keys() == {"a/0-1.png", "a/0-5.png"}
+    (part,) = {row["source"] for row in rows["new"] if row["key"] == "a/0-1.png"}
+    file = open_record_file(str(root / "normalized/parts" / part))
+    pack = inspect_example(file, file.find("a/0-1.png"))["origin"]["pack"]
+    data = Path(pack["file"]).read_bytes()[pack["offset"] :][: pack["size"]]
+    assert data == some_png(1, 20, 20), "inspect finds the pack of a part that was made again"
     flip_bit(root / "normalized/parts/pack-00000.1.tfrecord", 300)
     (root / "normalized/parts/pack-00001.tfrecord").unlink()
     (root / "slices/old/train/train-00000-of-00001.tfrecord").unlink()
@@ -328,30 +305,6 @@ def test_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -> No
     named = {f"{part['part']}{end}" for part in parts_of(root).values() for end in (".tfrecord", ".parquet")}
     assert {path.name for path in (root / "normalized/parts").iterdir()} == named
     assert verify(root, "--name", "new", "--every-stage") == (set(), "")
-
-
-def column_of(root: Path, name: str) -> Callable[[str], list[str]]:
-    table = pq.read_table(root / "slices" / name / "examples.parquet")
-    return lambda column: table[column].to_pylist()
-
-
-def require_provenance(root: Path, key: str) -> None:
-    """A part that was made again tells the pack of an image, and where in it."""
-    part = (
-        root
-        / "normalized/parts"
-        / next(
-            part["part"]
-            for part in parts_of(root).values()
-            if key in pq.read_table(root / f"normalized/parts/{part['part']}.parquet")["key"].to_pylist()
-        )
-    )
-    file = open_record_file(str(part))
-    told = inspect_example(file, file.find(key))["origin"]
-    with open(told["pack"]["file"], "rb") as pack:
-        pack.seek(told["pack"]["offset"])
-        data = pack.read(told["pack"]["size"])
-    assert data == image(20, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
-"""Rejects that are tried again, stopped in the middle: run again, the same bytes, and nothing is lost."""
+"""--retry-rejects that is stopped in the middle and run again: the same bytes, and nothing is lost."""
 
-import random
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from tests.lib.commands import contents, copy_some
-from tests.lib.faults import Fault
+from tests.lib.faults import Fault, faults, some_and_every_call
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.mapreduce.jobs.test_retry_rejects import (
     LOOSE,
@@ -44,26 +42,14 @@ def fail_and_retry(fault: Fault, strict: Path, done: Path, root: Path) -> None:
     assert contents(root / "normalized", "run.json") == contents(done / "normalized", "run.json"), fault
 
 
-def test_some_calls_of_storage_fail(root: Path, strict: Path, tmp_path: Path) -> None:
+@some_and_every_call
+def test_calls_of_storage_fail(sample: int | None, root: Path, strict: Path, tmp_path: Path) -> None:
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     counted = Fault()
     fail_and_retry(counted, strict, root, tmp_path / "counted")
-    generator = random.Random(RETRY)
-    for call in generator.sample(range(1, len(counted.calls) + 1), 4):
-        fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
-        fail_and_retry(fault, strict, root, tmp_path / str(call))
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_every_call_of_storage_fails(after: bool, dies: bool, root: Path, strict: Path, tmp_path: Path) -> None:
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-    counted = Fault()
-    fail_and_retry(counted, strict, root, tmp_path / "counted")
-    for call in range(1, len(counted.calls) + 1):
-        fail_and_retry(Fault(call, after, dies), strict, root, tmp_path / str(call))
-        shutil.rmtree(tmp_path / str(call))
+    for number, fault in enumerate(faults(len(counted.calls), sample)):
+        fail_and_retry(fault, strict, root, tmp_path / str(number))
+        shutil.rmtree(tmp_path / str(number))
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +66,16 @@ def many(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "root"
 
 
-def kill_and_run_again(stage: Stage, begun: Path, root: Path, sign: Callable[[Path], bool]) -> Path:
-    """Kill all processes of a normalisation in the middle, run it once more, and see that nothing is lost."""
+def kill_and_run_again(stage: Stage, begun: Path, root: Path, pattern: str) -> Path:
+    """Kill all processes of a stage once it has published such a part, run it again; returns the root."""
     for number in range(TRIES):
         stopped = shutil.copytree(begun, root / str(number))
-        before = (stopped / stage.marker).read_bytes() if (stopped / stage.marker).exists() else None
+        before = contents(stopped / "normalized").get("dataset.json")
         running = Running(stage, stopped, stopped)
-        if running.met(lambda: sign(stopped)):  # noqa: B023 - called within this turn
+        if running.met(lambda: any((stopped / "normalized/parts").glob(pattern))):  # noqa: B023 - called in this turn
             running.stop(KILL)
-            after = (stopped / stage.marker).read_bytes() if (stopped / stage.marker).exists() else None
-            if running.process.returncode == -signal.SIGKILL and after == before:
+            unfinished = contents(stopped / "normalized").get("dataset.json") == before
+            if running.process.returncode == -signal.SIGKILL and unfinished:
                 break
     else:
         pytest.fail(f"{stage.name} was done before it was killed, {TRIES} times")
@@ -101,23 +87,13 @@ def kill_and_run_again(stage: Stage, begun: Path, root: Path, sign: Callable[[Pa
 
 @pytest.mark.integration
 def test_nothing_is_lost_by_kill_9(many: Path, tmp_path: Path) -> None:
-    """In the middle of a normalisation, and of its rejects being tried again; by real processes."""
-    normalize, retry = (
-        Stage("normalize", "normalized", words, "normalized/dataset.json", "") for words in (NARROW, (*WIDE, RETRY))
-    )
-    (tmp_path / "1").mkdir()
-    (tmp_path / "2").mkdir()
-    done = kill_and_run_again(normalize, many, tmp_path / "1", lambda root: any_file(root, "pack-*.parquet"))
-    undisturbed = shutil.copytree(many, tmp_path / "undisturbed")
-    normalize_here(undisturbed, *normalize.options)
-    assert contents(done / "normalized", "run.json") == contents(undisturbed / "normalized", "run.json")
-    again = kill_and_run_again(retry, done, tmp_path / "2", lambda root: any_file(root, "*.1.parquet"))
-    normalize_here(undisturbed, *retry.options)
-    assert contents(again / "normalized", "run.json") == contents(undisturbed / "normalized", "run.json")
-    assert set(reasons_of(again).values()) == {"bad-aspect"}
-    shard_here(again, "--workers", "1", "--split", "train=1")
-    assert verify(again, "--every-stage") == (set(), "")
-
-
-def any_file(root: Path, pattern: str) -> bool:
-    return any((root / "normalized/parts").glob(pattern))
+    """In the middle of a normalisation, then of --retry-rejects; by real processes."""
+    root, undisturbed = many, shutil.copytree(many, tmp_path / "undisturbed")
+    for words, pattern in ((NARROW, "pack-*.parquet"), ((*WIDE, RETRY), "*.1.parquet")):
+        stage = Stage("normalize", "normalized", words, "normalized/dataset.json", "")
+        root = kill_and_run_again(stage, root, tmp_path / pattern[0], pattern)
+        normalize_here(undisturbed, *words)
+        assert contents(root / "normalized", "run.json") == contents(undisturbed / "normalized", "run.json")
+    assert set(reasons_of(root).values()) == {"bad-aspect"}
+    shard_here(root, "--workers", "1", "--split", "train=1")
+    assert verify(root, "--every-stage") == (set(), "")
