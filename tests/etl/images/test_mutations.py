@@ -6,11 +6,10 @@ python -m tests.lib.damage.trials tests.lib.damage.images:try_image 1234 1
 import os
 import signal
 
-import numpy as np
 import pytest
 
-from tests.lib.damage.images import fill_memory, try_container, try_image, try_picture
-from tests.lib.damage.trials import MOST_ALLOCATED_BYTES, Trial, run_trials
+from tests.lib.damage.images import try_container, try_image, try_picture
+from tests.lib.damage.trials import Trial, run_trials
 from tests.lib.pictures.table import pictures
 
 by_trial = pytest.mark.parametrize("trial", [try_image, try_container])
@@ -44,32 +43,19 @@ def test_pictures_take_little_time_and_room_and_say_nothing() -> None:
 
 
 def misbehave(number: int) -> str:
-    """Crash, print as a library in C does, allocate too much, return memory that nobody has written, and fail."""
+    """Crash, print as a library in C does, and fail."""
     if number == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
     if number == 3:
         os.write(2, b"premature end")
-    if number == 4:
-        return str(len(bytearray(MOST_ALLOCATED_BYTES)))
-    if number == 5:
-        fill_memory(0x55)
-        before = np.empty(5000, np.uint8)
-        fill_memory(0xAA)
-        assert np.array_equal(np.empty(5000, np.uint8), before)
-    return "good" if number != 6 else str(1 // 0)
+    return "good" if number != 4 else str(1 // 0)
 
 
 @pytest.mark.integration
 def test_what_must_not_be_is_noticed() -> None:
-    """The negative control."""
-    report = run_trials(misbehave, 0, 8)
-    expected = [
-        "1: ended the process with status -11",
-        "3: it printed 'premature end'",
-        "4: MemoryError",
-        "5: AssertionError",
-        "6: ZeroDivisionError",
-    ]
+    """The negative control; what comes after a crash is tried as well."""
+    report = run_trials(misbehave, 0, 6)
+    expected = ["1: ended the process with status -11", "3: it printed 'premature end'", "4: ZeroDivisionError"]
     for fault, start in zip(report.faults, expected, strict=True):
         assert fault.startswith(start)
-    assert report.outcomes.total() == 8, "what comes after it was not tried"
+    assert report.outcomes.total() == 6
