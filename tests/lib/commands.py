@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+PATIENCE_S = 60  # the limit of whatever waits for a state
+
 REPOSITORY = Path(__file__).parents[2]
 
 BIN = Path(sys.executable).parent

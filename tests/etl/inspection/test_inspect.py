@@ -23,6 +23,7 @@ from tests.conftest import TreeMaker
 from tests.lib.commands import failed, flip_bit, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.pictures.base import save
 
 SLICE = "slices/default/train/train-00001-of-00002"
 Damage = Callable[[Path], None]
@@ -42,13 +43,17 @@ def raw_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(30):
         path = source / ("left", "right")[number % 2] / f"{number:02d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(path)
+        path.write_bytes(save(generator.integers(0, 256, (9, 12, 3), dtype=np.uint8), "PNG"))
     columns = source.parent / "columns.csv"
-    columns.write_text(
-        "key,patient\n" + "".join(f"left/{number:02d}.png,p{number // 4}\n" for number in range(0, 30, 2))
-    )
+    columns.write_text("key,patient\n" + "".join(f"left/{n:02d}.png,p{n // 4}\n" for n in range(0, 30, 2)))
     make_slices(source, root, "raw", columns=str(columns))
     return root
+
+
+@pytest.fixture
+def root(raw_root: Path, tmp_path: Path) -> Path:
+    """A copy, to be changed."""
+    return shutil.copytree(raw_root, tmp_path / "root")
 
 
 def records_of(path: Path) -> list[bytes]:
@@ -56,67 +61,48 @@ def records_of(path: Path) -> list[bytes]:
         return [record.data for record in read_records(stream, str(path))]
 
 
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def read_at(place: dict[str, Any], path: object) -> bytes:
+    with open(str(path), "rb") as stream:
+        stream.seek(place["offset"])
+        return stream.read(place["size"])
 
 
-def test_every_example_is_told_as_it_is(raw_root: Path) -> None:
+def test_every_example_is_told_as_it_is_and_came_from_where_it_says(raw_root: Path) -> None:
+    """The bytes that slice, part and pack have at the places told are this image's."""
     file = open_record_file(str(raw_root / SLICE))
     for number, data in enumerate(records_of(raw_root / SLICE)):
         example, told = parse(data), inspect_example(file, number)
-        features = told["features"]
-        assert told["key"] == example.key
-        assert file.find(example.key) == number
-        assert features["image/key"] == {
-            "type": "bytes",
-            "length": 1,
-            "bytes": len(example.key.encode()),
-            "values": [example.key],
-        }
-        assert features["image/class/label"] == {"type": "int64", "length": 1, "values": [example.label]}
-        assert features["image/encoded"]["bytes"] == len(example.encoded) == 8 * 8 * 3
-        position = told["position"]
+        key, position = example.key, told["position"]
+        assert (told["key"], file.find(key)) == (key, number)
+        expected = {"type": "bytes", "length": 1, "bytes": len(key.encode()), "values": [key]}
+        assert told["features"]["image/key"] == expected
+        assert told["features"]["image/class/label"] == {"type": "int64", "length": 1, "values": [example.label]}
+        assert told["features"]["image/encoded"]["bytes"] == len(example.encoded) == 8 * 8 * 3
         block = position["block"]
-        with open(f"{raw_root / SLICE}.tfrecord", "rb") as stream:
-            stream.seek(position["offset"])
-            assert stream.read(position["size"])[12:-4] == data
+        assert read_at(position, f"{raw_root / SLICE}.tfrecord")[12:-4] == data
         assert block["first"] <= number < block["first"] + block["records"]
         assert block["offset"] <= position["offset"] < block["offset"] + block["size"]
-
-
-def test_it_came_from_where_it_says(raw_root: Path) -> None:
-    """The bytes that pack and part hold at the places told are this image's."""
-    file = open_record_file(str(raw_root / SLICE))
-    for number, data in enumerate(records_of(raw_root / SLICE)):
-        origin = inspect_example(file, number)["origin"]
-        part, pack, image = origin["part"], origin["pack"], origin["image"]
-        with open(part["file"], "rb") as stream:
-            stream.seek(part["offset"])
-            assert stream.read(part["size"])[12:-4] == data
-        with open(pack["file"], "rb") as stream:
-            stream.seek(pack["offset"])
-            source = stream.read(pack["size"])
-        assert sha256(source) == image["sha256"]
+        part, pack, image = (told["origin"][name] for name in ("part", "pack", "image"))
+        assert read_at(part, part["file"])[12:-4] == data
+        assert records_of(Path(part["file"]).with_suffix(""))[part["record"]] == data
+        source = read_at(pack, pack["file"])
+        assert hashlib.sha256(source).hexdigest() == image["sha256"]
         assert (image["format"], image["width"], image["height"]) == ("png", 12, 9)
         assert Image.open(io.BytesIO(source)).size == (12, 9)
-        side, _, name = parse(data).key.partition("/")
+        side, _, name = key.partition("/")
         assert image["columns"] == ({"patient": f"p{int(name[:2]) // 4}"} if side == "left" else {})
-        assert records_of(Path(part["file"]).with_suffix(""))[part["record"]] == data
 
 
-def test_a_slice_is_summed_up(raw_root: Path) -> None:
-    told = inspect_file(open_record_file(str(raw_root / SLICE)))
+def test_a_slice_is_summed_up_by_any_of_its_names(raw_root: Path) -> None:
     data, records = (raw_root / f"{SLICE}.tfrecord").read_bytes(), records_of(raw_root / SLICE)
-    assert (told["examples"], told["bytes"], told["sha256"]) == (len(records), len(data), sha256(data))
+    for name in ("", ".tfrecord", ".idx", "/"):
+        assert open_record_file(f"{raw_root / SLICE}{name}").name == "train/train-00001-of-00002"
+    told = inspect_file(open_record_file(f"file://{raw_root / SLICE}"))
+    digest = hashlib.sha256(data).hexdigest()
+    assert (told["examples"], told["bytes"], told["sha256"]) == (len(records), len(data), digest)
     assert told["as_written"] == {"sha256": True, "index": True}
     assert sum(told["classes"].values()) == len(records)
     assert [row["key"] for row in told["first"]] == [parse(record).key for record in records[:5]]
-
-
-@pytest.mark.parametrize("ending", ["", ".tfrecord", ".idx", "/"])
-def test_a_slice_is_found_by_any_of_its_names(ending: str, raw_root: Path) -> None:
-    assert open_record_file(f"{raw_root / SLICE}{ending}").name == "train/train-00001-of-00002"
-    assert open_record_file(f"file://{raw_root / SLICE}{ending}").records == len(records_of(raw_root / SLICE))
 
 
 def test_a_part_is_looked_into_as_well(raw_root: Path) -> None:
@@ -144,8 +130,7 @@ def test_slices_of_groups_are_found(make_tree: TreeMaker, tmp_path: Path) -> Non
         assert [inspect_example(file, number)["key"] for number in range(file.records)] == keys
 
 
-def test_only_its_own_record_is_read(raw_root: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(raw_root, tmp_path / "root")
+def test_only_its_own_record_is_read(root: Path) -> None:
     path = root / f"{SLICE}.tfrecord"
     file = open_record_file(str(path))
     offset, size = (column[3] for column in file.index)
@@ -181,8 +166,7 @@ def swap(root: Path) -> None:
         (lambda root: flip_bit(root / "slices/default/manifest.json", 1500), "edited or damaged"),
     ],
 )
-def test_damage_is_told_with_a_remedy(damage: Damage, line: str, raw_root: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(raw_root, tmp_path / "root")
+def test_damage_is_told_with_a_remedy(damage: Damage, line: str, root: Path) -> None:
     damage(root)
     with pytest.raises(DataError, match=line) as raised:
         inspect_slice(str(root / SLICE), 0, None, (None, False), as_json=True)
@@ -190,8 +174,7 @@ def test_damage_is_told_with_a_remedy(damage: Damage, line: str, raw_root: Path,
     assert any(remedy in str(raised.value) for remedy in remedies)
 
 
-def test_a_slice_that_is_not_as_written_is_told(raw_root: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(raw_root, tmp_path / "root")
+def test_a_slice_that_is_not_as_written_is_told(root: Path) -> None:
     flip_bit(root / f"{SLICE}.tfrecord", 100)
     told = ringslice_here("inspect", root / SLICE, "--json")
     failed(told, 1, "is not as it was written (sha256); run: ringslice verify")
@@ -240,11 +223,8 @@ def test_the_image_is_saved(raw_root: Path, tmp_path: Path) -> None:
     example = parse(records_of(raw_root / SLICE)[2])
     target = tmp_path / "image.png"
     told = succeeded(ringslice_here("inspect", raw_root / SLICE, "--key", example.key, "--save", target, "--json"))
-    assert json.loads(told.stdout)["saved"] == {
-        "file": str(target),
-        "format": "PNG",
-        "bytes": target.stat().st_size,
-    }
+    saved = {"file": str(target), "format": "PNG", "bytes": target.stat().st_size}
+    assert json.loads(told.stdout)["saved"] == saved
     assert np.asarray(Image.open(target)).tobytes() == example.encoded
     target.write_text("mine")
     failed(ringslice_here("inspect", raw_root / SLICE, "--index", 2, "--save", target), 2, "is there already")
@@ -262,35 +242,21 @@ def test_an_encoded_image_is_saved_as_it_is(digits_root: Path, tmp_path: Path) -
         assert word in told.stdout
 
 
-def without(root: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "known"), [("raw", {"part", "image", "unknown"}), ("normalized", {"unknown"})])
+def test_what_is_gone_is_said_to_be(name: str, known: set[str], root: Path) -> None:
     shutil.rmtree(root / name)
-
-
-@pytest.mark.parametrize(
-    ("change", "line", "known"),
-    [
-        (lambda root: without(root, "raw"), "is not there any more", {"part", "image", "unknown"}),
-        (lambda root: without(root, "normalized"), "is not there any more", {"unknown"}),
-    ],
-)
-def test_what_is_gone_is_said_to_be(change: Damage, line: str, known: set[str], raw_root: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(raw_root, tmp_path / "root")
-    change(root)
     origin = inspect_example(open_record_file(str(root / SLICE)), 0)["origin"]
     assert origin.keys() == known
-    assert line in origin["unknown"]
+    assert "is not there any more" in origin["unknown"]
 
 
-def test_another_image_of_the_same_key_is_not_taken_for_it(raw_root: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(raw_root, tmp_path / "root")
+def test_another_image_of_the_same_key_is_not_taken_for_it(root: Path) -> None:
     for path in (root / "normalized/parts").glob("*.parquet"):
         table = pq.read_table(path)
         column = table.schema.get_field_index("sha256")
-        pq.write_table(
-            table.set_column(column, table.schema.field(column), pa.array([bytes(32)] * table.num_rows, pa.binary(32))),
-            path,
-        )
-    origin: dict[str, Any] = inspect_example(open_record_file(str(root / SLICE)), 0)["origin"]
+        others = pa.array([bytes(32)] * table.num_rows, pa.binary(32))
+        pq.write_table(table.set_column(column, table.schema.field(column), others), path)
+    origin = inspect_example(open_record_file(str(root / SLICE)), 0)["origin"]
     assert origin.keys() == {"unknown"}
     assert "another image called" in origin["unknown"]
 

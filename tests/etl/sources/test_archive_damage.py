@@ -6,7 +6,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import zlib
@@ -18,13 +17,12 @@ import pytest
 
 from etl.errors import DataError, UsageError
 from etl.sources.tar_members import MOST_EXTENDED_BYTES, MOST_MEMBER_BYTES
-from tests.lib.commands import REPOSITORY, contents
+from tests.lib.commands import contents, run, succeeded
 from tests.lib.inline import ingest_here
 from tests.lib.sources.archives import (
     FORMATS,
     Entry,
     contents_of,
-    files_of,
     open_archive,
     packed,
     packed_by_zstd,
@@ -43,7 +41,7 @@ by_kind = pytest.mark.parametrize("kind", list(FORMATS))
 def example(kind: str) -> list[Entry]:
     """Members with every header that a format has."""
     name = LONG_NAME if kind != "ustar" else "cats/" + "long" * 20 + ".jpg"
-    sample = files_of(dogs__9_json=b'{"label": "dogs", "n": 1}', dogs__9_jpg=b"9" * 700)
+    sample = [Entry("dogs/9.json", b'{"label": "dogs", "n": 1}'), Entry("dogs/9.jpg", b"9" * 700)]
     return [*some_images(), Entry(name, b"n" * 600), *sample]
 
 
@@ -53,30 +51,17 @@ def end_of(archive: bytes) -> int:
     return last + -last % BLOCK + 2 * BLOCK
 
 
-def images_by_tarfile(archive: bytes) -> int | None:
-    """How many images Python's own reader finds; None where it finds a fault."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as opened:
-            return sum(name.endswith(".jpg") for name in opened.getnames())
-    except (tarfile.TarError, ValueError):
-        return None
-
-
 @by_kind
 def test_a_cut_is_found_wherever_it_is(kind: str, tmp_path: Path) -> None:
     archive = tar_of(example(kind), kind)
     end = end_of(archive)
     chance = random.Random(1)
     cuts = {*range(0, end, BLOCK), *range(1, end, BLOCK), *range(BLOCK - 1, end, BLOCK), end - 1}
-    unnoticed = 0
     for cut in sorted(cuts | {chance.randrange(end) for _ in range(40)}):
         with pytest.raises(DataError, match=r"some\.tar is cut off: of the \d+ bytes from byte \d+ on only"):
             open_archive(tmp_path / "source", archive[:cut])
-        unnoticed += images_by_tarfile(archive[:cut]) is not None
-    assert unnoticed > len(cuts) // 4, "tarfile finds cuts too; is all this needed still?"
     for cut in range(end, len(archive) + 1, 500):  # of the padding behind the end nothing depends
-        source = open_archive(tmp_path / "source", archive[:cut])
-        assert len(contents_of(source)) == images_by_tarfile(archive) == 8
+        assert len(contents_of(open_archive(tmp_path / "source", archive[:cut]))) == 8
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
@@ -92,10 +77,8 @@ def test_a_cut_of_what_is_packed_is_found_wherever_it_is(codec: str, tmp_path: P
 def test_what_follows_the_end_is_told(codec: str, tmp_path: Path) -> None:
     archive = tar_of(some_images())
     joined = archive + tar_of([Entry("cats/another.jpg")])
-    assert images_by_tarfile(joined) == 6, "tarfile sees it too"
-    with pytest.raises(
-        DataError, match=rf"goes on behind its end, at byte {len(archive)}( of its content)?; make archives"
-    ):
+    told = rf"goes on behind its end, at byte {len(archive)}( of its content)?; make archives"
+    with pytest.raises(DataError, match=told):
         open_archive(tmp_path / "source", packed(joined, codec))
 
 
@@ -108,15 +91,12 @@ def headers_of(archive: bytes) -> list[int]:
 @by_kind
 def test_a_damaged_header_is_named_by_its_offset(kind: str, tmp_path: Path) -> None:
     archive = tar_of(example(kind), kind)
-    unnoticed = 0
     for header in headers_of(archive):
         for byte in range(0, 345, 23):  # behind it nothing is said
             damaged = bytearray(archive)
             damaged[header + byte] ^= 0x10
             with pytest.raises(DataError, match=rf"some\.tar is damaged at byte {header} \(.*; copy it again"):
                 open_archive(tmp_path / "source", bytes(damaged))
-            unnoticed += images_by_tarfile(bytes(damaged)) is not None
-    assert unnoticed, "tarfile finds them too; is all this needed still?"
 
 
 def test_a_header_that_was_zeroed_is_no_end(tmp_path: Path) -> None:
@@ -149,15 +129,20 @@ def record(name: str, value: str) -> bytes:
     return f"{size}{text}".encode()
 
 
+def with_checksum(header: bytes) -> bytes:
+    """The same with its checksum put right."""
+    block = bytearray(header)
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
 END = bytes(2 * BLOCK)
 
 DAMAGED = {
     "a negative size": (header(size=-5), "a size of -5"),
     "a size that is no number": (pax(record("size", "many")) + header(), "a size of b'many'"),
-    "a huge member": (
-        header(size=2 << 30),
-        f"'cats/1.jpg' .* claims {2 << 30} bytes, at byte 0( of its content)?;",
-    ),
+    "a huge member": (header(size=2 << 30), f"'cats/1.jpg' .* claims {2 << 30} bytes, at byte 0;"),
     "a huge member by pax": (pax(record("size", f"{1 << 60}")) + header(), f"claims {1 << 60} bytes, at byte 1024"),
     "a member longer than the file": (header(size=MOST_MEMBER_BYTES), "cut off: of the 512 bytes from byte 10737"),
     "a text longer than the file": (header("1.json", size=99_999), "cut off: of the 99999 bytes from byte 512"),
@@ -173,18 +158,6 @@ DAMAGED = {
     "no archive": (b"GIF89a" * 500, r"damaged at byte 0.* \(.*; is it a tar archive, plain or by gzip or zstd\?"),
     "bzip2": (b"BZh9" + bytes(600), "is it a tar archive"),
 }
-
-
-@pytest.mark.parametrize("codec", ["", "gzip"])
-@pytest.mark.parametrize("what", DAMAGED)
-def test_what_no_archive_says_is_told(what: str, codec: str, tmp_path: Path) -> None:
-    data, told = DAMAGED[what]
-    with pytest.raises(DataError, match=told) as raised:
-        open_archive(tmp_path / "source", packed(data + END, codec))
-    assert str(raised.value).isprintable()
-    assert "some.tar" in str(raised.value)
-
-
 REFUSED = {
     "an absolute name": (header("/etc/passwd.jpg"), "'/etc/passwd.jpg' .* its name is absolute"),
     "a name that leads out": (header("../../x.jpg"), r"'../../x.jpg' .* its name has the part '\.\.'"),
@@ -193,13 +166,12 @@ REFUSED = {
     "a folder left out": (header("a//x.jpg"), "the part ''"),
     "a dot": (header("a/./x.jpg"), r"the part '\.'"),
     "two lines": (header("a/x\n.jpg"), r"'a/x\\n.jpg' .* its name holds control characters"),
-    "an escape": (header("a/\x1b[2J.jpg"), "control characters"),
-    "no UTF-8": (header("a/x.jpg").replace(b"x.jpg", b"\xff.jpg"), "its name is not UTF-8"),
+    "no UTF-8": (with_checksum(header("a/x.jpg").replace(b"x.jpg", b"\xff.jpg")), "its name is not UTF-8"),
     "no name": (header(""), "its name has the part ''"),
     "a long name": (pax(record("path", "a/" + "x" * 5000)) + header(), "its name has 5002 bytes, more than 4096"),
     "a hard link": (
         header(type=tarfile.LNKTYPE, linkname="x"),
-        "no regular file but a hard link; pack again with: tar",
+        "no regular file but a hard link; pack again",
     ),
     "a symbolic link": (header(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "a symbolic link; .* tar --dereference"),
     "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* a device"),
@@ -213,23 +185,15 @@ REFUSED = {
 }
 
 
-def with_checksums(data: bytes) -> bytes:
-    """The same with the checksum of its first block put right."""
-    block = bytearray(data[:BLOCK])
-    block[148:156] = b" " * 8
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block) + data[BLOCK:]
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_hostile_or_no_file_is_refused(what: str, tmp_path: Path) -> None:
-    data, told = REFUSED[what]
-    with pytest.raises(UsageError, match=told) as raised:
-        open_archive(tmp_path / "source", with_checksums(data) + END)
+@pytest.mark.parametrize("what", [*DAMAGED, *REFUSED])
+def test_what_no_archive_of_images_says_is_told_and_nothing_is_written(what: str, tmp_path: Path) -> None:
+    data, told = (DAMAGED | REFUSED)[what]
+    with pytest.raises(DataError if what in DAMAGED else UsageError, match=told) as raised:
+        open_archive(tmp_path / "source", data + END)
     assert str(raised.value).isprintable()
     assert "some.tar" in str(raised.value)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(type(raised.value), match=told):
         ingest_here(tmp_path / "source", tmp_path / "below" / "root")
     assert contents(tmp_path) == before
 
@@ -258,51 +222,32 @@ def test_links_and_sparse_files_as_the_program_writes_them(kind: str, tmp_path: 
     assert contents_of(source) == {"some/cats/1.jpg": b"1" + bytes((1 << 20) - 1)}
 
 
-def flip(data: bytes, chance: random.Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(chance.choice((1, 1, 3, 30))):
-        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
-    return bytes(changed)
-
-
-def cut(data: bytes, chance: random.Random) -> bytes:
-    return data[: chance.randrange(len(data))]
-
-
-def swap_blocks(data: bytes, chance: random.Random) -> bytes:
-    size = BLOCK if len(data) > 16 * BLOCK else 32  # the latter of what is packed
-    blocks = [data[start : start + size] for start in range(0, len(data), size)]
-    first, second = chance.randrange(len(blocks)), chance.randrange(len(blocks))
-    blocks[first], blocks[second] = blocks[second], blocks[first]
-    return b"".join(blocks)
-
-
-def lose(data: bytes, chance: random.Random) -> bytes:
+def damaged(data: bytes, how: str, chance: random.Random) -> bytes:
     start = chance.randrange(len(data))
-    return data[:start] + data[start + chance.randint(1, 2 * BLOCK) :]
-
-
-def zero(data: bytes, chance: random.Random) -> bytes:
-    start = chance.randrange(len(data))
-    lost = data[start : start + chance.randint(1, 3 * BLOCK)]
-    return data[:start] + bytes(len(lost)) + data[start + len(lost) :]
-
-
-DAMAGE: tuple[Callable[[bytes, random.Random], bytes], ...] = (flip, cut, swap_blocks, lose, zero)
+    if how == "flip":
+        changed = bytearray(data)
+        for _ in range(chance.choice((1, 1, 3, 30))):
+            changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+        return bytes(changed)
+    if how == "swap":
+        size = BLOCK if len(data) > 16 * BLOCK else 32  # the latter of what is packed
+        blocks = [data[each : each + size] for each in range(0, len(data), size)]
+        first, second = chance.randrange(len(blocks)), chance.randrange(len(blocks))
+        blocks[first], blocks[second] = blocks[second], blocks[first]
+        return b"".join(blocks)
+    end = len(data) if how == "cut" else min(len(data), start + chance.randint(1, 3 * BLOCK))
+    return data[:start] + bytes(end - start if how == "zero" else 0) + data[end:]
 
 
 @pytest.mark.parametrize("codec", ["", "gzip", "zstd"])
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_told_or_loses_nothing(
-    damage: Callable[[bytes, random.Random], bytes], codec: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("how", ["flip", "cut", "swap", "lose", "zero"])
+def test_damage_is_told_or_loses_nothing(how: str, codec: str, tmp_path: Path) -> None:
     """What is not told left every member there: as an image, or counted; a flip may turn a name into another."""
     outcomes: Counter[str] = Counter()
     for seed in range(40):
-        chance = random.Random(f"{damage.__name__} {codec} {seed}")
+        chance = random.Random(f"{how} {codec} {seed}")
         kind = chance.choice(list(FORMATS))
-        archive = tar_of(example(kind), kind)
-        data = damage(packed(archive, codec), chance)
+        data = damaged(packed(tar_of(example(kind), kind), codec), how, chance)
         try:
             source = open_archive(tmp_path / "source", data)
             found = contents_of(source)
@@ -311,8 +256,7 @@ def test_damage_is_told_or_loses_nothing(
             assert "some.tar" in str(error), f"{seed}: {error!r}"
             outcomes[type(error).__name__] += 1
         else:
-            assert len(found) + source.skipped == 8, f"{seed} of {damage.__name__}: lost without a word"
-            outcomes["good"] += 1
+            assert len(found) + source.skipped == 8, f"{seed} of {how}: lost without a word"
     assert outcomes["DataError"] > 5
 
 
@@ -321,9 +265,7 @@ def test_damage_is_told_or_loses_nothing(
     ("pack", "start"),
     [
         pytest.param(gzip.compress, 10, id="gzip"),  # behind the header, whose time and system are nobody's concern
-        pytest.param(
-            packed_by_zstd, 0, id="zstd", marks=pytest.mark.skipif(not shutil.which("zstd"), reason="no zstd")
-        ),
+        pytest.param(packed_by_zstd, 0, id="zstd", marks=needs_zstd),
     ],
 )
 def test_damage_to_what_is_packed_with_a_checksum_gives_no_wrong_byte(
@@ -342,13 +284,11 @@ def test_damage_to_what_is_packed_with_a_checksum_gives_no_wrong_byte(
     assert refused > (len(data) - start) // 3 - 9
 
 
-MOST_GROWTH = 8 << 20
+MOST_GROWTH = 16 << 20
 PEAK = """
-import re, sys, resource
+import re, sys
 from pathlib import Path
 from tests.lib.inline import ingest_here
-from etl.sources import open_source
-from etl.storage.place import open_place
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
@@ -363,32 +303,28 @@ print(peak() - before)
 
 def grown_by(small: Path, large: Path, root: Path) -> int:
     """By how many bytes a process grows that ingests an archive, after it has ingested a small one."""
-    words = [sys.executable, "-c", PEAK, str(small), str(large), str(root)]
-    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return int(succeeded(run(sys.executable, "-c", PEAK, small, large, root, timeout_s=600)).stdout)
 
 
-def write_tar_gz(path: Path, members: int, member_bytes: int, *, noise: bool) -> Path:
-    """An archive of images of one size, each its own noise or all zeros; not held in memory either."""
+def write_tar_gz(path: Path, members: int, member_bytes: int) -> Path:
+    """An archive of images of noise; not held in memory either."""
     chance = random.Random(1)
     with gzip.open(path, "wb", compresslevel=1) as output, tarfile.open(fileobj=output, mode="w") as archive:
         for number in range(members):
             info = tarfile.TarInfo(f"c{number % 2}/{number:06d}.jpg")
             info.size = member_bytes
-            archive.addfile(info, io.BytesIO(chance.randbytes(member_bytes) if noise else bytes(member_bytes)))
+            archive.addfile(info, io.BytesIO(chance.randbytes(member_bytes)))
     return path
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("members", "member_bytes", "most"),
-    [(400, 50_000, MOST_GROWTH), pytest.param(3000, 100_000, 3 * MOST_GROWTH, marks=pytest.mark.chaos)],
+    ("members", "most"), [(1000, MOST_GROWTH), pytest.param(6000, 3 * MOST_GROWTH, marks=pytest.mark.chaos)]
 )
-def test_memory_does_not_grow_with_the_archive(members: int, member_bytes: int, most: int, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_archive(members: int, most: int, tmp_path: Path) -> None:
     """It keeps a row of each image; 300 MB take 12 MB, 600 MB 14."""
-    small = write_tar_gz(tmp_path / "small.tar.gz", 8, member_bytes, noise=True)
-    large = write_tar_gz(tmp_path / "large.tar.gz", members, member_bytes, noise=True)
+    small = write_tar_gz(tmp_path / "small.tar.gz", 8, 50_000)
+    large = write_tar_gz(tmp_path / "large.tar.gz", members, 50_000)
     assert grown_by(small, large, tmp_path / "root") < most < large.stat().st_size // 2
 
 
@@ -396,12 +332,10 @@ def test_memory_does_not_grow_with_the_archive(members: int, member_bytes: int, 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_a_bomb_streams_by(codec: str, tmp_path: Path) -> None:
     """40 kB that unpack to 40 MB which is no image, and as much behind the end."""
-    bomb = Entry("c0/bomb.bin", bytes(40_000_000))
-    data = packed(tar_of([bomb, *some_images()]) + bytes(40_000_000), codec)
-    assert len(data) < 100_000
-    (tmp_path / "bomb.tar").write_bytes(data)
-    small = write_tar_gz(tmp_path / "small.tar.gz", 8, 1000, noise=True)
-    del bomb
+    archive = tar_of([Entry("c0/bomb.bin", bytes(40_000_000)), *some_images()]) + bytes(40_000_000)
+    (tmp_path / "bomb.tar").write_bytes(packed(archive, codec))
+    assert (tmp_path / "bomb.tar").stat().st_size < 100_000
+    small = write_tar_gz(tmp_path / "small.tar.gz", 8, 1000)
     assert grown_by(small, tmp_path / "bomb.tar", tmp_path / "root") < MOST_GROWTH
 
 

@@ -2,106 +2,80 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import DataError, RingsliceError, UsageError
 from etl.sources import Reading, Source, open_source
-from etl.sources.file_list import ListSource
 from etl.storage.place import Place, open_place
-from tests.conftest import TreeMaker
 from tests.lib.commands import contents
-from tests.lib.damage.sources import list_mutation, try_list
-from tests.lib.damage.trials import Report, run_trials
-from tests.lib.inline import ingest_here, normalize_here, shard_here
-from tests.lib.sources.archives import contents_of
-from tests.lib.sources.packed import interrupted_after, packed_images
+from tests.lib.inline import ingest_here
+from tests.lib.sources.archives import contents_of, refused
+from tests.lib.sources.packed import packed_images
 from tests.lib.sources.parquet_images import some_bytes, write_file
 
-SAMPLE, ALL = 300, 20_000
+FORMS = ("list.csv", "list.jsonl")
+each_form = pytest.mark.parametrize("name", FORMS)
 
-Rows = Sequence[Mapping[str, Any]]
 
-
-@pytest.fixture
-def here(tmp_path: Path) -> Place:
-    """A folder with ten files below i/."""
-    place = open_place(str(tmp_path / "source"))
+def write_images(place: Place) -> Place:
+    """Ten files below i/."""
     for number in range(10):
         write_file(place / "i" / f"{number}.jpg", some_bytes(number))
     return place
 
 
-def csv_of(rows: Rows) -> bytes:
-    lines = [",".join(rows[0]), *(",".join(str(cell) for cell in row.values()) for row in rows)]
-    return "".join(f"{line}\r\n" for line in lines).encode()
-
-
-def jsonl_of(rows: Rows) -> bytes:
-    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-
-
-FORMS = {"list.csv": csv_of, "list.jsonl": jsonl_of}
-
-each_form = pytest.mark.parametrize("name", FORMS)
+@pytest.fixture
+def here(tmp_path: Path) -> Place:
+    return write_images(open_place(str(tmp_path / "source")))
 
 
 def rows_of(count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"path": f"i/{number}.jpg", "label": "cd"[number % 2], **more} for number in range(count)]
 
 
-def write_list(place: Place, name: str, rows: Rows) -> Place:
-    return write_file(place / name, FORMS[name](rows))
+def write_list(place: Place, name: str, *rows: Mapping[str, Any]) -> Place:
+    lines = [json.dumps(row) for row in rows]
+    if name == "list.csv":
+        lines = [",".join(rows[0]) + "\r", *(",".join(map(str, row.values())) + "\r" for row in rows)]
+    return write_file(place / name, "".join(f"{line}\n" for line in lines).encode())
 
 
 def read(source: Source) -> list[bytes]:
     return list(contents_of(source).values())
 
 
-def refused(place: Place, kind: type[RingsliceError], *told: str, reading: Reading | None = None) -> None:
-    """Opening the source fails with one line that has all this in it."""
-    with pytest.raises(RingsliceError) as raised:
-        open_source(place, reading or Reading())
-    assert type(raised.value) is kind, raised.value
-    assert str(raised.value).isprintable(), repr(str(raised.value))
-    for each in told:
-        assert each in str(raised.value)
-
-
 @each_form
 def test_images_of_a_list_have_its_keys_labels_splits_and_columns(root: Place, name: str) -> None:
-    for number in range(10):
-        write_file(root / "i" / f"{number}.jpg", some_bytes(number))
+    write_images(root)
     rows = [
         {"path": "i/3.jpg", "label": "dog", "split": " Val", "patient": "p1"},
         {"path": "./i//1.jpg", "label": "cat", "split": "train", "patient": "p2"},
         {"path": "i/../i/2.jpg", "label": "dog", "split": "test", "patient": ""},
     ]
-    source = open_source(write_list(root, name, rows))
+    source = open_source(write_list(root, name, *rows))
     assert (source.kind, source.classes, source.skipped, source.pixels) == ("list", ["cat", "dog"], 0, None)
     assert read(source) == [some_bytes(3), some_bytes(1), some_bytes(2)]
-    assert [image.key for image in source.images] == ["i/3.jpg", "i/1.jpg", "i/2.jpg"]
-    assert [image.label for image in source.images] == [1, 0, 1]
-    assert [image.split for image in source.images] == ["validation", "train", "test"]
-    assert [image.size_bytes for image in source.images] == [len(data) for data in read(source)]
+    assert [(image.key, image.label, image.split) for image in source.images] == [
+        ("i/3.jpg", 1, "validation"),
+        ("i/1.jpg", 0, "train"),
+        ("i/2.jpg", 1, "test"),
+    ]
     assert [image.version for image in source.images] == [(root / image.key).info().mtime_ns for image in source.images]
-    assert [dict(image.columns or ()) for image in source.images[:2]] == [{"patient": "p1"}, {"patient": "p2"}]
-    assert source.images[2].columns == (None if name == "list.csv" else (("patient", ""),))
-    backwards = source.images[::-1]
-    assert list(source.read_all(backwards)) == [some_bytes(2), some_bytes(1), some_bytes(3)]
+    empty = None if name == "list.csv" else (("patient", ""),)
+    assert [image.columns for image in source.images] == [(("patient", "p1"),), (("patient", "p2"),), empty]
 
 
 @each_form
 def test_paths_may_be_absolute_or_uris(here: Place, name: str, tmp_path: Path) -> None:
-    paths = [f"{here.path}/i/0.jpg", f"file://{here.path}/i/1.jpg", f"/{here.path}/i/2.jpg"]
     write_file(here / "i" / "ä %.jpg", some_bytes(3))
+    paths = [f"{here.path}/i/0.jpg", f"file://{here.path}/i/1.jpg", f"/{here.path}/i/2.jpg"]
     paths.append(f"file://{here.path}/i/%C3%A4%20%25.jpg")
     rows = [{"path": path, "label": "x"} for path in paths]
-    source = open_source(write_list(open_place(str(tmp_path / "elsewhere")), name, rows))
+    source = open_source(write_list(open_place(str(tmp_path / "elsewhere")), name, *rows))
     assert read(source) == [some_bytes(number) for number in range(4)]
     below = here.path.lstrip("/")
     assert [image.key for image in source.images] == [f"{below}/i/{each}.jpg" for each in (0, 1, 2, "ä %")]
@@ -110,54 +84,49 @@ def test_paths_may_be_absolute_or_uris(here: Place, name: str, tmp_path: Path) -
 def test_a_list_may_name_files_on_hdfs(hdfs_root: Place, here: Place) -> None:
     write_file(hdfs_root / "i" / "far.jpg", some_bytes(77))
     rows = [{"path": f"{hdfs_root}/i/far.jpg", "label": "x"}, {"path": "i/1.jpg", "label": "y"}]
-    source = open_source(write_list(here, "list.csv", rows))
+    source = open_source(write_list(here, "list.csv", *rows))
     assert read(source) == [some_bytes(77), some_bytes(1)]
     assert [image.key for image in source.images] == [f"{hdfs_root.path.lstrip('/')}/i/far.jpg", "i/1.jpg"]
-    assert read(open_source(write_list(hdfs_root, "list.csv", [{"path": "i/far.jpg", "label": "x"}]))) == [
-        some_bytes(77)
-    ]
-    write_list(hdfs_root, "list.csv", [{"path": "i/none.jpg", "label": "x"}])
-    refused(hdfs_root / "list.csv", UsageError, "line 2 of", "no such file")
+    assert read(open_source(write_list(hdfs_root, "list.csv", {"path": "i/far.jpg", "label": "x"}))) == [some_bytes(77)]
+    refused(write_list(hdfs_root, "list.csv", {"path": "i/none.jpg", "label": "x"}), UsageError, "no such file")
 
 
-@pytest.mark.parametrize("column", ["path", "uri", "url", "file", "file_name", "filename", "image"])
-def test_the_column_of_paths_goes_by_its_name(here: Place, column: str) -> None:
-    rows = [{"label": "x", column: "i/4.jpg", "other": "file"}]
-    assert read(open_source(write_list(here, "list.csv", rows))) == [some_bytes(4)]
+def test_the_column_of_paths_goes_by_its_name(here: Place) -> None:
+    for column in ("path", "uri", "url", "file", "file_name", "filename", "image"):
+        file = write_list(here, "list.csv", {"label": "x", column: "i/4.jpg", "other": "file"})
+        assert read(open_source(file)) == [some_bytes(4)]
 
 
 @each_form
 def test_columns_are_chosen_or_told(here: Place, name: str) -> None:
-    file = write_list(here, name, [{"path": "i/1.jpg", "file": "i/2.jpg", "class": "x", "fold": "val"}])
-    refused(file, UsageError, str(file), "several columns of paths, path, file", "--image-column")
-    refused(file, UsageError, "no column label", "path, file, class, fold", reading=Reading(image_column="file"))
-    chosen = Reading(image_column="file", label_column="class", split_column="fold")
-    (image,) = (source := open_source(file, chosen)).images
+    file = write_list(here, name, {"path": "i/1.jpg", "file": "i/2.jpg", "class": "x", "fold": "val"})
+    chosen = {"image_column": "file", "label_column": "class", "split_column": "fold"}
+    (image,) = (source := open_source(file, Reading(**chosen))).images  # type: ignore[arg-type]
     assert read(source) == [some_bytes(2)]
     assert (image.split, image.columns) == ("validation", (("path", "i/1.jpg"),))
-    refused(file, UsageError, "no column x (--image-column)", "path, file", reading=Reading(image_column="x"))
-    asked = Reading(image_column="file", label_column="y")
-    refused(file, UsageError, "--label-column y: no such column", "path, file", reading=asked)
-    asked = Reading(image_column="file", label_column="class", split_column="z")
-    refused(file, UsageError, "--split-column z: no such column", "path, file", reading=asked)
-    refused(write_list(here, name, [{"a": 1, "label": 2}]), UsageError, "no column of paths", "a, label")
+    refused(file, UsageError, str(file), "several columns of paths, path, file", "--image-column")
+    refused(file, UsageError, "no column label", "path, file, class, fold", image_column="file")
+    refused(file, UsageError, "no column x (--image-column)", "path, file", image_column="x")
+    refused(file, UsageError, "--label-column y: no such column", "path, file", **chosen | {"label_column": "y"})
+    refused(file, UsageError, "--split-column z: no such column", "path, file", **chosen | {"split_column": "z"})
+    refused(write_list(here, name, {"a": 1, "label": 2}), UsageError, "no column of paths", "a, label")
 
 
 def test_labels_by_number_and_by_name(here: Place) -> None:
     rows = [{"path": f"i/{number}.jpg", "label": label} for number, label in enumerate((10, "9", True, "cat"))]
-    source = open_source(write_list(here, "list.jsonl", rows))
+    source = open_source(write_list(here, "list.jsonl", *rows))
     assert source.classes == ["9", "10", "cat", "true"]
     assert [image.label for image in source.images] == [1, 0, 3, 2]
-    file = write_list(here, "list.csv", [{"path": "i/0.jpg", "label": 1}, {"path": "i/1.jpg", "label": "cat"}])
+    file = write_list(here, "list.csv", {"path": "i/0.jpg", "label": 1}, {"path": "i/1.jpg", "label": "cat"})
     source = open_source(file, Reading(classes=("cat", "dog")))
     assert [source.classes[image.label] for image in source.images] == ["dog", "cat"]
-    refused(file, UsageError, "the label '1'", "not one of the 1 --classes", reading=Reading(classes=("cat",)))
+    refused(file, UsageError, "the label '1'", "not one of the 1 --classes", classes=("cat",))
 
 
 def test_values_of_json_become_text_and_the_rest_is_told(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
     more: dict[str, Any] = {"n": 3, "x": 0.5, "yes": True, "none": None, "boxes": [1], "camera": {}}
     rows = [*rows_of(1, **more), {"path": "i/1.jpg", "label": "c", "late": "z"}]
-    source = open_source(write_list(here, "list.jsonl", rows))
+    source = open_source(write_list(here, "list.jsonl", *rows))
     assert source.images[0].columns == (("n", "3"), ("x", "0.5"), ("yes", "true"))
     assert source.images[1].columns == (("late", "z"),)
     assert "columns that are neither text nor numbers are left out: boxes, camera\n" in capfd.readouterr().err
@@ -173,7 +142,6 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
     assert read(source) == [some_bytes(0)]
 
 
-@each_form
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -184,17 +152,11 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
         ({"path": "x" * 300}, ["no such file"]),
         ({"path": "x" * 5000}, ["cannot be a key, for it has 5000 bytes, more than 4096"]),
         ({"path": "../source/i/1.jpg"}, ["leads out of the list's folder", "give the absolute path"]),
-        ({"path": "i/../../x.jpg"}, ["leads out of the list's folder"]),
         ({"path": "."}, ["cannot be a key, for it has the part '.'"]),
         ({"path": "/"}, ["cannot be a key"]),
         ({"path": "i/\x1b[31m.jpg"}, ["cannot be a key", "control characters"]),
-        (
-            {"path": "http://example.org/1.jpg"},
-            ["http://example.org/1.jpg cannot be opened", "download it first"],
-        ),
-        ({"path": "s3://bucket/1.jpg"}, ["s3://bucket/1.jpg cannot be opened"]),
+        ({"path": "http://example.org/1.jpg"}, ["http://example.org/1.jpg cannot be opened", "download it first"]),
         ({"path": "file://elsewhere/1.jpg"}, ["cannot open 'file://elsewhere/1.jpg'"]),
-        ({"label": ""}, ["a label that is empty"]),
         ({"label": "   "}, ["a label that is empty"]),
         ({"label": "a\x07b"}, ["'a\\x07b'", "control characters"]),
         ({"label": "a\u2028b"}, ["control characters"]),
@@ -202,19 +164,17 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
         ({"split": "dev"}, ["the split 'dev'", "train, val, valid, validation, test"]),
     ],
 )
-def test_lines_that_cannot_be_are_named(here: Place, name: str, change: dict[str, str], told: list[str]) -> None:
+def test_lines_that_cannot_be_are_named(here: Place, change: dict[str, str], told: list[str]) -> None:
     rows = rows_of(4, split="train")
     rows[2] |= change
-    file = write_list(here, name, rows)
-    line = 4 if name == "list.csv" else 3
-    refused(file, UsageError, f"line {line} of {file}", *told)
+    file = write_list(here, "list.csv", *rows)
+    refused(file, UsageError, f"line 4 of {file}", *told)
 
 
 @pytest.mark.parametrize(
     ("row", "kind", "told"),
     [
         ('{"path": "i/1.jpg"}', UsageError, "a label that is empty"),
-        ('{"label": "x"}', UsageError, "no path"),
         ('{"path": 7, "label": "x"}', UsageError, "no path"),
         ('{"path": "i/1.jpg", "label": 0.5}', UsageError, "the label 0.5; labels are text"),
         ('{"path": "i/1.jpg", "label": ["x"]}', UsageError, "the label ['x']; labels are text"),
@@ -226,7 +186,6 @@ def test_lines_that_cannot_be_are_named(here: Place, name: str, change: dict[str
         (f'{{"path": "i/1.jpg", "label": "x", "y": {"9" * 9999}}}', DataError, "Exceeds the limit"),
         ('["i/1.jpg", "x"]', DataError, "no JSON object"),
         ("[" * 100_000, DataError, "not JSON (maximum recursion depth"),
-        ("i/1.jpg,x", DataError, "not JSON (Expecting value"),
     ],
 )
 @pytest.mark.usefixtures("no_collection")
@@ -242,15 +201,12 @@ def test_lines_that_are_no_object_are_named(here: Place, row: str, kind: type[Ri
         (b"path,label\ni/1.jpg\n", 2, "it has 1 cells, the header 2"),
         (b"path,label\n\ni/1.jpg,x,y\n", 3, "it has 3 cells, the header 2"),
         (b'path,label,z\ni/1.jpg,x,"two\nlines"\ni/2.jpg,"x\ni/3.jpg,y\n', 4, "is a quote missing"),
-        (b'path,label\n"i/1"x.jpg,x\n', 2, "is a quote missing"),
         (b'path,label\n"' + b"x\n" * 200_000, 2, "field larger than field limit"),
         (b"path,label\ri/1.jpg,x\r", 1, "new-line character"),
         (b"path,label\ni/1.jpg,\xff\n", 2, "not UTF-8 (invalid start byte at byte 8)"),
-        ("path,label\ni/1.jpg,x\n".encode("utf-16"), 1, "not UTF-8"),
         (b"path,label,label\n", 1, "a name of its own for each column, not path, label, label"),
         (b"path,,label\n", 1, "a name of its own for each column"),
         (b"path,label\n" + b"x" * (2 << 20), 2, "longer than 1 MiB"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), 1, "not UTF-8"),
     ],
 )
 def test_what_is_no_csv_is_told_with_its_line(here: Place, data: bytes, line: int, told: str) -> None:
@@ -265,24 +221,16 @@ def test_an_empty_list_is_told(here: Place, name: str, data: bytes) -> None:
 
 @each_form
 def test_an_image_comes_once(here: Place, name: str) -> None:
-    file = write_list(here, name, [*rows_of(3), {"path": "./i/1.jpg", "label": "c"}])
-    first, second = (3, 5) if name == "list.csv" else (2, 4)
-    told = f"the key i/1.jpg comes twice: in line {first} of {file} and in line {second} of {file}"
-    refused(file, UsageError, told)
+    file = write_list(here, name, *rows_of(3), {"path": "./i/1.jpg", "label": "c"})
+    lines = [f"in line {line + (name == 'list.csv')} of {file}" for line in (2, 4)]
+    refused(file, UsageError, f"the key i/1.jpg comes twice: {' and '.join(lines)}")
 
 
 def test_an_image_of_more_than_a_gibibyte_is_a_reject_later(here: Place) -> None:
     os.truncate(f"{here.path}/i/1.jpg", (1 << 30) + 1)
-    source = open_source(write_list(here, "list.csv", rows_of(3)))
+    source = open_source(write_list(here, "list.csv", *rows_of(3)))
     assert source.images[1].size_bytes == (1 << 30) + 1
     assert not isinstance(next(source.read_all(source.images[1:])), bytes)
-
-
-def test_a_file_that_changes_is_told(here: Place) -> None:
-    source = open_source(write_list(here, "list.csv", rows_of(3)))
-    write_file(here / "i" / "1.jpg", b"another")
-    with pytest.raises(DataError, match=r"1\.jpg changed while it was read"):
-        read(source)
 
 
 def test_many_files_keep_their_order(here: Place) -> None:
@@ -291,51 +239,12 @@ def test_many_files_keep_their_order(here: Place) -> None:
     for number in range(count):
         Path(here.path, f"{number}.jpg").write_bytes(bytes(number % 7 + 1))
     rows = [{"path": f"{number}.jpg", "label": "x"} for number in reversed(range(count))]
-    source = open_source(write_list(here, "list.csv", rows))
+    source = open_source(write_list(here, "list.csv", *rows))
     assert [image.size_bytes for image in source.images] == [number % 7 + 1 for number in reversed(range(count))]
 
 
-@each_form
-def test_packs_hold_the_files_and_a_new_line_leaves_them(root: Place, name: str) -> None:
-    place, data = root / "source", root / "data"
-    for number in range(10):
-        write_file(place / "i" / f"{number}.jpg", some_bytes(number))
-    rows = rows_of(9, split="train", patient="p")
-    file = write_list(place, name, rows)
-    ingest_here(file, data, pack_size="800")
-    before = (data / "raw" / "packs").children()
-    assert len(before) > 4
-    write_list(place, name, [{"path": "i/9.jpg", "label": "e", "split": "test", "patient": "q"}, *rows])
-    ingest_here(file, data, pack_size="800")
-    after = {info.path: (info.mtime_ns, info.size) for info in (data / "raw" / "packs").children()}
-    assert {info.path: (info.mtime_ns, info.size) for info in before}.items() < after.items()
-    found = packed_images(data)
-    assert {key: each.data for key, each in found.items()} == {
-        f"i/{number}.jpg": some_bytes(number) for number in range(10)
-    }
-    assert {each.name for key, each in found.items() if key != "i/9.jpg"} == {"c", "d"}
-    assert found["i/7.jpg"].name == "d"
-    new = found["i/9.jpg"]
-    assert (new.name, new.split, new.columns) == ("e", "test", {"patient": "q"})
-    assert (found["i/7.jpg"].split, found["i/7.jpg"].columns) == ("train", {"patient": "p"})
-
-
-def test_an_interrupted_run_goes_on(here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, root, other = write_list(here, "list.csv", rows_of(10)), tmp_path / "root", tmp_path / "other"
-    ingest_here(file, other, pack_size="1000")
-    with monkeypatch.context() as patch:
-        patch.setattr(ListSource, "read_all", interrupted_after(8, ListSource.read_all))
-        with pytest.raises(KeyboardInterrupt):
-            ingest_here(file, root, pack_size="1000", packs_at_once="1")
-    kept = {path: path.stat().st_mtime_ns for path in (root / "raw" / "packs").iterdir()}
-    assert kept
-    ingest_here(file, root, pack_size="1000")
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert contents(root, "run.json") == contents(other, "run.json")
-
-
 def test_a_table_adds_to_the_columns_of_a_list(here: Place, tmp_path: Path) -> None:
-    file = write_list(here, "list.csv", rows_of(3, age=30, ward="x"))
+    file = write_list(here, "list.csv", *rows_of(3, age=30, ward="x"))
     table = write_file(here / "table.csv", b"key,patient,age\ni/0.jpg,p0,31\ni/1.jpg,p1,\n")
     ingest_here(file, tmp_path / "root", columns=str(table))
     found = packed_images(open_place(str(tmp_path / "root")))
@@ -347,7 +256,7 @@ def test_a_table_adds_to_the_columns_of_a_list(here: Place, tmp_path: Path) -> N
 
 
 def test_a_file_that_was_written_again_is_packed_again(here: Place, tmp_path: Path) -> None:
-    file, root = write_list(here, "list.csv", rows_of(10)), tmp_path / "root"
+    file, root = write_list(here, "list.csv", *rows_of(10)), tmp_path / "root"
     ingest_here(file, root)
     write_file(here / "i" / "3.jpg", some_bytes(33))
     ingest_here(file, root, max_removed="0.2")
@@ -357,50 +266,12 @@ def test_a_file_that_was_written_again_is_packed_again(here: Place, tmp_path: Pa
     assert contents(root, "run.json") == before
 
 
-def test_images_of_a_group_stay_in_one_split(make_tree: TreeMaker, tmp_path: Path) -> None:
-    folder = open_place(str(make_tree({"a": 20, "b": 20})))
-    keys = [f"{name}/{number:03d}.png" for name in "ab" for number in range(20)]
-    rows = [{"path": key, "label": key[0], "group": number % 10} for number, key in enumerate(keys)]
-    ingest_here(write_list(folder, "list.csv", rows), tmp_path / "root")
-    normalize_here(tmp_path / "root", "--size", "8")
-    shard_here(tmp_path / "root", "--group-by", "group", "--split", "train=0.5,test=0.5", "--workers", "1")
-    examples = pq.read_table(tmp_path / "root/slices/default/examples.parquet").to_pylist()
-    assert sorted(row["key"] for row in examples) == keys
-    splits: dict[int, set[str]] = {}
-    for row in examples:
-        splits.setdefault(keys.index(row["key"]) % 10, set()).add(row["split"])
-    assert all(len(each) == 1 for each in splits.values())
-    assert set.union(*splits.values()) == {"train", "test"}
-
-
-@pytest.mark.integration
-def test_a_sample_of_damaged_lists() -> None:
-    check(run_trials(try_list, 0, SAMPLE), SAMPLE)
-
-
-@pytest.mark.chaos
-def test_many_damaged_lists() -> None:
-    check(run_trials(try_list, 0, ALL, timeout_s=1200), ALL)
-
-
-def check(report: Report, trials: int) -> None:
-    assert report.faults == []
-    assert report.outcomes.total() == trials
-    assert min(report.outcomes[each] for each in ("good", "DataError", "UsageError")) > trials // 50
-
-
-def test_a_mutation_follows_from_its_number() -> None:
-    before = [list_mutation(number) for number in range(100)]
-    assert [list_mutation(number) for number in reversed(range(100))] == before[::-1]
-
-
 @each_form
 def test_a_column_may_tell_the_keys(name: str, here: Place) -> None:
     rows = [row | {"id": f"scan-{number}"} for number, row in enumerate(rows_of(3))]
-    source = open_source(write_list(here, name, rows), Reading(key_column="id"))
+    source = open_source(write_list(here, name, *rows), Reading(key_column="id"))
     assert [image.key for image in source.images] == ["scan-0", "scan-1", "scan-2"]
     assert list(source.read_all(source.images)) == [some_bytes(number) for number in range(3)]
-    with pytest.raises(UsageError, match="--key-column name: no such column in"):
-        open_source(here / name, Reading(key_column="name"))
-    with pytest.raises(UsageError, match=r"the key scan-0 comes twice: in line \d of"):
-        open_source(write_list(here, name, [row | {"id": "scan-0"} for row in rows]), Reading(key_column="id"))
+    refused(here / name, UsageError, "--key-column name: no such column in", key_column="name")
+    again = write_list(here, name, *(row | {"id": "scan-0"} for row in rows))
+    refused(again, UsageError, "the key scan-0 comes twice: in line", key_column="id")

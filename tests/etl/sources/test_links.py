@@ -12,9 +12,10 @@ from etl.storage.place import open_place
 from tests.conftest import TreeMaker
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here
-from tests.lib.sources.archives import contents_of, some_images, tar_of
+from tests.lib.sources.archives import contents_of, refused, some_images, tar_of
 
-OUT = "out of .*; remove it, or give --follow-links"
+OUT = "; remove it, or give --follow-links"
+KEYS = ["a/000.png", "a/001.png", "b/000.png"]
 
 
 @pytest.fixture
@@ -37,18 +38,12 @@ def keys(place: Path, follow: bool = False) -> list[str]:
     return [image.key for image in opened(place, follow).images]
 
 
-def refused(place: Path, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as raised:
-        opened(place)
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize("target", ["key.png", "."])
 def test_a_link_that_leads_out_is_followed_only_where_that_is_asked_for(
     source: Path, secret: Path, target: str
 ) -> None:
     (source / "a" / "link").symlink_to(secret / target)
-    refused(source, f"a/link leads by a link to {secret}.*{OUT}")
+    refused(source, UsageError, f"a/link leads by a link to {secret}", OUT)
     key = "a/link" if target != "." else "a/link/key.png"
     assert contents_of(opened(source, follow=True))[key] == b"a secret"
 
@@ -56,32 +51,35 @@ def test_a_link_that_leads_out_is_followed_only_where_that_is_asked_for(
 def test_a_link_of_links_is_judged_by_where_it_ends(source: Path, secret: Path, tmp_path: Path) -> None:
     (tmp_path / "back").symlink_to(source / "a/000.png")
     (source / "a" / "there-and-back.png").symlink_to(tmp_path / "back")
-    assert keys(source) == ["a/000.png", "a/001.png", "a/there-and-back.png", "b/000.png"]
+    assert keys(source) == sorted([*KEYS, "a/there-and-back.png"])
     (source / "b" / "first.png").symlink_to("second.png")
     (source / "b" / "second.png").symlink_to(secret / "key.png")
-    refused(source, f"b/first.png leads by a link to {secret}/key.png.*{OUT}")
+    refused(source, UsageError, f"b/first.png leads by a link to {secret}/key.png", OUT)
 
 
 def test_a_folder_named_like_the_source_is_another(source: Path) -> None:
-    other = source.with_name(f"{source.name}-other")
-    shutil.copytree(source, other)
+    other = shutil.copytree(source, source.with_name(f"{source.name}-other"))
     (source / "c").symlink_to(other / "a")
-    refused(source, OUT)
+    refused(source, UsageError, OUT)
 
 
 def test_links_within_are_followed_and_counted(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (source / "a" / "link.png").symlink_to("000.png")
     (source / "c").symlink_to("b")
-    assert keys(source) == ["a/000.png", "a/001.png", "a/link.png", "b/000.png", "c/000.png"]
+    assert keys(source) == sorted([*KEYS, "a/link.png", "c/000.png"])
     assert "lead to what is in it, too: 2; their images come again" in capsys.readouterr().err
 
 
-def test_nothing_is_told_of_hard_links_and_of_a_source_that_is_a_link(
+def test_nothing_is_told_of_hard_links_hidden_links_and_a_source_that_is_a_link(
     source: Path, secret: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.link(secret / "key.png", source / "a" / "hard.png")
+    (source / "a" / ".hidden").symlink_to(secret)
+    (source / "a" / ".#lock").symlink_to("user@host.1:9")
+    (source / ".venv").mkdir()
+    (source / ".venv" / "python").symlink_to(secret / "key.png")
     (tmp_path / "to-source").symlink_to(source)
-    assert keys(tmp_path / "to-source") == ["a/000.png", "a/001.png", "a/hard.png", "b/000.png"]
+    assert keys(tmp_path / "to-source") == sorted([*KEYS, "a/hard.png"])
     assert capsys.readouterr().err == ""
     (source / "a" / "link.png").symlink_to("000.png")
     assert len(keys(tmp_path / "to-source")) == 5
@@ -90,30 +88,18 @@ def test_nothing_is_told_of_hard_links_and_of_a_source_that_is_a_link(
 @pytest.mark.parametrize("follow", [False, True])
 def test_circles_are_refused(source: Path, follow: bool) -> None:
     (source / "a" / "loop").symlink_to(source)
-    with pytest.raises(UsageError, match="a/loop is a link back to a folder"):
-        opened(source, follow)
+    refused(source, UsageError, "a/loop is a link back to a folder", follow_links=follow)
     (source / "a" / "loop").unlink()
     (source / "a" / "one").symlink_to("other")
     (source / "a" / "other").symlink_to("one")
-    with pytest.raises(UsageError, match="a/one is a link to nothing"):
-        opened(source, follow)
+    refused(source, UsageError, "a/one is a link to nothing", follow_links=follow)
 
 
 def test_a_circle_through_another_folder_is_refused(source: Path, secret: Path) -> None:
     (source / "a" / "out").symlink_to(secret)
     (secret / "back").symlink_to(source)
-    refused(source, OUT)
-    with pytest.raises(UsageError, match="a/out/back is a link back to a folder"):
-        opened(source, follow=True)
-
-
-def test_hidden_links_lead_nowhere(source: Path, secret: Path) -> None:
-    (source / "a" / ".hidden").symlink_to(secret)
-    (source / "a" / ".key").symlink_to(secret / "key.png")
-    (source / "a" / ".#lock").symlink_to("user@host.1:9")
-    (source / ".venv").mkdir()
-    (source / ".venv" / "python").symlink_to(secret / "key.png")
-    assert keys(source) == ["a/000.png", "a/001.png", "b/000.png"]
+    refused(source, UsageError, OUT)
+    refused(source, UsageError, "a/out/back is a link back to a folder", follow_links=True)
 
 
 @pytest.mark.parametrize("name", ["list.csv", "list.jsonl"])
@@ -121,7 +107,6 @@ def test_a_listed_path_is_not_led_out_of_the_list_s_folder(
     source: Path, secret: Path, tmp_path: Path, name: str
 ) -> None:
     folder = tmp_path / "listed"
-    folder.mkdir()
     shutil.copytree(source, folder / "images")
 
     def listing(*paths: object) -> Path:
@@ -134,9 +119,9 @@ def test_a_listed_path_is_not_led_out_of_the_list_s_folder(
     (folder / "link.png").symlink_to(secret / "key.png")
     (folder / "linked").symlink_to(secret)
     (folder / "within.png").symlink_to("images/a/000.png")
-    told = f"line {line} of .*: .*leads by a link to {secret}/key.png, {OUT}"
     for path in ("link.png", "linked/key.png", folder / "link.png", f"file://{folder}/linked/key.png"):
-        refused(listing(path), told)
+        told = (f"line {line} of ", f"leads by a link to {secret}/key.png", OUT)
+        refused(listing(path), UsageError, *told)
         assert list(contents_of(opened(listing(path), follow=True)).values()) == [b"a secret"]
     for path in ("images/a/000.png", "within.png", secret / "key.png"):
         assert len(keys(listing(path))) == 1
@@ -149,12 +134,10 @@ def test_the_option_is_that_of_ingest_and_pipeline(source: Path, secret: Path, t
     (source / "a" / "link.png").symlink_to(secret / "key.png")
     for command in ("ingest", "pipeline"):
         told = ringslice_here(command, source, tmp_path / "root")
-        assert (told.returncode, told.stderr.count("\n")) == (2, 1)
-        assert "--follow-links" in told.stderr
+        assert (told.returncode, told.stderr.count("\n"), "--follow-links" in told.stderr) == (2, 1, True)
     ingest_here(source, tmp_path / "root", follow_links=True)
     (source / "a" / "link.png").unlink()
     ingest_here(source, tmp_path / "root", max_removed="1")  # the same dataset, with or without
-    (tmp_path / "tars").mkdir()
-    (tmp_path / "tars" / "0.tar").write_bytes(tar_of(some_images(2)))
+    (tmp_path / "0.tar").write_bytes(tar_of(some_images(2)))
     with pytest.raises(UsageError, match="--follow-links says nothing to a source of the kind 'archive'"):
-        ingest_here(tmp_path / "tars", tmp_path / "other", follow_links=True)
+        ingest_here(tmp_path / "0.tar", tmp_path / "other", follow_links=True)

@@ -1,6 +1,7 @@
-"""What all pictures of the table share: what they show, how they differ from what is right, and how they are named."""
+"""What all pictures of the table show, how far a decoder may be off, and how Pillow saves them."""
 
 import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from PIL import Image
 Pixels = npt.NDArray[np.uint8]
 
 HEIGHT, WIDTH = 40, 48
-WHITE = 255
+TRAILING = b"what somebody left here"
 _CORNERS = np.array([[(230, 40, 30), (40, 200, 60)], [(30, 60, 220), (240, 220, 120)]], float)
 
 
@@ -32,14 +33,19 @@ class Picture:
 
 
 def good(name: str, data: bytes, pixels: Pixels, mean: float = 0.0, worst: int = 0) -> Picture:
-    """A picture that must come out as these pixels; gray ones (height, width) have three equal channels."""
+    """A picture with these pixels; gray ones (height, width) have three equal channels."""
     colored = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
     return Picture(name, data, colored, mean, worst)
 
 
-def bad(name: str, data: bytes, *reasons: str) -> Picture:
-    """A file that must be rejected; for one of these reasons, where more than one is true of it."""
-    return Picture(name, data, reasons=reasons)
+def alike(pixels: Pixels, files: Mapping[str, bytes], mean: float = 0.0, worst: int = 0) -> Iterator[Picture]:
+    """Files, by name, that all show the same."""
+    return (good(name, data, pixels, mean, worst) for name, data in files.items())
+
+
+def rejects(files: Mapping[str, bytes], *reasons: str) -> Iterator[Picture]:
+    """Files, by name, that must be rejected for one of these reasons."""
+    return (Picture(name, data, reasons=reasons) for name, data in files.items())
 
 
 def content(height: int = HEIGHT, width: int = WIDTH) -> Pixels:
@@ -50,27 +56,25 @@ def content(height: int = HEIGHT, width: int = WIDTH) -> Pixels:
     return np.round(left * (1 - across) + right * across).astype(np.uint8)
 
 
-def gray_content(levels: int = 256) -> npt.NDArray[np.int64]:
-    """The luminance of the content as integers from 0 to ``levels`` - 1, (height, width)."""
-    return np.round(luma(content()) * (levels - 1) / 255).astype(np.int64)
-
-
 def luma(pixels: Pixels) -> npt.NDArray[np.float64]:
     """The luminance of RGB pixels by ITU-R BT.601, as JPEG and Pillow have it; (height, width), 0 to 255."""
     return pixels.astype(float) @ np.array([0.299, 0.587, 0.114])
 
 
-def ramp() -> Pixels:
-    """Alpha from 0, at the left, to 255; (height, width)."""
-    return np.tile(np.round(np.linspace(0, 255, WIDTH)).astype(np.uint8), (HEIGHT, 1))
+def gray_content(levels: int) -> npt.NDArray[np.int64]:
+    """The luminance of the content as integers from 0 to ``levels`` - 1, (height, width)."""
+    return np.round(luma(content()) * (levels - 1) / 255).astype(np.int64)
 
 
-def over_white(pixels: Pixels, alpha: Pixels) -> Pixels:
+COLORS, GRAYS = content(), gray_content(256).astype(np.uint8)
+ALPHA: Pixels = np.tile(np.round(np.linspace(0, 255, WIDTH)).astype(np.uint8), (HEIGHT, 1))  # 0 at the left
+TRANSLUCENT = np.dstack([COLORS, ALPHA])
+
+
+def over_white(pixels: Pixels, alpha: Pixels = ALPHA) -> Pixels:
     """RGB or gray pixels with alpha (height, width) as they look over white."""
-    opacity = alpha.astype(float) / 255
-    if pixels.ndim == 3:
-        opacity = opacity[..., None]
-    return np.round(pixels * opacity + WHITE * (1 - opacity)).astype(np.uint8)
+    opacity = alpha.astype(float).reshape(alpha.shape + (1,) * (pixels.ndim - 2)) / 255
+    return np.round(pixels * opacity + 255 * (1 - opacity)).astype(np.uint8)
 
 
 def bands(colors: int) -> Pixels:
@@ -82,31 +86,19 @@ def bands(colors: int) -> Pixels:
 def palette(colors: int) -> Pixels:
     """So many colours, from an orange to a blue; (colors, 3)."""
     steps = np.linspace(0, 1, colors)[:, None]
-    return np.round(np.array([235.0, 90.0, 20.0]) * (1 - steps) + np.array([30.0, 60.0, 210.0]) * steps).astype(
-        np.uint8
-    )
+    return np.round(np.array([235, 90, 20]) * (1 - steps) + np.array([30, 60, 210]) * steps).astype(np.uint8)
 
 
-def save(pixels: npt.NDArray[Any], kind: str, mode: str | None = None, **options: Any) -> bytes:
-    """A file of these pixels as Pillow writes it; ``mode`` is Pillow's where the shape does not tell it."""
-    image = Image.fromarray(pixels)
-    if mode is not None and image.mode != mode:
-        height, width = pixels.shape[:2]
-        image = Image.frombytes(mode, (width, height), pixels.tobytes())
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def palette_image(colors: int) -> Image.Image:
-    """The slanting bands as a palette image of Pillow's."""
-    image = Image.fromarray(bands(colors)).convert("P")
-    image.frombytes(bands(colors).tobytes())
+def palette_image(colors: int, indices: Pixels | None = None) -> Image.Image:
+    """Indices, those of the bands if none are given, as a palette image of Pillow's."""
+    image = Image.fromarray(bands(colors) if indices is None else indices).convert("P")
     image.putpalette(palette(colors).tobytes())
     return image
 
 
-def save_image(image: Image.Image, kind: str, **options: Any) -> bytes:
+def save(pixels: npt.NDArray[Any] | Image.Image, kind: str, **options: Any) -> bytes:
+    """A file of these pixels as Pillow writes it."""
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()

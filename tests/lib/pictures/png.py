@@ -1,7 +1,7 @@
 """PNG files of every kind, by hand where Pillow cannot write them.
 
-Format: RFC 2083 (PNG 1.0): chunks in section 3.2, colour types in 4.1.1, bit packing in 2.3, Adam7 in 2.6; eXIf: PNG
-1.5 extensions, and APNG: PNG third edition. A gamma (gAMA) is not applied: that of sRGB is all that is common.
+Format: RFC 2083 (PNG 1.0): chunks in section 3.2, colour types in 4.1.1, bit packing in 2.3, Adam7 in 2.6, one clear
+colour in 4.2.9; eXIf: PNG 1.5 extensions. A gamma (gAMA) is not applied: that of sRGB is all that is common.
 """
 
 import struct
@@ -15,9 +15,13 @@ from PIL import Image, PngImagePlugin
 
 from tests.lib.pictures import profiles
 from tests.lib.pictures.base import (
-    HEIGHT,
-    WIDTH,
+    ALPHA,
+    COLORS,
+    GRAYS,
+    TRAILING,
+    TRANSLUCENT,
     Picture,
+    alike,
     bands,
     content,
     good,
@@ -25,9 +29,7 @@ from tests.lib.pictures.base import (
     over_white,
     palette,
     palette_image,
-    ramp,
     save,
-    save_image,
 )
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -61,32 +63,15 @@ def png(samples: Samples, depth: int, color_type: int, extra: bytes = b"", *, in
     height, width = samples.shape[:2]
     passes = [samples[y::down, x::across] for x, y, across, down in _ADAM7] if interlaced else [samples]
     rows = b"".join(b"\0" + _pack(row, depth) for each in passes if each.size for row in each)
-    return b"".join(
-        (
-            SIGNATURE,
-            header(width, height, depth, color_type, int(interlaced)),
-            extra,
-            chunk(b"IDAT", zlib.compress(rows)),
-            chunk(b"IEND", b""),
-        )
-    )
+    start = SIGNATURE + header(width, height, depth, color_type, int(interlaced)) + extra
+    return start + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 def _pack(row: Samples, depth: int) -> bytes:
-    if depth == 16:
-        return row.astype(">u2").tobytes()
-    if depth == 8:
-        return row.astype(np.uint8).tobytes()
+    if depth >= 8:
+        return row.astype(f">u{depth // 8}").tobytes()
     bits = row.reshape(-1, 1) >> np.arange(depth - 1, -1, -1) & 1
     return np.packbits(bits.astype(np.uint8)).tobytes()
-
-
-def palette_chunk(colors: int) -> bytes:
-    return chunk(b"PLTE", palette(colors).tobytes())
-
-
-def icc_chunk(profile: bytes) -> bytes:
-    return chunk(b"iCCP", b"made\0\0" + zlib.compress(profile))
 
 
 def orientation_exif(orientation: int, order: str = ">") -> bytes:
@@ -96,128 +81,109 @@ def orientation_exif(orientation: int, order: str = ">") -> bytes:
     return mark + struct.pack(f"{order}HIH", 42, 8, 1) + entry + bytes(4)
 
 
+def _deep(pixels: Samples) -> Samples:
+    return pixels.astype(np.int64) * 257
+
+
 def png_pictures() -> Iterator[Picture]:
     """Every kind of PNG that must come out right."""
-    yield from _grays()
-    yield from _palettes()
-    yield from _colors()
+    yield from _plain()
     yield from _transparent()
     yield from _with_metadata()
 
 
-def _grays() -> Iterator[Picture]:
+def _plain() -> Iterator[Picture]:
     for depth in (1, 2, 4, 8, 16):
-        levels = 1 << depth
-        samples = gray_content(levels)
-        pixels = np.round(samples * 255 / (levels - 1)).astype(np.uint8)
-        worst = 1 if depth == 16 else 0  # the upper byte, or rounded
-        yield good(f"png-gray-{depth}", png(samples, depth, GRAY), pixels, worst, worst)
-        yield good(f"png-gray-{depth}-interlaced", png(samples, depth, GRAY, interlaced=True), pixels, worst, worst)
-
-
-def _palettes() -> Iterator[Picture]:
-    for depth in (1, 2, 4, 8):
-        colors = 1 << depth
-        samples = bands(colors)
-        pixels = palette(colors)[samples]
-        yield good(f"png-palette-{depth}", png(samples, depth, PALETTE, palette_chunk(colors)), pixels)
-    interlaced = png(bands(16), 4, PALETTE, palette_chunk(16), interlaced=True)
-    yield good("png-palette-4-interlaced", interlaced, palette(16)[bands(16)])
-    yield good("png-palette-short", png(bands(5), 8, PALETTE, palette_chunk(5)), palette(5)[bands(5)])
-
-
-def _colors() -> Iterator[Picture]:
-    pixels = content()
-    deep = pixels.astype(np.int64) * 257
-    yield good("png-rgb", save(pixels, "PNG"), pixels)
-    yield good("png-rgb-interlaced", png(pixels, 8, RGB, interlaced=True), pixels)
-    yield good("png-rgb-16", png(deep, 16, RGB), pixels, 1, 1)
-    yield good("png-rgb-16-interlaced", png(deep, 16, RGB, interlaced=True), pixels, 1, 1)
-    yield good("png-rgb-suggested-palette", png(pixels, 8, RGB, palette_chunk(4)), pixels)
-    several = chunks(save(pixels, "PNG"))
-    body = several[1][8:-4]
-    cut = [chunk(b"IDAT", body[start : start + 100]) for start in range(0, len(body), 100)]
-    yield good("png-many-idat", SIGNATURE + b"".join([several[0], *cut, chunk(b"IDAT", b""), several[-1]]), pixels)
+        samples = gray_content(1 << depth)
+        files = {f"png-gray-{depth}": png(samples, depth, GRAY)}
+        files |= {f"png-gray-{depth}-interlaced": png(samples, depth, GRAY, interlaced=True)}
+        off = int(depth == 16)  # the upper byte, or rounded
+        yield from alike(np.round(samples * 255 / ((1 << depth) - 1)).astype(np.uint8), files, off, off)
+    for colors, depth in ((2, 1), (4, 2), (16, 4), (256, 8), (5, 8)):
+        table = chunk(b"PLTE", palette(colors).tobytes())
+        files = {f"png-palette-{colors}": png(bands(colors), depth, PALETTE, table)}
+        files |= {f"png-palette-{colors}-interlaced": png(bands(colors), depth, PALETTE, table, interlaced=True)}
+        yield from alike(palette(colors)[bands(colors)], files)
     for height, width in ((1, 1), (1000, 7), (7, 1000), (1, 5)):
         small = content(height, width)
         yield good(f"png-{width}x{height}", png(small, 8, RGB, interlaced=width == 5), small)
 
 
 def _transparent() -> Iterator[Picture]:
-    pixels, alpha = content(), ramp()
-    gray = gray_content().astype(np.uint8)
-    over, gray_over = over_white(pixels, alpha), over_white(gray, alpha)
-    rgba = np.dstack([pixels, alpha])
-    yield good("png-rgba", save(rgba, "PNG"), over, 1, 1)
-    yield good("png-rgba-interlaced", png(rgba, 8, RGBA, interlaced=True), over, 1, 1)
-    yield good("png-rgba-16", png(rgba.astype(np.int64) * 257, 16, RGBA), over, 2, 2)
-    yield good("png-gray-alpha", png(np.dstack([gray, alpha]), 8, GRAY_ALPHA), gray_over, 1, 1)
-    deep = np.dstack([gray, alpha]).astype(np.int64) * 257
-    yield good("png-gray-alpha-16", png(deep, 16, GRAY_ALPHA), gray_over, 2, 2)
+    files = {
+        "png-rgba": save(TRANSLUCENT, "PNG"),
+        "png-rgba-interlaced": png(TRANSLUCENT, 8, RGBA, interlaced=True),
+        "png-rgba-16": png(_deep(TRANSLUCENT), 16, RGBA),
+    }
+    yield from alike(over_white(COLORS), files, 1, 1)
+    gray = np.dstack([GRAYS, ALPHA])
+    files = {"png-gray-alpha": png(gray, 8, GRAY_ALPHA), "png-gray-alpha-16": png(_deep(gray), 16, GRAY_ALPHA)}
+    yield from alike(over_white(GRAYS), files, 1, 1)
+    samples, table = bands(16), chunk(b"PLTE", palette(16).tobytes())
     opacity = np.linspace(0, 255, 16).astype(np.uint8)
-    samples = bands(16)
-    shown = over_white(palette(16)[samples], opacity[samples])
-    translucent = palette_chunk(16) + chunk(b"tRNS", opacity.tobytes())
-    yield good("png-palette-trns", png(samples, 4, PALETTE, translucent), shown, 1, 1)
-    one_clear = palette_chunk(16) + chunk(b"tRNS", b"\xff\xff\0")  # as web tools write it
-    clear = png(samples, 8, PALETTE, one_clear)
+    translucent = png(samples, 4, PALETTE, table + chunk(b"tRNS", opacity.tobytes()))
+    yield good("png-palette-trns", translucent, over_white(palette(16)[samples], opacity[samples]), 1, 1)
+    one_clear = png(samples, 8, PALETTE, table + chunk(b"tRNS", b"\xff\xff\0"))  # as web tools write it
     shown = np.where((samples == 2)[..., None], np.uint8(255), palette(16)[samples])
-    yield good("png-palette-one-clear", clear, shown)
-    yield from _color_keys(pixels, gray)
-
-
-def _color_keys(pixels: npt.NDArray[np.uint8], gray: npt.NDArray[np.uint8]) -> Iterator[Picture]:
-    """One colour or grey level is clear: RFC 2083, section 4.2.9."""
+    yield good("png-palette-one-clear", one_clear, shown)
     for depth in (2, 4, 8, 16):
-        levels = 1 << depth
-        samples = gray_content(levels) if depth < 16 else gray_content() * 257
-        key = int(samples[HEIGHT // 3, WIDTH // 3])
-        level = np.round(samples * 255 / (levels - 1)).astype(np.uint8)
-        shown = np.where(samples == key, np.uint8(255), level)
-        data = png(samples, depth, GRAY, chunk(b"tRNS", struct.pack(">H", key)))
-        yield good(f"png-gray-{depth}-trns", data, shown, 1, 1)
-    square = pixels.copy()
-    square[5:15, 5:25] = (1, 2, 3)
-    shown = square.copy()
-    shown[5:15, 5:25] = 255
+        deep = gray_content(1 << depth) if depth < 16 else _deep(GRAYS)
+        key = int(deep[13, 16])
+        shown = np.where(deep == key, np.uint8(255), np.round(deep * 255 / ((1 << depth) - 1)).astype(np.uint8))
+        yield good(
+            f"png-gray-{depth}-trns", png(deep, depth, GRAY, chunk(b"tRNS", struct.pack(">H", key))), shown, 1, 1
+        )
+    near_gray = png(_deep(GRAYS), 16, GRAY, chunk(b"tRNS", struct.pack(">H", int(GRAYS[13, 16]) * 257 + 1)))
+    yield good("png-gray-16-trns-of-another", near_gray, GRAYS, 1, 1)
+    square, shown = COLORS.copy(), COLORS.copy()
+    square[5:15, 5:25], shown[5:15, 5:25] = (1, 2, 3), 255
     yield good("png-rgb-trns", png(square, 8, RGB, chunk(b"tRNS", struct.pack(">3H", 1, 2, 3))), shown)
-    deep = square.astype(np.int64) * 257
     key_16 = chunk(b"tRNS", struct.pack(">3H", 257, 514, 771))
-    yield good("png-rgb-16-trns", png(deep, 16, RGB, key_16), shown, 1, 1)
-    near = deep.copy()
+    yield good("png-rgb-16-trns", png(_deep(square), 16, RGB, key_16), shown, 1, 1)
+    near = _deep(square)
     near[5:15, 5:25, 2] += 1  # another colour, though its upper bytes are the same
     yield good("png-rgb-16-trns-of-another", png(near, 16, RGB, key_16), square, 1, 1)
 
 
 def _with_metadata() -> Iterator[Picture]:
-    pixels = content()
-    gray = gray_content().astype(np.uint8)
-    gamma = chunk(b"gAMA", struct.pack(">I", 45455))
-    yield good("png-gamma", png(pixels, 8, RGB, gamma), pixels)
-    yield good("png-srgb-chunk", png(pixels, 8, RGB, chunk(b"sRGB", b"\0") + gamma), pixels)
-    yield good("png-icc-srgb", png(pixels, 8, RGB, icc_chunk(profiles.srgb())), pixels, 1, 2)
-    adobe = icc_chunk(profiles.adobe_rgb())
-    converted = profiles.from_adobe_rgb(pixels)
-    yield good("png-icc-adobe", png(pixels, 8, RGB, adobe), converted, 1, 2)
-    yield good("png-icc-adobe-16", png(pixels.astype(np.int64) * 257, 16, RGB, adobe), converted, 1, 3)
-    rgba = np.dstack([pixels, ramp()])
-    yield good("png-icc-adobe-alpha", png(rgba, 8, RGBA, adobe), over_white(converted, ramp()), 1, 3)
-    indexed = png(bands(16), 4, PALETTE, adobe + palette_chunk(16))
-    yield good("png-icc-adobe-palette", indexed, profiles.from_adobe_rgb(palette(16)[bands(16)]), 1, 2)
-    gray_icc = icc_chunk(profiles.gray_gamma())
-    yield good("png-icc-gray", png(gray, 8, GRAY, gray_icc), profiles.from_gray_gamma(gray), 1, 2)
-    yield good("png-icc-rgb-on-gray", png(gray, 8, GRAY, adobe), gray)  # a profile of another space: left alone
-    yield good("png-icc-cmyk-on-rgb", png(pixels, 8, RGB, icc_chunk(profiles.cmyk())), pixels)
-    yield good("png-icc-broken", png(pixels, 8, RGB, icc_chunk(b"no profile at all")), pixels)
-    turned = np.rot90(pixels)
-    yield good("png-exif-6", png(turned, 8, RGB, chunk(b"eXIf", orientation_exif(6))), pixels)
+    def icc_chunk(profile: bytes) -> bytes:
+        return chunk(b"iCCP", b"made\0\0" + zlib.compress(profile))
+
+    gamma, adobe = chunk(b"gAMA", struct.pack(">I", 45455)), icc_chunk(profiles.adobe_rgb())
+    first, data, last = chunks(save(COLORS, "PNG"))
+    cut = [chunk(b"IDAT", data[8:-4][start : start + 100]) for start in range(0, len(data) - 12, 100)]
     text = PngImagePlugin.PngInfo()
     text.add_text("Comment", "x" * 2000, zip=True)
     text.add_itxt("XML:com.adobe.xmp", "<x:xmpmeta xmlns:x='adobe:ns:meta/'/>")
-    yield good("png-texts", save(pixels, "PNG", pnginfo=text), pixels)
-    yield good("png-trailing", save(pixels, "PNG") + b"what somebody left here", pixels)
-    other = Image.fromarray(255 - pixels)
-    yield good("png-animated", save(pixels, "PNG", save_all=True, append_images=[other]), pixels)
-    hidden = save(pixels, "PNG", save_all=True, append_images=[other], default_image=True)
-    yield good("png-animated-default-image", hidden, pixels)
-    yield good("png-palette-by-pillow", save_image(palette_image(64), "PNG"), palette(64)[bands(64)])
+    other: dict[str, Any] = {"save_all": True, "append_images": [Image.fromarray(255 - COLORS)]}
+    files = {
+        "png-rgb": save(COLORS, "PNG"),
+        "png-rgb-interlaced": png(COLORS, 8, RGB, interlaced=True),
+        "png-rgb-suggested-palette": png(COLORS, 8, RGB, chunk(b"PLTE", palette(4).tobytes())),
+        "png-many-idat": SIGNATURE + b"".join([first, *cut, chunk(b"IDAT", b""), last]),
+        "png-gamma": png(COLORS, 8, RGB, gamma),
+        "png-srgb-chunk": png(COLORS, 8, RGB, chunk(b"sRGB", b"\0") + gamma),
+        "png-icc-cmyk-on-rgb": png(COLORS, 8, RGB, icc_chunk(profiles.cmyk())),
+        "png-icc-broken": png(COLORS, 8, RGB, icc_chunk(b"no profile at all")),
+        "png-exif-6": png(np.rot90(COLORS), 8, RGB, chunk(b"eXIf", orientation_exif(6))),
+        "png-texts": save(COLORS, "PNG", pnginfo=text),
+        "png-trailing": save(COLORS, "PNG") + TRAILING,
+        "png-animated": save(COLORS, "PNG", **other),
+        "png-animated-default-image": save(COLORS, "PNG", default_image=True, **other),
+    }
+    yield from alike(COLORS, files)
+    files = {
+        "png-icc-srgb": png(COLORS, 8, RGB, icc_chunk(profiles.SRGB)),
+        "png-rgb-16": png(_deep(COLORS), 16, RGB),
+        "png-rgb-16-interlaced": png(_deep(COLORS), 16, RGB, interlaced=True),
+    }
+    yield from alike(COLORS, files, 1, 1)
+    converted = profiles.from_adobe_rgb(COLORS)
+    files = {"png-icc-adobe": png(COLORS, 8, RGB, adobe), "png-icc-adobe-16": png(_deep(COLORS), 16, RGB, adobe)}
+    yield from alike(converted, files, 1, 3)
+    yield good("png-icc-adobe-alpha", png(TRANSLUCENT, 8, RGBA, adobe), over_white(converted), 1, 3)
+    indexed = save(palette_image(16), "PNG", icc_profile=profiles.adobe_rgb())
+    yield good("png-icc-adobe-palette", indexed, profiles.from_adobe_rgb(palette(16)[bands(16)]), 1, 2)
+    gray_icc = icc_chunk(profiles.gray_gamma())
+    yield good("png-icc-gray", png(GRAYS, 8, GRAY, gray_icc), profiles.from_gray_gamma(GRAYS), 1, 2)
+    yield good("png-icc-rgb-on-gray", png(GRAYS, 8, GRAY, adobe), GRAYS)  # a profile of another space: left alone

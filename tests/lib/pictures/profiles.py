@@ -6,55 +6,39 @@ padded to 4 bytes. Matrix profiles: section 8.3; lut8Type: 10.8; curveType: 10.5
 
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
+from PIL import ImageCms
 
 from tests.lib.pictures.base import Pixels
-
-Floats = npt.NDArray[np.float64]
 
 # colorants relative to D50, columns red, green, blue
 _ADOBE_RGB = np.array([[0.60974, 0.20528, 0.14919], [0.31111, 0.62567, 0.06322], [0.01947, 0.06087, 0.74457]])
 _SRGB = np.array([[0.43607, 0.38515, 0.14307], [0.22249, 0.71687, 0.06061], [0.01392, 0.09708, 0.71410]])
-_ADOBE_GAMMA = 563 / 256
+_ADOBE_GAMMA, _GRAY_GAMMA = 563 / 256, 1.5
 _D50 = (0.9642, 1.0, 0.8249)
-_GRAY_GAMMA = 1.5
-# CIE L*a*b* of paper and inks where they overprint, by (cyan, magenta, yellow); about those of coated paper
-_INKS = {
-    (0, 0, 0): (95, 0, 0),
-    (0, 0, 1): (89, -5, 93),
-    (0, 1, 0): (48, 74, -3),
-    (0, 1, 1): (47, 68, 48),
-    (1, 0, 0): (55, -37, -50),
-    (1, 0, 1): (50, -68, 33),
-    (1, 1, 0): (24, 22, -46),
-    (1, 1, 1): (23, 0, 0),
-}
+
+SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
 
 def adobe_rgb() -> bytes:
     """The profile of Adobe RGB (1998): a wider gamut than sRGB's, and a pure gamma."""
-    return _matrix_profile(_ADOBE_RGB, _curve([round(_ADOBE_GAMMA * 256)]))
+    tags: dict[bytes, bytes] = {}
+    for name, column in zip((b"r", b"g", b"b"), _ADOBE_RGB.T, strict=True):
+        tags |= {name + b"XYZ": b"XYZ " + bytes(4) + _fixed(column.tolist()), name + b"TRC": _curve(_ADOBE_GAMMA)}
+    return _profile(b"RGB ", b"XYZ ", tags)
 
 
 def from_adobe_rgb(pixels: Pixels) -> Pixels:
     """Pixels of Adobe RGB as sRGB."""
-    linear = (pixels / 255) ** _ADOBE_GAMMA
-    return _encode_srgb(linear @ (np.linalg.inv(_SRGB) @ _ADOBE_RGB).T)
-
-
-def srgb() -> bytes:
-    """A profile of sRGB: it changes nothing."""
-    levels = np.linspace(0, 1, 1024)
-    linear = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
-    return _matrix_profile(_SRGB, _curve([round(value * 65535) for value in linear]))
+    return _encode_srgb((pixels / 255) ** _ADOBE_GAMMA @ (np.linalg.inv(_SRGB) @ _ADOBE_RGB).T)
 
 
 def gray_gamma() -> bytes:
     """A gray profile with a gamma of 1.5."""
-    tags = {b"wtpt": _xyz(_D50), b"kTRC": _curve([round(_GRAY_GAMMA * 256)])}
-    return _profile(b"GRAY", b"XYZ ", tags)
+    return _profile(b"GRAY", b"XYZ ", {b"kTRC": _curve(_GRAY_GAMMA)})
 
 
 def from_gray_gamma(pixels: Pixels) -> Pixels:
@@ -63,38 +47,33 @@ def from_gray_gamma(pixels: Pixels) -> Pixels:
 
 
 def cmyk() -> bytes:
-    """A CMYK profile: a table of two points for each ink, to L*a*b*."""
+    """A CMYK profile: a table of two points for each ink, to about the L*a*b* of coated paper."""
     table = bytearray()
-    for ink in range(16):  # the first ink varies least rapidly
-        lightness, a, b = _INKS[ink >> 3 & 1, ink >> 2 & 1, ink >> 1 & 1]
-        if ink & 1:  # black
-            lightness, a, b = lightness // 6, a // 6, b // 6
-        table += bytes([round(lightness * 255 / 100), a + 128, b + 128])
+    for cyan, magenta, yellow, black in product((0, 1), repeat=4):  # the first ink varies least rapidly
+        light = 240 * (1 - 0.4 * cyan) * (1 - 0.5 * magenta) * (1 - 0.05 * yellow)
+        shown = 1 - 0.8 * black
+        a, b = 74 * magenta - 37 * cyan - 5 * yellow, 90 * yellow - 50 * cyan
+        table += bytes([round(light * shown), 128 + round(a * shown), 128 + round(b * shown)])
     identity = bytes(range(256))
-    matrix = struct.pack(">9i", *(65536 * value for value in (1, 0, 0, 0, 1, 0, 0, 0, 1)))
+    matrix = _fixed((1, 0, 0, 0, 1, 0, 0, 0, 1))
     lut = b"mft1" + bytes(4) + bytes([4, 3, 2, 0]) + matrix + identity * 4 + bytes(table) + identity * 3
-    return _profile(b"CMYK", b"Lab ", {b"wtpt": _xyz(_D50), b"A2B0": lut}, kind=b"prtr")
+    return _profile(b"CMYK", b"Lab ", {b"A2B0": lut}, kind=b"prtr")
 
 
-def _encode_srgb(linear: Floats) -> Pixels:
+def _encode_srgb(linear: npt.NDArray[np.float64]) -> Pixels:
     """IEC 61966-2-1."""
     clipped = linear.clip(0, 1)
     encoded = np.where(clipped <= 0.0031308, clipped * 12.92, 1.055 * clipped ** (1 / 2.4) - 0.055)
     return np.round(encoded * 255).astype(np.uint8)
 
 
-def _matrix_profile(colorants: Floats, curve: bytes) -> bytes:
-    tags = {b"wtpt": _xyz(_D50)}
-    for name, column in zip((b"r", b"g", b"b"), colorants.T, strict=True):
-        tags |= {name + b"XYZ": _xyz(column.tolist()), name + b"TRC": curve}
-    return _profile(b"RGB ", b"XYZ ", tags)
-
-
 def _profile(space: bytes, connection: bytes, tags: Mapping[bytes, bytes], kind: bytes = b"mntr") -> bytes:
-    told = {b"desc": _description(b"made for a test"), b"cprt": b"text" + bytes(4) + b"none\0"} | dict(tags)
-    offset = 128 + 4 + 12 * len(told)
-    table, body = struct.pack(">I", len(told)), b""
-    for name, element in told.items():
+    text = b"made for a test\0"
+    elements = {b"desc": b"desc" + bytes(4) + struct.pack(">I", len(text)) + text + bytes(8 + 3 + 67)}
+    elements |= {b"cprt": b"text" + bytes(4) + b"none\0", b"wtpt": b"XYZ " + bytes(4) + _fixed(_D50)} | dict(tags)
+    offset = 128 + 4 + 12 * len(elements)
+    table, body = struct.pack(">I", len(elements)), b""
+    for name, element in elements.items():
         table += struct.pack(">4sII", name, offset + len(body), len(element))
         body += element + bytes(-len(element) % 4)
     head = struct.pack(">I4sI4s4s4s", offset + len(body), b"none", 0x02400000, kind, space, connection)
@@ -102,16 +81,8 @@ def _profile(space: bytes, connection: bytes, tags: Mapping[bytes, bytes], kind:
     return head.ljust(128, b"\0") + table + body
 
 
-def _description(text: bytes) -> bytes:
-    return b"desc" + bytes(4) + struct.pack(">I", len(text) + 1) + text + bytes(1 + 8 + 3 + 67)
-
-
-def _xyz(values: Sequence[float]) -> bytes:
-    return b"XYZ " + bytes(4) + _fixed(values)
-
-
-def _curve(values: Sequence[int]) -> bytes:
-    return b"curv" + bytes(4) + struct.pack(f">I{len(values)}H", len(values), *values)
+def _curve(gamma: float) -> bytes:
+    return b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256))
 
 
 def _fixed(values: Sequence[float]) -> bytes:

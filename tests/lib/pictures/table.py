@@ -1,10 +1,5 @@
-"""The table of image files: every kind that real image sets hold, small, made by this project, the same in every run.
+"""The table of image files: every kind that real image sets contain, small, the same in every run."""
 
-A file's name means nothing: pictures have names only so that tests can tell them apart. So a PNG that is called .JPEG,
-as one of ImageNet's is, a JPEG that is called .png and a GIF that is called .jpg are the same rows as without.
-"""
-
-from collections.abc import Iterator
 from functools import cache
 
 from tests.lib.pictures.bad import bad_pictures
@@ -15,21 +10,29 @@ from tests.lib.pictures.jpeg import jpeg_pictures
 from tests.lib.pictures.png import png_pictures
 from tests.lib.pictures.tiff import tiff_pictures
 
+_OF = {
+    "jpeg": jpeg_pictures,
+    "png": png_pictures,
+    "gif": gif_pictures,
+    "webp": webp_pictures,
+    "others": other_pictures,
+    "bmp": bmp_pictures,
+    "pnm": pnm_pictures,
+    "tiff": tiff_pictures,
+}
+FORMATS = (*_OF, "rejects")
+
+
+@cache
+def pictures_of(format: str) -> dict[str, Picture]:
+    """The pictures of one of `FORMATS`, by name."""
+    if format in _OF:
+        return {picture.name: picture for picture in _OF[format]()}
+    whole = {name: picture.data for each in _OF for name, picture in pictures_of(each).items()}
+    return {picture.name: picture for picture in bad_pictures(whole)}
+
 
 @cache
 def pictures() -> dict[str, Picture]:
     """All pictures, by name."""
-    known = {picture.name: picture for picture in _of_a_format()}
-    whole = {name: picture.data for name, picture in known.items()}
-    return known | {picture.name: picture for picture in bad_pictures(whole)}
-
-
-def _of_a_format() -> Iterator[Picture]:
-    yield from jpeg_pictures()
-    yield from png_pictures()
-    yield from gif_pictures()
-    yield from webp_pictures()
-    yield from other_pictures()
-    yield from bmp_pictures()
-    yield from pnm_pictures()
-    yield from tiff_pictures()
+    return {name: picture for format in FORMATS for name, picture in pictures_of(format).items()}

@@ -1,12 +1,12 @@
 """TIFF files of every kind, by Pillow and libtiff, and by hand where they cannot write them.
 
-Format: TIFF 6.0: header and IFD in section 2, baseline tags in 8, tiles in 15, extra samples in 18 (and the predictor
-in 14). Samples of floating point or of 32 bits state no range, so no picture is right.
+Format: TIFF 6.0: header and IFD in section 2, baseline tags in 8, predictor in 14, tiles in 15, extra samples in 18.
+Samples of floating point or of 32 bits state no range, so no picture is right.
 """
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,192 +15,129 @@ from PIL import Image
 
 from tests.lib.pictures import profiles
 from tests.lib.pictures.base import (
-    HEIGHT,
-    WIDTH,
+    ALPHA,
+    COLORS,
+    GRAYS,
+    TRAILING,
+    TRANSLUCENT,
     Picture,
-    Pixels,
-    bad,
+    alike,
     bands,
-    content,
     good,
-    gray_content,
     over_white,
     palette,
-    ramp,
+    rejects,
     save,
-    save_image,
 )
-from tests.lib.pictures.jpeg import MEAN, WORST, upside
+from tests.lib.pictures.jpeg import TWICE_OFF, upside
 
-TAGS = {
-    "width": 256,
-    "height": 257,
-    "bits": 258,
-    "compression": 259,
-    "photometric": 262,
-    "orientation": 274,
-    "samples": 277,
-    "planar": 284,
-    "predictor": 317,
-    "colors": 320,
-    "tile_width": 322,
-    "tile_height": 323,
-    "extra": 338,
-    "sample_format": 339,
-}
-_OFFSETS, _ROWS, _COUNTS, _TILE_OFFSETS, _TILE_COUNTS, _PROFILE = 273, 278, 279, 324, 325, 34675
+TAGS = {"width": 256, "height": 257, "bits": 258, "compression": 259, "photometric": 262, "orientation": 274}
+TAGS |= {"channels": 277, "planar": 284, "predictor": 317, "colors": 320, "extra": 338, "sample_format": 339}
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, INDEXED, INKS = 0, 1, 2, 3, 5
 DEFLATE = 8
-_SHORT, _LONG, _UNDEFINED = 3, 4, 7
 TILE = 16
 
-Samples = npt.NDArray[Any]
-Tags = Mapping[str, int | Sequence[int]]
 
-
-def tiff(samples: Samples, tags: Tags, *, order: str = "<", tiled: bool = False, profile: bytes = b"") -> bytes:
+def tiff(
+    samples: npt.NDArray[Any],
+    photometric: int = RGB,
+    *,
+    order: str = "<",
+    tiled: bool = False,
+    profile: bytes = b"",
+    **tags: Any,
+) -> bytes:
     """A TIFF file of one page of samples (height, width) or (height, width, channels); ``order`` is struct's.
 
-    ``tags`` (of `TAGS`) are added to those that the samples tell: size, bits, and how many for each pixel. In strips of
-    16 rows or, ``tiled``, in tiles of 16x16 pixels.
+    ``tags`` (of `TAGS`) replace those that follow from the samples. In strips of 16 rows or, ``tiled``, in tiles of
+    16x16 pixels.
     """
-    cube = samples if samples.ndim == 3 else samples[..., None]
+    cube = samples.reshape(*samples.shape[:2], -1).astype(samples.dtype.newbyteorder(order))  # type: ignore[arg-type]
     height, width, channels = cube.shape
-    told: dict[str, Any] = {"width": width, "height": height, "samples": channels, "compression": 1}
-    told |= {"bits": [cube.dtype.itemsize * 8] * channels} | dict(tags)
-    pieces = [each.astype(f"{order}{each.dtype.str[1:]}").tobytes() for each in _pieces(cube, tiled, told)]
-    if told["compression"] == DEFLATE:
-        pieces = list(map(zlib.compress, pieces))
+    values = {"width": width, "height": height, "channels": channels, "bits": [cube.itemsize * 8] * channels}
+    values |= {"photometric": photometric, "compression": 1} | tags
+    entries = {TAGS[name]: ("H", value if isinstance(value, list) else [value]) for name, value in values.items()}
     if tiled:
-        told |= {"tile_width": TILE, "tile_height": TILE}
-    entries = {TAGS[name]: (_SHORT, [value] if isinstance(value, int) else value) for name, value in told.items()}
+        cube = np.pad(cube, ((0, -height % TILE), (0, -width % TILE), (0, 0)))
+        entries |= {322: ("H", [TILE]), 323: ("H", [TILE])}
+    else:
+        entries |= {278: ("H", [TILE])}
+    across = TILE if tiled else width
+    pieces = [
+        plane[top : top + TILE, left : left + across].tobytes()
+        for plane in (np.split(cube, channels, axis=2) if values.get("planar") == 2 else [cube])
+        for top in range(0, cube.shape[0], TILE)
+        for left in range(0, cube.shape[1], across)
+    ]
+    if values["compression"] == DEFLATE:
+        pieces = list(map(zlib.compress, pieces))
     starts = [8 + sum(map(len, pieces[:number])) for number in range(len(pieces))]
-    entries |= {_TILE_OFFSETS if tiled else _OFFSETS: (_LONG, starts)}
-    entries |= {_TILE_COUNTS if tiled else _COUNTS: (_LONG, list(map(len, pieces)))}
-    entries |= {} if tiled else {_ROWS: (_SHORT, [TILE])}
-    entries |= {_PROFILE: (_UNDEFINED, list(profile))} if profile else {}
-    return _file(b"".join(pieces), entries, order)
-
-
-def _pieces(cube: Samples, tiled: bool, told: Mapping[str, Any]) -> Iterator[Samples]:
-    """The strips or tiles, plane by plane where planes are stored one after the other."""
-    planes = [cube[..., each] for each in range(cube.shape[2])] if told.get("planar") == 2 else [cube]
-    for plane in planes:
-        for top in range(0, plane.shape[0], TILE):
-            strip = plane[top : top + TILE]
-            if not tiled:
-                yield strip
-                continue
-            for left in range(0, plane.shape[1], TILE):
-                tile = strip[:, left : left + TILE]
-                room = ((0, TILE - tile.shape[0]), (0, TILE - tile.shape[1]), (0, 0))
-                yield np.pad(tile, room[: plane.ndim])
-
-
-def _file(body: bytes, entries: Mapping[int, tuple[int, Sequence[int]]], order: str) -> bytes:
-    """The header, the body, the values that find no room in their entries, and the IFD."""
-    body += bytes(len(body) % 2)
+    entries |= {324 if tiled else 273: ("I", starts), 325 if tiled else 279: ("I", list(map(len, pieces)))}
+    entries |= {34675: ("B", list(profile))} if profile else {}
+    body = b"".join(pieces)
     directory = struct.pack(f"{order}H", len(entries))
-    for tag, (kind, values) in sorted(entries.items()):
-        letter = {_SHORT: "H", _LONG: "I", _UNDEFINED: "B"}[kind]
-        packed = struct.pack(f"{order}{len(values)}{letter}", *values)
+    for tag, (letter, numbers) in sorted(entries.items()):
+        packed = struct.pack(f"{order}{len(numbers)}{letter}", *numbers)
         if len(packed) > 4:
-            offset = 8 + len(body)
-            body += packed + bytes(len(packed) % 2)
-            packed = struct.pack(f"{order}I", offset)
-        directory += struct.pack(f"{order}HHI", tag, kind, len(values)) + packed.ljust(4, b"\0")
+            body += bytes(len(body) % 2) + packed
+            packed = struct.pack(f"{order}I", 8 + len(body) - len(packed))
+        directory += struct.pack(f"{order}HHI", tag, {"B": 7, "H": 3, "I": 4}[letter], len(numbers))
+        directory += packed.ljust(4, b"\0")
+    body += bytes(len(body) % 2)
     mark = b"II" if order == "<" else b"MM"
     return mark + struct.pack(f"{order}HI", 42, 8 + len(body)) + body + directory + bytes(4)
 
 
 def tiff_pictures() -> Iterator[Picture]:
     """Every kind of TIFF: those that must come out right, and those whose samples have no range."""
-    yield from _by_pillow()
-    yield from _by_hand()
-    yield from _deep()
-    yield from _transparent()
-
-
-def _by_pillow() -> Iterator[Picture]:
-    pixels, gray = content(), gray_content().astype(np.uint8)
-    for name, compression in {
-        "raw": None,
-        "lzw": "tiff_lzw",
-        "deflate": "tiff_deflate",
-        "adobe-deflate": "tiff_adobe_deflate",
-        "packbits": "packbits",
-    }.items():
-        yield good(f"tiff-{name}", save(pixels, "TIFF", compression=compression), pixels)
-        yield good(f"tiff-gray-{name}", save(gray, "TIFF", compression=compression), gray)
-    yield good("tiff-jpeg", save(pixels, "TIFF", compression="jpeg", quality=95), pixels, 2 * MEAN, 2 * WORST)
+    ways = {"raw": None, "lzw": "tiff_lzw", "deflate": "tiff_deflate", "adobe-deflate": "tiff_adobe_deflate"}
+    ways |= {"packbits": "packbits"}
+    plain, other = tiff(COLORS), [Image.fromarray(255 - COLORS)]
+    predicted = np.diff(COLORS, axis=1, prepend=np.uint8(0))
+    files = {f"tiff-{name}": save(COLORS, "TIFF", compression=way) for name, way in ways.items()} | {
+        "tiff-big": save(COLORS, "TIFF", big_tiff=True),
+        "tiff-pages": save(COLORS, "TIFF", save_all=True, append_images=other),
+        "tiff-pages-lzw": save(COLORS, "TIFF", save_all=True, append_images=other, compression="tiff_lzw"),
+        "tiff-pages-in-a-circle": plain[:-4] + plain[4:8],  # the next IFD is the first
+        "tiff-little-endian": plain,
+        "tiff-big-endian": tiff(COLORS, order=">"),
+        "tiff-tiled-little-endian": tiff(COLORS, tiled=True),
+        "tiff-tiled-big-endian": tiff(COLORS, order=">", tiled=True),
+        "tiff-tiled-deflate": tiff(COLORS, compression=DEFLATE, tiled=True),
+        "tiff-predictor": tiff(predicted, compression=DEFLATE, predictor=2),
+        "tiff-planes": tiff(COLORS, planar=2),
+        "tiff-cmyk": tiff(np.dstack([255 - COLORS, np.zeros_like(GRAYS)]), INKS),
+        "tiff-trailing": plain + TRAILING,
+        "tiff-rgbx": tiff(TRANSLUCENT, extra=0),  # 0: it is not alpha
+    }
+    files |= {f"tiff-orientation-{each}": tiff(upside(COLORS, each), orientation=each) for each in range(1, 9)}
+    yield from alike(COLORS, files)
+    files = {f"tiff-gray-{name}": save(GRAYS, "TIFF", compression=way) for name, way in ways.items()}
+    yield from alike(GRAYS, files | {"tiff-white-is-zero": tiff(255 - GRAYS, WHITE_IS_ZERO)})
     two = Image.fromarray(bands(2) * np.uint8(255)).convert("1")
-    for name in ("raw", "group3", "group4"):
-        data = save_image(two, "TIFF", compression=name)
-        yield good(f"tiff-1-{name}", data, bands(2) * np.uint8(255))
-    yield good("tiff-big", save(pixels, "TIFF", big_tiff=True), pixels)
-    other = Image.fromarray(255 - pixels)
-    for name, compression in (("tiff-pages", None), ("tiff-pages-lzw", "tiff_lzw")):
-        data = save(pixels, "TIFF", save_all=True, append_images=[other], compression=compression)
-        yield good(name, data, pixels)
-
-
-def _by_hand() -> Iterator[Picture]:
-    pixels, gray = content(), gray_content().astype(np.uint8)
-    rgb = {"photometric": RGB}
-    for name, order in (("little", "<"), ("big", ">")):
-        yield good(f"tiff-{name}-endian", tiff(pixels, rgb, order=order), pixels)
-        yield good(f"tiff-tiled-{name}-endian", tiff(pixels, rgb, order=order, tiled=True), pixels)
-    deflated = tiff(pixels, rgb | {"compression": DEFLATE}, tiled=True)
-    yield good("tiff-tiled-deflate", deflated, pixels)
-    predicted = np.diff(pixels, axis=1, prepend=np.uint8(0))
-    yield good("tiff-predictor", tiff(predicted, rgb | {"compression": DEFLATE, "predictor": 2}), pixels)
-    yield good("tiff-planes", tiff(pixels, rgb | {"planar": 2}), pixels)
-    yield good("tiff-white-is-zero", tiff(255 - gray, {"photometric": WHITE_IS_ZERO}), gray)
-    inks = np.dstack([255 - pixels, np.zeros_like(gray)])
-    yield good("tiff-cmyk", tiff(inks, {"photometric": INKS}), pixels)
-    for orientation in range(1, 9):
-        turned = tiff(upside(pixels, orientation), rgb | {"orientation": orientation})
-        yield good(f"tiff-orientation-{orientation}", turned, pixels)
-    colors = palette(256).astype(int).T.ravel() * 257
-    indexed = tiff(bands(256), {"photometric": INDEXED, "colors": colors.tolist()})
-    yield good("tiff-palette", indexed, palette(256)[bands(256)])
-    adobe = tiff(pixels, rgb, profile=profiles.adobe_rgb())
-    yield good("tiff-icc-adobe", adobe, profiles.from_adobe_rgb(pixels), 1, 2)
-    plain = tiff(pixels, rgb)
-    yield good("tiff-trailing", plain + b"what somebody left here", pixels)
-    yield good("tiff-pages-in-a-circle", plain[:-4] + plain[4:8], pixels)  # the next IFD is the first
-
-
-def _deep() -> Iterator[Picture]:
-    """More than 8 bits: 16 become 8; what states no range is told apart."""
-    pixels, gray = content(), gray_content().astype(np.uint8)
-    deep, deep_gray = pixels.astype(np.uint16) * 257, gray.astype(np.uint16) * 257
-    for name, order in (("", "<"), ("-big-endian", ">")):
-        yield good(f"tiff-16{name}", tiff(deep, {"photometric": RGB}, order=order), pixels, 1, 1)
-        data = tiff(deep_gray, {"photometric": BLACK_IS_ZERO}, order=order)
-        yield good(f"tiff-gray-16{name}", data, gray, 1, 1)
-    white = tiff(65535 - deep_gray, {"photometric": WHITE_IS_ZERO})
-    yield good("tiff-gray-16-white-is-zero", white, gray, 1, 1)
-    for name, samples, kind in (
-        ("tiff-float", gray.astype(np.float32) / 255, 3),
-        ("tiff-int-32", gray.astype(np.int32) * 8_000_000, 2),
-        ("tiff-int-16", gray.astype(np.int16) * 128, 2),
-    ):
-        yield bad(name, tiff(samples, {"photometric": BLACK_IS_ZERO, "sample_format": kind}), "unsupported")
-
-
-def _transparent() -> Iterator[Picture]:
-    pixels, alpha = content(), ramp()
-    over = over_white(pixels, alpha)
-    tags = {"photometric": RGB}
-    yield good("tiff-rgba", tiff(np.dstack([pixels, alpha]), tags | {"extra": 2}), over, 1, 1)
-    multiplied = _multiplied(pixels, alpha)
-    yield good("tiff-rgba-premultiplied", tiff(np.dstack([multiplied, alpha]), tags | {"extra": 1}), over, 1, 2)
-    yield good("tiff-rgbx", tiff(np.dstack([pixels, alpha]), tags | {"extra": 0}), pixels)  # 0: it is not alpha
-
-
-def _multiplied(pixels: Pixels, alpha: Pixels) -> Pixels:
-    return np.round(pixels * (alpha[..., None] / 255)).astype(np.uint8)
-
-
-assert HEIGHT % TILE and not WIDTH % TILE, "tiles are to reach over an edge"
+    files = {f"tiff-1-{name}": save(two, "TIFF", compression=name) for name in ("raw", "group3", "group4")}
+    yield from alike(bands(2) * np.uint8(255), files)
+    yield good("tiff-jpeg", save(COLORS, "TIFF", compression="jpeg", quality=95), COLORS, *TWICE_OFF)
+    colors = (palette(256).astype(int).T.ravel() * 257).tolist()
+    yield good("tiff-palette", tiff(bands(256), INDEXED, colors=colors), palette(256)[bands(256)])
+    yield good("tiff-icc-adobe", tiff(COLORS, profile=profiles.adobe_rgb()), profiles.from_adobe_rgb(COLORS), 1, 2)
+    deep, deep_gray = COLORS.astype(np.uint16) * 257, GRAYS.astype(np.uint16) * 257
+    yield from alike(COLORS, {"tiff-16": tiff(deep), "tiff-16-big-endian": tiff(deep, order=">")}, 1, 1)
+    files = {
+        "tiff-gray-16": tiff(deep_gray, BLACK_IS_ZERO),
+        "tiff-gray-16-big-endian": tiff(deep_gray, BLACK_IS_ZERO, order=">"),
+        "tiff-gray-16-white-is-zero": tiff(65535 - deep_gray, WHITE_IS_ZERO),
+    }
+    yield from alike(GRAYS, files, 1, 1)
+    multiplied = np.round(COLORS * (ALPHA[..., None] / 255)).astype(np.uint8)
+    files = {
+        "tiff-rgba": tiff(TRANSLUCENT, extra=2),
+        "tiff-rgba-premultiplied": tiff(np.dstack([multiplied, ALPHA]), extra=1),
+    }
+    yield from alike(over_white(COLORS), files, 1, 2)
+    files = {
+        "tiff-float": tiff(GRAYS.astype(np.float32) / 255, BLACK_IS_ZERO, sample_format=3),
+        "tiff-int-32": tiff(GRAYS.astype(np.int32) * 8_000_000, BLACK_IS_ZERO, sample_format=2),
+        "tiff-int-16": tiff(GRAYS.astype(np.int16) * 128, BLACK_IS_ZERO, sample_format=2),
+    }
+    yield from rejects(files, "unsupported")

@@ -69,6 +69,15 @@ class Page(HTMLParser):
             assert not outside
         return written
 
+    def check_accessible(self) -> None:
+        """Pictures have words, what scrolls by keyboard has a name, and the menu leads to every section."""
+        assert all(attributes["alt"] for attributes in self.of("img"))
+        ids = {attributes["id"] for attributes in self.of("section") if "id" in attributes}
+        assert {attributes["href"] for attributes in self.of("a")} == {f"#{name}" for name in ids}
+        for each in self.of("div"):
+            if "scroll" in (each.get("class") or "") and "tabindex" in each:
+                assert each["aria-label"]
+
     def drawings(self) -> list[ElementTree.Element]:
         """The SVG drawings, in their order."""
         start = "data:image/svg+xml;base64,"

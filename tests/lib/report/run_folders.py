@@ -1,32 +1,48 @@
-"""Folders of training runs as the trainer leaves them, made up, with a seed."""
+"""Folders of training runs as the trainer leaves them, made up: every number follows from the step and the rank."""
 
 import json
 import math
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-RECIPE = 'model = "cnn"\nepochs = {epochs}\nbatch = 64\nlr = 0.1\ndecay = "cosine"\nweight_decay = 0.0005\nseed = 7\n'
+RECIPE = 'model = "cnn"\nepochs = {epochs}\nbatch = 64\nlr = 0.1\ndecay = "cosine"\nseed = 7\n'
+BEGAN = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+WORK_S, LATE_WORK_S, REDUCE_S, OTHER_S = 0.1, 0.15, 0.004, 0.001
 Line = dict[str, Any]
 
 
 def spread(seconds: Sequence[float]) -> Line:
     """What a line of metrics has of the seconds of all ranks."""
-    return {
-        "mean": sum(seconds) / len(seconds),
-        "max": max(seconds),
-        "slowest_rank": seconds.index(max(seconds)),
-    }
+    return {"mean": sum(seconds) / len(seconds), "max": max(seconds), "slowest_rank": seconds.index(max(seconds))}
+
+
+def loss_of(step: int) -> float:
+    """Not a number in every 97th step."""
+    return math.nan if step % 97 == 0 else 2.3 / (1 + step / 100) + (step % 5) / 50
+
+
+def rate_of(step: int) -> float:
+    return 0.1 / (1 + step / 100)
+
+
+def confusion(classes: int) -> list[list[int]]:
+    """20 examples of each class: of class i, i % 7 are taken for the next one, and i % 3 for the one after it."""
+    counts = [[0] * classes for _ in range(classes)]
+    for label in range(classes):
+        counts[label][label] = 20 - label % 7 - label % 3
+        counts[label][(label + 1) % classes] += label % 7
+        counts[label][(label + 2) % classes] += label % 3
+    return counts
 
 
 @dataclass
 class RunFolder:
     """Makes a run in ``folder``: an epoch of ``steps`` steps for each number of ranks in ``ranks``.
 
-    Evaluation is of the split ``evaluated``. ``late`` is a rank that takes longer, ``input_s`` the mean wait for input.
+    Evaluation is of the split ``evaluated``. ``late`` is a rank that takes longer, ``input_s`` the wait for input.
     ``lost`` are steps that no line tells of; ``told_again`` says how many steps a run that went back tells of twice.
     """
 
@@ -38,23 +54,16 @@ class RunFolder:
     lost: range = range(0)
     told_again: int = 0
     input_s: float = 0.002
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-        self._time = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
         (self.folder / "metrics").mkdir(parents=True)
 
     def write_metrics(self) -> "RunFolder":
         for epoch, ranks in enumerate(self.ranks, 1):
             first, last = (epoch - 1) * self.steps + 1, epoch * self.steps
-            lines = [self._step(epoch, number, ranks) for number in range(first, last + 1) if number not in self.lost]
-            self._write([*lines, self._epoch(epoch, last)], first, last)
+            self._write(epoch, ranks, [step for step in range(first, last + 1) if step not in self.lost])
             if self.told_again:  # a checkpoint was damaged: what follows the one before it is told again
-                again = range(last - self.told_again + 1, last + 1)
-                self._write(
-                    [*(self._step(epoch, number, ranks) for number in again), self._epoch(epoch, last)], again[0], last
-                )
+                self._write(epoch, ranks, range(last - self.told_again + 1, last + 1))
         return self
 
     def write_recipe(self) -> "RunFolder":
@@ -85,64 +94,51 @@ class RunFolder:
         (self.folder / "run.json").write_text(json.dumps(record))
         return self
 
-    def write_confusion(self, names: Iterable[str], examples: int = 100) -> "RunFolder":
-        classes = list(names)
-        counts = [[0] * len(classes) for _ in classes]
-        for label in range(len(classes)):
-            for _ in range(examples - label % 7):
-                near = (
-                    label if self._random.random() < 0.85 else (label + self._random.choice((-1, 1, 2))) % len(classes)
-                )
-                counts[label][near] += 1
-        told = {"format": "ringslice.confusion/1", "split": "test", "classes": classes, "counts": counts}
-        (self.folder / "confusion-test.json").write_text(json.dumps(told))
+    def write_confusion(self, classes: Sequence[str]) -> "RunFolder":
+        told = {"format": "ringslice.confusion/1", "split": "test", "classes": list(classes)}
+        (self.folder / "confusion-test.json").write_text(json.dumps(told | {"counts": confusion(len(classes))}))
         return self
 
-    def _write(self, lines: Iterable[Mapping[str, Any]], first: int, last: int) -> None:
-        place = self.folder / "metrics" / f"steps-{first:09d}-{last:09d}.jsonl"
+    def _write(self, epoch: int, ranks: int, steps: Sequence[int]) -> None:
+        lines: Iterable[Mapping[str, Any]] = [*(self._step(epoch, step, ranks) for step in steps), self._epoch(epoch)]
+        place = self.folder / "metrics" / f"steps-{steps[0]:09d}-{steps[-1]:09d}.jsonl"
         place.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def _stamp(self) -> str:
-        return self._time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    def _stamp(self, step: int) -> str:
+        return (BEGAN + timedelta(seconds=step)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def _step(self, epoch: int, number: int, ranks: int) -> Line:
-        draw = self._random
-        waits = [draw.expovariate(1 / self.input_s) for _ in range(ranks)]
-        works = [draw.uniform(0.09, 0.1) * (1.5 if rank == self.late else 1) for rank in range(ranks)]
-        over = max(wait + work for wait, work in zip(waits, works, strict=True)) + 0.004
-        reduces = [over - wait - work for wait, work in zip(waits, works, strict=True)]
-        wholes = [over + draw.uniform(0, 0.001) for _ in range(ranks)]
-        self._time += timedelta(seconds=over + 0.001)
-        done = number / (self.steps * len(self.ranks))
-        loss = math.nan if number % 97 == 0 else 2.3 * math.exp(-3 * done) + draw.gauss(0, 0.05)
+    def _step(self, epoch: int, step: int, ranks: int) -> Line:
+        waits = [self.input_s] * ranks
+        works = [LATE_WORK_S if rank == self.late else WORK_S for rank in range(ranks)]
+        reduces = [max(works) - work + REDUCE_S for work in works]
         return {
             "kind": "step",
             "epoch": epoch,
-            "step": number,
-            "time": self._stamp(),
+            "step": step,
+            "time": self._stamp(step),
             "examples": 64 * ranks,
-            "loss": loss,
-            "accuracy": 1 - math.exp(-3 * done),
-            "rate": 0.05 * (1 + math.cos(math.pi * done)),
+            "loss": loss_of(step),
+            "accuracy": 0.5,
+            "rate": rate_of(step),
             "ranks": ranks,
-            "step_s": spread(wholes),
+            "step_s": spread([self.input_s + max(works) + REDUCE_S + OTHER_S] * ranks),
             "input_s": spread(waits),
             "compute_s": spread(works),
             "reduce_s": spread(reduces),
-            "own_s": spread([whole - reduce for whole, reduce in zip(wholes, reduces, strict=True)]),
+            "own_s": spread([wait + work + OTHER_S for wait, work in zip(waits, works, strict=True)]),
         }
 
-    def _epoch(self, epoch: int, last: int) -> Line:
-        draw = self._random
+    def _epoch(self, epoch: int) -> Line:
+        """The accuracy of the last epoch but one is the best."""
         return {
             "kind": "epoch",
             "epoch": epoch,
-            "step": last,
-            "time": self._stamp(),
-            "train_loss": 2 / epoch + draw.random() / 10,
-            "train_accuracy": 1 - 0.5 / epoch + draw.random() / 100,
-            "images_per_s": draw.randrange(900, 1100),
-            f"{self.evaluated}_loss": 2.1 / epoch + draw.random() / 10,
+            "step": epoch * self.steps,
+            "time": self._stamp(epoch * self.steps),
+            "train_loss": 2 / epoch,
+            "train_accuracy": 1 - 0.5 / epoch,
+            "images_per_s": 1000 + epoch,
+            f"{self.evaluated}_loss": 2.1 / epoch,
             f"{self.evaluated}_accuracy": 0.9 - 0.5 / epoch - (0.2 if epoch == len(self.ranks) else 0),
             "train_skipped": epoch % 2,
         }

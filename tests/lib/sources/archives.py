@@ -1,4 +1,4 @@
-"""Archives to be read, good and bad: members as bytes, in every format of tar, packed or not."""
+"""Archives to be read, good and bad: members as bytes, in every format of tar, packed or not; and opening sources."""
 
 import gzip
 import io
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from etl.errors import RingsliceError
 from etl.raw.packs import pieces
 from etl.sources import Reading, Source, open_source
-from etl.storage.place import open_place
+from etl.storage.place import Place, open_place
 
-PROGRAM_FORMATS = ("v7", "ustar", "gnu", "pax")
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 SUFFIXES = {"": ".tar", "gzip": ".tar.gz", "zstd": ".tar.zst"}
 
@@ -40,11 +41,6 @@ def tar_of(entries: Iterable[Entry], kind: str = "pax") -> bytes:
                 setattr(info, name, value)
             archive.addfile(info, io.BytesIO(entry.data))
     return output.getvalue()
-
-
-def files_of(**members: bytes) -> list[Entry]:
-    """Members by name; two underscores stand for a slash, one for a dot."""
-    return [Entry(name.replace("__", "/").replace("_", "."), data) for name, data in members.items()]
 
 
 def packed(data: bytes, codec: str) -> bytes:
@@ -85,3 +81,13 @@ def contents_of(source: Source) -> dict[str, bytes]:
     """The bytes of all images, by key."""
     contents = zip(source.images, source.read_all(source.images), strict=True)
     return {image.key: b"".join(pieces(content)) for image, content in contents}
+
+
+def refused(place: Place | Path, kind: type[RingsliceError], *told: str, **reading: Any) -> None:
+    """Opening the source, or reading all of it, fails with one line that has all this in it."""
+    with pytest.raises(RingsliceError) as raised:
+        contents_of(open_source(open_place(str(place)), Reading(**reading)))
+    assert type(raised.value) is kind, raised.value
+    assert str(raised.value).isprintable(), repr(str(raised.value))
+    for each in told:
+        assert each in str(raised.value)
