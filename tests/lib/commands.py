@@ -18,6 +18,8 @@ HOROVODRUN = (sys.executable, REPOSITORY / "tests" / "lib" / "horovodrun.py")  #
 
 DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-size", "32KB")
 
+PATIENCE_S = 60  # for a state that comes at once unless something is wrong
+
 Finished = subprocess.CompletedProcess[str]
 
 

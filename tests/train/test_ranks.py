@@ -4,10 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,20 +11,17 @@ import pytest
 
 from tests.lib.commands import (
     REPOSITORY,
-    contents,
     copy_some,
-    environment,
     failed,
     flip_bit,
     horovodrun,
-    ringslice,
     run,
     succeeded,
 )
+from tests.lib.in_process import ringslice_here
 from tests.lib.inline import shard_here
 from tests.lib.ranks.audits import committed_keys, require_each_key_once
 from tests.lib.ranks.results import results_of
-from tests.lib.ranks.running import started
 
 pytestmark = pytest.mark.integration
 
@@ -67,87 +60,38 @@ def test_an_idle_ring_rests() -> None:
     assert all(each["slept"] < 2_000 for each in ranks), ranks
 
 
-@pytest.mark.chaos
-def test_a_killed_run_is_resumed_to_the_same_weights(digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
-    words = ["python", "train/main.py", "--data", str(tmp_path / "root"), "--model", "mlp", "--batch", "128"]
-    runs = tmp_path / "root" / "runs"
-    succeeded(run(*words, "--epochs", 3, "--run", "whole"))
-    stopped = subprocess.Popen(
-        [*words, "--epochs", "3", "--run", "killed"],
-        cwd=REPOSITORY,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while not list((runs / "killed" / "checkpoints").glob("*/checkpoint.json")):
-        assert stopped.poll() is None
-        time.sleep(0.002)
-    stopped.send_signal(signal.SIGKILL)
-    assert stopped.wait() == -signal.SIGKILL
-    assert not (runs / "killed/result.json").exists()
-    failed(run(*words, "--epochs", 3, "--run", "killed"), 2, "is there already; give --resume")
-    failed(
-        run(*words, "--epochs", 3, "--run", "killed", "--resume", "--lr", 1),
-        2,
-        "was trained with other settings: --lr was 0.2, now 1.0",
-    )
-    succeeded(run(*words, "--epochs", 3, "--run", "killed", "--resume"))
-    whole, killed = (contents(runs / name / "checkpoints", "checkpoint.json") for name in ("whole", "killed"))
-    assert sorted(whole) == [
-        f"step-{12 * epoch:08d}/{kind}.safetensors" for epoch in (1, 2, 3) for kind in ("model", "optimizer")
-    ]
-    assert whole == killed
-    results = [json.loads((runs / name / "result.json").read_text()) for name in ("whole", "killed")]
-    assert [epoch["epoch"] for epoch in results[1]["epochs"]] == [1, 2, 3]
-    assert results[0]["result"] == results[1]["result"]
-    again = succeeded(run(*words, "--epochs", 3, "--run", "killed", "--resume"))
-    assert "was done before" in again.stdout
-
-
 @pytest.mark.parametrize(
-    ("words", "status", "line"),
+    ("words", "line"),
     [
-        (("--data", "EMPTY"), 2, "no finished slices under"),
-        (("--model", "resnet"), 2, "--model 'resnet': give mlp, cnn, resnet50, or module:function"),
-        (("--optimizer", "adam"), 2, "Invalid value for '--optimizer': 'adam' is not one of 'sgd', 'lars'"),
-        (("--optimiser", "sgd"), 2, "No such option '--optimiser'"),
-        (("--batch", "0"), 2, "--batch 0 is out of range"),
-        (("--batch", "2000"), 2, "--batch 2000 is more than a rank's share of 1437 of the 1437 training examples"),
+        (("--optimizer", "adam"), "Invalid value for '--optimizer': 'adam' is not one of 'sgd', 'lars'"),
+        (("--optimiser", "sgd"), "No such option '--optimiser'"),
     ],
 )
-def test_wrong_use_of_the_trainer(
-    words: tuple[str, ...], status: int, line: str, digits_root: Path, tmp_path: Path
-) -> None:
-    words = tuple(str(tmp_path) if word == "EMPTY" else word for word in words)
-    told = run("train/main.py", *words, RINGSLICE_DATA=str(digits_root))
-    failed(told, status, line)
-    assert not (digits_root / "runs").exists()
+def test_wrong_use_of_the_trainer(words: tuple[str, ...], line: str, digits_root: Path) -> None:
+    failed(run("train/main.py", *words, RINGSLICE_DATA=str(digits_root)), 2, line)
 
 
-def test_more_ranks_than_examples_is_told_once(digits: Path, tmp_path: Path) -> None:
+def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path) -> None:
     source, root = copy_some(digits, tmp_path / "source", "01", slice(1)), tmp_path / "root"
     words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")
-    succeeded(ringslice("pipeline", source, root, *words))
+    succeeded(ringslice_here("pipeline", source, root, *words))
     told = horovodrun(2, "train/main.py", "--data", root)
     assert told.returncode != 0
-    lines = [line for line in (told.stderr + told.stdout).splitlines() if "ringslice: error:" in line]
-    assert len(lines) == 1, told.stderr
-    assert "2 ranks for 1 training examples; start fewer ranks" in lines[0]
+    [line] = [line for line in (told.stderr + told.stdout).splitlines() if "ringslice: error:" in line]
+    assert "2 ranks for 1 training examples; start fewer ranks" in line
 
 
-def test_a_damaged_slice_is_told_by_the_rank_that_reads_it(digits_root: Path, tmp_path: Path) -> None:
+def test_a_damaged_slice_is_reported_by_the_rank_that_reads_it(digits_root: Path, tmp_path: Path) -> None:
     shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
     flip_bit(tmp_path / "root/slices/default/train/train-00005-of-00008.tfrecord", 5000)
     told = horovodrun(2, "train/main.py", "--data", tmp_path / "root", "--model", "mlp")
     assert told.returncode != 0
-    lines = [line for line in told.stderr.splitlines() if "is damaged at offset " in line]
-    assert len(lines) == 1, told.stderr
-    assert "ringslice: error: rank " in lines[0]
+    [line] = [line for line in told.stderr.splitlines() if "is damaged at offset " in line]
+    assert "ringslice: error: rank " in line
     assert not list(tmp_path.rglob("checkpoints"))
 
 
-def test_a_users_own_model_trains(digits_root: Path, tmp_path: Path) -> None:
+def test_a_users_own_model_trains_once(digits_root: Path, tmp_path: Path) -> None:
     shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
     (tmp_path / "mine.py").write_text(
         "import keras\n"
@@ -159,6 +103,9 @@ def test_a_users_own_model_trains(digits_root: Path, tmp_path: Path) -> None:
     told = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
     assert told["model"] == "mine:linear"
     assert told["test_accuracy"] > 0.8
+    again = json.loads(succeeded(run("python", main, *words, "--resume", cwd=tmp_path)).stdout)
+    assert (told["already_done"], again["already_done"]) == (False, True)
+    assert again["test_accuracy"] == told["test_accuracy"]
 
 
 def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: Path) -> None:
@@ -182,13 +129,3 @@ def test_the_demo_reaches_its_accuracy_on_two_ranks(digits_root: Path, tmp_path:
     succeeded(horovodrun(2, "train/main.py", *words))
     result = json.loads((tmp_path / "root/runs/run-0001/result.json").read_text())
     assert result["result"]["test_accuracy"] >= 0.95
-
-
-def test_the_end_of_one_run_leaves_others_alone(tmp_path: Path) -> None:
-    """Of the tests' own helper: several workers run tests at the same time."""
-    words = (sys.executable, "-c", "import time; time.sleep(60)", "train/main.py")
-    with started(*words, log=tmp_path / "one") as one:
-        with started(*words, log=tmp_path / "two") as two:
-            pass
-        assert two.poll() is not None
-        assert one.poll() is None

@@ -15,34 +15,9 @@ from safetensors.numpy import save
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 
-DTYPES = (
-    "float64",
-    "float32",
-    "float16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-    "bool",
-)
-ODD_NAMES = (
-    "",
-    " ",
-    "0001-kernel",
-    "a/b",
-    "../up",
-    'quoted "twice"',
-    "line\nfeed",
-    "nul\0",
-    "größe",
-    "重み",
-    "🙂",
-    "k" * 999,
-)
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+DTYPES = ["float64", "float32", "float16", *INTEGERS, "bool"]
+ODD_NAMES = ("", " ", "a/b", "../up", 'quoted "twice"', "line\nfeed", "nul\0", "größe", "重み", "🙂", "k" * 999)
 
 
 def whole(arrays: Mapping[str, np.ndarray | np.generic]) -> bytes:
@@ -101,17 +76,11 @@ def test_what_is_read_may_be_changed() -> None:
 
 def test_arrays_lie_where_their_type_may_be_read() -> None:
     """Each begins at a multiple of its items' size, whatever was given before it."""
-    sizes: Arrays = {
-        "a": np.zeros(3, np.uint8),
-        "b": np.zeros(3, np.float16),
-        "c": np.zeros(3),
-        "d": np.zeros(3, np.float32),
-    }
-    data = whole(sizes)
+    dtypes = {"a": np.uint8, "b": np.float16, "c": np.float64, "d": np.float32}
+    data = whole({name: np.zeros(3, dtype) for name, dtype in dtypes.items()})
     assert struct.unpack("<Q", data[:8])[0] % 8 == 0
-    assert [data.index(f'"{name}"'.encode()) for name in "cdba"] == sorted(
-        data.index(f'"{name}"'.encode()) for name in "abcd"
-    )
+    places = [data.index(f'"{name}"'.encode()) for name in "cdba"]
+    assert places == sorted(places)
 
 
 def test_pieces_are_small_and_the_large_are_not_copied() -> None:
@@ -123,15 +92,10 @@ def test_pieces_are_small_and_the_large_are_not_copied() -> None:
     assert bytes(rest[0][:8]) == struct.pack("<q", 7)
 
 
-@pytest.mark.parametrize(
-    "array", [np.array([None]), np.array(["text"]), np.zeros(2, "M8[s]"), np.zeros(2, complex), np.zeros(1, "f4,f4")]
-)
-def test_other_types_are_refused(array: np.ndarray) -> None:
+@pytest.mark.parametrize("array", [np.array([None]), np.zeros(2, complex)])
+def test_other_types_and_the_name_of_the_format_are_refused(array: np.ndarray) -> None:
     with pytest.raises(UsageError, match=r"cannot hold the array '0001-x' of .*; it takes float64, float32"):
         whole({"0001-x": array})
-
-
-def test_the_name_that_the_format_keeps_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot hold the array '__metadata__'"):
         whole({"__metadata__": np.zeros(1)})
 

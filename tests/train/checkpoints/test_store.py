@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
-from tests.lib.commands import REPOSITORY, failed, flip_bit, run
+from tests.lib.commands import flip_bit
 from tests.lib.faults import READ, Fault, FaultError, faulty
-from tests.train.checkpoints.test_safetensors_file import FOREIGN, same
+from tests.train.checkpoints.test_safetensors_file import same
 from train.checkpoints import store
 from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays
 from train.checkpoints.store import (
@@ -71,27 +71,15 @@ def require_seed(groups: Groups, seed: int) -> None:
 
 def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
     assert (store.newest(place), steps(place), restore(place)) == (None, [], None)
-    facts = {
-        "epoch": 2,
-        "reader": {"left": ((0, 7), (9, 12))},
-        "by_rank": {10: "b", 9: "a"},
-        "loss": 1e300,
-        "score": 0.5,
-    }
+    facts = {"reader": {"left": ((0, 7), (9, 12))}, "by_rank": {10: "b", 9: "a"}, "loss": 1e300, "score": 0.5}
     made = write(place, attempts, 150, groups_of(1), facts)
     assert (made.step, made.name, made.groups) == (150, "step-00000150", ["model", "optimizer"])
-    found = store.newest(place)
-    assert found == made == open_checkpoint(place, 150)
-    told = {
-        "epoch": 2,
-        "reader": {"left": [[0, 7], [9, 12]]},
-        "by_rank": {"10": "b", "9": "a"},
-        "loss": 1e300,
-        "score": 0.5,
-    }
-    assert {name: value for name, value in made.marker.items() if name not in store.OWN_FACTS} == told
-    assert restored(place)[0] == 150
-    require_seed(restored(place)[1], 1)
+    assert store.newest(place) == made == open_checkpoint(place, 150)
+    written = facts | {"reader": {"left": [[0, 7], [9, 12]]}, "by_rank": {"10": "b", "9": "a"}}
+    assert {name: value for name, value in made.marker.items() if name not in store.OWN_FACTS} == written
+    step, groups = restored(place)
+    assert step == 150
+    require_seed(groups, 1)
     assert same(made.read("model"), groups_of(1)["model"])
     assert attempts.children() == []
     with pytest.raises(UsageError, match="step-00000150 has no 'weights', it has model, optimizer"):
@@ -118,15 +106,13 @@ def test_steps_go_by_number(place: Place, attempts: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "optimizer.safetensors"])
-def test_every_flipped_byte_and_every_truncation_is_found(name: str, place: Place, attempts: Place) -> None:
+def test_flipped_bytes_and_truncations_are_found(name: str, place: Place, attempts: Place) -> None:
     write(place, attempts, 3, groups_of(3), {"text": 'a "b" c', "numbers": [1, 2.5, None], "score": 0.25})
     path = folder_of(place, 3) / name
     sound, generator = path.read_bytes(), random.Random(name)
-    flipped = [
-        sound[:at] + bytes([sound[at] ^ 1 << generator.randrange(8)]) + sound[at + 1 :] for at in range(len(sound))
-    ]
-    cut = [sound[:size] for size in range(len(sound))]
-    for data in [*flipped, *cut, sound + b"\n", sound + b"\0", sound * 2]:
+    places = range(0, len(sound), 1 if name == "checkpoint.json" else 50)
+    flipped = [sound[:at] + bytes([sound[at] ^ 1 << generator.randrange(8)]) + sound[at + 1 :] for at in places]
+    for data in [*flipped, *(sound[:size] for size in places), sound + b"\n", sound + b"\0", sound * 2]:
         path.write_bytes(data)
         with pytest.raises(DamagedError, match=f"step-00000003/{name} is damaged"):
             read_all(open_checkpoint(place, 3))
@@ -141,14 +127,12 @@ def read_all(checkpoint: Checkpoint) -> Groups:
     return {group: checkpoint.read(group) for group in checkpoint.groups}
 
 
-@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_file_that_is_no_arrays_is_damaged_whatever_its_marker_says(
-    data: bytes, place: Place, attempts: Place
-) -> None:
+def test_a_file_without_arrays_is_damaged_whatever_its_marker_says(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1)
+    data = pickle.dumps({})
     (folder_of(place, 1) / "model.safetensors").write_bytes(data)
-    told = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
-    sign_again(place, 1, lambda marker: marker["files"].update({"model.safetensors": told}))
+    facts = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
+    sign_again(place, 1, lambda marker: marker["files"].update({"model.safetensors": facts}))
     with pytest.raises(DamagedError, match="holds no arrays"):
         open_checkpoint(place, 1).read("model")
 
@@ -162,9 +146,7 @@ def sign_again(place: Place, step: int, change: Callable[[dict[str, Any]], objec
     path.write_bytes(json_bytes(with_checksum(marker)))
 
 
-@pytest.mark.parametrize(
-    "data", [b"[]\n", b"7\n", b"null\n", b"[" * 100_000, pickle.dumps({}), json_bytes(with_checksum({}))[1:]]
-)
+@pytest.mark.parametrize("data", [b"[]\n", b"[" * 100_000, pickle.dumps({})])
 @pytest.mark.usefixtures("no_collection")
 def test_a_marker_of_anything_else_is_damaged(data: bytes, place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
@@ -189,14 +171,12 @@ def test_the_marker_of_another_checkpoint_is_damage(place: Place, attempts: Plac
         open_checkpoint(place, 1)
 
 
-@pytest.mark.integration
-def test_another_format_is_told_and_left_alone(place: Place, attempts: Place) -> None:
+def test_another_format_is_reported_and_left_alone(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
     sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/5"))
+    message = r"format 'ringslice.checkpoint/5', this version reads 'ringslice.checkpoint/4'"
     for call in (store.newest, lambda run: restore(run, attempts), lambda run: prune(run, attempts, 1)):
-        with pytest.raises(
-            UsageError, match=r"format 'ringslice.checkpoint/5', this version reads 'ringslice.checkpoint/4'"
-        ):
+        with pytest.raises(UsageError, match=message):
             call(place)
     assert steps(place) == [1, 2]
     (Path(place.path) / "checkpoints" / "epoch-0001.json").write_text("{}")
@@ -204,26 +184,23 @@ def test_another_format_is_told_and_left_alone(place: Place, attempts: Place) ->
         restore(place, attempts)
 
 
-@pytest.mark.parametrize("bad", [[30], [30, 20], [20]])
-def test_a_damaged_one_is_told_and_the_one_before_is_taken(
+@pytest.mark.parametrize("bad", [[30], [30, 20]])
+def test_a_damaged_one_is_reported_and_the_one_before_is_taken(
     bad: list[int], place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_some(place, attempts, 10, 20, 30)
     for step, name in zip(bad, ("model.safetensors", "checkpoint.json"), strict=False):
         damage(place, step, name)
-    met = [step for step in bad if 30 in bad]
-    taken = max({10, 20, 30} - set(bad))
-    for holder, fate in ((None, "is passed over"), (attempts, "is removed")):
+    sound = [step for step in (10, 20, 30) if step not in bad]
+    for holder, what in ((None, "is passed over"), (attempts, "is removed")):
         step, groups = restored(place, holder)
-        assert step == taken
-        require_seed(groups, taken)
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == len(met)
-        for line, each in zip(lines, met, strict=True):
+        assert step == sound[-1]
+        require_seed(groups, step)
+        for line, each in zip(capsys.readouterr().err.splitlines(), bad, strict=True):
             assert line.startswith(f"ringslice train: {folder_of(place, each)}/")
-            assert line.endswith(f"; step-{each:08d} {fate}, step-{taken:08d} is taken instead")
-        assert steps(place) == [step for step in (10, 20, 30) if holder is None or step not in met]
-    assert restored(place, attempts)[0] == taken
+            assert line.endswith(f"; step-{each:08d} {what}, step-{step:08d} is taken instead")
+        assert steps(place) == ([10, 20, 30] if holder is None else sound)
+    assert restored(place, attempts)[0] == sound[-1]
     assert capsys.readouterr().err == ""
     write_some(place, attempts, 30)
     assert restored(place)[0] == 30
@@ -351,23 +328,6 @@ def test_who_was_replaced_changes_nothing(place: Place, attempts: Place, tmp_pat
     assert steps(place) == [10, 20, 30]
 
 
-@pytest.mark.integration
-def test_a_disk_that_is_full_leaves_the_one_before(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 10)
-    program = (
-        "import resource, signal, sys; import numpy as np\n"
-        "from etl.errors import run_reporting; from etl.storage.place import open_place\n"
-        "from train.checkpoints.store import write\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))\n"
-        "run, attempts = map(open_place, sys.argv[1:]); groups = {'model': {'a': np.zeros(1 << 20)}}\n"
-        "sys.exit(run_reporting(lambda: write(run, attempts, 20, groups, {})))"
-    )
-    told = run("python", "-c", program, place, attempts, cwd=REPOSITORY)
-    failed(told, 3, f"File too large: {folder_of(place, 20)}/model.safetensors")
-    assert restored(place)[0] == 10
-    assert attempts.children() == []
-
-
 def test_ticks_come_while_bytes_go_and_come(place: Place, attempts: Place) -> None:
     ticks: list[int] = []
     groups = {"model": {"a": np.zeros(3 * READ_BYTES, np.uint8)}}
@@ -380,7 +340,7 @@ def test_ticks_come_while_bytes_go_and_come(place: Place, attempts: Place) -> No
     assert len(ticks) == written + 4 + 4
 
 
-@pytest.mark.parametrize("name", ["", "Model", "../model", "a.b"])
+@pytest.mark.parametrize("name", ["", "../model"])
 def test_a_group_has_a_plain_name(name: str, place: Place, attempts: Place) -> None:
     with pytest.raises(ValueError, match="is no name of a group"):
         write(place, attempts, 1, {name: {}}, {})

@@ -42,13 +42,16 @@ def settings_of(*words: object, **variables: str) -> Settings:
         ({"weight_decay": -1.0}, "--weight-decay -1.0 is out of range"),
         ({"clip_norm": -1.0}, "--clip-norm -1.0 is out of range"),
         ({"seed": -1}, "--seed -1 is out of range; give a number from 0 to 4294967295"),
-        ({"seed": 1 << 32}, "--seed 4294967296 is out of range"),
         ({"batch": 10**400}, "is out of range; give a number from 1 to 1000000000"),
         ({"optimizer": "adam"}, "--optimizer 'adam': give sgd or lars"),
         ({"precision": "half"}, "--precision 'half': give float32 or float16 or bfloat16"),
-        ({"augment": "crop,spin"}, "--augment 'crop,spin': there is no 'spin'"),
+        (
+            {"augment": "crop,spin"},
+            "--augment 'crop,spin': there is no 'spin'; give none, or some of crop, flip, colour",
+        ),
+        ({"augment": ""}, "there is no ''"),
+        ({"crop": 0}, "--crop 0 is out of range; give at least 1"),
         ({"decay": "step", "decay_epochs": "60,30"}, "--decay-epochs '60,30' are no ascending epochs"),
-        ({"decay": "step", "decay_epochs": "soon"}, "--decay-epochs 'soon' are no ascending epochs"),
         ({"xla": True, "batch_norm": "synchronised"}, "--xla and --batch-norm synchronised do not go together"),
     ],
 )
@@ -116,21 +119,6 @@ def test_toml_is_toml(settings: dict[str, Any]) -> None:
     assert tomllib.loads(to_toml(settings)) == settings
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200)])
-def test_a_time_has_a_unit(text: str, seconds: float) -> None:
-    assert settings_of("--max-time", text).stopping.max_time_s == seconds
-
-
-@pytest.mark.parametrize("text", ["soon", "0", "-1m", "5d", "m", ""])
-def test_what_is_no_time_is_told(text: str) -> None:
-    told = CliRunner().invoke(command(lambda _: None), ["--data", "d", "--max-time", text])
-    assert told.exit_code == 2
-    assert f"{text!r} is no time; give seconds" in told.output
-
-
-# --- when a run is over ---
-
-
 @pytest.mark.parametrize(
     ("stopping", "step", "scores", "seconds", "why"),
     [
@@ -161,7 +149,9 @@ def test_progress_is_a_new_best(scores: list[float]) -> None:
     assert not scores or scores[until - 1] == max(scores)
 
 
-@pytest.mark.parametrize("values", [{"epochs": 0}, {"epochs": 1, "max_steps": 0}, {"epochs": 1, "until_accuracy": 1.5}])
-def test_a_condition_that_is_out_of_range_is_told(values: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "values", [{"epochs": 0}, {"epochs": 10**400}, {"epochs": 1, "max_steps": 0}, {"epochs": 1, "until_accuracy": 1.5}]
+)
+def test_a_condition_that_is_out_of_range_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="is out of range; give"):
         Stopping(**values)

@@ -1,14 +1,12 @@
 """Settings of a run: every value that cannot be is refused in one line, before TensorFlow is loaded."""
 
 import math
-from typing import Any
 
 import click
 import pytest
 
 from etl.errors import UsageError
 from train.config.settings import Settings, Time
-from train.config.stopping import Stopping
 from train.reader.config import Reading
 
 
@@ -24,18 +22,12 @@ def test_a_read_timeout_is_a_finite_number(value: float) -> None:
         Reading(silence_s=value)
 
 
-@pytest.mark.parametrize("given", [{"epochs": 10**400}, {"epochs": 0}, {"epochs": 1, "max_steps": 10**10}])
-def test_a_length_is_a_number_that_can_be_reached(given: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="is out of range; give a number from 1 to 1000000000"):
-        Stopping(**given)
-
-
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), (" 2h ", 7200)])
 def test_a_time_has_a_unit_or_none(text: str, seconds: float) -> None:
     assert Time().convert(text, None, None) == seconds
 
 
-@pytest.mark.parametrize("text", ["500ms", "5hm", "s", "", "nan", "inf", "-3m", "1d"])
+@pytest.mark.parametrize("text", ["500ms", "s", "", "nan", "inf", "-3m", "0", "1d"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no time; give seconds"):
         Time().convert(text, None, None)

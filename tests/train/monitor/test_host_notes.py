@@ -3,65 +3,33 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from horovod.runner.http.http_server import RendezvousServer
 
 from tests.lib.ranks.beats import beat
+from tests.train.monitor.conftest import Clock, CountingStore
 from train.monitor import host_board, watchdog_process
 from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import FRESH_S, REQUESTS_PER_S, HostNotes
-from train.monitor.kv_store import Letterbox
 from train.monitor.notes import Farewell, Note, Verdict, key, notes_of, scope
 from train.monitor.peers import Peers
 
 SIZE = 4
-
-
-class CountingStore(Letterbox):
-    """Counts the requests."""
-
-    requests = 0
-
-    def _ask(self, *words: object, **named: object) -> bytes | None:
-        self.requests += 1
-        return super()._ask(*words, **named)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def store() -> Iterator[CountingStore]:
-    server = RendezvousServer()
-    port = server.start()
-    server.init([])
-    yield CountingStore("127.0.0.1", port)
-    server.stop()
-    server._httpd.server_close()
-
-
-@pytest.fixture
-def clock() -> Callable[..., float]:
-    """The time; with an argument, so much later."""
-    now = 1000.0
-
-    def tell(seconds: float = 0) -> float:
-        nonlocal now
-        now += seconds
-        return now
-
-    return tell
+NotesOn = Callable[[str], HostNotes]
 
 
 @pytest.fixture
 def notes_on(
-    tmp_path: Path, store: CountingStore, clock: Callable[..., float], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], HostNotes]]:
+    tmp_path: Path, letterbox: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NotesOn]:
     """Notes of a rank on a host of this name."""
     monkeypatch.setattr("train.monitor.host_board.time.monotonic", clock)
     made: list[HostNotes] = []
 
     def make(host: str) -> HostNotes:
-        made.append(HostNotes(store, HostBoard(tmp_path / host), 20.0, clock))
+        made.append(HostNotes(letterbox, HostBoard(tmp_path / host), 20.0, clock))
         return made[-1]
 
     yield make
@@ -70,41 +38,30 @@ def notes_on(
     assert list(tmp_path.iterdir()) == []
 
 
-def ranks_at(store: Letterbox, lowest: int) -> list[int]:
-    return [note.beat.rank for note in notes_of(store.get(scope(0), key(lowest)))]
+def ranks_at(letterbox: CountingStore, lowest: int) -> list[int]:
+    return [note.beat.rank for note in notes_of(letterbox.get(scope(0), key(lowest)))]
 
 
 def test_the_lowest_rank_that_is_alive_puts_the_note_of_its_host(
-    notes_on: Callable[[str], HostNotes], store: Letterbox, clock: Callable[..., float]
+    notes_on: NotesOn, letterbox: CountingStore, clock: Clock
 ) -> None:
     first, second = notes_on("a"), notes_on("a")
     first.put(Note(beat(2, number=1)))
     second.put(Note(beat(3, number=1)))
     assert (first.is_reporter, second.is_reporter) == (True, False)
-    assert ranks_at(store, 2) == [2]
-    clock(1)
+    assert ranks_at(letterbox, 2) == [2]
+    clock.now += 1
     first.put(Note(beat(2, number=2)))
-    assert ranks_at(store, 2) == [2, 3]
-    clock(FRESH_S)  # the first one hangs, or was killed
+    assert ranks_at(letterbox, 2) == [2, 3]
+    clock.now += FRESH_S  # the first one hangs, or was killed
     second.put(Note(beat(3, number=9)))
     assert second.is_reporter
-    found = notes_of(store.get(scope(0), key(2)))
+    found = notes_of(letterbox.get(scope(0), key(2)))
     assert [(note.beat.rank, note.beat.number) for note in found] == [(2, 2), (3, 9)]
 
 
-def test_a_rank_that_ends_hands_over_and_its_farewell_is_put(
-    notes_on: Callable[[str], HostNotes], store: Letterbox, clock: Callable[..., float]
-) -> None:
-    first, second = notes_on("a"), notes_on("a")
-    first.put(Note(beat(2), "", Farewell(3)), at_once=True)
-    second.put(Note(beat(3)))
-    assert second.is_reporter
-    [left, _] = notes_of(store.get(scope(0), key(2)))
-    assert left.farewell == Farewell(3)
-
-
 def test_what_a_watchdog_writes_for_a_rank_is_put_by_another(
-    notes_on: Callable[[str], HostNotes], store: Letterbox, clock: Callable[..., float]
+    notes_on: NotesOn, letterbox: CountingStore, clock: Clock
 ) -> None:
     first, second = notes_on("a"), notes_on("a")
     first.put(Note(beat(2, number=5)))
@@ -115,7 +72,7 @@ def test_what_a_watchdog_writes_for_a_rank_is_put_by_another(
     words = first.last_words(ending)
     assert words["store"] is None
     watchdog_process._leave_note(words)
-    clock(1)
+    clock.now += 1
     second.put(Note(beat(3, number=7)))
     assert second.is_reporter
     peers = Peers(second, 3, SIZE, 0)
@@ -123,84 +80,68 @@ def test_what_a_watchdog_writes_for_a_rank_is_put_by_another(
     assert peers.farewells == {2: Farewell(3, "killed")}
 
 
-def test_the_ranks_of_a_host_need_no_store_to_see_each_other(
-    notes_on: Callable[[str], HostNotes], store: CountingStore
-) -> None:
+def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, letterbox: CountingStore) -> None:
     first, second, other = notes_on("a"), notes_on("a"), notes_on("b")
     other.put(Note(beat(2)))
     first.put(Note(beat(0)))
     second.put(Note(beat(1)))
-    store.requests = 0
+    letterbox.requests = 0
     peers = Peers(second, 1, SIZE, 0)
     peers.look(lambda: True, [0])
-    assert (sorted(peers.notes), store.requests) == ([0], 0)
+    assert (sorted(peers.notes), letterbox.requests) == ([0], 0)
     peers.look(lambda: True)
-    assert (sorted(peers.notes), store.requests) == ([0, 2], 2)  # of rank 3 there is nothing
+    assert (sorted(peers.notes), letterbox.requests) == ([0, 2], 2)  # of rank 3 there is nothing
 
 
-def test_without_a_board_each_rank_is_a_host(store: CountingStore, clock: Callable[..., float]) -> None:
-    notes = [HostNotes(store, None, clock=clock) for _ in range(SIZE)]
-    for rank, each in enumerate(notes):
-        each.put(Note(beat(rank)))
-    assert [ranks_at(store, rank) for rank in range(SIZE)] == [[0], [1], [2], [3]]
-
-
-def test_the_hosts_of_a_large_ring_take_turns(
-    notes_on: Callable[[str], HostNotes], store: CountingStore, clock: Callable[..., float]
-) -> None:
+def test_the_hosts_of_a_large_ring_take_turns(notes_on: NotesOn, letterbox: CountingStore, clock: Clock) -> None:
     size = 1024
     notes = notes_on("a")
     turn_s = size / REQUESTS_PER_S
     put_at = []
     for second in range(200):
-        store.requests = 0
+        letterbox.requests = 0
         idle_s = max(0.0, second - 120.0)
         notes.put(Note(beat(512, size=size, idle_s=idle_s, number=second)))
-        put_at += [second] * store.requests
-        clock(1)
+        put_at += [second] * letterbox.requests
+        clock.now += 1
     assert notes.is_crowded
     first, again, stalled, *_ = put_at
     assert abs(first - turn_s / 2) <= 1
     assert abs(again - first - turn_s) <= 1
     assert 120 + 2 * 20 <= stalled <= 120 + 2.5 * 20 + 1
-    store.requests = 0
+    letterbox.requests = 0
     notes.put(Note(beat(512, size=size, idle_s=0.0), "", Farewell(3)))
-    assert store.requests == 1
+    assert letterbox.requests == 1
 
 
-def test_farewells_that_are_said_at_the_same_time_are_all_put(tmp_path: Path, store: Letterbox) -> None:
+def test_farewells_that_are_put_at_the_same_time_are_all_read(tmp_path: Path, letterbox: CountingStore) -> None:
+    def put(notes: HostNotes, note: Note, ready: threading.Barrier) -> None:
+        ready.wait()
+        notes.put(note, at_once=True)
+
     for attempt in range(5):
-        boards = [HostNotes(store, HostBoard(tmp_path / "a")) for _ in range(SIZE)]
+        boards = [HostNotes(letterbox, HostBoard(tmp_path / "a")) for _ in range(SIZE)]
         ready = threading.Barrier(SIZE)
-
-        def say(notes: HostNotes, note: Note, ready: threading.Barrier = ready) -> None:
-            ready.wait()
-            notes.put(note, at_once=True)
-
-        threads = [
-            threading.Thread(target=say, args=(notes, Note(beat(rank, generation=attempt), "", Farewell(3))))
-            for rank, notes in enumerate(boards)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        found = notes_of(store.get(scope(attempt), key(0)))
+        with ThreadPoolExecutor(SIZE) as pool:
+            for rank, notes in enumerate(boards):
+                pool.submit(put, notes, Note(beat(rank, generation=attempt), "", Farewell(3)), ready)
+        found = notes_of(letterbox.get(scope(attempt), key(0)))
         assert [note.beat.rank for note in found if note.farewell is not None] == [0, 1, 2, 3]
         for notes in boards:
             notes.close()
 
 
-def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: Callable[[str], HostNotes], store: CountingStore) -> None:
+def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: NotesOn, letterbox: CountingStore) -> None:
     first, second, judge = notes_on("a"), notes_on("a"), notes_on("b")
     assert first.verdict(0, asks=True) is None
     verdict = Verdict(2, (1,), "late", (0,))
-    judge.put_verdict(0, verdict)
+    Peers(judge, 2, SIZE, 0).judge(verdict)
     assert second.verdict(0, asks=False) is None
-    assert first.verdict(0, asks=True) == verdict
-    store.requests = 0
+    assert Peers(first, 0, SIZE, 0).verdict() == verdict
+    letterbox.requests = 0
     assert second.verdict(0, asks=False) == verdict
-    assert store.requests == 0
+    assert letterbox.requests == 0
+    assert Peers(first, 0, SIZE, 1).verdict() is None
 
 
 def test_what_a_job_that_was_killed_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,9 +188,11 @@ def test_a_board_that_another_rank_takes_for_left_is_made_again(
     assert len(made) == 2
 
 
-def test_a_board_that_is_full_is_left(store: Letterbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_that_is_full_is_left(
+    letterbox: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     board = HostBoard(tmp_path / "a")
-    notes = HostNotes(store, board)
+    notes = HostNotes(letterbox, board)
     notes.put(Note(beat(0)))
 
     def fail(*_: object) -> None:
@@ -257,6 +200,6 @@ def test_a_board_that_is_full_is_left(store: Letterbox, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(board, "put", fail)
     notes.put(Note(beat(0, number=51)), at_once=True)
-    assert [note.beat.number for note in notes_of(store.get(scope(0), key(0)))] == [51]
+    assert [note.beat.number for note in notes_of(letterbox.get(scope(0), key(0)))] == [51]
     assert notes.local(0) == []
     assert not (tmp_path / "a").exists()

@@ -3,7 +3,7 @@
 import faulthandler
 import os
 import re
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,8 +80,9 @@ def test_where_storage_fails_the_local_file_is_named_and_kept(number: int, tmp_p
 
 
 def test_storage_that_hangs_is_not_waited_for(tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = Fault()
+    fault, ends = Fault(), threading.Event()
     log = RunLog()
     log.open(remote(tmp_path, fault), 0)
-    monkeypatch.setattr(fault, "call", lambda kind, function: time.sleep(30))
+    monkeypatch.setattr(fault, "call", lambda kind, function: ends.wait())
     assert Path(log.end(0.2)).parent == elsewhere
+    ends.set()

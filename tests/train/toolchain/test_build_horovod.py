@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.commands import REPOSITORY, environment, run, succeeded
+from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, run, succeeded
 from train.toolchain.build_horovod import add_cache_option
 
 
@@ -42,5 +42,5 @@ def test_two_makes_in_one_clone_install_once(variable: str, target: str, command
     python.chmod(0o755)
     words = ["make", f"{variable}={venv}", f"PYTHON={python}", target.format(venv=venv)]
     makes = [subprocess.Popen(words, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
-    assert [make.wait(60) for make in makes] == [0, 0]
+    assert [make.wait(PATIENCE_S) for make in makes] == [0, 0]
     assert log.read_text().split() == ["begin", "end"] * commands

@@ -1,15 +1,18 @@
 """Where CUDA's compiler and NCCL are found for a build of Horovod for GPUs, and such a build."""
 
+import importlib.metadata
 import os
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.commands import REPOSITORY, run
+from tests.lib.commands import REPOSITORY
 from train.toolchain import cuda
+from train.toolchain.build_horovod import BuildError, cuda_tensorflow_version
 from train.toolchain.cuda import MissingError, find_home, gpu_settings, packaged_nccl
 
 TENSORFLOW = "tensorflow==2.21.0"
@@ -25,11 +28,12 @@ def home_of(folder: Path, file: str) -> str:
 
 def test_folders_of_variables_precede_the_usual_ones(tmp_path: Path) -> None:
     own, other = home_of(tmp_path / "own", "bin/nvcc"), home_of(tmp_path / "other", "bin/nvcc")
+    absent = str(tmp_path / "absent")
     for environment, usual, home in (
         ({"HOROVOD_CUDA_HOME": own, "CUDA_HOME": other}, (other,), own),
         ({"CUDA_HOME": own}, (other,), own),
-        ({}, ("/nowhere", other), other),
-        ({"CUDA_HOME": ""}, ("/nowhere",), None),
+        ({}, (absent, other), other),
+        ({"CUDA_HOME": ""}, (absent,), None),
     ):
         found = find_home("bin/nvcc", "CUDA_HOME", usual, environment)
         assert found == (home and Path(home))
@@ -65,14 +69,14 @@ def test_nccl_of_the_environment_has_the_name_that_a_linker_looks_for(
     assert os.readlink(home / "lib/libnccl.so").endswith("nvidia/nccl/lib/libnccl.so.2")
 
 
-@pytest.mark.integration
-def test_an_environment_for_cpus_is_refused() -> None:
-    told = run("python", "train/toolchain/build_horovod.py", "--gpu")
-    assert told.returncode == 3
-    assert told.stderr.strip() == (
-        "build_horovod: --gpu needs tensorflow[and-cuda] alone, and here is tensorflow-cpu; run: make install GPU=1,"
-        " which makes an environment of its own"
-    )
+@pytest.mark.parametrize(
+    ("installed", "named"),
+    [(["tensorflow_cpu"], "tensorflow-cpu"), (["tensorflow", "tensorflow-cpu"], "tensorflow and tensorflow-cpu")],
+)
+def test_an_environment_for_cpus_is_refused(installed: list[str], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: [SimpleNamespace(name=name) for name in installed])
+    with pytest.raises(BuildError, match=f"needs tensorflow.and-cuda. alone, and here is {named}; run: make install"):
+        cuda_tensorflow_version()
 
 
 # what Horovod's source calls unless it is changed

@@ -1,6 +1,10 @@
-"""Which ranks are gone, and who tells it, through a real store: the others are threads that send their beats."""
+"""The watch of a rank: which others are gone, which rank reports it, and how long a guard waits.
+
+The store is real; the other ranks are threads that send their beats.
+"""
 
 import os
+import queue
 import signal
 import sys
 import threading
@@ -8,30 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from horovod.runner.http.http_server import RendezvousServer
 
-from tests.lib.commands import run
+from tests.lib.commands import PATIENCE_S, run
 from tests.lib.ranks.beats import beat
 from train.monitor.heartbeat import Pulse
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
-from train.monitor.monitor import Watch
+from train.monitor.monitor import LOADING, Watch
 from train.monitor.notes import Farewell, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
+from train.monitor.watchdog_process import Guard
 
 SIZE = 4
 TERMINATED, FAILED = Farewell(130), Farewell(1, "ringslice: error: it failed")
-
-
-@pytest.fixture
-def letterbox() -> Iterator[Letterbox]:
-    server = RendezvousServer()
-    port = server.start()
-    server.init([])
-    yield Letterbox("127.0.0.1", port)
-    server.stop()
-    server._httpd.server_close()
 
 
 @contextmanager
@@ -97,10 +91,10 @@ def test_an_elastic_ring_sees_who_is_gone_and_nobody_says_farewell(
     with beating(letterbox, 1, 3):
         found = watch_of(0, elastic=True).lost()
     assert [(each.rank, each.status) for each in found] == [(2, status)]
-    assert letterbox.get("ringslice-0", "beat-0") is None
+    assert letterbox.get("ringslice-0", "beat-0") is None  # it goes on
 
 
-def test_nobody_is_lost_where_all_move(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
+def test_nobody_is_lost_if_all_move(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
     with beating(letterbox, 1, 2, 3):
         assert watch_of(0, elastic=True).lost() == []
 
@@ -140,3 +134,26 @@ def test_a_watch_that_is_stopped_leaves_signals_as_they_were(watch_of: Callable[
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
+
+
+class NotedGuard(Guard):
+    """Notes the limits that the watch gives, in place of a process."""
+
+    def __init__(self) -> None:
+        self.silence_s = 4.0
+        self.limits_s: queue.Queue[float | None] = queue.Queue()
+
+    def fed(self, line: str, last_note: object = None, silence_s: float | None = None, computes: bool = False) -> None:
+        self.limits_s.put(silence_s)
+
+
+@pytest.mark.parametrize(("phase", "limit_s"), [("", LOADING * 4.0), ("building the model", 4.0)])
+def test_the_guard_waits_longer_until_the_first_phase(phase: str, limit_s: float) -> None:
+    """While large libraries are loaded."""
+    pulse, guard = Pulse(), NotedGuard()
+    if phase:
+        pulse.enters(phase)
+    watch = Watch(pulse, RunLog(), guard=guard, timeouts=Timeouts(6), remedy="go on")
+    watch.start()
+    assert guard.limits_s.get(timeout=PATIENCE_S) == limit_s
+    watch.stop()
