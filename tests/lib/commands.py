@@ -15,6 +15,8 @@ HOROVODRUN = (sys.executable, REPOSITORY / "tests" / "lib" / "horovodrun.py")  #
 
 DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-size", "32KB")
 
+PATIENCE_S = 60  # the limit of every wait for a state that is about to come
+
 Finished = subprocess.CompletedProcess[str]
 
 
