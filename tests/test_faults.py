@@ -3,7 +3,6 @@
 Run again, they leave the same bytes.
 """
 
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from etl.storage.local import LocalFilesystem
 from etl.storage.place import open_place
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
 from tests.lib.commands import contents, copy_some
-from tests.lib.faults import Fault, FaultError, FaultyFilesystem
+from tests.lib.faults import Fault, FaultError, FaultyFilesystem, faults, some_and_every_call
 from tests.lib.inline import erase_here, ingest_here, normalize_here, shard_here
 
 SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5", "--splits-from", "newest")
@@ -53,11 +52,10 @@ def erase(folder: Path, root: Path) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What is stopped and what was done before it. `make test` tries ``sample`` calls, `make chaos` a ``stride``-th."""
+    """What is stopped and what was done before it; of the faults every ``stride``-th is tried."""
 
     run: Callable[[Path, Path], None]
     before: tuple[Callable[[Path, Path], None], ...] = ()
-    sample: int = 8
     stride: int = 1
 
 
@@ -68,7 +66,7 @@ WORKS = {
     "shard": Work(shard, (ingest, normalize)),
     "renew raw": Work(renew, (ingest, normalize)),
     "renew normalized": Work(normalize, (ingest, normalize, renew)),
-    "erase": Work(erase, (*FIRST_NIGHT, renew, normalize, shard_again), sample=2, stride=4),
+    "erase": Work(erase, (*FIRST_NIGHT, renew, normalize, shard_again), stride=4),
 }
 
 
@@ -164,18 +162,8 @@ def require_slices(root: Path) -> None:
         assert any((each / "manifest.json").exists() for each in places), name
 
 
-def test_some_calls_fail(stopped: Stopped, tmp_path: Path) -> None:
-    number, generator = stopped.count_calls(tmp_path / "counted"), random.Random(stopped.work.run.__name__)
-    for call in generator.sample(range(1, number + 1), stopped.work.sample):
-        fault = Fault(call, after=generator.random() < 0.5, dies=generator.random() < 0.5)
-        stopped.run(fault, tmp_path / str(call))
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_every_call_fails(after: bool, dies: bool, stopped: Stopped, tmp_path: Path) -> None:
-    stride = stopped.work.stride
-    first = 1 + (2 * after + dies) % stride
-    for call in range(first, stopped.count_calls(tmp_path / "counted") + 1, stride):
-        stopped.run(Fault(call, after, dies), tmp_path / str(call))
+@some_and_every_call
+def test_calls_of_storage_fail(sample: int | None, stopped: Stopped, tmp_path: Path) -> None:
+    every = faults(stopped.count_calls(tmp_path / "counted"), sample)
+    for number, fault in enumerate(every[:: stopped.work.stride]):
+        stopped.run(fault, tmp_path / str(number))

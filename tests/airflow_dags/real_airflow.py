@@ -69,10 +69,11 @@ class Airflow:
             "NO_COLOR": "1",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
+        kept = {name: value for name, value in environment().items() if not name.startswith(("AIRFLOW", "PYTHON"))}
         return subprocess.Popen(
             [str(BIN / str(words[0])), *map(str, words[1:])],
             cwd=self.home,
-            env=environment(**own | more),
+            env=kept | own | more,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

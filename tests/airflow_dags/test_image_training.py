@@ -2,14 +2,10 @@
 
 import ast
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,9 @@ import pytest
 from etl.storage.place import open_place
 from tests.airflow_dags.real_airflow import DAG_FILE, Airflow
 from tests.hadoop.cluster import Cluster
+from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import copy_some, ringslice, succeeded
+from tests.lib.ranks.running import wait_until
 from tests.lib.run_folder import fail_in_one_line
 from tests.lib.set_up_failures import AIRFLOW, fail_once
 
@@ -53,7 +51,7 @@ def test_it_imports_airflow_and_the_standard_library_only() -> None:
 
 @pytest.mark.witness
 @pytest.mark.integration
-def test_it_parses_at_once(airflow: Airflow) -> None:
+def test_it_parses(airflow: Airflow) -> None:
     found = last_json(succeeded(airflow.run("python", HERE / "describe.py", airflow.home / "dags")).stdout)
     assert found["import_errors"] == {}
     assert list(found["tasks"]) == TASKS
@@ -61,7 +59,6 @@ def test_it_parses_at_once(airflow: Airflow) -> None:
     assert (found["retries"], found["catchup"], found["paused"], found["max_active_runs"]) == ([2], False, True, 1)
     assert found["documented"]
     assert all(description and schema["type"] for description, schema in found["params"].values())
-    assert found["seconds"] < 1  # of processor time: what else the machine does has no part in it
 
 
 @pytest.mark.integration
@@ -202,24 +199,9 @@ def test_what_is_tried_again(airflow: Airflow, fake_home: Path) -> None:
     assert told["train of-horovodrun-itself"] == "AirflowException"
 
 
-def processes_of(root: Path) -> set[int]:
+def processes_of(root: Path) -> list[Process]:
     """The processes that a task has started for this root."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"PARAM_ROOT={root}\0" in (folder / "environ").read_text(errors="replace"):
-                found.add(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
-def wait_until(holds: Callable[[], object], running: subprocess.Popen[str] | None = None) -> None:
-    deadline = time.monotonic() + 90
-    while not holds():
-        assert running is None or running.poll() is None, running.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    return find_all(lambda _, variables: f"PARAM_ROOT={root}".encode() in variables)
 
 
 @pytest.mark.integration
@@ -246,6 +228,6 @@ def test_a_stopped_task_ends_with_all_its_processes(
     finally:
         running.kill()
         output = running.communicate()[0]
-        for pid in processes_of(root):
-            os.kill(pid, signal.SIGKILL)
+        for process in processes_of(root):
+            process.send(signal.SIGKILL)
     assert "Command exited with return code 130" in output, output[-3000:]

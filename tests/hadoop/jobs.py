@@ -11,7 +11,7 @@ from typing import ClassVar
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import Process, find_all
 from tests.hadoop.state import MARK
-from tests.lib.commands import REPOSITORY, environment
+from tests.lib.commands import PATIENCE_S, REPOSITORY, environment
 
 WAIT_S = 600.0  # the first job of a home makes the Python of its tasks before, on a machine that has other work, too
 POLL_S = 0.02
@@ -79,7 +79,7 @@ class JobRun:
     def kill_driver(self) -> None:
         """Kill -9 of the command with all its processes on this side: nobody tells the cluster."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        assert self.process.wait(10) == -signal.SIGKILL
+        assert self.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def tasks(cluster: Cluster, kind: str) -> list[Process]:

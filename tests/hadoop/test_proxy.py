@@ -1,4 +1,4 @@
-"""The proxy passes, resets and stalls, and tells how often it did."""
+"""The proxy passes, resets and stalls, and counts how often it did."""
 
 import socket
 import threading
@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.hadoop.proxy import Proxy
+from tests.lib.commands import PATIENCE_S
 
 LOOPBACK = ("127.0.0.1", 0)
 SIZE = 1_000_000
@@ -20,11 +21,10 @@ def proxy() -> Iterator[Proxy]:
     def serve() -> None:
         while True:
             connection, _ = listener.accept()
-            with connection:
+            with connection, suppress(OSError):  # the proxy may reset this connection
                 if connection.recv(1) == b"e":
                     return
-                with suppress(OSError):  # the proxy may reset this connection, too
-                    connection.sendall(bytes(SIZE))
+                connection.sendall(bytes(SIZE))
 
     with socket.create_server(LOOPBACK) as listener:
         server = threading.Thread(target=serve)
@@ -36,51 +36,27 @@ def proxy() -> Iterator[Proxy]:
         server.join()
 
 
-def ask(proxy: Proxy) -> socket.socket:
-    connection = socket.create_connection(proxy.address, timeout=0.3)
-    connection.sendall(b"a")
-    return connection
-
-
-def receive(connection: socket.socket) -> int:
-    """How many bytes came before the end."""
+def receive(proxy: Proxy, timeout_s: float = PATIENCE_S) -> int:
+    """How many bytes a new connection gives before its end, or before it stalls for ``timeout_s``."""
     received = 0
-    with connection:
+    with socket.create_connection(proxy.address, timeout_s) as connection, suppress(TimeoutError):
+        connection.sendall(b"a")
         while data := connection.recv(1 << 16):
             received += len(data)
     return received
 
 
-def test_it_passes(proxy: Proxy) -> None:
-    assert [receive(ask(proxy)) for _ in range(3)] == [SIZE] * 3
-    assert (proxy.connections, proxy.passed_bytes, proxy.resets, proxy.stalled) == (3, 3 * SIZE, 0, 0)
-
-
-def test_it_resets(proxy: Proxy) -> None:
-    proxy.reset([1, 100_000, SIZE])
-    for _ in range(3):
-        with pytest.raises(ConnectionResetError):
-            receive(ask(proxy))
-    assert receive(ask(proxy)) == SIZE
-    assert (proxy.connections, proxy.resets) == (4, 3)
-
-
-def test_a_connection_too_short_is_not_reset(proxy: Proxy) -> None:
-    proxy.reset([SIZE + 1])
-    assert receive(ask(proxy)) == SIZE
-    assert proxy.resets == 0
-
-
-def test_it_stalls_and_goes_on(proxy: Proxy) -> None:
-    proxy.stall(SIZE + SIZE // 2)
-    assert receive(ask(proxy)) == SIZE
-    held, received = ask(proxy), 0
-    with held, pytest.raises(TimeoutError):
-        while data := held.recv(1 << 16):
-            received += len(data)
-        raise AssertionError("it ended")
-    assert 0 < received <= SIZE // 2
-    assert proxy.stalled == 1
+def test_it_passes_resets_and_stalls(proxy: Proxy) -> None:
+    assert receive(proxy) == SIZE
+    assert (proxy.connections, proxy.passed_bytes, proxy.resets, proxy.stalled) == (1, SIZE, 0, 0)
+    proxy.reset([100_000, SIZE + 1])
+    with pytest.raises(ConnectionResetError):
+        receive(proxy)
+    assert receive(proxy) == SIZE  # a connection that is too short is not reset
+    assert (proxy.connections, proxy.resets) == (3, 1)
+    proxy.stall(SIZE // 2)
+    assert 0 < receive(proxy, timeout_s=3) <= SIZE // 2
     proxy.wait_until_stalled()
+    assert proxy.stalled == 1
     proxy.go_on()
-    assert receive(ask(proxy)) == SIZE
+    assert receive(proxy) == SIZE

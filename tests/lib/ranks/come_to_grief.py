@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""train/main.py, one of whose ranks comes to grief at one moment.
+"""train/main.py, one of whose ranks fails at one moment.
 
     horovodrun -np 4 tests/lib/ranks/come_to_grief.py OPTION …
 
 The environment says which rank (``GRIEF_RANK``), when (``GRIEF_MOMENT``) and how (``GRIEF_KIND``). Just before,
-``GRIEF_HIT`` is written: the rank, and the step it is in. Without ``GRIEF_KIND`` nothing happens.
+``GRIEF_HIT`` is written: the rank, and the step it is in.
 """
 
-import errno
 import os
 import resource
 import signal
@@ -47,25 +46,10 @@ def come_to_grief() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "disk":  # no byte more can be written to any file: the kernel says so
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-    elif kind == "full":
-        fill_up(Path(os.environ["GRIEF_FILLER"]))
     elif kind == "hdfs":
         os.kill(int(os.environ["GRIEF_NAMENODE"]), signal.SIGKILL)
     else:
         raise ValueError(kind)
-
-
-def fill_up(filler: Path) -> None:
-    """Write this file until its file system has no room for another byte."""
-    size = 1 << 20
-    with filler.open("wb", buffering=0) as output:
-        while size:
-            try:
-                output.write(bytes(size))
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                size //= 2
 
 
 def disturb_checkpoint(is_unlucky: bool) -> None:
@@ -127,15 +111,14 @@ def start(settings: Settings) -> None:
     begin_watch(settings.stall_timeout_s)
     with loading():
         from train.loop import train
-    if "GRIEF_KIND" in os.environ:
-        moment, rank = os.environ["GRIEF_MOMENT"], int(os.environ["HOROVOD_RANK"])
-        is_unlucky = rank == int(os.environ["GRIEF_RANK"])
-        if moment == CHECKPOINT and rank == 0:
-            disturb_checkpoint(is_unlucky)
-        elif is_unlucky and moment == EVALUATION:
-            disturb_evaluation()
-        elif is_unlucky:
-            disturb_steps(moment)
+    moment, rank = os.environ["GRIEF_MOMENT"], int(os.environ["HOROVOD_RANK"])
+    is_unlucky = rank == int(os.environ["GRIEF_RANK"])
+    if moment == CHECKPOINT and rank == 0:
+        disturb_checkpoint(is_unlucky)
+    elif is_unlucky and moment == EVALUATION:
+        disturb_evaluation()
+    elif is_unlucky:
+        disturb_steps(moment)
     train(settings)
 
 

@@ -27,14 +27,13 @@ def metric_lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def is_rank(words: list[bytes], environment: list[bytes]) -> bool:
-    return b"train/main.py" in words and any(each.startswith(b"HOROVOD_RANK=") for each in environment)
-
-
-def wait_until(holds: Callable[[], Any], running: "subprocess.Popen[str]", timeout_s: float = 300) -> None:
+def wait_until(
+    holds: Callable[[], Any], running: "subprocess.Popen[str] | None" = None, timeout_s: float = 300
+) -> None:
+    """Wait for a state. Fail if ``running`` ends before, or after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not holds():
-        assert running.poll() is None, "it ended before it was disturbed"
+        assert running is None or running.poll() is None, "it ended before it was disturbed"
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -7,12 +7,10 @@ The case is a recipe, see CASES. For each one, one rank trains an epoch alone, w
 (weights and optimizer) before the first step and after each. Then the ranks train the same epoch in the ring. KIND is
 
     ring          after each step the ranks continue from the recorded state: each comparison is of one step
-    identity      a twin that must fail: the same without the all-reduce
-    local         a twin: gradients are reduced, the statistics of batch norm are not
-    counted       a twin: examples that only fill up a batch count as others do
+    identity      a negative control, which must fail: the same without the all-reduce
+    local         a negative control: gradients are reduced, the statistics of batch norm are not
+    counted       a negative control: examples that only fill up a batch count as others do
     trajectory    the whole epoch, without a return to recorded states; the states at the end are compared
-    stopped       the same, up to a checkpoint after STOP_AFTER steps
-    resumed       the same, from that checkpoint to the end
 
 Each rank prints for each CASE-KIND: ``same``, if all ranks had the same state, bit for bit, after each step; the
 ``examples`` that counted; and the largest differences from the recorded states, see `largest`.
@@ -23,7 +21,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +54,6 @@ with without(OPTIONAL):
 
 GLOBAL_BATCH = 128
 STEPS = 12  # the last one has 29 examples of 128
-STOP_AFTER = 5
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -69,44 +65,32 @@ CASES: dict[str, dict[str, Any]] = {
     "bfloat16": {"precision": "bfloat16"},
 }
 STRATEGIES: dict[str, type[Horovod]] = {"identity": Identity, "local": LocalStatistics}
-LAST_STEPS = {"trajectory": STEPS, "stopped": STOP_AFTER, "resumed": STEPS}
 
 State = dict[str, Arrays]
 TrainStep = Callable[..., Any]
 
 
-class Stopped(Exception):
-    """The run has reached the step to stop at."""
-
-
 class Recorder(Keeper):
     """Records the state before the first step and after each, and whether it is the same on all ranks.
 
-    After each step the run continues from the next of the states ``given``, if there are any. Raises Stopped after step
-    ``stop_at`` and its checkpoint.
+    After each step the run continues from the next of the states ``given``, if there are any.
     """
 
-    def __init__(self, session: Session, given: Sequence[State] = (), stop_at: int = 0) -> None:
+    def __init__(self, session: Session, given: Sequence[State] = ()) -> None:
         super().__init__(session, Memory(), None)
         self.states: list[State] = []
         self.is_same = True
-        self._given, self._stop_at = given, stop_at
+        self._given = given
 
     def recall(self) -> Position:
         position = super().recall()
         self._record()
         return position
 
-    def is_commit_due(self, step: int) -> bool:
-        return step == self._stop_at or super().is_commit_due(step)
-
     def after_step(self, position: Position, last: bool) -> Position:
         self._record()
         if self._given:
             assign(self._session.groups, self._given[position.step], "one process")
-        if position.step == self._stop_at:
-            self.checkpoint(self.commit(position))
-            raise Stopped
         return super().after_step(position, last)
 
     def _record(self) -> None:
@@ -160,13 +144,11 @@ def settings_of(case: str, root: str, size: int, run: str) -> Settings:
     return Settings(data=root, recipe=recipe, stopping=Stopping(epochs=1), run=run)
 
 
-def record(session: Session, recorder_of: Callable[[], Recorder], train_step: TrainStep) -> tuple[Recorder, Position]:
+def record(session: Session, train_step: TrainStep, given: Sequence[State] = ()) -> tuple[Recorder, Position]:
     """Train an epoch; the recorder of its steps, and where it ended."""
     with holding(session.run, session.strategy) as session.attempts:
-        recorder = recorder_of()
-        position = recorder.recall()
-        with suppress(Stopped):
-            position = train_epoch(session, position, recorder, train_step)
+        recorder = Recorder(session, given)
+        position = train_epoch(session, recorder.recall(), recorder, train_step)
         recorder.finish()
     return recorder, position
 
@@ -176,21 +158,7 @@ def train_alone(case: str, root: str, ranks: int) -> list[State]:
     session = prepare(settings_of(case, root, 1, f"{case}-alone"), Alone())
     keeps_filling = session.settings.recipe.batch_norm == SYNCHRONISED
     session.readers["train"] = Concatenation(session.readers["train"], ranks, keeps_filling)  # type: ignore[assignment]
-    return record(session, lambda: Recorder(session), compile_steps(session)[0])[0].states
-
-
-def train_in_ring(
-    case: str, kind: str, root: str, strategy: Strategy, given: Sequence[State]
-) -> tuple[Recorder, Position]:
-    """The steps of this rank."""
-    settings = settings_of(case, root, strategy.size, f"{case}-{'stopped' if kind == 'resumed' else kind}")
-    session = prepare(replace(settings, resume="auto" if kind == "resumed" else None), strategy)
-    if strategy.rank:  # the first weights must be those of rank 0
-        for variable in session.model.trainable_variables:
-            variable.assign(variable * 2)
-    train_step, _ = compile_steps(session)
-    stop_at = STOP_AFTER if kind == "stopped" else 0
-    return record(session, lambda: Recorder(session, given, stop_at), counting_all(train_step, kind == "counted"))
+    return record(session, compile_steps(session)[0])[0].states
 
 
 def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
@@ -204,16 +172,20 @@ def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
 
 def compare(case: str, kind: str, root: str, strategy: Strategy, expected: Sequence[State]) -> dict[str, Any]:
     """Train the case in the ring; what to print of it."""
-    by_step = kind not in LAST_STEPS
-    recorder, position = train_in_ring(case, kind, root, strategy, expected if by_step else ())
+    session = prepare(settings_of(case, root, strategy.size, f"{case}-{kind}"), strategy)
+    if strategy.rank:  # the first weights must be those of rank 0
+        for variable in session.model.trainable_variables:
+            variable.assign(variable * 2)
+    train_step = counting_all(compile_steps(session)[0], kind == "counted")
+    by_step = kind != "trajectory"
+    recorder, position = record(session, train_step, expected if by_step else ())
     states = recorder.states
+    assert len(states) == len(expected) == STEPS + 1
     if by_step:
-        assert len(states) == len(expected) == STEPS + 1
         begin = differences(states[0], expected[0], expected[0])
         compared = [begin, *map(differences, states[1:], expected[1:], expected[:-1])]
     else:
-        assert len(states) == 1 + LAST_STEPS[kind] - (STOP_AFTER if kind == "resumed" else 0)
-        compared = [differences(states[-1], expected[LAST_STEPS[kind]], expected[0])]
+        compared = [differences(states[-1], expected[-1], expected[0])]
     return {"same": recorder.is_same, "examples": position.totals[-1], **largest(compared, expected[0])}
 
 

@@ -3,6 +3,7 @@ what each rank does. A collective ends when all ranks are in it.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,23 +39,44 @@ class MemoryStore(Letterbox):
     def __init__(self) -> None:
         super().__init__("", 0)
         self.notes: dict[tuple[str, str], dict[str, Any]] = {}
+        self.requests = 0
 
     def put(self, scope: str, key: str, note: dict[str, Any]) -> None:
+        self.requests += 1
         self.notes[scope, key] = note
 
     def get(self, scope: str, key: str) -> dict[str, Any] | None:
+        self.requests += 1
         return self.notes.get((scope, key))
+
+
+class MemoryBoard:
+    """What `train.monitor.host_board.HostBoard` does, for ranks of one process."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._notes: dict[str, tuple[float, dict[str, Any]]] = {}
+
+    def put(self, name: str, note: dict[str, Any]) -> None:
+        self._notes[name] = self._clock(), note
+
+    def get(self, name: str, max_age_s: float = float("inf")) -> dict[str, Any] | None:
+        at, note = self._notes.get(name, (0.0, None))
+        return note if self._clock() - at < max_age_s else None
+
+    def names(self, prefix: str) -> list[str]:
+        return [name for name in self._notes if name.startswith(prefix)]
 
 
 class SimulatedRank:
     """A rank with a heartbeat and a detector of its own, in the time of ``ring``."""
 
-    def __init__(self, ring: "SimulatedRing", rank: int, script: Callable[[Pulse, int], Script]) -> None:
+    def __init__(self, ring: "SimulatedRing", rank: int, script: Callable[[Pulse, int], Script], board: Any) -> None:
         self._ring, self._cpu_s = ring, 0.0
-        self.pulse = Pulse(lambda: ring.now, lambda: self._cpu_s)
+        self.pulse = Pulse(ring.clock, lambda: self._cpu_s)
         self.pulse.joins(rank, ring.size)
-        self._notes = HostNotes(ring.store, None, TIMEOUTS.stall_s / 2, lambda: ring.now)
-        self._stalls = Stalls(self._notes, TIMEOUTS, lambda: True, lambda: ring.now)
+        self._notes = HostNotes(ring.store, board, ring.timeouts.stall_s / 2, ring.clock)
+        self._stalls = Stalls(self._notes, ring.timeouts, lambda: True, ring.clock)
         self._script = script(self.pulse, rank)
         self._action, self._left, self._ticked = Action(), 0.0, 0.0
         self.met, self.is_done = 0, False
@@ -81,28 +103,43 @@ class SimulatedRank:
         except StopIteration:
             self.is_done = True
             return False
-        self.met += self._action.is_collective
+        if self._action.is_collective:
+            self.met += 1
+            self._ring.arrived[self.met] += 1
         self._left, self._ticked = self._action.seconds or 1e-9, 0.0
         return True
 
     def beat(self) -> Verdict | None:
         """What the watch does every second."""
-        self.pulse.sample(TIMEOUTS.computing_s)
+        self.pulse.sample(self._ring.timeouts.computing_s)
         beat = self.pulse.beat()
         self._notes.put(Note(beat))
         return self._stalls.verdict(beat, "")
 
 
 class SimulatedRing:
-    """All ranks, and their time."""
+    """All ranks, and their time. With ``local`` that many ranks share a host and its board."""
 
-    def __init__(self, script: Callable[[Pulse, int], Script], size: int = RANKS) -> None:
-        self.now, self.size, self.store = 1000.0, size, MemoryStore()
-        self.ranks = [SimulatedRank(self, rank, script) for rank in range(size)]
+    def __init__(
+        self,
+        script: Callable[[Pulse, int], Script],
+        size: int = RANKS,
+        local: int = 0,
+        timeouts: Timeouts = TIMEOUTS,
+    ) -> None:
+        self.now, self.size, self.store, self.timeouts = 1000.0, size, MemoryStore(), timeouts
+        self.arrived = Counter[int]()  # ranks, by collective
+        boards = [MemoryBoard(self.clock) for _ in range(0, size, local)] if local else []
+        self.ranks = [
+            SimulatedRank(self, rank, script, boards[rank // local] if local else None) for rank in range(size)
+        ]
+
+    def clock(self) -> float:
+        return self.now
 
     def is_waited_for(self, meeting: int) -> bool:
-        """Whether a rank has not come to this collective yet."""
-        return any(rank.met < meeting for rank in self.ranks)
+        """True if a rank has not come to this collective yet."""
+        return self.arrived[meeting] < self.size
 
     def run(self, limit_s: float, pauses: tuple[tuple[float, float], ...] = ()) -> Verdict | None:
         """The first verdict; None if all ranks come to their end. At each of ``pauses`` all stand still for so long."""

@@ -26,7 +26,7 @@ class Ring:
 
 
 class ThreadRank:
-    """One of them. What is reduced must be computed eagerly."""
+    """One of them. What several ranks reduce must be computed eagerly."""
 
     def __init__(self, ring: Ring, rank: int) -> None:
         self._ring = ring

@@ -1,79 +1,53 @@
-"""A model that is traced in no time, with batch norm and dropout: all the state that a model can have."""
+"""A model that is traced in no time, with batch norm and dropout: all the state that a model can have.
+
+The order in which layers are made decides their first weights.
+"""
 
 import math
 from typing import Any
 
 import keras
+from keras.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, ReLU
+
+Shape = tuple[int, int, int]
 
 
-def tiny(shape: tuple[int, int, int], classes: int) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            keras.layers.Conv2D(4, 3, strides=2, use_bias=False),
-            keras.layers.BatchNormalization(momentum=0.9),
-            keras.layers.ReLU(),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.1),
-            keras.layers.Dense(classes),
-        ]
-    )
+def sequence(shape: Shape, *layers: keras.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input(shape), *layers])
 
 
-def normed(shape: tuple[int, int, int], classes: int) -> keras.Model:
+def convolved() -> list[keras.Layer]:
+    return [Conv2D(4, 3, strides=2, use_bias=False), BatchNormalization(momentum=0.9)]
+
+
+def tiny(shape: Shape, classes: int) -> keras.Model:
+    return sequence(shape, *convolved(), ReLU(), Flatten(), Dropout(0.1), Dense(classes))
+
+
+def normed(shape: Shape, classes: int) -> keras.Model:
     """Two batch norms, and nothing at random."""
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            keras.layers.Conv2D(4, 3, strides=2, use_bias=False),
-            keras.layers.BatchNormalization(momentum=0.9),
-            keras.layers.ReLU(),
-            keras.layers.Flatten(),
-            keras.layers.Dense(32, use_bias=False),
-            keras.layers.BatchNormalization(momentum=0.9),
-            keras.layers.ReLU(),
-            keras.layers.Dense(classes),
-        ]
-    )
+    first = [*convolved(), ReLU(), Flatten()]
+    return sequence(shape, *first, Dense(32, use_bias=False), BatchNormalization(momentum=0.9), ReLU(), Dense(classes))
 
 
 class Overflow(keras.layers.Layer):
-    """Infinite where nothing is trained."""
+    """Infinite outside training."""
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         return inputs if training else inputs * math.inf
 
 
-def overflowing(shape: tuple[int, int, int], classes: int) -> keras.Model:
+def overflowing(shape: Shape, classes: int) -> keras.Model:
     """Its losses are finite in training, and not in an evaluation."""
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            keras.layers.Flatten(),
-            keras.layers.Dense(classes, kernel_initializer="zeros"),
-            Overflow(),
-        ]
-    )
+    return sequence(shape, Flatten(), Dense(classes, kernel_initializer="zeros"), Overflow())
 
 
-def smooth(shape: tuple[int, int, int], classes: int) -> keras.Model:
+def smooth(shape: Shape, classes: int) -> keras.Model:
     """Without a ReLU, at whose kink a rounding error decides on a whole gradient. Small: float16 is slow on a CPU."""
-    return keras.Sequential(
-        [keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(32, "tanh"), keras.layers.Dense(classes)]
-    )
+    return sequence(shape, Flatten(), Dense(32, "tanh"), Dense(classes))
 
 
-def smooth_normed(shape: tuple[int, int, int], classes: int) -> keras.Model:
+def smooth_normed(shape: Shape, classes: int) -> keras.Model:
     """The same with two batch norms."""
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            keras.layers.Conv2D(4, 3, strides=2, use_bias=False),
-            keras.layers.BatchNormalization(momentum=0.9),
-            keras.layers.Activation("tanh"),
-            keras.layers.Flatten(),
-            keras.layers.Dense(32, "tanh", use_bias=False),
-            keras.layers.BatchNormalization(momentum=0.9),
-            keras.layers.Dense(classes),
-        ]
-    )
+    first = [*convolved(), Activation("tanh"), Flatten()]
+    return sequence(shape, *first, Dense(32, "tanh", use_bias=False), BatchNormalization(momentum=0.9), Dense(classes))

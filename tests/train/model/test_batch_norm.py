@@ -1,95 +1,113 @@
-"""Synchronised batch norm: ranks take the steps of one with the whole batch, in any model that it can be put in."""
+"""Synchronised batch norm in one process; test_equivalence.py has its steps on several ranks."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
 from etl.errors import UsageError
-from tests.lib.commands import horovodrun, succeeded
-from tests.lib.ranks.batch_norm_steps import CASES, nested, norm
-from tests.lib.ranks.tiny import tiny
 from train.model.batch_norm import SynchronisedBatchNormalization, synchronised
 from train.model.builders import build, cnn, mlp
 from train.model.resnet import resnet50
 
-SCRIPT = "tests/lib/ranks/batch_norm_steps.py"
 SHAPE = (16, 12, 3)
-Arrays = Mapping[str, npt.NDArray[Any]]
+BATCH, STEPS = 8, 2
 
 
-def identity(tensor: tf.Tensor) -> tf.Tensor:
-    """The sum over all ranks, where there is one."""
-    return tensor
+def norm(shape: tuple[int, ...], **options: Any) -> keras.Model:
+    """Batch norm alone, with a gamma and a beta that are not those that it begins with."""
+    gamma = keras.initializers.RandomUniform(0.5, 2)
+    layer = keras.layers.BatchNormalization(momentum=0.9, gamma_initializer=gamma, beta_initializer="ones", **options)
+    return keras.Sequential([keras.Input(shape), layer])
 
 
-@pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two ranks have after steps with half of a batch each, and one process with the whole."""
-    out = tmp_path_factory.mktemp("steps")
-    succeeded(horovodrun(2, SCRIPT, out))
-    return out
+def nested() -> keras.Model:
+    """A batch norm that is used twice, two models deep, in a model with a second path."""
+    inputs = keras.Input(SHAPE)
+    inner = keras.Sequential([keras.Input(SHAPE), norm(SHAPE), keras.layers.ReLU()])
+    features = keras.layers.Add()([inner(inner(inputs)), keras.layers.Dropout(0.0)(inputs)])
+    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Flatten()(features)))
 
 
-def require_same_steps(out: Path, name: str, case: str) -> None:
-    """What two ranks have is equal on both where it must be, and as a whole close to what one process has."""
-    one, first, second = (np.load(out / f"{file}.npz") for file in (f"whole-{case}", f"{name}-0", f"{name}-1"))
-    assert one.files == first.files == second.files
-    for key in one.files:
-        by_example = key.endswith(("outputs", "inputs"))
-        if not by_example:
-            assert np.array_equal(first[key], second[key]), f"{key} differs between ranks"
-        whole = np.concatenate([first[key], second[key]]) if by_example else first[key]
-        rounding = 1e-3 if case == "half" and not key.startswith("variable") else 1e-5
-        largest = np.abs(one[key]).max()
-        np.testing.assert_allclose(whole, one[key], rtol=rounding, atol=rounding * largest, err_msg=key)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("case", CASES)
-def test_ranks_take_the_steps_of_one_with_the_whole_batch(case: str, steps: Path) -> None:
-    """Outputs, gradients of inputs and of weights, moving statistics."""
-    require_same_steps(steps, case, case)
-    # the twin: without the all-reduce the very same checks fail
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        require_same_steps(steps, f"local-{case}", case)
+def steps(model: keras.Model) -> Iterator[tuple[str, Any]]:
+    """Outputs and gradients of steps on uneven values, and what the variables are then."""
+    generator = np.random.default_rng(5)
+    for _ in range(STEPS):
+        grown = np.arange(1, BATCH + 1).reshape(-1, *[1] * len(model.input_shape[1:]))
+        inputs = tf.constant(generator.normal(2.0 * grown, grown, (BATCH, *model.input_shape[1:])), tf.float32)
+        factors = tf.constant(generator.normal(size=(BATCH, 1)), tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = tf.reshape(tf.cast(model(inputs, training=True), tf.float32), (BATCH, -1))
+            loss = tf.reduce_sum(tf.reduce_mean(tf.square(outputs + 1), 1, keepdims=True) * factors)
+        yield "outputs", outputs
+        weights = [each.value for each in model.trainable_variables]
+        yield from (("gradient", each) for each in tape.gradient(loss, [inputs, *weights]))
+    yield from (("variable", each.value) for each in model.variables)
 
 
 @pytest.mark.parametrize(
-    ("model", "norms"),
+    "make",
     [
-        (lambda: tiny(SHAPE, 4), 1),
-        (lambda: cnn(SHAPE, 4), 3),
-        (lambda: nested(SHAPE, 4), 1),
+        lambda: norm((5,)),
+        lambda: norm(SHAPE, epsilon=1e-5),
+        lambda: norm(SHAPE, axis=1),
+        lambda: norm(SHAPE, dtype="mixed_float16"),
+        nested,
+        lambda: cnn(SHAPE, 4),
+    ],
+    ids=["vectors", "pictures", "channels first", "half", "nested", "cnn"],
+)
+def test_a_rank_alone_takes_the_steps_of_keras_layer(
+    make: Callable[[], keras.Model], request: pytest.FixtureRequest
+) -> None:
+    keras.utils.set_random_seed(3)
+    expected = list(steps(make()))
+    keras.utils.set_random_seed(3)
+    found = steps(synchronised(make(), tf.identity))
+    for (kind, ours), (_, theirs) in zip(found, expected, strict=True):
+        rounding = 1e-3 if "half" in request.node.name and kind != "variable" else 1e-5
+        np.testing.assert_allclose(ours, theirs, rtol=rounding, atol=rounding * np.abs(theirs).max(), err_msg=kind)
+
+
+@pytest.mark.parametrize(
+    ("make", "norms"),
+    [
+        (nested, 1),
         (lambda: resnet50(SHAPE, 4), 53),
         (lambda: build("cnn", SHAPE, 4, [1, 2, 3], [1, 2, 3]), 3),
     ],
-    ids=["tiny", "cnn", "nested", "resnet50", "built"],
+    ids=["nested", "resnet50", "built"],
 )
-def test_every_batch_norm_is_replaced_and_nothing_else(model: Any, norms: int) -> None:
+def test_every_batch_norm_is_replaced_and_nothing_else(make: Any, norms: int) -> None:
     """A checkpoint of the one fits the other: the variables have the same names, order and values."""
-    local = model()
+    local = make()
     for variable in local.trainable_variables:
         variable.assign(variable + 1)
     before = [(each.name, each.numpy()) for each in local.variables]
-    layers = [each for each in local._flatten_layers() if not isinstance(each, keras.Model)]
-    twin = synchronised(local, identity)
-    twins = [each for each in twin._flatten_layers() if not isinstance(each, keras.Model)]
-    own = [each for each in twins if isinstance(each, SynchronisedBatchNormalization)]
+    layers = layers_of(local)
+    replaced = synchronised(local, tf.identity)
+    own = [each for each in layers_of(replaced) if isinstance(each, SynchronisedBatchNormalization)]
     assert len(own) == norms
     assert [each.name for each in own] == [each.name for each in layers if is_norm(each)]
-    kept = {id(each) for each in twins if not is_norm(each) and not isinstance(each, keras.layers.InputLayer)}
-    assert kept == {id(each) for each in layers if not is_norm(each) and not isinstance(each, keras.layers.InputLayer)}
-    assert (twin.name, twin.input_shape, twin.input_dtype) == (local.name, local.input_shape, local.input_dtype)
-    for (name, value), variable in zip(before, twin.variables, strict=True):
+    assert {id(each) for each in layers_of(replaced) if not is_norm(each)} == {
+        id(each) for each in layers if not is_norm(each)
+    }
+    assert (replaced.name, replaced.input_shape, replaced.input_dtype) == (
+        *(local.name, local.input_shape, local.input_dtype),
+    )
+    for (name, value), variable in zip(before, replaced.variables, strict=True):
         assert variable.name == name
         assert np.array_equal(variable.numpy(), value)
-    assert len(twin.trainable_variables) == len(local.trainable_variables)
+    assert len(replaced.trainable_variables) == len(local.trainable_variables)
+
+
+def layers_of(model: keras.Model) -> list[keras.Layer]:
+    """Its layers at any depth, without inputs."""
+    return [each for each in model._flatten_layers() if not isinstance(each, keras.Model | keras.layers.InputLayer)]
 
 
 def is_norm(layer: keras.Layer) -> bool:
@@ -98,19 +116,19 @@ def is_norm(layer: keras.Layer) -> bool:
 
 def test_a_model_without_batch_norm_stays_as_it_is() -> None:
     model = mlp(SHAPE, 4)
-    assert synchronised(model, identity) is model
+    assert synchronised(model, tf.identity) is model
 
 
 def test_its_configuration_is_that_of_keras_layer() -> None:
     options = {"momentum": 0.8, "epsilon": 0.01, "axis": 1, "scale": False, "name": "own"}
-    own = SynchronisedBatchNormalization(reduce=identity, **options)
+    own = SynchronisedBatchNormalization(reduce=tf.identity, **options)
     assert own.get_config() == keras.layers.BatchNormalization(**options).get_config()
 
 
 def test_the_variance_of_what_lies_far_from_zero_is_exact() -> None:
     """Once the moving mean has come near: float32 has no digit left for the variance in the mean of the squares."""
     pixels = np.random.default_rng(0).normal(5_000, [0.5, 1, 2], (64, 4, 4, 3)).astype(np.float32)
-    layer = SynchronisedBatchNormalization(reduce=identity, epsilon=0, momentum=0.0)
+    layer = SynchronisedBatchNormalization(reduce=tf.identity, epsilon=0, momentum=0.0)
     layer.build(pixels.shape)
     layer.moving_mean.assign([4_999, 5_000, 5_001])
     layer(pixels, training=True)
@@ -143,7 +161,7 @@ class OwnCall(keras.Model):
 
 
 class OwnLayer(keras.layers.Layer):
-    """A layer with a batch norm in it."""
+    """A layer that contains a batch norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,53 +172,29 @@ class OwnLayer(keras.layers.Layer):
 
 
 class OwnNorm(keras.layers.BatchNormalization):
-    """A batch norm that is computed in a way of its own."""
+    """A batch norm with its own computation."""
 
 
-class OwnSequence(keras.Sequential):
-    """Does something more than its layers."""
-
-    def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        return 2 * super().call(inputs, training, mask)
-
-
-@pytest.mark.integration
 @pytest.mark.parametrize(
-    ("inner", "named"),
+    ("make", "name"),
     [
         (OwnCall, "own_call is a OwnCall"),
-        (OwnLayer, "batch_normalization is a BatchNormalization"),
-        (OwnNorm, "own_norm is a OwnNorm"),
-        (lambda: OwnSequence([keras.layers.BatchNormalization()]), "own_sequence is a OwnSequence"),
+        (lambda: keras.Sequential([keras.Input((5,)), OwnCall()]), "own_call is a OwnCall"),
+        (lambda: keras.Sequential([keras.Input((5,)), OwnLayer()]), "batch_normalization is a BatchNormalization"),
+        (lambda: keras.Sequential([keras.Input((5,)), OwnNorm()]), "own_norm is a OwnNorm"),
     ],
-    ids=["model", "layer", "norm", "sequence"],
+    ids=["model", "inner model", "layer", "norm"],
 )
-@pytest.mark.parametrize("depth", [0, 1])
-def test_a_batch_norm_out_of_reach_is_told(inner: Any, named: str, depth: int) -> None:
+def test_a_batch_norm_out_of_reach_is_refused(make: Any, name: str) -> None:
     keras.utils.clear_session()
-    made = inner()
-    model = made if isinstance(made, keras.Model) and not depth else keras.Sequential([keras.Input((5,)), made])
+    model = make()
     model(np.ones((2, 5), np.float32))
-    line = f"--batch-norm synchronised: {named}, whose batch norm cannot be replaced; .* or give --batch-norm local"
+    line = f"--batch-norm synchronised: {name}, whose batch norm cannot be replaced; .* or give --batch-norm local"
     with pytest.raises(UsageError, match=line):
-        synchronised(model, identity)
+        synchronised(model, tf.identity)
 
 
-def test_a_mask_is_told() -> None:
-    layer = SynchronisedBatchNormalization(reduce=identity, name="here")
+def test_a_mask_is_refused() -> None:
+    layer = SynchronisedBatchNormalization(reduce=tf.identity, name="here")
     with pytest.raises(UsageError, match="takes no mask, and here is given one; give --batch-norm local"):
         layer(np.ones((2, 3, 4), np.float32), training=True, mask=np.ones((2, 3), bool))
-
-
-def test_it_is_keras_layer_where_there_is_one_rank() -> None:
-    pixels = np.random.default_rng(0).normal(3, 2, (8, *SHAPE)).astype(np.float32)
-    keras.utils.set_random_seed(0)
-    local = norm(SHAPE)
-    expected = local(pixels, training=True)
-    twin = synchronised(norm(SHAPE), identity)
-    for ours, theirs in zip(twin.variables, local.variables, strict=True):
-        if "moving" not in ours.name:
-            ours.assign(theirs)
-    np.testing.assert_allclose(twin(pixels, training=True), expected, rtol=1e-4, atol=1e-4)
-    for ours, theirs in zip(twin.variables, local.variables, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)

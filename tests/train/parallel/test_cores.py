@@ -30,13 +30,9 @@ def described(folder: Path, siblings: Mapping[int, Sequence[int]], nodes: Mappin
     ("siblings", "nodes", "allowed", "shares"),
     [
         (SERVER, SOCKETS, range(16), [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]),
-        (SERVER, SOCKETS, range(16), [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]),
         (SERVER, SOCKETS, range(16), [[0, 1, 8, 9], [2, 3, 4, 10, 11, 12], [5, 6, 7, 13, 14, 15]]),
-        (SERVER, SOCKETS, range(16), [[core, core + 8] for core in range(8)]),
-        (SERVER, SOCKETS, [0, 1, 4, 5, 8, 9, 12, 13], [[0, 1, 8, 9], [4, 5, 12, 13]]),  # a cpuset of half of each
         (SERVER, SOCKETS, range(2, 8), [[2, 3, 4], [5, 6, 7]]),  # a cpuset of one thread per core
         (SERVER, SOCKETS, [3, 8, 11], [[8], [3, 11]]),
-        (SERVER, SOCKETS, [0, 8, 1, 9], [[0], [8], [1], [9]]),  # as many ranks as threads
         (SERVER, SOCKETS, [0, 8], [[0], [8], [0]]),
         (SERVER, {}, range(16), [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]),
         (ALTERNATING, ALTERNATING_SOCKETS, range(16), [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]),
@@ -55,7 +51,7 @@ def test_ranks_have_whole_cores_of_one_socket(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("cores", "ranks"), [(2, 1), (2, 2), (2, 8), (16, 3), (16, 8), (1, 4), (4, 6)])
+@pytest.mark.parametrize(("cores", "ranks"), [(2, 1), (2, 8), (16, 3), (4, 6)])
 def test_ranks_share_cpus_evenly(cores: int, ranks: int, threads: int) -> None:
     machine = [[core * threads + thread for thread in range(threads)] for core in range(cores)]
     own = [share_cores(machine, rank, ranks) for rank in range(ranks)]
@@ -69,7 +65,3 @@ def test_ranks_share_cpus_evenly(cores: int, ranks: int, threads: int) -> None:
 def test_lists_of_the_kernel() -> None:
     assert cpu_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
     assert cpu_list("\n") == []
-
-
-def test_this_machine_has_cores() -> None:
-    assert physical_cores([0]) == [[0]]

@@ -6,23 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import run, succeeded
-from train.parallel.devices import Device, choose_gpu, gpu_uuid, has_nvidia_gpu, reason_in
+from train.parallel.devices import Device, choose_gpu, has_nvidia_gpu, reason_in
 from train.trainer.rank_consistency import describe_devices, device_disagreement
 
 
 @pytest.mark.parametrize(
     ("seen", "local_rank", "local_size", "is_restricted", "number"),
     [
-        (1, 0, 1, False, 0),
-        (8, 0, 8, False, 0),
         (8, 7, 8, False, 7),
         (8, 3, 4, False, 3),
         (2, 1, 2, True, 1),
-        (1, 0, 8, True, 0),  # a scheduler shows each rank its own
-        (1, 7, 8, True, 0),
+        (1, 7, 8, True, 0),  # a scheduler shows each rank its own
     ],
 )
 def test_each_rank_has_a_gpu(seen: int, local_rank: int, local_size: int, is_restricted: bool, number: int) -> None:
@@ -34,7 +32,6 @@ def test_each_rank_has_a_gpu(seen: int, local_rank: int, local_size: int, is_res
     [
         (0, 1, 2, False, "there is no GPU for local rank 1, TensorFlow sees none on this host; install tensorflow"),
         (1, 0, 2, False, "TensorFlow sees 1 GPU for 2 ranks on this host; start as many ranks as there are GPUs,"),
-        (4, 0, 8, False, "TensorFlow sees 4 GPUs for 8 ranks on this host; start as many ranks"),
         (2, 1, 4, True, "TensorFlow sees 2 GPUs for 4 ranks on this host; start as many ranks"),
     ],
 )
@@ -59,7 +56,6 @@ H200: dict[str, Any] = {"name": "NVIDIA H200"}
         ([rank(**H200), rank(**H200)], None),  # a driver that does not tell
         ([rank(**H200), rank(lacks="no GPU")], ": no GPU"),
         ([rank(**H200), rank()], " computes on the CPU, rank 0 on NVIDIA H200; give every rank a GPU, or"),
-        ([rank(), rank(**H200)], " computes on NVIDIA H200, rank 0 on the CPU; give every rank a GPU, or"),
         ([rank(**H200), rank(has_nccl=False, **H200)], " reduces gradients by Gloo, rank 0 by NCCL; install the same"),
         ([rank(), rank(has_nccl=False)], None),
         (
@@ -82,7 +78,6 @@ NO_NCCL = "gradients go through host memory, because this Horovod has no NCCL; r
     ("told", "lines"),
     [
         ([rank(cores=2)], ["1 rank on 1 host: CPU (2 cores each)"]),
-        ([rank(cores=1)] * 2, ["2 ranks on 1 host: CPU (1 core each), Gloo"]),
         ([rank(cores=5), rank(cores=6)], ["2 ranks on 1 host: CPU (5 to 6 cores each), Gloo"]),
         ([rank("one", **H200)] * 4 + [rank("two", **H200)] * 4, ["8 ranks on 2 hosts: NVIDIA H200, NCCL"]),
         ([rank(has_nccl=False, **H200)] * 2, ["2 ranks on 1 host: NVIDIA H200, Gloo", NO_NCCL]),
@@ -140,11 +135,12 @@ def test_tensorflow_is_asked_for_its_reason() -> None:
         "from train.parallel import devices; devices.PROBE_TIMEOUT_S = 300;"
         "print(devices.why_no_gpu(None)); print(devices.why_no_gpu('-1'))"
     )
-    told = succeeded(run("python", "-c", code))
-    assert told.stdout.splitlines()[-2:] == [
-        "this TensorFlow is built without CUDA; run: make install GPU=1",
-        "$CUDA_VISIBLE_DEVICES is '-1', which hides all",
-    ]
+    *_, reason, hidden = succeeded(run("python", "-c", code)).stdout.splitlines()
+    if tf.test.is_built_with_cuda():
+        assert reason.startswith("TensorFlow")
+    else:
+        assert reason == "this TensorFlow is built without CUDA; run: make install GPU=1"
+    assert hidden == "$CUDA_VISIBLE_DEVICES is '-1', which hides all"
 
 
 def test_a_device_file_of_a_gpu(tmp_path: Path) -> None:
@@ -152,10 +148,6 @@ def test_a_device_file_of_a_gpu(tmp_path: Path) -> None:
     assert not has_nvidia_gpu(tmp_path)
     (tmp_path / "nvidia0").touch()
     assert has_nvidia_gpu(tmp_path)
-
-
-def test_without_a_driver_there_is_no_uuid() -> None:
-    assert gpu_uuid(0) == ""
 
 
 DRIVER = """

@@ -37,11 +37,8 @@ def horovod(monkeypatch: pytest.MonkeyPatch) -> Horovod:
     return ring
 
 
-def test_it_knows_its_place(horovod: Horovod) -> None:
-    assert (horovod.rank, horovod.size, horovod.generation) == (1, 2, 4)
-
-
 def test_gradients_are_averaged_and_statistics_summed(horovod: Horovod) -> None:
+    assert (horovod.rank, horovod.size, horovod.generation) == (1, 2, 4)
     tensors = [tf.constant([2.0, 4.0]), tf.constant(6.0)]
     assert [each.numpy().tolist() for each in horovod.average(tensors)] == [[3, 6], 9]
     assert horovod.sum_in_graph(tensors[0]).numpy().tolist() == [6, 12]
@@ -69,26 +66,17 @@ def test_gradients_are_reduced_as_halves(horovod: Horovod) -> None:
     assert second.numpy().tolist() == [[4.5]]
 
 
-def test_gradients_come_back_in_their_order(horovod: Horovod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategy, "BUCKET_BYTES", 8)
-    means = horovod.average_gradients([tf.constant([float(number)] * number) for number in range(1, 6)])
-    assert [each.numpy().tolist() for each in means] == [[number * 1.5] * number for number in range(1, 6)]
-
-
 @pytest.mark.parametrize(
     ("sizes", "expected"),
-    [
-        ([], []),
-        ([0], [[0]]),
-        ([1, 2, 3], [[2, 1, 0]]),
-        ([9, 1, 1, 9, 8, 7, 1], [[6, 5], [4], [3], [2, 1, 0]]),
-    ],
+    [([], []), ([0], [[0]]), ([1, 2, 3], [[2, 1, 0]]), ([9, 1, 1, 9, 8, 7, 1], [[6, 5], [4], [3], [2, 1, 0]])],
 )
-def test_the_last_gradients_are_reduced_first(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: list[list[int]]
+def test_the_last_gradients_are_reduced_first_and_come_back_in_their_order(
+    sizes: list[int], expected: list[list[int]], horovod: Horovod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strategy, "BUCKET_BYTES", 8)
     assert strategy.buckets(sizes) == expected
+    means = horovod.average_gradients([tf.constant([float(number)] * number) for number in range(1, 6)])
+    assert [each.numpy().tolist() for each in means] == [[number * 1.5] * number for number in range(1, 6)]
 
 
 def test_an_op_that_refuses_its_tensor_is_no_lost_rank() -> None:

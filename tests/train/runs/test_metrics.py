@@ -20,7 +20,7 @@ from tests.lib.ranks.audits import committed_keys
 from tests.lib.ranks.running import metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
-from train.runs.metrics import MetricsFiles, StepOfRank, now, shares, step_lines, sums_over, to_maximise, to_sum
+from train.runs.metrics import PARTS, StepOfRank, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.tensorboard_events import scalars, windows
@@ -32,8 +32,8 @@ Line = dict[str, Any]
 
 
 def measured(step: int, examples: float = 8.0, **seconds: float) -> StepOfRank:
-    told: dict[str, Any] = {"input_s": 0.1, "compute_s": 0.2, "reduce_s": 0.05, "step_s": 0.4} | seconds
-    return StepOfRank(step, 2 * examples, examples / 4, examples, 0.1, **told, time=now())
+    default: dict[str, Any] = {"input_s": 0.1, "compute_s": 0.2, "reduce_s": 0.05, "step_s": 0.4}
+    return StepOfRank(step, 2 * examples, examples / 4, examples, 0.1, **default | seconds, time=now())
 
 
 def lines_of(*ranks: Sequence[StepOfRank], epoch: int = 1) -> list[Line]:
@@ -62,11 +62,7 @@ def test_the_slowest_rank_has_the_maximum(seconds: list[list[float]]) -> None:
         assert told["mean"] == pytest.approx(sum(own) / len(own), abs=ROUNDED)
 
 
-def test_a_step_of_repeats_alone_divides_by_nothing() -> None:
-    assert lines_of([measured(1, examples=0)])[0]["loss"] == 0
-
-
-def test_a_clock_that_is_set_back_costs_no_time_and_a_loss_that_is_no_number_is_none() -> None:
+def test_a_clock_that_is_set_back_and_a_loss_that_is_not_finite() -> None:
     step = StepOfRank.of(7, 0.1, (math.nan, 0, 8), (0.5, -10.0, 0.5, 2.0), now())
     (line,) = lines_of([step])
     assert json.loads(json.dumps(line, allow_nan=False)) == line
@@ -76,15 +72,14 @@ def test_a_clock_that_is_set_back_costs_no_time_and_a_loss_that_is_no_number_is_
     assert math.isnan(scalars([line])["step/loss"])
 
 
-def test_shares_are_of_the_time() -> None:
-    told = shares([measured(1), measured(2, step_s=0.6)])
-    assert told == pytest.approx({"input": 0.2, "all-reduce": 0.1, "compute": 0.4})
+def test_sums_and_shares_of_steps() -> None:
+    assert lines_of([measured(1, examples=0)])[0]["loss"] == 0
+    steps = [measured(1), measured(2, step_s=0.6)]
+    assert shares(steps) == pytest.approx({"input": 0.2, "all-reduce": 0.1, "compute": 0.4})
     assert shares([]) == {"input": 0, "all-reduce": 0, "compute": 0}
-
-
-def test_sums_are_over_steps() -> None:
-    assert sums_over([measured(1), measured(2), measured(1), measured(2, examples=4)]) == (56, 7, 28)
-    assert sums_over([]) == (0, 0, 0)
+    assert sums_over([*steps, measured(3, examples=4)]) == (40, 5, 20)
+    curve = scalars(lines_of(steps, steps))
+    assert (curve["step/images_per_s"], curve["share/input"]) == pytest.approx((32, 0.2))
 
 
 @given(st.integers(0, 2000), st.integers(1, 150))
@@ -96,28 +91,13 @@ def test_windows_hold_each_line_once(number: int, most: int) -> None:
     assert len({len(window) for window in told[:-1]}) <= 1
 
 
-def test_a_curve_shows_means() -> None:
-    steps = [measured(1), measured(2, step_s=0.6)]
-    window = lines_of(steps, steps)
-    told = scalars(window)
-    assert told["step/images_per_s"] == pytest.approx(32)
-    assert told["share/input"] == pytest.approx(0.2)
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return open_place(str(tmp_path))
 
 
-def test_files_after_a_step_are_taken_back(tmp_path: Path) -> None:
-    place = open_place(str(tmp_path))
-    files = MetricsFiles(place, (place / "_work").make_folder())
-    for first in (1, 4, 7):
-        files.publish(lines_of([measured(step) for step in range(first, first + 3)]))
-    files.roll_back(6)
-    assert steps_of(place) == [1, 2, 3, 4, 5, 6]
-    files.publish(lines_of([measured(step) for step in (7, 8)]))
-    assert steps_of(place) == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def test_lines_are_in_files_that_end_with_a_checkpoint(tmp_path: Path) -> None:
-    """Whenever they are written, a run that goes back to a checkpoint loses those after it, and no other."""
-    place = open_place(str(tmp_path))
+def test_lines_are_in_files_that_end_with_a_checkpoint(place: Place, tmp_path: Path) -> None:
+    """A run that goes back to a checkpoint loses the lines after it, and no others."""
     lines: list[Line] = []
     writer = MetricsWriter(place, (place / "_work").make_folder(), lines)
     for last in (3, 5, 8):
@@ -126,28 +106,28 @@ def test_lines_are_in_files_that_end_with_a_checkpoint(tmp_path: Path) -> None:
     writer.start()
     writer.wait()
     assert lines == []
-    assert steps_of(place) == [2, 3, 4, 5, 7, 8]
+    assert steps_of(tmp_path) == [2, 3, 4, 5, 7, 8]
     writer.roll_back(4)
-    assert steps_of(place) == [2, 3, 4]
+    assert steps_of(tmp_path) == [2, 3, 4]
 
 
-def test_lines_are_told_once_where_only_the_curves_could_not_be_written(tmp_path: Path) -> None:
-    place, lines = open_place(str(tmp_path)), lines_of([measured(1), measured(2)])
+def test_lines_are_written_once_if_the_curves_could_not_be_written(place: Place, tmp_path: Path) -> None:
+    lines = lines_of([measured(1), measured(2)])
     writer = MetricsWriter(place, (place / "_work").make_folder(), lines)
-    (tmp_path / "tensorboard").touch()  # where a folder is to be
+    (tmp_path / "tensorboard").touch()  # in the way of a folder
     writer.write()
     assert len(lines) == 2
     lines += lines_of([measured(3)])
     writer.write()
     (tmp_path / "tensorboard").unlink()
-    lines += lines_of([measured(4)])
     writer.write()
     assert not lines
-    assert [line["step"] for line in metric_lines(tmp_path)] == [1, 2, 3, 4]
+    assert steps_of(tmp_path) == [1, 2, 3]
 
 
-def test_lines_that_cannot_be_written_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = open_place(str(tmp_path))
+def test_lines_that_cannot_be_written_are_kept(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fault = Fault(5, dies=True)
     made = lines_of([measured(1), measured(2)])
     lines = made.copy()
@@ -155,33 +135,33 @@ def test_lines_that_cannot_be_written_are_kept(tmp_path: Path, capsys: pytest.Ca
     assert "2 lines of metrics were not written (" in capsys.readouterr().err
     assert lines == made
     MetricsWriter(place, place / "_work", lines).write()
-    assert lines == []
-    assert steps_of(place) == [1, 2]
+    assert (lines, steps_of(tmp_path)) == ([], [1, 2])
 
 
-def steps_of(folder: Place) -> list[int]:
-    return [line["step"] for line in metric_lines(Path(folder.path)) if line["kind"] == "step"]
+def steps_of(run: Path) -> list[int]:
+    return [line["step"] for line in metric_lines(run) if line["kind"] == "step"]
+
+
+def read(made: TrainedRun, name: str = "result.json") -> Any:
+    return json.loads((made.folder / name).read_text())
 
 
 @pytest.mark.integration
-def test_a_run_that_is_stopped_and_gone_on_with_tells_each_step_once(
+def test_a_run_that_is_stopped_and_resumed_records_each_step_once(
     stopped: TrainedRun, trained: TrainedRun, tmp_path: Path
 ) -> None:
-    result = json.loads((stopped.folder / "result.json").read_text())
+    result = read(stopped)
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 25, 1)
-    assert steps_of(open_place(str(stopped.folder))) == list(range(1, 26))  # 20 of the first epoch, 5 of the second
-    result = json.loads((trained.folder / "result.json").read_text())
+    assert steps_of(stopped.folder) == list(range(1, 26))  # 20 of the first epoch, 5 of the second
+    result = read(trained)
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 40, 2)
-    lines = metric_lines(trained.folder)
-    assert steps_of(open_place(str(trained.folder))) == list(range(1, result["steps"] + 1))
-    require_result(lines, result)
-    require_events(sorted((trained.folder / "tensorboard").iterdir()), lines)
-    counts = json.loads((trained.folder / "confusion-test.json").read_text())["counts"]
+    assert steps_of(trained.folder) == list(range(1, 41))
+    require_metrics(trained)
+    accuracy, counts = result["result"]["test_accuracy"], read(trained, "confusion-test.json")["counts"]
+    assert sum(counts[each][each] for each in range(10)) / sum(map(sum, counts)) == pytest.approx(accuracy)
     page = tmp_path / "page.html"
     succeeded(ringslice_here("report", trained.folder, "-o", page))
-    assert f"{result['result']['test_accuracy']:.2%}".replace("%", " %") in page.read_text().replace("\xa0", " ")
-    hits = sum(counts[each][each] for each in range(10))
-    assert hits / sum(map(sum, counts)) == pytest.approx(result["result"]["test_accuracy"])
+    assert f"{accuracy:.2%}".replace("%", " %") in page.read_text().replace("\xa0", " ")
 
 
 @pytest.mark.integration
@@ -201,61 +181,50 @@ def test_metrics_reach_the_disk_between_checkpoints(
             return after_step(keeper, position, last)
 
         patch.setattr(Keeper, "after_step", dies)
-        told = train_here(*made.training, "--epochs", 2, "--resume", "--audit")
-        assert told.returncode != 0
-    found = steps_of(open_place(str(made.folder)))
+        assert train_here(*made.training, "--epochs", 2, "--resume", "--audit").returncode != 0
+    found = steps_of(made.folder)
     assert found == list(range(1, len(found) + 1))
     assert 30 < len(found) < 35
     assert len(list(made.folder.glob("tensorboard/*"))) > 3
     succeeded(train_here(*made.training, "--epochs", 2, "--resume", "--audit"))
     keys = committed_keys(made.folder, epoch=2)
     assert len(keys) == len(set(keys)) == 300 - 5 * 15
-    assert steps_of(open_place(str(made.folder))) == list(range(1, 41))
-    lines = metric_lines(made.folder)
-    require_result(lines, json.loads((made.folder / "result.json").read_text()))
-    require_events(sorted((made.folder / "tensorboard").iterdir()), lines)
+    assert steps_of(made.folder) == list(range(1, 41))
+    require_metrics(made)
 
 
 @pytest.mark.integration
-def test_a_process_goes_on_with_a_run_and_records_a_timeline(stopped: TrainedRun, tmp_path: Path) -> None:
-    """On Horovod, with the steps of before from another process."""
+def test_a_process_resumes_a_run_and_records_a_timeline(stopped: TrainedRun, tmp_path: Path) -> None:
+    """On Horovod; another process took the steps before."""
     made = stopped.copy(tmp_path / "root")
     words = (*made.training, "--epochs", 2, "--resume", "--record-timeline", "--json")
-    told = succeeded(run("python", "train/main.py", *words))
-    assert json.loads(told.stdout)["steps"] == 40
-    assert steps_of(open_place(str(made.folder))) == list(range(1, 41))
-    require_result(metric_lines(made.folder), json.loads((made.folder / "result.json").read_text()))
+    assert json.loads(succeeded(run("python", "train/main.py", *words)).stdout)["steps"] == 40
+    assert steps_of(made.folder) == list(range(1, 41))
     assert "ALLREDUCE" in (made.folder / "timeline.json").read_text()
 
 
-def require_result(lines: list[Line], result: Line) -> None:
-    """The epochs that the result tells are those of the lines, and the sums of their steps."""
-    history = [line for line in lines if line["kind"] == "epoch"]
-    assert [
-        {**each, "kind": "epoch", "step": line["step"], "time": line["time"]}
-        for each, line in zip(result["epochs"], history, strict=True)
-    ] == history
+def require_metrics(made: TrainedRun) -> None:
+    """The epochs of the result are those of the lines and the sums of their steps; TensorBoard shows the same."""
+    lines = metric_lines(made.folder)
+    of_steps, history = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
+    epochs = [{**each, "kind": "epoch"} for each in read(made)["epochs"]]
+    assert [line | {"step": None, "time": None} for line in history] == [
+        each | {"step": None, "time": None} for each in epochs
+    ]
     for epoch in history:
-        steps = [line for line in lines if line["kind"] == "step" and line["epoch"] == epoch["epoch"]]
-        examples = sum(step["examples"] for step in steps)
-        assert examples == 300
+        steps = [line for line in of_steps if line["epoch"] == epoch["epoch"]]
+        assert sum(step["examples"] for step in steps) == 300
         for name in ("loss", "accuracy"):
-            mean = sum(step[name] * step["examples"] for step in steps) / examples
+            mean = sum(step[name] * step["examples"] for step in steps) / 300
             assert mean == pytest.approx(epoch[f"train_{name}"])
-        for step in steps:
-            whole, *parts = (step[name]["mean"] for name in ("step_s", "input_s", "compute_s", "reduce_s"))
-            assert sum(parts) <= whole + ROUNDED
-
-
-def require_events(files: list[Path], lines: list[Line]) -> None:
-    """What TensorBoard would read: of each epoch and of each step, as few as they are, one."""
+    for step in of_steps:
+        assert sum(step[name]["mean"] for name in PARTS.values()) <= step["step_s"]["mean"] + ROUNDED
+    files = sorted((made.folder / "tensorboard").iterdir())
     events = [event for file in files for event in summary_iterator(str(file))]
-    told = [(event.step, {value.tag: value.simple_value for value in event.summary.value}) for event in events]
-    steps = {step: values for step, values in told if "step/loss" in values}
-    epochs = {step: values for step, values in told if "epoch/train_loss" in values}
-    assert list(steps) == [line["step"] for line in lines if line["kind"] == "step"]
-    for line in lines:
-        if line["kind"] == "step":
-            assert steps[line["step"]]["step/loss"] == pytest.approx(line["loss"], rel=1e-6)
-        else:
-            assert epochs[line["epoch"]]["epoch/train_loss"] == pytest.approx(line["train_loss"], rel=1e-6)
+    curves = [(event.step, {value.tag: value.simple_value for value in event.summary.value}) for event in events]
+    for tag, expected in (
+        ("step/loss", [(line["step"], line["loss"]) for line in of_steps]),
+        ("epoch/train_loss", [(line["epoch"], line["train_loss"]) for line in history]),
+    ):
+        found = [(step, values[tag]) for step, values in curves if tag in values]
+        assert found == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected]

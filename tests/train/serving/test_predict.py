@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from etl.errors import DataError
-from tests.lib.commands import Finished, contents, failed, run, succeeded
+from tests.lib.commands import Finished, failed, run, succeeded
 from tests.lib.train_in_process import export_here, predict_here
 from tests.train.conftest import TrainedRun
 from train.serving import files as export_files
@@ -74,10 +74,7 @@ def test_each_file_is_told_and_what_is_no_image_is_named(exported: TrainedRun, f
     another = sorted((exported.source / "7").iterdir())[3]
     told = run(SCRIPT, exported.export, folder, another, RINGSLICE_TOP="2")
     lines = [line.split("\t") for line in told.stdout.splitlines()]
-    assert [line[0] for line in lines] == [
-        *(f"{folder}/{name}" for name in USABLE),
-        str(another),
-    ]
+    assert [line[0] for line in lines] == [*(f"{folder}/{name}" for name in USABLE), str(another)]
     assert lines[1][1:] == lines[2][1:]
     assert all(len(line) == 5 and 1 >= float(line[2]) >= float(line[4]) >= 0 for line in lines)
     failed(told, 1, "7 of 11 files could not be used; each is named above, with its reason")
@@ -87,27 +84,24 @@ def test_each_file_is_told_and_what_is_no_image_is_named(exported: TrainedRun, f
     assert len(told.stderr.splitlines()) == len(UNUSABLE) + 1
 
 
-@pytest.mark.parametrize("batch", [1, 4, 100])
+@pytest.mark.parametrize("batch", [1, 4])
 def test_lines_of_json_are_the_same_whatever_the_batch(
-    batch: int, predictor: Predictor, exported: TrainedRun, folder: Path, capsys: pytest.CaptureFixture[str]
+    batch: int, predictor: Predictor, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(DataError, match="7 of 10 files"):
         predict(predictor, find_images([str(folder)]), Wish(top=3, batch=batch, json=True))
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["path"] for each in told] == [
-        f"{folder}/{name}" for name in ("a/three.png", "a/trois.jpg", "c/drei.jpg")
-    ]
-    for each in told:
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["path"] for each in found] == [f"{folder}/{name}" for name in USABLE]
+    for each in found:
         assert each["top"][0] == {"class": each["class"], "probability": each["probability"]}
         shares = [one["probability"] for one in each["top"]]
-        assert shares == sorted(shares, reverse=True)
         assert len(shares) == 3
+        assert shares == sorted(shares, reverse=True)
 
 
-def test_a_class_is_told_by_its_name(
+def test_a_class_is_reported_by_its_name(
     predictor: Predictor, exported: TrainedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Most of a class's own folder are told to be of it."""
     images = find_images([str(exported.source / "0")])
     predict(predictor, images, Wish(top=1, batch=32, json=False))
     names = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
@@ -123,30 +117,25 @@ def test_a_probability_that_is_not_finite_is_reported(
     monkeypatch.setattr(predictor, "look_at", lambda files: found)
     with pytest.raises(DataError, match="1 of 2 files could not be used"):
         predict(predictor, images, Wish(top=1, batch=32, json=True))
-    told = capsys.readouterr()
-    assert "cannot be used: the model's probabilities for it are not finite" in told.err
-    assert json.loads(told.out)["path"] == images[1].name
+    printed = capsys.readouterr()
+    assert "cannot be used: the model's probabilities for it are not finite" in printed.err
+    assert json.loads(printed.out)["path"] == images[1].name
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("EXPORT", "/no/such/image.jpg"), "/no/such/image.jpg: no such file or folder"),
+        (("EXPORT", "ABSENT"), "absent: no such file or folder"),
         (("EXPORT", "EMPTY"), "holds no files; give images, or a folder of images"),
         (("EMPTY", "IMAGE"), "holds no export (no export.json); make one with: train/export.py --data ROOT --run NAME"),
-        (("/no/such/export", "IMAGE"), "/no/such/export holds no export"),
-        (("EXPORT",), "Missing argument 'FILE|FOLDER...'"),
-        (("EXPORT", "IMAGE", "--top", "0"), "0 is not in the range x>=1"),
         (("s3://bucket/export", "IMAGE"), "cannot open 's3://bucket/export'"),
     ],
 )
 def test_wrong_use(words: tuple[str, ...], line: str, exported: TrainedRun, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     image = next((exported.source / "3").iterdir())
-    places = {"EXPORT": exported.export, "EMPTY": tmp_path / "empty", "IMAGE": image}
-    before = contents(tmp_path)
+    places = {"EXPORT": exported.export, "EMPTY": tmp_path / "empty", "IMAGE": image, "ABSENT": tmp_path / "absent"}
     failed(predict_here(*(places.get(word, word) for word in words)), 2, line)
-    assert contents(tmp_path) == before
 
 
 @pytest.mark.integration

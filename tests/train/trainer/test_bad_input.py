@@ -4,6 +4,7 @@ import json
 import math
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,7 @@ import keras
 import pytest
 
 from etl.storage.json_files import json_bytes, with_checksum
-from tests.lib.commands import (
-    REPOSITORY,
-    Finished,
-    contents,
-    copy_some,
-    failed,
-    flip_bit,
-    horovodrun,
-    run,
-)
+from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, flip_bit, horovodrun, run
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
 from tests.lib.ranks.strategies import Alone
@@ -50,6 +42,13 @@ def few(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def root(few: Path, tmp_path: Path) -> Path:
+    """A root with these slices only."""
+    shutil.copytree(few, tmp_path / "root/slices/few")
+    return tmp_path / "root"
+
+
+@pytest.fixture
 def unchanged(trained: TrainedRun, tmp_path: Path) -> TrainedRun:
     """A copy of the trained run, which a test must leave as it is."""
     return trained.copy(tmp_path / "copy")
@@ -59,26 +58,18 @@ def resume(made: TrainedRun, *words: object) -> Finished:
     return train_here(*made.training, "--resume", "--epochs", 3, "--decay-until", 3, *words)
 
 
-def failed_together(told: Finished, status: int, line: str) -> None:
-    """Some rank ended with ``status``, and one of them told why in one line that holds ``line``."""
-    assert told.returncode != 0
-    lines = [each for each in (told.stdout + told.stderr).splitlines() if "ringslice: error:" in each]
-    assert len(lines) == 1, told.stderr
-    assert line in lines[0], lines[0]
-    assert f"Exit code: {status}" in told.stderr, told.stderr
-    assert ">:Traceback" not in told.stderr, told.stderr  # horovodrun has one of its own
-
-
 class OtherRank(Alone):
-    """Two ranks, as rank 0 sees them: rank 1 is like it, but for what is given."""
-
-    size = 2
+    """Two ranks, as rank 0 sees them: rank 1 is like it, except for what is given."""
 
     def __init__(self, **differences: object) -> None:
-        self.differences = differences
+        super().__init__()
+        self.size, self.differences = 2, differences
 
     def gather(self, value: Any) -> list[Any]:
         return [value, value | self.differences]
+
+    def from_root(self, make: Callable[[], Any]) -> Any:
+        return make()
 
 
 @pytest.mark.parametrize(
@@ -92,11 +83,10 @@ class OtherRank(Alone):
     ],
     ids=["slices", "no slices", "versions", "no device", "another device"],
 )
-def test_ranks_that_differ(differences: dict[str, object], status: int, line: str, few: Path, tmp_path: Path) -> None:
-    shutil.copytree(few, tmp_path / "slices/few")
-    told = train_here("--data", tmp_path, "--model", "mlp", "--batch", 5, strategy=OtherRank(**differences))
+def test_ranks_that_differ(differences: dict[str, object], status: int, line: str, root: Path) -> None:
+    told = train_here("--data", root, "--model", "mlp", "--batch", 5, strategy=OtherRank(**differences))
     failed(told, status, f"rank 1 on {platform.node()}{line}")
-    assert [path.name for path in tmp_path.iterdir()] == ["slices"]
+    assert [path.name for path in root.iterdir()] == ["slices"]
 
 
 @pytest.mark.parametrize(
@@ -115,92 +105,65 @@ def test_ranks_that_differ(differences: dict[str, object], status: int, line: st
             " tensorflow with its CUDA packages (make install GPU=1), look at nvidia-smi, or give --device cpu"
             " ($CUDA_VISIBLE_DEVICES is '', which hides all)",
         ),
+        (("--recipe", "mine.toml"), 2, "mine.toml has no setting 'bach'; known: accumulate, augment, batch"),
     ],
-    ids=["batch", "gpu"],
+    ids=["batch", "gpu", "recipe"],
 )
-def test_what_no_rank_can_do(words: tuple[object, ...], status: int, line: str, few: Path, tmp_path: Path) -> None:
-    shutil.copytree(few, tmp_path / "slices/few")
-    failed(train_here("--data", tmp_path, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES=""), status, line)
-    assert [path.name for path in tmp_path.iterdir()] == ["slices"]
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize(
-    ("words", "status", "line"),
-    [
-        (("--batch", 21), 2, "--batch 21 is more than a rank's share of 20 of the 40 training examples; give a"),
-        (("--device", "gpu"), 3, "--device gpu: there is no GPU for local rank 0, TensorFlow sees none on this host;"),
-    ],
-    ids=["batch", "gpu"],
-)
-def test_ranks_are_refused_together(
-    words: tuple[object, ...], status: int, line: str, few: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(few, tmp_path / "slices/few")
-    told = horovodrun(2, TRAIN, "--data", tmp_path, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES="")
-    failed_together(told, status, line)
-    assert [path.name for path in tmp_path.iterdir()] == ["slices"]
-
-
-def apart(folder: Path, *words: object) -> Finished:
-    return horovodrun(2, "sh", "-c", APART, folder, "python", TRAIN, "--data", HERE, "--model", "mlp", *words)
-
-
-@pytest.fixture
-def folders(few: Path, tmp_path: Path) -> Path:
-    """A folder with a folder for each of two ranks, with the same slices."""
-    for rank in "01":
-        shutil.copytree(few, tmp_path / rank / "digits/slices/few")
-    return tmp_path
+def test_what_no_rank_can_do(words: tuple[object, ...], status: int, line: str, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("bach = 8\n")
+    words = tuple(tmp_path / word if word == "mine.toml" else word for word in words)
+    failed(train_here("--data", root, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES=""), status, line)
+    assert [path.name for path in root.iterdir()] == ["slices"]
 
 
 @pytest.mark.integration
-def test_ranks_with_other_slices_end_together(folders: Path) -> None:
-    manifest = folders / "1/digits/slices/few/manifest.json"
+def test_ranks_with_other_slices_end_together(few: Path, tmp_path: Path) -> None:
+    """Real ranks, each with slices of its own."""
+    for rank in "01":
+        shutil.copytree(few, tmp_path / rank / "digits/slices/few")
+    manifest = tmp_path / "1/digits/slices/few/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
-    failed_together(apart(folders), 2, " sees other slices (")
-    assert not list(folders.rglob("runs"))
+    told = horovodrun(2, "sh", "-c", APART, tmp_path, "python", TRAIN, "--data", HERE, "--model", "mlp")
+    assert told.returncode != 0
+    lines = [each for each in (told.stdout + told.stderr).splitlines() if "ringslice: error:" in each]
+    assert len(lines) == 1, told.stderr
+    assert " sees other slices (" in lines[0]
+    assert "Exit code: 2" in told.stderr, told.stderr
+    assert ">:Traceback" not in told.stderr, told.stderr  # horovodrun has one of its own
+    assert not list(tmp_path.rglob("runs"))
 
 
-@pytest.mark.chaos
-def test_ranks_without_the_slices(folders: Path) -> None:
-    shutil.rmtree(folders / "1/digits")
-    failed_together(apart(folders), 2, f" sees no finished slices at {HERE}/slices/few, rank 0 those of ")
-    assert not list(folders.rglob("runs"))
+def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
 
 
-@pytest.mark.chaos
-def test_ranks_with_other_versions(folders: Path) -> None:
-    told = folders / "1" / "keras-0.1.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 0.1\n")
-    failed_together(apart(folders), 3, " has keras 0.1, rank 0 has ")
-    assert not list(folders.rglob("runs"))
-
-
-def test_a_checkpoint_of_other_classes(unchanged: TrainedRun, few: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("--name", "few"),
+            "step-00000040 was trained on 10 classes, these slices have 2 ('0' is in one of them only);",
+        ),
+        (
+            ("--model", "mlp"),
+            f"was trained with other settings: --model was {MODEL}, now mlp; give what it was trained",
+        ),
+        (
+            (),
+            "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10)"
+            " here;",
+        ),
+    ],
+    ids=["classes", "settings", "model of the same name"],
+)
+def test_a_checkpoint_of_another_training(
+    words: tuple[object, ...], line: str, unchanged: TrainedRun, few: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(few, unchanged.root / "slices/few")
     before = contents(unchanged.root)
-    line = "step-00000040 was trained on 10 classes, these slices have 2 ('0' is in one of them only);"
-    failed(resume(unchanged, "--name", "few"), 2, line)
-    assert contents(unchanged.root) == before
-
-
-def test_a_checkpoint_of_other_settings(unchanged: TrainedRun) -> None:
-    before = contents(unchanged.root)
-    line = f"was trained with other settings: --model was {MODEL}, now mlp; give what it was trained"
-    failed(resume(unchanged, "--model", "mlp"), 2, line)
-    assert contents(unchanged.root) == before
-
-
-def test_a_checkpoint_of_a_model_of_the_same_name(unchanged: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(shape: tuple[int, int, int], classes: int) -> keras.Model:
-        return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
-
-    before = contents(unchanged.root)
-    monkeypatch.setattr(tiny, "normed", other)
-    line = "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10) here;"
-    failed(resume(unchanged), 2, line)
+    if not words:
+        monkeypatch.setattr(tiny, "normed", other_model)
+    failed(resume(unchanged, *words), 2, line)
     assert contents(unchanged.root) == before
 
 
@@ -214,55 +177,44 @@ def test_checkpoints_that_are_all_damaged(unchanged: TrainedRun) -> None:
     assert contents(unchanged.root) == before
 
 
-def test_slices_without_a_training_split(few: Path, tmp_path: Path) -> None:
-    manifest = shutil.copytree(few, tmp_path / "root/slices/few") / "manifest.json"
-    told = json.loads(manifest.read_text())
-    del told["splits"]["train"]
-    content = {name: value for name, value in told.items() if name != "checksum"}
+def test_slices_without_a_training_split(root: Path) -> None:
+    manifest = root / "slices/few/manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["splits"]["train"], content["checksum"]
     manifest.write_bytes(json_bytes(with_checksum(content)))
-    before = contents(tmp_path)
     line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
-    failed(train_here("--data", tmp_path / "root", "--model", "mlp"), 2, line)
-    assert contents(tmp_path) == before
+    failed(train_here("--data", root, "--model", "mlp"), 2, line)
+    assert [path.name for path in root.iterdir()] == ["slices"]
 
 
-def test_a_recipe_that_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text("bach = 8\n")
-    told = train_here("--data", tmp_path, "--recipe", tmp_path / "mine.toml")
-    failed(told, 2, f"--recipe {tmp_path / 'mine.toml'} has no setting 'bach'; known: accumulate, augment, batch")
-
-
-def test_a_run_folder_that_cannot_be_made(few: Path, tmp_path: Path) -> None:
-    shutil.copytree(few, tmp_path / "slices/few")
-    (tmp_path / "runs").write_text("in the way")
-    failed(train_here("--data", tmp_path, "--model", "mlp", "--batch", 5), 3, f"{tmp_path / 'runs'}")
+def test_a_run_folder_that_cannot_be_made(root: Path) -> None:
+    (root / "runs").write_text("in the way")
+    failed(train_here("--data", root, "--model", "mlp", "--batch", 5), 3, f"{root / 'runs'}")
 
 
 DIVERGING = ("--model", "mlp", "--batch", 5, "--lr", "1e30", "--warmup-epochs", 0, "--epochs", 10)
 
 
-def test_a_training_that_diverges(few: Path, tmp_path: Path) -> None:
-    shutil.copytree(few, tmp_path / "root/slices/few")
-    told = train_here("--data", tmp_path / "root", *DIVERGING)
-    failed(told, 1, "has diverged: the loss is nan by step ")
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ((), "has diverged: the loss is nan by step "),
+        # takes no step whose gradient is not finite, so its weights stay as they are
+        (("--precision", "float16", "--model", "tests.lib.ranks.tiny:smooth"), "has diverged: "),
+    ],
+    ids=["float32", "float16"],
+)
+def test_a_training_that_diverges(more: tuple[object, ...], line: str, root: Path) -> None:
+    told = train_here("--data", root, *DIVERGING, *more, "--json")
+    failed(told, 1, line)
     assert ", at a learning rate of" in told.stderr
-    assert not list((tmp_path / "root/runs/run-0001").glob("checkpoints/*/checkpoint.json"))
-
-
-def test_a_training_of_float16_that_diverges(few: Path, tmp_path: Path) -> None:
-    """It takes no step whose gradient is not finite, so its weights stay as they are."""
-    shutil.copytree(few, tmp_path / "root/slices/few")
-    words = (*DIVERGING, "--precision", "float16", "--model", "tests.lib.ranks.tiny:smooth", "--json")
-    told = train_here("--data", tmp_path / "root", *words)
-    failed(told, 1, "has diverged: ")
     assert told.stdout == ""
-    assert not (tmp_path / "root/runs/run-0001/result.json").exists()
+    assert not list((root / "runs/run-0001").glob("checkpoints/*/checkpoint.json"))
+    assert not (root / "runs/run-0001/result.json").exists()
 
 
-def test_an_evaluation_without_a_finite_loss_ends_the_run(few: Path, tmp_path: Path) -> None:
+def test_an_evaluation_without_a_finite_loss_ends_the_run(root: Path) -> None:
     """The last checkpoint before it stays the newest; its weights are finite, and what is made of them is not."""
-    root = tmp_path / "root"
-    shutil.copytree(few, root / "slices/few")
     words = ("--data", root, "--run", "mine", "--model", "tests.lib.ranks.tiny:overflowing", "--batch", 5)
     told = train_here(*words, "--epochs", 2, "--checkpoint-steps", 5, "--json")
     failed(told, 1, "has diverged: the loss on test is nan after step 8, at a learning rate of ")
@@ -293,9 +245,8 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
 
 
 @pytest.mark.integration
-def test_a_process_ends_with_one_line_and_its_status(few: Path, tmp_path: Path) -> None:
-    """What the tests in this process cannot see: the exit, and standard error with all that libraries write there."""
-    shutil.copytree(few, tmp_path / "root/slices/few")
-    told = run("python", TRAIN, "--data", tmp_path / "root", *DIVERGING)
+def test_a_process_ends_with_one_line_and_its_status(root: Path) -> None:
+    """What the tests in this process cannot see: the exit, and stderr with all that libraries write there."""
+    told = run("python", TRAIN, "--data", root, *DIVERGING)
     failed(told, 1, "has diverged: the loss is nan by step ")
     assert told.stderr.splitlines()[-1].startswith("ringslice: error: ")

@@ -75,17 +75,15 @@ def test_metrics_are_due_before_two_more_steps_would_be_too_many(tmp_path: Path)
         keeper.take_in([StepResult(measured, Signal.NONE, False, None)])
         return keeper.is_due
 
-    assert [due_after(step_s) for step_s in (0.1, 9.0, 11.0, 25.0)] == [False, False, True, True]
+    assert [due_after(step_s) for step_s in (0.1, 11.0)] == [False, True]  # of 20 s
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])
 def test_all_go_on_from_the_newest_commit_of_any(source: int, tmp_path: Path) -> None:
     """The others are new, or missed the last one."""
-    memories = [memory(None, 0, 0), memory(position(4), 0.25, 9), memory(None, 0, 0)]
-    memories[source - 1] = memories[1]
+    memories = [memory(None, 0, 0), memory(None, 0, 0), memory(None, 0, 0)]
+    memories[source - 1] = memory(position(4), 0.25, 9)
     memories[source] = memory(position(10), 0.5, steps_since=3)
-    if source == 2:
-        memories[0] = memory(None, 0, 0)
     found = recall(tmp_path, memories)
     assert [(at.step, at.reader.taken, at.rolled_back) for at, _ in found] == [(10, 10, 1 + 3)] * 3
     assert [weights for _, weights in found] == [[0.5, 0.5]] * 3
@@ -105,12 +103,9 @@ def test_an_epoch_counts_more_than_nothing_and_less_than_a_step(tmp_path: Path) 
     assert [(at.epoch, weights) for at, weights in found] == [(2, [0.5, 0.5])] * 2
 
 
-def test_weights_that_differ_by_a_bit_are_told(tmp_path: Path) -> None:
+def test_weights_that_differ_by_a_bit_are_reported(tmp_path: Path) -> None:
+    values = [1.0, 1.0, float(np.nextafter(np.float32(1), np.float32(2)))]
     run = open_place(str(tmp_path))
-
-    def compare(strategy: ThreadRank, last: float) -> None:
-        require_equal_weights(session_of(strategy, run, last if strategy.rank == 2 else 1.0))
-
-    on_ranks(3, lambda strategy: compare(strategy, 1.0))
+    on_ranks(3, lambda strategy: require_equal_weights(session_of(strategy, run, 1.0)))
     with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[2\] are not those of rank 0, w first"):
-        on_ranks(3, lambda strategy: compare(strategy, float(np.nextafter(np.float32(1), np.float32(2)))))
+        on_ranks(3, lambda strategy: require_equal_weights(session_of(strategy, run, values[strategy.rank])))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etl.storage.place import open_place
-from tests.lib.commands import Finished, failed, flip_bit, horovodrun, run, succeeded
+from tests.lib.commands import failed, flip_bit, horovodrun, run, succeeded
 from tests.lib.ranks.running import FINISHED
 from tests.lib.train_in_process import evaluate_here
 from tests.train.conftest import TrainedRun
@@ -34,53 +34,37 @@ def read(made: TrainedRun, name: str) -> dict[str, Any]:
     return json.loads((made.folder / name).read_text())
 
 
-def evaluate_on(ranks: int, *words: object) -> Finished:
-    """Evaluate on so many ranks that horovodrun starts; on one in a process alone, on none in this process."""
-    if ranks == 0:
-        return evaluate_here(*words)
-    return run("python", SCRIPT, *words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words)
-
-
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        0,
-        *(pytest.param(few, marks=pytest.mark.chaos) for few in (1, 2)),
-        pytest.param(3, marks=pytest.mark.integration),
-    ],
-)
-def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: TrainedRun) -> None:
-    theirs = read(mine, "result.json")["result"]
-    told = succeeded(evaluate_on(ranks, *mine.words, "--json", "--min-accuracy", theirs["test_accuracy"]))
-    found = read(mine, "evaluation-test.json")
-    assert found["accuracy"] == theirs["test_accuracy"]
-    assert found["loss"] == pytest.approx(theirs["test_loss"], rel=1e-6)  # batches sum in float32, in another order
-    if ranks < 2:  # as many as trained it
-        assert found["loss"] == theirs["test_loss"]
-    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(STEPS))
-    assert found["checkpoint_sha256"] == digest(mine.folder / f"checkpoints/{store.name_of(STEPS)}/model.safetensors")
-    assert found["slices"] == digest(mine.root / "slices/default/manifest.json")
-    summary = json.loads(told.stdout[told.stdout.index("{") :])
-    assert (summary["ranks"], summary["accuracy"]) == (ranks or 1, round(found["accuracy"], 4))
-    assert {path.name for path in mine.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}
-
-
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.integration)])
+def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: TrainedRun) -> None:
+    theirs = read(mine, "result.json")["result"]
+    words = (*mine.words, "--json", "--min-accuracy", theirs["test_accuracy"])
+    told = succeeded(evaluate_here(*words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words))
+    found = read(mine, "evaluation-test.json")
+    assert found["accuracy"] == theirs["test_accuracy"]
+    rounding = 0 if ranks == 1 else 1e-6  # batches are summed in float32; one rank trained it
+    assert found["loss"] == pytest.approx(theirs["test_loss"], rel=rounding, abs=0)
+    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(STEPS))
+    assert found["checkpoint_sha256"] == digest(mine.folder / f"checkpoints/{store.name_of(STEPS)}/model.safetensors")
+    assert found["slices"] == digest(mine.root / "slices/default/manifest.json")
+    summary = json.loads(told.stdout[told.stdout.index("{") :])
+    assert (summary["ranks"], summary["accuracy"]) == (ranks, round(found["accuracy"], 4))
+    assert {path.name for path in mine.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}
+
+
 @pytest.mark.integration
-def test_an_accuracy_that_is_too_low_is_told_once_and_kept(changed: TrainedRun) -> None:
+def test_an_accuracy_that_is_too_low_is_reported_once_and_kept(changed: TrainedRun) -> None:
     words = (*changed.words, "--split", "validation", "--min-accuracy", 1)
-    told = evaluate_on(2, *words)
+    told = horovodrun(2, SCRIPT, *words)
     accuracy = read(changed, "evaluation-validation.json")["accuracy"]
     assert accuracy == read(changed, "result.json")["epochs"][-1]["validation_accuracy"] < 1
     lines = [line for line in told.stderr.splitlines() if "ringslice: error:" in line]
     assert len(lines) == 1, told.stderr
-    line = f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({changed.folder}"
-    assert line in lines[0]
+    assert f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({changed.folder}" in lines[0]
     assert "Exit code: 1" in told.stderr
-    failed(evaluate_here(*words), 1, line)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +74,6 @@ def test_an_accuracy_that_is_too_low_is_told_once_and_kept(changed: TrainedRun) 
         (("--run", "mine", "--split", "dev"), "--split 'dev': "),
         (("--run", "mine", "--min-accuracy", "90"), "--min-accuracy 90 is out of range"),
         (("--run", "mine", "--name", "none"), "no slices called 'none'"),
-        (("--epochs", "3"), "No such option '--epochs'"),
     ],
 )
 def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
@@ -101,7 +84,7 @@ def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
 
 @pytest.mark.integration
 def test_a_process_ends_with_one_line_and_its_status(mine: TrainedRun) -> None:
-    told = evaluate_on(1, "--data", mine.root, "--run", "other")
+    told = run("python", SCRIPT, "--data", mine.root, "--run", "other")
     failed(told, 2, "runs/other holds no finished checkpoint")
     assert len(told.stderr.splitlines()) == 1
 
@@ -115,25 +98,25 @@ def test_a_run_that_does_not_fit_is_refused(changed: TrainedRun) -> None:
     failed(evaluate_here(*changed.words), 2, "was trained on other slices than")
 
 
-def test_the_best_checkpoint_is_evaluated_where_that_is_asked_for(changed: TrainedRun, tmp_path: Path) -> None:
-    """Of two checkpoints of which the newer one, with weights of nothing, has the lower score."""
+def test_the_best_checkpoint_is_evaluated_if_asked_for(changed: TrainedRun, tmp_path: Path) -> None:
+    """Of two checkpoints of which the newer one, with all weights 0, has the lower score."""
     run_folder = open_place(str(changed.folder))
     kept = store.open_checkpoint(run_folder, STEPS)
     spoilt = {group: {name: array * 0 for name, array in kept.read(group).items()} for group in kept.groups}
     facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
     attempts = (open_place(str(tmp_path)) / "root/attempts").make_folder()
     store.write(run_folder, attempts, 2 * STEPS, spoilt, facts | {"score": facts["score"] - 0.1})
-    theirs = read(changed, "result.json")["result"]
+    accuracy = read(changed, "result.json")["result"]["test_accuracy"]
     succeeded(evaluate_here(*changed.words, "--json", "--checkpoint", "best"))
     found = read(changed, "evaluation-test.json")
-    assert (found["checkpoint"], found["accuracy"]) == (store.name_of(STEPS), theirs["test_accuracy"])
+    assert (found["checkpoint"], found["accuracy"]) == (store.name_of(STEPS), accuracy)
     succeeded(evaluate_here(*changed.words, "--json"))
     found = read(changed, "evaluation-test.json")
     assert found["checkpoint"] == store.name_of(2 * STEPS)
-    assert found["accuracy"] < theirs["test_accuracy"]
+    assert found["accuracy"] < accuracy
 
 
-def test_damage_is_named_or_skipped_as_asked(changed: TrainedRun) -> None:
+def test_damage_is_reported_or_skipped_as_asked(changed: TrainedRun) -> None:
     flip_bit(next((changed.root / "slices/default/test").glob("*.tfrecord")), 5000)
     failed(evaluate_here(*changed.words), 1, "is damaged at offset ")
     succeeded(evaluate_here(*changed.words, "--on-damage", "skip", "--slices-at-once", 1))

@@ -1,16 +1,14 @@
-"""Runs of four ranks, one of which comes to grief: all end in one line that names it, and the run goes on exactly.
+"""Runs of four ranks, one of which fails: all end in one line that names it, and the run goes on exactly.
 
-Every kind of grief at every moment: real ranks, real signals, and a file of the unlucky rank's that says that it was
-hit. What is there afterwards is the half of a checkpoint at most, and nobody takes it for one.
+Every kind of failure at every moment: real ranks, real signals, and a file in which the rank says that it was hit.
+At most half of a checkpoint is there afterwards, and it is never taken for one.
 """
 
 import json
-import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,39 +31,27 @@ ENDS_WITHIN_S = 60.0
 SHORT_TIMEOUT_S, DEFAULT_TIMEOUT_S = 9.0, 45.0
 
 # as in resume_steps.py
-OPTIONS = (
-    *(
-        "--model",
-        "tests.lib.ranks.tiny:tiny",
-        "--epochs",
-        EPOCHS,
-        "--batch",
-        BATCH,
-        "--lr",
-        0.04,
-        "--augment",
-        "crop,flip",
-    ),
-    *("--checkpoint-steps", 1, "--keep", 1000, "--deterministic", "--audit"),
-)
+MODEL = ("--model", "tests.lib.ranks.tiny:tiny", "--batch", BATCH, "--lr", 0.04, "--augment", "crop,flip")
+LENGTH = ("--epochs", EPOCHS, "--checkpoint-steps", 1, "--keep", 1000, "--deterministic", "--audit")
+OPTIONS = (*MODEL, *LENGTH)
 
 WHERE = r"epoch {epoch}, step {step}"
 LINES = {
     "raises": rf", {WHERE} \(.+\): RuntimeError: no such thing \(the traceback is in \S+/logs/rank-\S+\.log\)",
     "killed": rf" was killed or died without a word in {WHERE}, .+; --resume goes on from the last checkpoint",
     "stopped": rf" \(process \d+\) was silent for \d+ s, stopped or hung in {WHERE}, .+; its guard ends it",
-    # a checkpoint's writer fails beside the steps
+    # a checkpoint is written while the steps go on
     "disk": r", epoch \d+, step \d+ \(.+\): File too large: \S+/runs/\S+",
 }
 
 
 @dataclass(frozen=True)
 class Grief:
-    """``kind`` comes to ``rank`` at ``moment``."""
+    """``rank`` fails in the way ``kind`` at ``moment``."""
 
     kind: str
     moment: str
-    rank: int
+    rank: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.moment}-{self.rank}"
@@ -78,7 +64,7 @@ class Grief:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What come_to_grief.py asks for."""
+        """The settings of come_to_grief.py."""
         return {"GRIEF_KIND": self.kind, "GRIEF_MOMENT": self.moment, "GRIEF_RANK": str(self.rank)}
 
 
@@ -87,60 +73,36 @@ class Ended:
     """How a run ended."""
 
     run: Place
-    told: str
+    log: str
     status: int
 
-
-SAMPLE = [Grief("killed", CHECKPOINT, 0), Grief("killed", EVALUATION, 0)]
-EVERY = [
-    Grief(kind, moment, rank)
-    for kind, ranks in {"raises": (3, 1, 0), "killed": (0, 3, 0), "stopped": (1, 2, 3), "disk": (2, 0, 0)}.items()
-    for moment, rank in zip((FIRST, MIDDLE, CHECKPOINT), ranks, strict=True)
-]
-OTHERS = [
-    *(each for each in EVERY if each not in SAMPLE),
-    Grief("killed", CHECKPOINT, 2),
-    Grief("raises", EVALUATION, 3),
-]
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in self.log.splitlines() if "ringslice: error:" in line]
 
 
-class Runs:
-    """Runs on one root that came to grief, each made when it is asked for."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._ended: dict[Grief, Ended] = {}
-
-    def ended(self, grief: Grief) -> Ended:
-        if grief not in self._ended:
-            timeout_s = SHORT_TIMEOUT_S if grief in SAMPLE else DEFAULT_TIMEOUT_S
-            self._ended[grief] = bring(grief, str(self.root), self.root, timeout_s)
-        return self._ended[grief]
-
-    def whole(self) -> Path:
-        """A run that nothing came between."""
-        found = self.root / "runs" / "whole"
-        if not found.exists():
-            succeeded(horovodrun(RANKS, GO_ON, self.root, found.name))
-        return found
+SAMPLE = [Grief("killed", CHECKPOINT), Grief("killed", EVALUATION)]
+OTHERS = {
+    "raises": {MIDDLE: 1, CHECKPOINT: 0, EVALUATION: 3},
+    "killed": {FIRST: 0, MIDDLE: 3, CHECKPOINT: 2},
+    "stopped": {MIDDLE: 2, CHECKPOINT: 3},
+    "disk": {FIRST: 2, MIDDLE: 0, CHECKPOINT: 0},
+}
 
 
-@pytest.fixture(scope="module")
-def runs(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    root = tmp_path_factory.mktemp("kills") / "digits"
-    shutil.copytree(digits_root / "slices", root / "slices")
-    return Runs(root)
+@pytest.fixture
+def root(digits_root: Path, tmp_path: Path) -> Path:
+    shutil.copytree(digits_root / "slices", tmp_path / "digits" / "slices")
+    return tmp_path / "digits"
 
 
-def bring(
-    grief: Grief, root: str, folder: Path, timeout_s: float, within: Sequence[object] = (), **variables: str
-) -> Ended:
-    """Have a run come to grief. All of it (a command ``within`` another) is gone 60 s after it was hit."""
+def bring(grief: Grief, root: str, folder: Path, timeout_s: float, **variables: str) -> Ended:
+    """Have a run fail. All its processes are gone 60 s after it was hit."""
     name, mark = str(grief), f"{folder}/{grief}"
     hit, log = folder / f"{name}.hit", folder / f"{name}.log"
     variables |= grief.variables | {"GRIEF_HIT": str(hit), "MARK": mark}
     words = (*HOROVODRUN, "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name, "--stall-timeout", timeout_s)
-    with started(*within, *words, log=log, **variables) as running:
+    with started(*words, log=log, **variables) as running:
         wait_until(hit.exists, running)
         deadline = time.monotonic() + ENDS_WITHIN_S
         status = running.wait(ENDS_WITHIN_S)
@@ -149,19 +111,12 @@ def bring(
             time.sleep(0.05)
     where = ", ".join(f"{what} {number}" for what, number in ({"rank": grief.rank} | grief.place).items())
     assert hit.read_text() == where
+    assert status != 0
     return Ended(open_place(root) / "runs" / name, log.read_text(), status)
 
 
-def require_one_line(grief: Grief, ended: Ended) -> None:
-    assert ended.status != 0
-    lines = [line for line in ended.told.splitlines() if "ringslice: error:" in line]
-    assert len(lines) == 1, ended.told
-    expected = rf"\[\d\]<stderr>:ringslice: error: rank {grief.rank} on \S+{LINES[grief.kind].format(**grief.place)}"
-    assert re.fullmatch(expected, lines[0]), lines[0]
-
-
 def require_no_half(grief: Grief, folder: Place) -> None:
-    """What was about to be written is not there, or in part, and no checkpoint."""
+    """What was about to be written is absent or incomplete, and is not a checkpoint."""
     finished = checkpoints_of(folder)
     if grief.moment == CHECKPOINT:
         unfinished = {info.base_name for info in (folder / FOLDER / name_of(STEPS[CHECKPOINT])).children()}
@@ -177,115 +132,71 @@ def require_no_half(grief: Grief, folder: Place) -> None:
     assert not (folder / "result.json").exists()
 
 
-def require_exact_resume(runs: Runs, griefs: list[Grief]) -> None:
-    """Each run goes on from its last checkpoint, and ends as the run ``whole``, which nothing came between."""
-    found = [Path(runs.ended(grief).run.path) for grief in griefs]
-    lasts = [max(checkpoints_of(runs.ended(grief).run), default=0) for grief in griefs]
-    whole = runs.root / "runs" / "whole"
-    names = [each.name for each in ([] if whole.exists() else [whole]) + found]
-    told = succeeded(horovodrun(RANKS, GO_ON, runs.root, *names, timeout_s=500)).stderr
+def go_on(root: Path, *griefs: Grief) -> None:
+    """Resume these runs from their last checkpoints; they end as the run ``whole``, which nothing disturbed."""
+    found = [root / "runs" / str(grief) for grief in griefs]
+    lasts = [max(checkpoints_of(open_place(str(each))), default=0) for each in found]
+    log = succeeded(horovodrun(RANKS, GO_ON, root, "whole", *griefs, timeout_s=500)).stderr
     for each, last in zip(found, lasts, strict=True):
-        own = told.partition(f"{each}: ")[2].partition(f"{runs.root}/runs/")[0]
+        own = log.partition(f"{each}: ")[2].partition(f"{root}/runs/")[0]
         assert (f", from step {last} on" in own) == (last > 0), own
-        require_each_key_once(each, runs.root / "slices" / "default", EPOCHS)
-        assert arrays(each) == arrays(whole), each
-        assert results(each) == results(whole)
+        require_as_whole(each, root)
 
 
-def arrays(run: Path) -> dict[str, bytes]:
-    return contents(run / FOLDER / name_of(LAST_STEP), MARKER)
+def require_as_whole(run: Path, root: Path) -> None:
+    """It consumed each example once in each epoch, and has the weights and metrics of ``whole`` (not its speed)."""
+    whole = root / "runs" / "whole"
+    require_each_key_once(run, root / "slices" / "default", EPOCHS)
+    weights, results = [], []
+    for each in (run, whole):
+        weights.append(contents(each / FOLDER / name_of(LAST_STEP), MARKER))
+        found = json.loads((each / "result.json").read_text())
+        epochs = [{**epoch, "images_per_s": 0} for epoch in found["epochs"]]
+        results.append((found["steps"], found["result"], epochs))
+    assert weights[0] == weights[1], run
+    assert results[0] == results[1]
 
 
-def results(run: Path) -> object:
-    """What a run ended with, but for its speed."""
-    found = json.loads((run / "result.json").read_text())
-    return found["steps"], found["result"], [{**epoch, "images_per_s": 0} for epoch in found["epochs"]]
-
-
-every_kind = pytest.mark.parametrize(
-    "grief", [*SAMPLE, *(pytest.param(each, marks=pytest.mark.chaos) for each in OTHERS)], ids=str
+@pytest.mark.parametrize(
+    "griefs",
+    [
+        pytest.param(SAMPLE, id="sample"),
+        *(
+            pytest.param([Grief(kind, *each) for each in ranks.items()], marks=pytest.mark.chaos, id=kind)
+            for kind, ranks in OTHERS.items()
+        ),
+    ],
 )
-
-
-@every_kind
-def test_all_end_in_one_line_that_names_the_rank(grief: Grief, runs: Runs) -> None:
-    ended = runs.ended(grief)
-    require_one_line(grief, ended)
-    require_no_half(grief, ended.run)
-
-
-def test_they_go_on_exactly(runs: Runs) -> None:
-    require_exact_resume(runs, SAMPLE)
+def test_all_end_in_one_line_that_names_the_rank_and_go_on_exactly(griefs: list[Grief], root: Path) -> None:
+    for grief in griefs:
+        ended = bring(grief, str(root), root, SHORT_TIMEOUT_S if griefs is SAMPLE else DEFAULT_TIMEOUT_S)
+        assert len(ended.lines) == 1, ended.log
+        line = rf"\[\d\]<stderr>:ringslice: error: rank {grief.rank} on \S+{LINES[grief.kind].format(**grief.place)}"
+        assert re.fullmatch(line, ended.lines[0]), ended.lines
+        require_no_half(grief, ended.run)
+    go_on(root, *griefs)
 
 
 @pytest.mark.chaos
-def test_all_of_them_go_on_exactly(runs: Runs) -> None:
-    require_exact_resume(runs, OTHERS)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("moment", [FIRST, MIDDLE, CHECKPOINT])
 def test_all_end_where_hdfs_is_gone(
-    moment: str, runs: Runs, hadoop_alone: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, hadoop_alone: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 kills the NameNode, and any rank may be the first to miss it; once it is there again the run goes on."""
     for name, value in hadoop_alone.environment().items():
         monkeypatch.setenv(name, value)
-    root = f"{hadoop_alone.uri}/tests/{uuid.uuid4().hex}"
-    succeeded(run("hdfs", "dfs", "-mkdir", "-p", root, PATH=path_of(hadoop_alone)))
-    succeeded(run("hdfs", "dfs", "-put", runs.root / "slices", root, PATH=path_of(hadoop_alone)))
-    grief = Grief("hdfs", moment, 0)
+    dfs = (hadoop_alone.home / "bin" / "hdfs", "dfs")
+    uri = f"{hadoop_alone.uri}/tests/{uuid.uuid4().hex}"
+    succeeded(run(*dfs, "-mkdir", "-p", uri))
+    succeeded(run(*dfs, "-put", root / "slices", uri))
+    grief = Grief("hdfs", CHECKPOINT)
     namenode = str(hadoop_alone.pid("namenode"))
-    ended = bring(grief, root, tmp_path, DEFAULT_TIMEOUT_S, GRIEF_NAMENODE=namenode, TMPDIR=str(tmp_path))
-    assert ended.status != 0
-    lines = [line for line in ended.told.splitlines() if "ringslice: error:" in line]
-    assert lines, ended.told
-    assert all(re.search(r"error: rank \d on \S+, .*cannot reach the NameNode of ", line) for line in lines), lines
+    ended = bring(grief, uri, tmp_path, DEFAULT_TIMEOUT_S, GRIEF_NAMENODE=namenode, TMPDIR=str(tmp_path))
+    assert ended.lines, ended.log
+    unreachable = r"error: rank \d on \S+, .*cannot reach the NameNode of "
+    assert all(re.search(unreachable, line) for line in ended.lines), ended.lines
     hadoop_alone.restart("namenode")
     require_no_half(grief, ended.run)
-    words = ("train/main.py", *OPTIONS, "--data", root, "--run", grief, "--resume")
-    succeeded(horovodrun(RANKS, *words))
-    succeeded(run("hdfs", "dfs", "-get", ended.run.uri, tmp_path / "run", PATH=path_of(hadoop_alone)))
-    require_each_key_once(tmp_path / "run", runs.root / "slices" / "default", EPOCHS)
-    assert arrays(tmp_path / "run") == arrays(runs.whole())
-    assert results(tmp_path / "run") == results(runs.whole())
-
-
-SMALL_DISK = """
-mount -t tmpfs -o size=8m none "$0" || exit 99
-kept=$1; shift
-"$@"; status=$?
-rm "$0/filler"; cp -a "$0" "$kept"
-exit $status
-"""
-IN_NAMESPACE = ("unshare", "--map-root-user", "--mount")
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("moment", [FIRST, MIDDLE, CHECKPOINT])
-def test_all_end_where_the_disk_is_full(moment: str, runs: Runs, tmp_path: Path) -> None:
-    """Runs are on a file system of their own, which rank 0 fills up: each rank that has to write may be the first."""
-    if run(*IN_NAMESPACE, "true").returncode != 0:
-        pytest.skip("this machine's users may not mount")
-    grief = Grief("full", moment, 0)
-    folder, kept = tmp_path / "root" / "runs", tmp_path / "kept"
-    folder.mkdir(parents=True)
-    shutil.copytree(runs.root / "slices", tmp_path / "root" / "slices")
-    within = (*IN_NAMESPACE, "sh", "-c", SMALL_DISK, folder, kept)
-    filler = str(folder / "filler")
-    ended = bring(grief, str(tmp_path / "root"), tmp_path, DEFAULT_TIMEOUT_S, within, GRIEF_FILLER=filler)
-    assert ended.status != 0
-    lines = [line for line in ended.told.splitlines() if "ringslice: error:" in line]
-    assert lines, ended.told
-    no_space = rf"error: rank \d on \S+, .+: No space left on device: {folder}/{grief}/\S+ \(free some space or choose"
-    assert all(re.search(no_space, line) for line in lines), lines
-    shutil.copytree(kept, folder, dirs_exist_ok=True)
-    require_no_half(grief, ended.run)
-    succeeded(horovodrun(RANKS, GO_ON, tmp_path / "root", grief))
-    require_each_key_once(folder / str(grief), runs.root / "slices" / "default", EPOCHS)
-    assert arrays(folder / str(grief)) == arrays(runs.whole())
-    assert results(folder / str(grief)) == results(runs.whole())
-
-
-def path_of(hadoop: Cluster) -> str:
-    return f"{hadoop.home}/bin{os.pathsep}{os.environ['PATH']}"
+    succeeded(horovodrun(RANKS, "train/main.py", *OPTIONS, "--data", uri, "--run", grief, "--resume"))
+    succeeded(run(*dfs, "-get", ended.run.uri, tmp_path / "run"))
+    go_on(root)
+    require_as_whole(tmp_path / "run", root)

@@ -2,7 +2,6 @@
 
 import errno
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import pytest
 
 import train.loop
 from etl.storage.place import Place, open_place
-from tests.lib.commands import succeeded
+from tests.lib.commands import Finished, succeeded
 from tests.lib.ranks.running import checkpoints_of
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import TrainedRun
 from train.checkpoints import background
-from train.runs.confusion import Confusion
 from train.runs.position import Metrics
 from train.trainer.session import Session
 
@@ -25,60 +23,54 @@ ACCURACIES = [0.5, 0.75, 0.25, 0.25]  # on the validation split, by epoch
 STEPS = 20  # of an epoch
 
 
-def test_the_result_is_that_of_the_best_weights(
-    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = stopped.copy(tmp_path / "root").root
-    made, accuracies = TrainedRun(stopped.source, root), iter(ACCURACIES)
-    evaluate = train.loop.evaluate  # type: ignore[attr-defined]
-
-    def judged(session: Session, split: str, step: Callable[..., Any], confusion: Confusion | None = None) -> Metrics:
-        metrics: Metrics = evaluate(session, split, step, confusion)
-        return metrics | ({"validation_accuracy": next(accuracies)} if split == "validation" else {})
-
-    monkeypatch.setattr(train.loop, "evaluate", judged)
-    words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--keep", 1)
-    told = succeeded(train_here(*words, "--json"))
-    run = root / "runs/best"
-    assert checkpoints_of(open_place(str(run))) == [2 * STEPS, 4 * STEPS]
-    assert "the result is that of the best weights: epoch 2, step 40" in told.stderr
-    assert json.loads(told.stdout)["weights"] == {"epoch": 2, "step": 40}
-    result = json.loads((run / "result.json").read_text())
-    assert (result["stopped"], result["steps"], result["weights"]) == ("no progress", 80, {"epoch": 2, "step": 40})
-    best, newest = (
-        json.loads(succeeded(evaluate_here("--data", root, "--run", "best", "--checkpoint", which, "--json")).stdout)
-        for which in ("best", "newest")
-    )
-    assert result["result"]["test_loss"] == pytest.approx(best["loss"], abs=1e-4)
-    assert result["result"]["test_loss"] != pytest.approx(newest["loss"], abs=1e-4)
-
-
-def test_a_best_epoch_without_a_checkpoint_is_told(
-    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = stopped.copy(tmp_path / "root").root
+def train_judged(root: Path, made: TrainedRun, monkeypatch: pytest.MonkeyPatch, *more: object) -> Finished:
+    """A new run, ``best``, with these accuracies."""
     accuracies = iter(ACCURACIES)
-    evaluate, write = train.loop.evaluate, background.write  # type: ignore[attr-defined]
+    evaluate = train.loop.evaluate  # type: ignore[attr-defined]
 
     def judged(session: Session, split: str, *others: Any) -> Metrics:
         metrics: Metrics = evaluate(session, split, *others)
         return metrics | ({"validation_accuracy": next(accuracies)} if split == "validation" else {})
+
+    monkeypatch.setattr(train.loop, "evaluate", judged)
+    words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--json")
+    return succeeded(train_here(*words, *more))
+
+
+def test_the_result_is_that_of_the_best_weights(
+    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = stopped.copy(tmp_path / "root").root
+    told, run = train_judged(root, stopped, monkeypatch, "--keep", 1), root / "runs/best"
+    assert checkpoints_of(open_place(str(run))) == [2 * STEPS, 4 * STEPS]
+    assert "the result is that of the best weights: epoch 2, step 40" in told.stderr
+    result, best = json.loads((run / "result.json").read_text()), {"epoch": 2, "step": 40}
+    assert (result["stopped"], result["steps"], result["weights"]) == ("no progress", 80, best)
+    assert json.loads(told.stdout)["weights"] == best
+    losses = [
+        json.loads(succeeded(evaluate_here("--data", root, "--run", "best", "--checkpoint", which, "--json")).stdout)
+        for which in ("best", "newest")
+    ]
+    assert [result["result"]["test_loss"] == pytest.approx(each["loss"], abs=1e-4) for each in losses] == [True, False]
+
+
+def test_a_best_epoch_without_a_checkpoint_is_reported(
+    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = background.write  # type: ignore[attr-defined]
 
     def fail_once(run: Place, attempts: Place, step: int, *others: Any, **more: Any) -> None:
         if step == 2 * STEPS:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(run, attempts, step, *others, **more)
 
-    monkeypatch.setattr(train.loop, "evaluate", judged)
     monkeypatch.setattr(background, "write", fail_once)
-    made = TrainedRun(stopped.source, root)
-    words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--json")
-    told = succeeded(train_here(*words))
+    told = train_judged(stopped.copy(tmp_path / "root").root, stopped, monkeypatch)
     line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
     assert line in told.stderr
     assert json.loads(told.stdout)["weights"] == {"epoch": 1, "step": STEPS}
 
 
 def test_other_results_name_their_weights_too(stopped: TrainedRun, trained: TrainedRun) -> None:
-    for made, weights in ((stopped, {"epoch": 2, "step": 25}), (trained, {"epoch": 2, "step": 40})):
-        assert json.loads((made.folder / "result.json").read_text())["weights"] == weights
+    for made, step in ((stopped, 25), (trained, 40)):
+        assert json.loads((made.folder / "result.json").read_text())["weights"] == {"epoch": 2, "step": step}

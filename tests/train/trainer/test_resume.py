@@ -45,13 +45,9 @@ def arrays(run: Path, step: int) -> dict[str, bytes]:
 
 
 def go_on(ranks: int, stopped: list[Path]) -> str:
-    """Have these runs go on, one after the other; returns what was told."""
+    """Have these runs go on, one after the other; returns their log."""
     root = stopped[0].parent.parent
     return succeeded(horovodrun(ranks, SCRIPT, root, *[each.name for each in stopped], timeout_s=500)).stderr
-
-
-def stop_all(whole: Path, ranks: int, steps: list[int], name: str = "") -> list[Path]:
-    return [stop_after(whole, step, f"{name}stopped-{step:02d}-on-{ranks}") for step in steps]
 
 
 def require_exact(whole: Path, ranks: int, stopped: list[Path]) -> None:
@@ -66,28 +62,25 @@ def require_exact(whole: Path, ranks: int, stopped: list[Path]) -> None:
             assert arrays(each, STEPS) == arrays(whole, STEPS), each.name
 
 
-SAMPLE = {1: [17], 3: [10], 4: [3]}
-EVERY = [*range(1, STEPS + 1)]
-
-
-@pytest.mark.parametrize("ranks", [*(pytest.param(few, marks=pytest.mark.chaos) for few in (1, 3)), 4])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.chaos), 4])
 def test_other_ranks_go_on_exactly(ranks: int, whole: Path) -> None:
-    stopped = stop_all(whole, ranks, SAMPLE[ranks])
+    stopped = [stop_after(whole, 3, f"stopped-on-{ranks}")]
     go_on(ranks, stopped)
     require_exact(whole, ranks, stopped)
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_a_run_goes_on_exactly_after_every_step(ranks: int, whole: Path) -> None:
-    stopped = stop_all(whole, ranks, [step for step in EVERY if step not in SAMPLE.get(ranks, [])], "all-")
+    stopped = [stop_after(whole, step, f"stopped-{step:02d}-on-{ranks}") for step in range(1, STEPS + 1)]
     go_on(ranks, stopped)
     require_exact(whole, ranks, stopped)
 
 
-def test_the_same_ranks_go_on_bit_for_bit_and_the_twin_that_forgets_the_optimizer_does_not(whole: Path) -> None:
-    """Three that were stopped, one whose newest checkpoint is damaged, and one that went on with another momentum."""
-    stopped = stop_all(whole, 2, [3, 10, 17])
+@pytest.mark.witness
+def test_the_same_ranks_go_on_bit_for_bit_but_not_without_the_optimizers_state(whole: Path) -> None:
+    """Two that were stopped, one whose newest checkpoint is damaged, and one that continues with another momentum."""
+    stopped = [stop_after(whole, step, f"stopped-{step}") for step in (3, 10)]
     damaged, forgetful = stop_after(whole, 14, "damaged"), stop_after(whole, 10, "forgetful")
     flip_bit(damaged / FOLDER / name_of(14) / "model.safetensors", -9)
     run = open_place(str(forgetful))

@@ -72,7 +72,7 @@ def take_step(
     return [each.numpy() for each in made.variables], sums, over
 
 
-@pytest.mark.parametrize("padding", [[], [11], [8, 9, 10, 11], [3, 7, 9, 10, 11]])
+@pytest.mark.parametrize("padding", [[], [8, 9, 10, 11], [3, 7, 9, 10, 11]])
 def test_ranks_take_the_step_of_one_that_has_no_repeats(padding: list[int]) -> None:
     real, weights = np.delete(ALL, padding), np.ones(len(ALL), np.float32)
     weights[padding] = 0
@@ -99,35 +99,31 @@ def test_layers_of_another_type_are_trained_too(dtype: str) -> None:
     assert all(np.isfinite(each.astype(float)).all() for each in own)
 
 
-def test_a_step_of_repeats_alone_changes_nothing() -> None:
-    before = model().get_weights()
-    for own, sums, _ in on_ranks(3, lambda strategy: take_step(strategy, ALL, np.zeros(len(ALL), np.float32))):
-        assert all(map(np.array_equal, own, before))
-        assert sums == [0, 0, 0]
-
-
-@pytest.mark.parametrize("ending", [None, 0, 1])
-def test_where_one_rank_ends_all_hear_of_it(ending: int | None) -> None:
+@pytest.mark.parametrize("ending", [None, 1])
+def test_all_ranks_learn_that_one_ends(ending: int | None) -> None:
     weights = np.ones(len(ALL), np.float32)
-    told = on_ranks(2, lambda strategy: take_step(strategy, ALL, weights, strategy.rank == ending))
-    assert [over > 0 for _, _, over in told] == [ending is not None] * 2
+    results = on_ranks(2, lambda strategy: take_step(strategy, ALL, weights, strategy.rank == ending))
+    assert [over > 0 for _, _, over in results] == [ending is not None] * 2
 
 
 def with_statistics() -> keras.Model:
-    """Behind a layer whose statistics no step changes."""
+    """A model with batch norm, behind a layer whose statistics no step changes."""
     adapted = keras.layers.Normalization()
     adapted.adapt(INPUTS)
     return keras.Sequential([keras.Input((FEATURES,)), adapted, keras.layers.BatchNormalization(), *model().layers])
 
 
+def on_three(weights: Any, **options: Any) -> list[Results]:
+    """What three ranks have after a step of this model."""
+    return on_ranks(3, lambda strategy: take_step(strategy, ALL, weights, make=with_statistics, **options))
+
+
 @pytest.mark.parametrize("batch_norm", [LOCAL, SYNCHRONISED])
-def test_a_step_of_padding_alone_leaves_the_statistics_of_all_ranks_alike(batch_norm: str) -> None:
+def test_a_step_of_padding_alone_changes_nothing(batch_norm: str) -> None:
     """Each rank's padding is another example."""
-    weights = np.zeros(len(ALL), np.float32)
     before = with_statistics().get_weights()
-    for own, _, _ in on_ranks(
-        3, lambda strategy: take_step(strategy, ALL, weights, make=with_statistics, batch_norm=batch_norm)
-    ):
+    for own, sums, _ in on_three(np.zeros(len(ALL), np.float32), batch_norm=batch_norm):
+        assert sums == [0, 0, 0]
         for ours, first in zip(own, before, strict=True):
             np.testing.assert_allclose(ours, first, rtol=1e-6)
 
@@ -137,7 +133,7 @@ def test_what_a_step_does_not_change_keeps_its_bits(batch_norm: str) -> None:
     weights = np.ones(len(ALL), np.float32)
     weights[[3, 10, 11]] = 0
     before = with_statistics().get_weights()
-    ranks = on_ranks(3, lambda strategy: take_step(strategy, ALL, weights, make=with_statistics, batch_norm=batch_norm))
+    ranks = on_three(weights, batch_norm=batch_norm)
     for own, _, _ in ranks:
         assert all(map(np.array_equal, own, ranks[0][0]))
         assert all(map(np.array_equal, own[:2], before[:2]))
@@ -148,6 +144,5 @@ def test_a_part_without_examples_on_any_rank_leaves_synchronised_statistics_fini
     """Three ranks of 3 examples each take a step in 4 parts."""
     weights = np.ones(len(ALL), np.float32)
     weights[[3, 7, 11]] = 0
-    options: dict[str, Any] = {"make": with_statistics, "batch_norm": SYNCHRONISED, "accumulate": 4}
-    for own, _, _ in on_ranks(3, lambda strategy: take_step(strategy, ALL, weights, **options)):
+    for own, _, _ in on_three(weights, batch_norm=SYNCHRONISED, accumulate=4):
         assert all(np.isfinite(each).all() for each in own)
