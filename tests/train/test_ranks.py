@@ -39,7 +39,7 @@ def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> N
     root = tmp_path / "data" / "digits"
     shutil.copytree(digits_root / "slices", root / "slices")
     told = run(
-        *("horovodrun", "-np", 8, "train/main.py"),
+        *("env", "-u", "TF_CPP_MIN_LOG_LEVEL", "horovodrun", "-np", 8, "train/main.py"),
         timeout_s=240,
         RINGSLICE_DATA=f"{tmp_path}/data",
         RINGSLICE_AUDIT="1",
@@ -47,6 +47,7 @@ def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> N
         RINGSLICE_MODEL="mlp",
     )
     assert "train: done" in succeeded(told).stdout
+    assert re.fullmatch(r"(\[0\]<stderr>:ringslice train.*: .+\n)+", told.stderr), told.stderr  # no line of TensorFlow
     assert re.search(r"train: 8 ranks on 1 host: CPU \(\d+ cores? each\), Gloo$", told.stderr, re.MULTILINE)
     ranks = json.loads((root / "runs/run-0001/run.json").read_text())["ranks"]
     assert [each["rank"] for each in ranks] == list(range(8))
