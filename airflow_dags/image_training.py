@@ -164,7 +164,6 @@ stage() {
 ON_RANKS = """\
 on_ranks() {
     trap : TERM
-    export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"  # horovodrun loads TensorFlow too
     horovodrun -np "$PARAM_WORKERS" "$@" 2>&1 | {
         trap '' TERM
         status=0 summary=

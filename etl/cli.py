@@ -31,6 +31,7 @@ from etl.options.stage_options import (
     RETRY_REJECTS,
     RUNNERS,
     SHARD_OPTIONS,
+    VERBOSE,
     VERIFY_OPTIONS,
 )
 from etl.processes import run_module
@@ -111,7 +112,7 @@ def cli() -> None:
 @click.argument("source")
 @root_argument
 @config_option
-@click_options((*INGEST_OPTIONS, OVERWRITE, JSON, *ENVIRONMENT_OPTIONS))
+@click_options((*INGEST_OPTIONS, OVERWRITE, JSON, VERBOSE, *ENVIRONMENT_OPTIONS))
 def ingest(source: str, root: str, **values: Any) -> None:
     """Pack the images of SOURCE into tar files under ROOT/raw, with an image list.
 
@@ -119,14 +120,14 @@ def ingest(source: str, root: str, **values: Any) -> None:
     archives (tar and WebDataset shards, plain, gzip or zstd), Parquet files with image bytes, or a list of files (CSV
     or JSON Lines) with their labels.
     """
-    _ingest(source, root, values).show(values["json"])
+    _ingest(source, root, values).show(values["json"], values["verbose"])
 
 
 @cli.command(epilog="Example: ringslice normalize data/flowers --size 224 --format jpeg")
 @root_argument
 @config_option
 @runner_option
-@click_options((*NORMALIZE_OPTIONS, RETRY_REJECTS, OVERWRITE, JSON, *_JOB_OPTIONS))
+@click_options((*NORMALIZE_OPTIONS, RETRY_REJECTS, OVERWRITE, JSON, VERBOSE, *_JOB_OPTIONS))
 def normalize(root: str, **values: Any) -> None:
     """Decode every image under ROOT/raw, bring it to one size, and keep it under ROOT/normalized.
 
@@ -140,7 +141,7 @@ def normalize(root: str, **values: Any) -> None:
 @root_argument
 @config_option
 @runner_option
-@click_options((*SHARD_OPTIONS, OVERWRITE, JSON, *_JOB_OPTIONS))
+@click_options((*SHARD_OPTIONS, OVERWRITE, JSON, VERBOSE, *_JOB_OPTIONS))
 def shard(root: str, **values: Any) -> None:
     """Deal the images under ROOT/normalized to TFRecord slices under ROOT/slices/NAME."""
     _run_job("mapreduce.shard", SHARD_OPTIONS, root, values)
@@ -150,7 +151,7 @@ def shard(root: str, **values: Any) -> None:
 @root_argument
 @config_option
 @runner_option
-@click_options((*VERIFY_OPTIONS, JSON, *_JOB_OPTIONS))
+@click_options((*VERIFY_OPTIONS, JSON, VERBOSE, *_JOB_OPTIONS))
 def verify(root: str, **values: Any) -> None:
     """Read the slices from the first byte to the last, and check all that is said of them.
 
@@ -274,13 +275,13 @@ def doctor(uri: str, queue: str | None, python_bin: str | None, groups: tuple[st
 @root_argument
 @config_option
 @runner_option
-@click_options((*INGEST_OPTIONS, *NORMALIZE_OPTIONS, *SHARD_OPTIONS, OVERWRITE, JSON, *_JOB_OPTIONS))
+@click_options((*INGEST_OPTIONS, *NORMALIZE_OPTIONS, *SHARD_OPTIONS, OVERWRITE, JSON, VERBOSE, *_JOB_OPTIONS))
 def pipeline(source: str, root: str, **values: Any) -> None:
     """Run ingest, normalize, shard and verify, one after the other; what is done already is not done again."""
     as_json = values["json"]
     ingested = _ingest(source, root, values)
     if not as_json:
-        ingested.show(as_json=False)
+        ingested.show(as_json=False, verbose=values["verbose"])
     normalized = _run_job("mapreduce.normalize", NORMALIZE_OPTIONS, root, values, capture=as_json)
     sharded = _run_job("mapreduce.shard", SHARD_OPTIONS, root, values, capture=as_json)
     verified = _run_job("mapreduce.verify", VERIFY_OPTIONS, root, values, capture=as_json)
@@ -300,7 +301,7 @@ def _run_job(
     words = [
         "-r",
         values["runner"],
-        *command_line((*options, *HADOOP_OPTIONS, CLUSTER_PYTHON, OVERWRITE, JSON), values),
+        *command_line((*options, *HADOOP_OPTIONS, CLUSTER_PYTHON, OVERWRITE, JSON, VERBOSE), values),
         root,
     ]
     status, output = run_module(module, words, capture)

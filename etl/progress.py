@@ -18,12 +18,12 @@ class Progress:
     with Progress("ingest", 1797, "images") as progress:
         progress.update(done=12)
 
-    ``quiet`` shows nothing; ``ends`` tells whether a log has a line for the beginning and the end too.
+    ``quiet`` shows nothing; ``begins`` is whether a log has a line for the beginning. The summary is that of the end.
     """
 
-    def __init__(self, stage: str, total: int, unit: str, *, quiet: bool = False, ends: bool = True) -> None:
+    def __init__(self, stage: str, total: int, unit: str, *, quiet: bool = False, begins: bool = True) -> None:
         self.stage, self.total, self.unit = stage, total, unit
-        self.quiet, self.ends = quiet, ends
+        self.quiet, self.begins = quiet, begins
         self._done = 0
         self._lock = Lock()
         self._first = 0
@@ -36,7 +36,7 @@ class Progress:
             self._rich = _open_bar(self.unit)
             self._task = self._rich.add_task(self.stage, total=self.total, note="")
             self._rich.start()
-        elif self.ends:
+        elif self.begins:
             self._tell(f"{self.total:,} {self.unit} to do")
         return self
 
@@ -45,8 +45,6 @@ class Progress:
     ) -> None:
         if self._rich is not None:
             self._rich.stop()
-        elif kind is None and self.ends:
-            self._tell(f"{self._done:,} {self.unit} done in {time.monotonic() - self._started:.1f} s")
 
     def skip(self, done: int) -> None:
         """``done`` things were there before this run began; they do not count for the rate."""

@@ -110,10 +110,10 @@ def train_epoch(session: Session, position: Position, keeper: Keeper, train_step
     records = reader.batches(order, steps, strategy.rank, position.reader.left, position.reader.taken)
     pictures = session.augmented.epoch(records, epoch_seed(recipe.seed, position.epoch))
     runner = StepRunner(session, train_step)
-    title = f"train epoch {position.epoch}"
+    title = f"train epoch {position.epoch}/{session.settings.stopping.epochs}"
     with (
         closing(pictures),
-        Progress(title, steps.number, "steps", quiet=not session.is_root, ends=False) as progress,
+        Progress(title, steps.number, "steps", quiet=not session.is_root, begins=False) as progress,
     ):
         progress.skip(position.reader.taken)
         PULSE.enters(READING, position.epoch, position.step + 1)

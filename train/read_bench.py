@@ -50,7 +50,7 @@ def command(root: str, **values: Any) -> None:
         raise EnvironmentFailure(f"read-bench needs {error.name}; run: pip install 'ringslice[train]'") from None
     throughput = Throughput(stage.folder, manifest, SPLIT, parsed["seconds"])
     rates: list[Rate] = []
-    with Progress("read-bench", len(WAYS) * len(at_once), "measurements", ends=False) as progress:
+    with Progress("read-bench", len(WAYS) * len(at_once), "measurements", begins=False) as progress:
         for way in WAYS:
             for number in at_once:
                 progress.update(len(rates), f"{way}, {number} at once")

@@ -37,6 +37,7 @@ DEFAULT_PACK_SIZE = "64MB"
 
 OVERWRITE = Option("--overwrite", "Replace what another configuration or input left there.", parse=None)
 JSON = Option("--json", "Print the summary as JSON on standard output.", parse=None)
+VERBOSE = Option("--verbose", "Print every count, and tables by class and by slice.", parse=None)
 
 ENVIRONMENT_OPTIONS = (
     Option(

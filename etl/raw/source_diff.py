@@ -111,7 +111,8 @@ class Comparison:
 def compare(source: Source, root: Place, marker: dict[str, Any], versions: Versions) -> Comparison:
     """Hold ``source`` against the packs of ``marker``, that of raw. Raises DataError where a list is damaged."""
     comparer = _Comparer(source, root, marker, versions)
-    with Progress("ingest", sum(pack["images"] for pack in marker["packs"]), "images compared", ends=False) as progress:
+    images = sum(pack["images"] for pack in marker["packs"])
+    with Progress("ingest", images, "images compared", begins=False) as progress:
         comparer.result.plan = plan_renewal(comparer.packs(progress), len(source.images))
     return comparer.result
 

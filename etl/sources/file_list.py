@@ -205,7 +205,7 @@ def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
     ]
     infos: list[fs.FileInfo] = [None] * len(entries)
     with (
-        Progress("ingest", len(entries), "files looked up", ends=False) as progress,
+        Progress("ingest", len(entries), "files looked up", begins=False) as progress,
         ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool,
     ):
         found = pool.map(_infos, ([entries[number].place for number in share] for share in shares))

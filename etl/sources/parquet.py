@@ -49,7 +49,7 @@ class ParquetSource:
         named = _named_classes(self._files)
         if left_out := sorted({name for file in self._files for name in file.layout.left_out}):
             tell("ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(left_out))}")
-        with Progress("ingest", len(files), "files listed", ends=False) as progress:
+        with Progress("ingest", len(files), "files listed", begins=False) as progress:
             in_threads(lambda file: file.list_rows(progress), self._files, _FILES_AT_ONCE)
         found = {name for file in self._files for name, *_ in file.rows}
         if not found:

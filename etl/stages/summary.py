@@ -1,4 +1,4 @@
-"""What a stage tells when it ends: a table for people, the same as JSON for programs. Made from the marker alone."""
+"""What a stage reports when it ends: counts for people, the same as JSON for programs. Made from the marker alone."""
 
 import json
 from dataclasses import dataclass, field
@@ -14,36 +14,39 @@ MOST_ROWS = 24
 
 @dataclass
 class Summary:
-    """``facts`` are names and values in the order of showing; ``tables`` (title, columns, rows) are for people only."""
+    """``facts`` are names and values in the order of showing; ``tables`` (title, columns, rows) are for people only.
+
+    ``brief`` are the names of the facts that people see without --verbose; all of them, and the tables, if empty.
+    """
 
     stage: str
     place: str
     already_done: bool
     facts: dict[str, Any]
     tables: list[tuple[str, list[str], list[list[Any]]]] = field(default_factory=list)
+    brief: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"stage": self.stage, "place": self.place, "already_done": self.already_done, **self.facts}
 
-    def show(self, as_json: bool) -> None:
+    def show(self, as_json: bool, verbose: bool = False) -> None:
         """Print to standard output."""
+        title = f"{self.stage}: {'was done before' if self.already_done else 'done'}"
         if as_json:
             print(json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False), flush=True)
+            return
+        if self.brief and not verbose:
+            counts = [f"{name.replace('_', ' ')} {_text(self.facts[name])}" for name in self.brief]
+            print(title, "; ".join(counts), self.place, sep="\n  ", flush=True)
             return
         # imported only here, for most processes that import this module are tasks, and show nothing
         from rich.console import Console
         from rich.table import Table
 
         console = Console(width=None if Console().is_terminal else 100)
-        facts = Table(
-            title=f"{self.stage}: {'was done before' if self.already_done else 'done'}",
-            title_justify="left",
-            show_header=False,
-        )
+        facts = Table(title=title, title_justify="left", show_header=False)
         facts.add_row("place", self.place)
         for name, value in self.facts.items():
-            if isinstance(value, dict):
-                value = ", ".join(f"{key} {_text(count)}" for key, count in value.items()) or "none"
             facts.add_row(name.replace("_", " "), _text(value))
         console.print(facts)
         for title, columns, rows in self.tables:
@@ -68,7 +71,9 @@ def ingest_summary(stage: Stage, already_done: bool = False) -> Summary:
         **_speed(run.get("packed", 0), run.get("seconds", 0.0)),
     }
     rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
-    return Summary(stage.name, str(stage.folder), already_done, facts, [("images by class", ["class", "images"], rows)])
+    tables = [("images by class", ["class", "images"], rows)]
+    brief = ("images", "classes", "packs", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, tables, brief)
 
 
 def normalize_summary(stage: Stage, already_done: bool = False) -> Summary:
@@ -89,9 +94,9 @@ def normalize_summary(stage: Stage, already_done: bool = False) -> Summary:
         **_speed(run.get("decoded", 0), run.get("seconds", 0.0)),
     }
     rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
-    return Summary(
-        stage.name, str(stage.folder), already_done, facts, [("good images by class", ["class", "images"], rows)]
-    )
+    tables = [("good images by class", ["class", "images"], rows)]
+    brief = ("images", "good", "rejects", *(["rejects_by_reason"] if counts["rejects"] else []), "parts", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, tables, brief)
 
 
 def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
@@ -116,7 +121,8 @@ def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
     ]
     by_slice = [[each["name"], each["records"], each["bytes"]] for split in splits.values() for each in split["slices"]]
     shown = [("examples by class", ["class", *splits], by_class), ("slices", ["slice", "examples", "bytes"], by_slice)]
-    return Summary(stage.name, str(stage.folder), already_done, facts, shown)
+    brief = ("examples", "splits", "slices", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, shown, brief)
 
 
 def verify_summary(stage: Stage, repaired: list[str] | None = None) -> Summary:
@@ -135,7 +141,8 @@ def verify_summary(stage: Stage, repaired: list[str] | None = None) -> Summary:
         "seconds": round(seconds, 1),
         "mb_per_s": round(read / seconds / 1e6) if seconds else None,
     }
-    return Summary(stage.name, str(stage.folder), False, facts)
+    brief = ("examples", "slices", "findings", *(["repaired"] if repaired is not None else []), "seconds")
+    return Summary(stage.name, str(stage.folder), False, facts, brief=brief)
 
 
 def _retried(run: dict[str, Any]) -> dict[str, int]:
@@ -147,6 +154,8 @@ def _speed(images: int, seconds: float) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(count)}" for key, count in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, bool):

@@ -135,7 +135,7 @@ class StageJob(MRJob, ABC):
                 yarn_job = yarn_job and replace(yarn_job, application=None)
         finally:
             self.stage.release()
-        self.summary(already_done=first is None).show(self.options.json)
+        self.summary(already_done=first is None).show(self.options.json, self.options.verbose)
         self.conclude()
 
     def _run_here(self, work: Work) -> dict[str, Any]:

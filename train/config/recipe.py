@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from etl.errors import UsageError
+from train.reader.intervals import Steps
 
 AUGMENTATIONS = ("crop", "flip", "colour")
 NONE = "none"
@@ -17,6 +18,7 @@ SEEDS = 1 << 32  # numpy's
 LARGEST = 1_000_000_000
 WARMUP_EPOCHS, EPOCHS_TO_WARMUP = 1.0, 5  # the default warm-up, if the schedule is at least this many times as long
 LOCAL, SYNCHRONISED = "local", "synchronised"
+MAX_BATCH, MIN_BATCH, MIN_STEPS = 64, 4, 20  # of the default batch, and the steps of an epoch with it
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Recipe:
     """
 
     model: str = "cnn"
-    batch: int = 64
+    batch: int | None = None
     accumulate: int = 1
     optimizer: str = SGD
     lr: float = 0.2
@@ -51,13 +53,10 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("batch", 1),
-            ("accumulate", 1),
-            ("weight_decay", 0),
-            ("clip_norm", 0),
-        ):
+        for name, least in (("accumulate", 1), ("weight_decay", 0), ("clip_norm", 0)):
             self._require(name, least <= getattr(self, name) <= LARGEST, f"a number from {least} to {LARGEST}")
+        fits = self.batch is None or 1 <= self.batch <= LARGEST
+        self._require("batch", fits, f"a number from 1 to {LARGEST}")
         self._require("seed", 0 <= self.seed < SEEDS, f"a number from 0 to {SEEDS - 1}")
         self._require("warmup_epochs", self.warmup_epochs is None or 0 <= self.warmup_epochs < math.inf, "at least 0")
         self._require("decay_until", self.decay_until is None or 0 < self.decay_until < math.inf, "a number above 0")
@@ -90,9 +89,15 @@ class Recipe:
             raise UsageError(f"{option_of(name)} {getattr(self, name)} is out of range; give {remedy}")
 
     @property
+    def rank_batch(self) -> int:
+        """The batch of each rank, in a recipe that has one: after `with_batch`."""
+        assert self.batch is not None
+        return self.batch
+
+    @property
     def examples_per_step(self) -> int:
         """Examples of one step on each rank."""
-        return self.batch * self.accumulate
+        return self.rank_batch * self.accumulate
 
     @property
     def wording(self) -> str:
@@ -121,7 +126,7 @@ class Recipe:
         return epochs
 
     def resolved(self, epochs: int, begun: Mapping[str, Any] | None = None) -> Self:
-        """With values for the end of the decay and the warm-up, in a run of so many epochs.
+        """With values for the end of the decay and the warm-up, in a run of so many epochs; with the batch, if begun.
 
         What is not given is as the run was ``begun`` with: the settings of its checkpoint. In a new run, a cosine ends
         with the epochs, and the warm-up takes 1 epoch, but no more than a fifth of the schedule.
@@ -133,7 +138,20 @@ class Recipe:
         warmup = self.warmup_epochs
         if warmup is None:
             warmup = begun.get("warmup_epochs", min(WARMUP_EPOCHS, end / EPOCHS_TO_WARMUP))
-        return replace(self, warmup_epochs=warmup, decay_until=float(end) if self.decay == COSINE else None)
+        batch = self.batch or begun.get("batch")
+        until = float(end) if self.decay == COSINE else None
+        return replace(self, batch=batch, warmup_epochs=warmup, decay_until=until)
+
+    def with_batch(self, examples: int, ranks: int) -> Self:
+        """With a batch, if none is given: the largest power of two up to MAX_BATCH that leaves MIN_STEPS steps in an
+        epoch of ``examples``, but at least MIN_BATCH, and never more than a rank's share.
+        """
+        if self.batch is not None:
+            return self
+        batch = MAX_BATCH
+        while batch > MIN_BATCH and Steps(examples, ranks, batch * self.accumulate, self.drop_last).number < MIN_STEPS:
+            batch //= 2
+        return replace(self, batch=max(1, min(batch, examples // ranks // self.accumulate)))
 
     def to_json(self) -> dict[str, Any]:
         """The settings by name; as keyword arguments they make the same recipe."""

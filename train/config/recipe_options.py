@@ -16,6 +16,9 @@ from train.config.recipe import (
     FP16,
     LARS,
     LOCAL,
+    MAX_BATCH,
+    MIN_BATCH,
+    MIN_STEPS,
     NONE,
     SGD,
     STEP,
@@ -99,7 +102,14 @@ RECIPE_OPTIONS = (
         "mlp, cnn, resnet50, or module:function, a function of (image shape, classes) that gives a Keras model of"
         " logits.",
     ),
-    _option("batch", "Examples at a time on each rank; the global batch is this times --accumulate times the ranks."),
+    _option(
+        "batch",
+        "Examples at a time on each rank; the global batch is this times --accumulate times the ranks. Default: the"
+        f" largest power of two up to {MAX_BATCH} that leaves {MIN_STEPS} steps in an epoch, but at least {MIN_BATCH}."
+        " A run that is resumed keeps its own.",
+        type=int,
+        metavar="N",
+    ),
     _option(
         "accumulate", "Batches of each rank in a step: their gradients are added up before they go round.", metavar="N"
     ),

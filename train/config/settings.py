@@ -40,6 +40,7 @@ class Settings:
     resume: str | None = None
     audit: bool = False
     json: bool = False
+    verbose: bool = False
     timeline: bool = False
     checkpoint_steps: int = 0
     commit_steps: int = 10
@@ -134,6 +135,7 @@ CHECKPOINT = click.option(
     help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
 )
 JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
+VERBOSE = click.option("--verbose", is_flag=True, help="Print the share of each rank, and every count of the summary.")
 
 _OPTIONS = (
     DATA,
@@ -235,6 +237,7 @@ _OPTIONS = (
         "--audit", is_flag=True, help="Every rank writes down the keys of the examples it consumed, under the run."
     ),
     JSON,
+    VERBOSE,
 )
 
 

@@ -13,9 +13,9 @@ OPTIONAL = ("matplotlib", "sklearn")  # Keras draws and wraps with them where th
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """What a rank does around its first import of TensorFlow: take its cores, keep TensorFlow's greetings back.
+    """Surround a rank's first import of TensorFlow: take its cores, and suppress what TensorFlow logs.
 
-    Keras goes without what it loads for others than us, a quarter of the time.
+    Keras is loaded without optional packages that we do not use; they take a quarter of the time.
     """
     claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -37,9 +37,8 @@ def without(packages: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Keep standard error back while TensorFlow loads, for it greets every rank with lines that no setting turns off.
-
-    What was kept back is told after all where loading fails.
+    """Suppress stderr while TensorFlow is imported, because no setting turns off all that it logs; replay it if the
+    import fails.
     """
     error_stream = os.dup(2)
     with tempfile.TemporaryFile() as kept:

@@ -75,7 +75,7 @@ def predict(predictor: Predictor, images: Sequence[ImageFile], wish: Wish) -> No
     What cannot be used is told on standard error; raises DataError at the end where there was any.
     """
     unusable = 0
-    with Progress("predict", len(images), "images", quiet=len(images) <= wish.batch, ends=False) as progress:
+    with Progress("predict", len(images), "images", quiet=len(images) <= wish.batch, begins=False) as progress:
         for first in range(0, len(images), wish.batch):
             batch = images[first : first + wish.batch]
             read = [(image, _read(image)) for image in batch]

@@ -129,7 +129,7 @@ def require_nccl() -> None:
 
 
 def is_installed(wheel: Path) -> bool:
-    """Whether the libraries that are installed are those of ``wheel``: other source changes leave the version as it is.
+    """Whether the files that are installed are those of ``wheel``: other source changes leave the version as it is.
 
     A wheel names its files with their SHA-256, and so does what was installed from it (PEP 376).
     """
@@ -140,7 +140,7 @@ def is_installed(wheel: Path) -> bool:
     with zipfile.ZipFile(wheel) as archive:
         record = next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
         lines = archive.read(record).decode().splitlines()
-    return {line for line in lines if ".so," in line} <= set(installed.splitlines())
+    return {line for line in lines if line.startswith("horovod/")} <= set(installed.splitlines())
 
 
 def cache_folder(cache: Path, tensorflow: str, gpu: bool) -> Path:

@@ -1,4 +1,4 @@
-"""The schedule of a run's learning rate: as it was begun with, or changed; and what is said of it at the start."""
+"""The batch of a run and the schedule of its learning rate: as begun, or changed; and what is logged at the start."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,22 +16,23 @@ from train.runs.position import Position
 
 
 def recipe_of_run(settings: Settings, dataset: Dataset, run: Place, ranks: int) -> Recipe:
-    """The recipe with its warm-up and the end of its decay: as given, else as the run's newest checkpoint has them.
+    """The recipe with its batch, its warm-up and the end of its decay: as given, else as the run's newest checkpoint
+    has them, else by default.
 
     Says so if the decay ends elsewhere than before. Raises UsageError if the run is to have more epochs than that and
     --decay-until is not given.
     """
     checkpoint = store.newest(run)
     begun = checkpoint.marker["settings"] if checkpoint else {}
-    recipe = settings.recipe.resolved(settings.stopping.epochs, begun)
+    manifest = Manifest.from_json(dataset.manifest)
+    manifest = manifest if settings.group is None else manifest.of_group(settings.group)
+    total = sum(each.records for each in manifest.splits.get("train", []))
+    recipe = settings.recipe.resolved(settings.stopping.epochs, begun).with_batch(total, ranks)
     before, after = begun.get("decay_until"), recipe.decay_until
     if checkpoint is None or before is None or after is None:
         return recipe
     if (checkpoint.marker["slices"], begun["group"]) != (dataset.fingerprint, settings.group):
         return recipe  # refused later, as another training
-    manifest = Manifest.from_json(dataset.manifest)
-    manifest = manifest if settings.group is None else manifest.of_group(settings.group)
-    total = sum(each.records for each in manifest.splits["train"])
     done = Position.from_json(checkpoint.marker["position"], dataset.fingerprint, total).epochs_done(total)
 
     def share(until: float) -> str:

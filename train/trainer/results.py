@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import asdict
-from itertools import islice
 
 from etl.progress import Progress
 from etl.stages.run_files import RECIPE_FILE, RESULT_FILE, RUN_SLICES_FILE, confusion_file
@@ -18,9 +17,9 @@ from train.runs.metrics import shares, sums_over
 from train.runs.position import Metrics, Position
 from train.trainer.commits import Tally
 from train.trainer.learning_rate import schedule_notes
+from train.trainer.rank_consistency import counted
 from train.trainer.session import Session
 
-RANKS_TOLD = 16
 LAST_STEPS = 20  # that a progress bar tells of
 
 Weights = dict[str, int]  # the epoch and the step after which they were the model's
@@ -46,16 +45,15 @@ def announce(session: Session, position: Position, over: str) -> None:
     to_do = f"it is over ({over})" if over else f"epochs {position.epoch} to {epochs}"
     say(f"{session.run}: {settings.recipe.model} of {parameters:,} parameters, {to_do}")
     reader, state = session.readers["train"], position.reader
-    batch = settings.recipe.examples_per_step
-    of_ranks = f"{session.examples:,} examples in {len(session.manifest.splits['train'])} slices on {size} ranks"
+    slices = counted(len(session.manifest.splits["train"]), "slice")
     taken = session.examples - state.examples_left
     begun = f", from step {position.step} on, {taken:,} examples into epoch {position.epoch}" if position.step else ""
-    say(f"{of_ranks}: {state.steps.number - state.taken} steps of {batch} each{begun}")
-    order = reader.order(state.seed, state.epoch, state.window_blocks)
-    for rank, (slices, records) in enumerate(islice(reader.shares(order, state.rest, size), RANKS_TOLD)):
-        say(f"rank {rank}: {records:,} records of {slices} slices")
-    if size > RANKS_TOLD:
-        say(f"and so on: no two of the {size} ranks differ by more than one record")
+    steps = f"{state.steps.number - state.taken} steps of {settings.recipe.wording} on each rank"
+    say(f"{session.examples:,} examples in {slices} on {counted(size, 'rank')}: {steps}{begun}")
+    if settings.verbose:
+        order = reader.order(state.seed, state.epoch, state.window_blocks)
+        for rank, (count, records) in enumerate(reader.shares(order, state.rest, size)):
+            say(f"rank {rank}: {records:,} records of {counted(count, 'slice')}")
     if not over:
         say_notes(session, position)
     if reason := why_not_native():
@@ -96,7 +94,7 @@ def tell_epoch(session: Session, position: Position) -> None:
     """Rank 0 says how the epoch before ``position`` went."""
     if session.is_root:
         told = ", ".join(f"{name} {value:,.4g}" for name, value in position.history[-1].items() if name != "epoch")
-        say(f"epoch {position.epoch - 1}: {told}")
+        say(f"epoch {position.epoch - 1}/{session.settings.stopping.epochs}: {told}")
 
 
 def write_result(
@@ -125,14 +123,18 @@ def show(session: Session, position: Position, result: tuple[Metrics, Weights], 
     """Rank 0 shows the summary."""
     metrics, weights = result
     last = position.history[-1] if position.history else {}
+    measured = {name: round(value, 4) for name, value in ({**last} | metrics).items() if name != "epoch"}
     facts = {
         "model": session.settings.recipe.model,
         "ranks": session.strategy.size,
         "epochs": len(position.history),
         "steps": position.step,
         "global_batch": session.global_batch,
-        **{name: round(value, 4) for name, value in ({**last} | metrics).items() if name != "epoch"},
+        **measured,
         "weights": weights,
         "seconds": round(clock.seconds, 1),
     }
-    Summary("train", str(session.run), already_done, facts).show(session.settings.json)
+    accuracies = (name for name in (f"{session.judge}_accuracy", "test_accuracy") if name in measured)
+    brief = ("ranks", "epochs", "steps", *dict.fromkeys(accuracies), "seconds")
+    summary = Summary("train", str(session.run), already_done, facts, brief=brief)
+    summary.show(session.settings.json, session.settings.verbose)

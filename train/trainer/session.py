@@ -47,10 +47,13 @@ class Signal(IntEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """The slices that a run reads, and the URI of its folder."""
+    """The slices that a run reads, the URI of its folder, and how many ranks chose them: the default batch depends on
+    that, in later rings of an elastic run too.
+    """
 
     dataset: Dataset
     run: str
+    ranks: int = 1
 
 
 @dataclass
@@ -139,20 +142,20 @@ def prepare(settings: Settings, strategy: Strategy, chosen: Choice | None = None
 
     ``chosen`` is what a ring before this one has chosen, as far as this rank was in it.
     """
-    choice = strategy.from_root(lambda: chosen or choose(settings))
+    choice = strategy.from_root(lambda: chosen or choose(settings, strategy.size))
     told = require_agreement(strategy, settings, choice.dataset, begun=chosen is not None)
     for line in describe_devices(told) if strategy.rank == 0 else ():
         say(line)
-    recipe = strategy.from_root(lambda: recipe_of_run(settings, choice.dataset, open_place(choice.run), strategy.size))
+    recipe = strategy.from_root(lambda: recipe_of_run(settings, choice.dataset, open_place(choice.run), choice.ranks))
     session = open_session(replace(settings, recipe=recipe), strategy, choice)
     strategy.from_root(lambda: None if chosen else require_shares(session))  # one that joins ends nothing
     return session
 
 
-def choose(settings: Settings) -> Choice:
+def choose(settings: Settings, ranks: int) -> Choice:
     """What to train on, and the run to make or to go on with."""
     dataset = find_dataset(settings.data, settings.name)
-    return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri)
+    return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri, ranks)
 
 
 def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Session:
@@ -178,7 +181,7 @@ def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Sess
     augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
     feeds = (
         pixel_feed(settings, manifest, recipe.examples_per_step, augmentation),
-        pixel_feed(settings, manifest, recipe.batch),
+        pixel_feed(settings, manifest, recipe.rank_batch),
     )
     return Session(
         settings,

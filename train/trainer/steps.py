@@ -90,7 +90,7 @@ def evaluate(
         return {}
     reader, strategy, recipe = session.readers[split], session.strategy, session.settings.recipe
     order = reader.order(recipe.seed, EVALUATION_EPOCH)
-    steps = Steps(reader.total, strategy.size, recipe.batch)
+    steps = Steps(reader.total, strategy.size, recipe.rank_batch)
     totals = [0.0, 0.0, 0.0]
     PULSE.enters(f"{READING} {split}")
     for batch in session.plain.epoch(reader.batches(order, steps, strategy.rank)):

@@ -60,6 +60,28 @@ def test_what_is_out_of_range_is_told(settings: dict[str, Any], line: str) -> No
         Recipe(**settings)
 
 
+@pytest.mark.parametrize(
+    ("examples", "ranks", "more", "batch"),
+    [
+        (1437, 1, {}, 64),
+        (1437, 2, {}, 32),
+        (1437, 8, {}, 8),  # 23 steps
+        (1437, 8, {"accumulate": 2}, 4),
+        (1437, 8, {"batch": 64}, 64),
+        (60_000, 8, {}, 64),
+        (19 * 64 + 1, 1, {}, 64),  # 20 steps
+        (19 * 64, 1, {}, 32),
+        (20 * 64 - 1, 1, {"drop_last": True}, 32),
+        (100, 8, {}, 4),
+        (20, 8, {}, 2),  # a rank's share
+    ],
+)
+def test_the_default_batch_leaves_steps_in_an_epoch(
+    examples: int, ranks: int, more: dict[str, Any], batch: int
+) -> None:
+    assert Recipe(**more).with_batch(examples, ranks).batch == batch
+
+
 def test_flags_override_variables_and_these_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('model = "mlp"\nbatch = 8\nlr = 1\nseed = 5\nepochs = 7\nxla = true\n')
     settings = settings_of("--recipe", tmp_path / "mine.toml", "--batch", 16, RINGSLICE_SEED="6")

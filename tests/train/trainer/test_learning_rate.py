@@ -11,6 +11,7 @@ from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, succeeded
 from tests.lib.inline import shard_here
 from tests.lib.ranks.running import metric_lines
+from tests.lib.ranks.strategies import Alone
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import MODEL, TrainedRun
 from train.config.recipe import Recipe
@@ -20,13 +21,14 @@ from train.config.stopping import Stopping
 from train.model.schedule import Schedule
 from train.runs.folder import find_dataset
 from train.trainer.learning_rate import recipe_of_run, schedule_notes
+from train.trainer.session import Choice, prepare
 
 STEPS = 20  # of an epoch of the trained run
 
 
 def recipe_of(made: TrainedRun, epochs: int, **recipe: Any) -> Recipe:
     """That of the run, gone on with until so many epochs."""
-    settings = Settings(str(made.root), Recipe(batch=15, **recipe), Stopping(epochs), run="mine", resume=AUTO)
+    settings = Settings(str(made.root), Recipe(**recipe), Stopping(epochs), run="mine", resume=AUTO)
     return recipe_of_run(settings, find_dataset(str(made.root), None), open_place(str(made.folder)), ranks=1)
 
 
@@ -76,10 +78,18 @@ def test_a_schedule_that_is_not_followed_is_reported(options: dict[str, Any], li
 
 @pytest.mark.integration
 def test_a_run_that_is_resumed_keeps_its_schedule(trained: TrainedRun) -> None:
-    """It was begun with 2 epochs and no warm-up, and was stopped by --max-steps in the second."""
+    """It was begun with 2 epochs, no warm-up and --batch 15, and was stopped by --max-steps in the second."""
     assert recipe_of(trained, 2) == recipe_of(trained, 1) == Recipe(batch=15, warmup_epochs=0, decay_until=2)
     assert recipe_of(trained, 3, decay="none").decay_until is None
     assert read_recipe(str(trained.folder / "recipe.toml"))["decay_until"] == 2
+
+
+@pytest.mark.integration
+def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
+    """300 examples: a batch of 8 on 1 rank, of 4 on 8 ranks."""
+    settings = Settings(str(stopped.root), Recipe(model=MODEL, crop=20), run="new")
+    choice = Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), ranks=8)
+    assert [prepare(settings, Alone(), each).settings.recipe.batch for each in (None, choice)] == [8, 4]
 
 
 @pytest.mark.integration
