@@ -302,7 +302,7 @@ DEFECTS = (
         "etl/verify/collect.py",
         '            if told["lines"] != sent[number]:',
         '            if told["lines"] > sent[number]:',
-        (*_VERIFY, "tests/mapreduce/test_verify.py"),
+        _VERIFY,
     ),
     Defect(
         "verify-forgets-empty-slices",
