@@ -26,7 +26,11 @@ CHECKPOINT, VERIFY, STICKY = "checkpoint marker", "verify", "sticky splits"
 PLACES = (SHARES, ORDER, CRC, PUBLISH, CLAIM, REDUCE, CHECKPOINT, VERIFY, STICKY)
 
 _PARTITION = ("tests/etl/partition",)
-_READER = ("tests/train/reader/test_batches.py", "tests/train/reader/test_order.py", "tests/train/reader/test_state.py")
+_READER = (
+    "tests/train/reader/test_batches.py",
+    "tests/train/reader/test_order.py",
+    "tests/train/reader/test_reader.py",
+)
 _RECORDS = ("tests/etl/formats/test_records.py", "tests/train/reader/test_windows.py")
 _ATOMIC = ("tests/etl/storage/test_atomic.py",)
 _LEASE = ("tests/etl/stages/test_claim.py", "tests/etl/stages/test_stage.py", "tests/etl/stages/test_lease.py")
@@ -298,7 +302,7 @@ DEFECTS = (
         "etl/verify/collect.py",
         '            if told["lines"] != sent[number]:',
         '            if told["lines"] > sent[number]:',
-        (*_VERIFY, "tests/mapreduce/test_verify.py"),
+        _VERIFY,
     ),
     Defect(
         "verify-forgets-empty-slices",

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -263,23 +263,6 @@ def test_runners_find_the_same(root: Path) -> None:
     failed(ringslice_here("verify", root, "-r", "inline"), 1, "does not hold what is said of it, 2 findings:")
     repaired = json.loads(succeeded(ringslice_here("verify", root, "--repair", "--json")).stdout)["repaired"]
     assert repaired == [f"slice {FIRST}", f"slice {SECOND}"]
-
-
-class LostLine(Verify):
-    """The shuffle loses a line."""
-
-    def mapper(self, _: None, task: dict[str, object]) -> Iterator[tuple[bytes, tuple[str, ...]]]:
-        lines = super().mapper(_, task)
-        if task["kind"] == "slices":
-            next(lines)
-        yield from lines
-
-
-def test_a_lost_line_is_an_error(root: Path) -> None:
-    with pytest.raises(EnvironmentFailure, match="lines came out of the shuffle"):
-        LostLine(["-r", "inline", str(root)]).run_job()
-    assert not (root / "verified/default/verification.json").exists()
-    assert verify(root) == (set(), "")
 
 
 def test_two_repairs_exclude_each_other(root: Path) -> None:

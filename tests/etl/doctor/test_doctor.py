@@ -17,6 +17,7 @@ from etl.doctor.child import call_within, run_within
 from etl.errors import EnvironmentFailure
 from mapreduce.jobs.python_archive import check
 from tests.hadoop.cluster import Cluster
+from tests.hadoop.configuration import write_site
 from tests.hadoop.fixture import hadoop, hadoop_undisturbed  # noqa: F401
 from tests.lib.commands import BIN, REPOSITORY, environment, failed, ringslice, succeeded
 from tests.lib.in_process import ringslice_here
@@ -45,14 +46,10 @@ def site(tmp_path: Path) -> dict[str, str]:
     configuration, home = tmp_path / "conf", tmp_path / "home"
     configuration.mkdir()
     home.mkdir()
-    _configure(configuration / "core-site.xml", "fs.defaultFS", f"hdfs://127.0.0.1:{CLOSED_PORT}")
-    address = "yarn.resourcemanager.webapp.address"
-    _configure(configuration / "yarn-site.xml", address, f"127.0.0.1:{CLOSED_PORT}")
+    address = f"127.0.0.1:{CLOSED_PORT}"
+    write_site(configuration / "core-site.xml", {"fs.defaultFS": f"hdfs://{address}"})
+    write_site(configuration / "yarn-site.xml", {"yarn.resourcemanager.webapp.address": address})
     return {"HADOOP_CONF_DIR": str(configuration), "HADOOP_HOME": str(home)}
-
-
-def _configure(path: Path, name: str, value: str) -> None:
-    path.write_text(f"<configuration><property><name>{name}</name><value>{value}</value></property></configuration>")
 
 
 def diagnosed(status: int, *words: object, **more: str) -> dict[str, tuple[str, str]]:

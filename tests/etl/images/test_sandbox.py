@@ -197,10 +197,12 @@ def test_a_file_that_does_not_fit_in_memory_is_a_reject_and_the_next_one_is_not(
         assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
 
 
-def test_a_helper_that_others_end_is_started_again(helper: ImageHelper) -> None:
+@pytest.mark.parametrize(("number", "is_same"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
+def test_a_signal_from_others_costs_no_image(helper: ImageHelper, number: signal.Signals, is_same: bool) -> None:
+    """A helper that was killed is started again; Ctrl-C, which its owner handles, does not reach it."""
     helper_pid = started(helper)
-    os.kill(helper_pid, signal.SIGKILL)
-    assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
+    os.kill(helper_pid, number)
+    assert (started(helper) == helper_pid) is is_same
 
 
 def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(helper: ImageHelper) -> None:
@@ -219,13 +221,6 @@ def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(helper:
     finally:
         done.set()
         thread.join()
-
-
-def test_ctrl_c_is_not_for_the_helper(helper: ImageHelper) -> None:
-    helper_pid = started(helper)
-    os.kill(helper_pid, signal.SIGINT)
-    assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
-    assert process_of(helper) == helper_pid
 
 
 def test_the_helper_ends_with_its_owner(helper: ImageHelper) -> None:

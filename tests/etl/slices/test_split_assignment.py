@@ -232,16 +232,6 @@ def test_images_in_another_split_than_their_group_are_named() -> None:
     }
 
 
-def test_groups_that_share_a_content_go_to_one_split() -> None:
-    split = elsewhere("p1")
-    known = Rules(config(group_by="patient"), 3, memory({"z": "train"}, groups={"p1": split}))
-    chain = {"a": "p1", "b": "p2", "c": "p2", "d": "p3", "z": "z"}
-    assert splits(known, list(chain), groups=chain, a="1", b="1", c="2", d="2") == {
-        **dict.fromkeys("abcd", split),
-        "z": "train",
-    }
-
-
 def test_of_copies_in_groups_of_two_splits_one_is_dealt_where_duplicates_are_dropped() -> None:
     known = memory({"z": "train"}, groups={"x": "train", "y": "test"})
     keys, groups = ["a", "b", "z"], {"a": "x", "b": "y", "z": "x"}

@@ -10,6 +10,7 @@ from etl.stages.layout import normalized_stage
 from etl.storage.hdfs_address import authority_of
 from etl.storage.place import open_place
 from mapreduce.jobs.yarn import ClusterOptions, YarnJob
+from tests.hadoop.configuration import write_site
 
 SITE = {
     "fs.defaultFS": "hdfs://${nn}/",
@@ -21,17 +22,13 @@ SITE = {
 }
 
 
-def configure(folder: Path, **properties: str) -> Path:
-    lines = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in properties.items())
-    (folder / "core-site.xml").write_text(f"<configuration>{''.join(lines)}</configuration>")
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The site's core-site.xml."""
     monkeypatch.delenv("HADOOP_HOME", raising=False)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    return configure(tmp_path, **SITE)
+    write_site(tmp_path / "core-site.xml", SITE)
+    return tmp_path / "core-site.xml"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +73,7 @@ def test_the_jobs_of_a_root_have_one_tag() -> None:
 def test_another_site_has_another_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_place("hdfs:///x")
     (tmp_path / "other").mkdir()
-    configure(tmp_path / "other", **{"fs.defaultFS": "hdfs://elsewhere:9000"})
+    write_site(tmp_path / "other" / "core-site.xml", {"fs.defaultFS": "hdfs://elsewhere:9000"})
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "other"))
     assert (first.uri, open_place("hdfs:///x").uri) == ("hdfs://nn1.example:8020/x", "hdfs://elsewhere:9000/x")
 
@@ -100,7 +97,7 @@ def test_other_addresses_are_refused(uri: str, told: str) -> None:
 
 @pytest.mark.parametrize("default", ["viewfs://cluster/", "file:///", "hdfs:///", ""])
 def test_a_default_that_is_no_hdfs(default: str, site: Path) -> None:
-    configure(site, **({"fs.defaultFS": default} if default else {}))
+    write_site(site, {"fs.defaultFS": default} if default else {})
     found = r" \(it is " + default + r"\)" if default else ""
     with pytest.raises(UsageError, match="no fs.defaultFS with hdfs://" + found + "; set HADOOP_CONF_DIR"):
         open_place("hdfs:///x")

@@ -24,6 +24,7 @@ from etl.storage.hdfs_settings import (
 from etl.storage.native import NativeHdfs
 from etl.storage.place import Place
 from tests.hadoop.cluster import Cluster
+from tests.hadoop.configuration import write_site
 from tests.hadoop.proxy import Proxy
 from tests.lib.commands import REPOSITORY
 
@@ -44,11 +45,6 @@ def run_python(script: str, *words: str, **environment: str) -> str:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stderr == "", done.stderr
     return done.stdout
-
-
-def write_site(file: Path, properties: dict[str, str]) -> None:
-    lines = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in properties.items())
-    file.write_text(f"<configuration>{''.join(lines)}</configuration>")
 
 
 def test_a_write_larger_than_the_buffer_reaches_the_driver_as_bytes() -> None:

@@ -78,7 +78,7 @@ def judge(
         lines += earlier_lines(pa.table({"key": [image.key], "split": [split], "sha256": [image.sha256]}))
     judges: list[Judge] = []
     found: list[dict[str, object]] = []
-    options: Any = {"dropped": dropped, "by_source": by_source, "knows_earlier": earlier is not None}
+    options: dict[str, Any] = {"dropped": dropped, "by_source": by_source, "knows_earlier": earlier is not None}
     for bucket in range(buckets):
         judges.append(Judge(lambda number: f"slice-{number}", **options))
         found += judges[-1].judge(sorted(line for line in lines if bucket_of(line, buckets) == bucket))

@@ -87,6 +87,10 @@ def exif(orientation: int, order: str = ">") -> bytes:
     return b"Exif\0\0" + orientation_exif(orientation, order)
 
 
+def _adobe(transform: int) -> bytes:
+    return segment(APP14, b"Adobe" + struct.pack(">HHHB", 100, 0, 0, transform))
+
+
 def jpeg(pixels: Pixels = COLORS, **options: Any) -> bytes:
     return save(pixels, "JPEG", **FINE | options)
 
@@ -149,25 +153,15 @@ def _usual() -> Iterator[Picture]:
 def _color_spaces() -> Iterator[Picture]:
     """By the marker of JFIF, by that of Adobe, by the components' names, as libjpeg and all others decide."""
     plain, bare = jpeg(keep_rgb=True), without(jpeg(), APP0)
-    renamed = plain
-    for each in segments(plain):  # components R, G, B called 1, 2, 3, in the frame's header and the scan's
-        if each[1] in (SOF0, SOS):
-            start = each.index(b"R")
-            changed = bytearray(each)
-            changed[start : start + 9 : 3 if each[1] == SOF0 else 2] = b"\1\2\3" if each[1] == SOF0 else b"\1\2\3  "
-            renamed = renamed.replace(each, bytes(changed))
+    framed = plain.replace(b"R\x11\0G\x11\0B\x11\0", b"\1\x11\0\2\x11\0\3\x11\0")
     files = {
         "jpeg-rgb": plain,
         "jpeg-rgb-by-names": without(plain, APP14),
-        "jpeg-rgb-by-adobe": renamed,
+        "jpeg-rgb-by-adobe": framed.replace(b"R\0G\0B\0", b"\1\0\2\0\3\0"),  # called 1, 2, 3
         "jpeg-bare": bare,
         "jpeg-adobe-ycc": inserted(bare, _adobe(1)),
     }
     yield from alike(COLORS, files, *OFF)
-
-
-def _adobe(transform: int) -> bytes:
-    return segment(APP14, b"Adobe" + struct.pack(">HHHB", 100, 0, 0, transform))
 
 
 def _inks() -> Iterator[Picture]:
@@ -205,12 +199,7 @@ def _inks() -> Iterator[Picture]:
 def _orientations() -> Iterator[Picture]:
     files = {f"jpeg-exif-{number}": jpeg(upside(COLORS, number), exif=exif(number)) for number in range(1, 9)}
     files["jpeg-exif-6-little-endian"] = jpeg(upside(COLORS, 6), exif=exif(6, "<"), progressive=True)
-    # a second IFD that holds a whole JPEG file, of another picture
-    thumbnail, first = jpeg(np.zeros((8, 8, 3), np.uint8)), orientation_exif(8)[:-4]
-    second = struct.pack(">HHHIHH", 3, 0x0103, 3, 1, 6, 0)
-    second += struct.pack(">HHII", 0x0201, 4, 1, len(first) + 4 + 2 + 3 * 12 + 4)
-    second += struct.pack(">HHII", 0x0202, 4, 1, len(thumbnail)) + bytes(4)
-    body = b"Exif\0\0" + first + struct.pack(">I", len(first) + 4) + second + thumbnail
+    body = exif(8) + jpeg(np.zeros((8, 8, 3), np.uint8))  # a whole JPEG file, of another picture
     files["jpeg-exif-8-thumbnail"] = inserted(jpeg(upside(COLORS, 8)), segment(APP1, body))
     for name, body in {
         "0": exif(0),

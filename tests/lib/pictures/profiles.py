@@ -68,9 +68,7 @@ def _encode_srgb(linear: npt.NDArray[np.float64]) -> Pixels:
 
 
 def _profile(space: bytes, connection: bytes, tags: Mapping[bytes, bytes], kind: bytes = b"mntr") -> bytes:
-    text = b"made for a test\0"
-    elements = {b"desc": b"desc" + bytes(4) + struct.pack(">I", len(text)) + text + bytes(8 + 3 + 67)}
-    elements |= {b"cprt": b"text" + bytes(4) + b"none\0", b"wtpt": b"XYZ " + bytes(4) + _fixed(_D50)} | dict(tags)
+    elements = {b"wtpt": b"XYZ " + bytes(4) + _fixed(_D50)} | dict(tags)
     offset = 128 + 4 + 12 * len(elements)
     table, body = struct.pack(">I", len(elements)), b""
     for name, element in elements.items():

@@ -134,7 +134,7 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-rgba": tiff(TRANSLUCENT, extra=2),
         "tiff-rgba-premultiplied": tiff(np.dstack([multiplied, ALPHA]), extra=1),
     }
-    yield from alike(over_white(COLORS), files, 1, 2)
+    yield from alike(over_white(COLORS), files, 1, 1)
     files = {
         "tiff-float": tiff(GRAYS.astype(np.float32) / 255, BLACK_IS_ZERO, sample_format=3),
         "tiff-int-32": tiff(GRAYS.astype(np.int32) * 8_000_000, BLACK_IS_ZERO, sample_format=2),

@@ -29,10 +29,10 @@ def rate_of(step: int) -> float:
 
 
 def confusion(classes: int) -> list[list[int]]:
-    """20 examples of each class: of class i, i % 7 are taken for the next one, and i % 3 for the one after it."""
+    """Of class i 20 or 30 examples, in turn: i % 7 are taken for the next class, and i % 3 for the one after it."""
     counts = [[0] * classes for _ in range(classes)]
     for label in range(classes):
-        counts[label][label] = 20 - label % 7 - label % 3
+        counts[label][label] = 20 + 10 * (label % 2) - label % 7 - label % 3
         counts[label][(label + 1) % classes] += label % 7
         counts[label][(label + 2) % classes] += label % 3
     return counts
@@ -42,7 +42,8 @@ def confusion(classes: int) -> list[list[int]]:
 class RunFolder:
     """Makes a run in ``folder``: an epoch of ``steps`` steps for each number of ranks in ``ranks``.
 
-    Evaluation is of the split ``evaluated``. ``late`` is a rank that takes longer, ``input_s`` the wait for input.
+    Evaluation is of the split ``evaluated``. ``late`` is a rank that takes longer, in each tenth step the one before
+    it does; -1 is each of them in turn. ``input_s`` is the wait for input.
     ``lost`` are steps that no line tells of; ``told_again`` says how many steps a run that went back tells of twice.
     """
 
@@ -109,7 +110,10 @@ class RunFolder:
 
     def _step(self, epoch: int, step: int, ranks: int) -> Line:
         waits = [self.input_s] * ranks
-        works = [LATE_WORK_S if rank == self.late else WORK_S for rank in range(ranks)]
+        late = self.late
+        if late is not None:
+            late = step % ranks if late == -1 else late - (step % 10 == 0)
+        works = [LATE_WORK_S if rank == late else WORK_S for rank in range(ranks)]
         reduces = [max(works) - work + REDUCE_S for work in works]
         return {
             "kind": "step",

@@ -186,42 +186,28 @@ def test_a_maker_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert not list((tmp_path / "cache").iterdir())
 
 
-class Unpackable(metadata.PathDistribution):
-    """PyYAML as an installer left it that wrote no RECORD."""
-
-    def read_text(self, filename: str | os.PathLike[str]) -> str | None:
-        return None if str(filename) == "RECORD" else super().read_text(filename)
-
-
-class Editable(metadata.PathDistribution):
-    """PyYAML installed with ``pip install -e``."""
-
-    def read_text(self, filename: str | os.PathLike[str]) -> str | None:
-        is_url = str(filename) == "direct_url.json"
-        return '{"url": "file:///x", "dir_info": {"editable": true}}' if is_url else super().read_text(filename)
-
-
 @pytest.mark.parametrize(
-    ("name", "kind", "line"),
+    ("name", "files", "line"),
     [
         ("pyyaml", None, r"PyYAML is not installed in this environment \(pip install 'PyYAML>=3\.10'\)"),
         ("ringslice", None, r"ringslice is not installed in this environment \(pip install -e \. in its source tree\)"),
-        ("pyyaml", Unpackable, "pyyaml does not tell its files"),
-        ("pyyaml", Editable, "pyyaml is installed to be edited"),
+        ("pyyaml", {"RECORD": None}, "pyyaml does not tell its files"),
+        ("pyyaml", {"direct_url.json": '{"dir_info": {"editable": true}}'}, "pyyaml is installed to be edited"),
     ],
 )
 def test_a_distribution_that_cannot_be_packed_is_named(
-    name: str, kind: type[metadata.PathDistribution] | None, line: str, monkeypatch: pytest.MonkeyPatch
+    name: str, files: dict[str, str | None] | None, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = metadata.distribution
-    (folder,) = Path(str(really("pyyaml").locate_file(""))).glob("[Pp]y[Yy][Aa][Mm][Ll]-*.dist-info")
 
     def distribution(asked: str) -> metadata.Distribution:
-        if asked.lower() != name:
-            return really(asked)
-        if kind is None:
-            raise metadata.PackageNotFoundError(name)
-        return kind(folder)
+        found = really(asked)
+        if asked.lower() == name:
+            if files is None:
+                raise metadata.PackageNotFoundError(name)
+            read = found.read_text
+            monkeypatch.setattr(found, "read_text", lambda file: files[file] if file in files else read(file))
+        return found
 
     monkeypatch.setattr(metadata, "distribution", distribution)
     with pytest.raises(EnvironmentFailure, match=line):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +54,11 @@ def strict(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def fresh(strict: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]], Path]:
-    """Roots with the same packs, all normalised anew with other limits."""
-    made: dict[tuple[str, str], Path] = {}
-
-    def make(limits: tuple[str, str]) -> Path:
-        if limits not in made:
-            made[limits] = tmp_path_factory.mktemp("fresh") / "root"
-            shutil.copytree(strict / "raw", made[limits] / "raw")
-            normalize_here(made[limits], *WORDS, *limits)
-        return made[limits]
-
-    return make
+def normalized_anew(root: Path, anew: Path, limits: tuple[str, str]) -> Path:
+    """A root with the same packs, all normalised with these limits."""
+    shutil.copytree(root / "raw", anew / "raw")
+    normalize_here(anew, *WORDS, *limits)
+    return anew
 
 
 @pytest.fixture
@@ -123,14 +114,12 @@ def require_equal(root: Path, fresh: Path) -> None:
         assert marker_of(root)[name] == marker_of(fresh)[name]
 
 
-def test_looser_limits_give_what_normalising_all_with_them_gives(
-    root: Path, fresh: Callable[[tuple[str, str]], Path]
-) -> None:
+def test_looser_limits_give_what_normalising_all_with_them_gives(root: Path, tmp_path: Path) -> None:
     large = {f"a/0-{number}.png": "too-many-pixels" for number in (1, 3, 5, 7)}
     assert reasons_of(root) == large | {"b/0-99.png": "bad-aspect"}
     before = contents(root)
     normalize_here(root, *WORDS, *LOOSE, RETRY)
-    require_equal(root, fresh(LOOSE))
+    require_equal(root, normalized_anew(root, tmp_path / "loose", LOOSE))
     require_nothing_is_lost(root)
     left = {"a/0-7.png": "bad-aspect", "b/0-99.png": "bad-aspect"}
     assert reasons_of(root) == {"a/0-3.png": "too-many-pixels"} | left
@@ -141,7 +130,7 @@ def test_looser_limits_give_what_normalising_all_with_them_gives(
     assert [part["part"] for part in parts_of(root).values()] == [f"pack-0000{end}" for end in ("0.1", "1.1", "2", "3")]
 
     normalize_here(root, *WORDS, *LOOSEST, RETRY)
-    require_equal(root, fresh(LOOSEST))
+    require_equal(root, normalized_anew(root, tmp_path / "loosest", LOOSEST))
     require_nothing_is_lost(root)
     assert reasons_of(root) == left
     assert [part["part"] for part in parts_of(root).values()] == [f"pack-0000{end}" for end in ("0.2", "1.1", "2", "3")]

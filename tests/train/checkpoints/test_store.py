@@ -72,28 +72,18 @@ def require_seed(groups: Groups, seed: int) -> None:
 def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
     assert (store.newest(place), steps(place), restore(place)) == (None, [], None)
     facts = {"reader": {"left": ((0, 7), (9, 12))}, "by_rank": {10: "b", 9: "a"}, "loss": 1e300, "score": 0.5}
-    made = write(place, attempts, 150, groups_of(1), facts)
-    assert (made.step, made.name, made.groups) == (150, "step-00000150", ["model", "optimizer"])
+    made = write(place, attempts, 150, {**groups_of(1), "empty": {}}, facts)
+    assert (made.step, made.name, made.groups) == (150, "step-00000150", ["model", "optimizer", "empty"])
     assert store.newest(place) == made == open_checkpoint(place, 150)
     written = facts | {"reader": {"left": [[0, 7], [9, 12]]}, "by_rank": {"10": "b", "9": "a"}}
     assert {name: value for name, value in made.marker.items() if name not in store.OWN_FACTS} == written
     step, groups = restored(place)
-    assert step == 150
+    assert (step, groups.pop("empty")) == (150, {})
     require_seed(groups, 1)
     assert same(made.read("model"), groups_of(1)["model"])
     assert attempts.children() == []
-    with pytest.raises(UsageError, match="step-00000150 has no 'weights', it has model, optimizer"):
+    with pytest.raises(UsageError, match="step-00000150 has no 'weights', it has model, optimizer, empty"):
         made.read("weights")
-
-
-def test_a_marker_names_what_lies_beside_it(place: Place, attempts: Place) -> None:
-    marker = write(place, attempts, 7, {**groups_of(0), "empty": {}}, {}).marker
-    folder = folder_of(place, 7)
-    assert json.loads((folder / "checkpoint.json").read_bytes()) == marker
-    assert {path.name for path in folder.iterdir()} == {*marker["files"], "checkpoint.json"}
-    for name, told in marker["files"].items():
-        data = (folder / name).read_bytes()
-        assert told == {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
 
 
 def test_steps_go_by_number(place: Place, attempts: Place) -> None:

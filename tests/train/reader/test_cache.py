@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pytest
 from etl.errors import DataError
 from etl.slices.manifest import Slice
 from etl.storage.place import Place, open_place
-from tests.lib.commands import REPOSITORY
+from tests.lib.commands import PATIENCE_S, REPOSITORY
 from train.config.settings import Settings, command
 from train.reader.cache import SliceCache
 from train.reader.cache_files import CacheFull
@@ -51,17 +51,15 @@ CacheMaker = Callable[[int], SliceCache]
 
 
 @pytest.fixture
-def make_cache(tmp_path: Path) -> Iterator[CacheMaker]:
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def make_cache(folder: Path) -> Iterator[CacheMaker]:
     """Makes a cache in the same folder each time, with room for so many slices."""
-    made = []
-
-    def make(slices: int) -> SliceCache:
-        made.append(SliceCache(tmp_path / "cache", slices * SIZE))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    with ExitStack() as caches:
+        yield lambda slices: caches.enter_context(SliceCache(folder, slices * SIZE))
 
 
 def read(place: Place | None) -> bytes | None:
@@ -80,17 +78,24 @@ def parts(folder: Path) -> list[Path]:
     return list(folder.glob("*.part"))
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def age(folder: Path, number: int, seconds: int) -> None:
+def fill(cache: SliceCache, originals: Place, slices: int) -> None:
+    """Fetch the first slices; number 0 was used longest ago."""
+    for number in range(slices):
+        cache.fetch(originals, SLICES[number])
+        age(cache, number, 100 - number)
+
+
+def age(cache: SliceCache, number: int, seconds: int) -> None:
     """Let the slice's file have been used last so long ago."""
     then = time.time() - seconds
-    os.utime(folder / f"{SLICES[number].sha256}.tfrecord", (then, then))
+    os.utime(cache._files.path / f"{SLICES[number].sha256}.tfrecord", (then, then))
 
 
 def test_what_is_fetched_is_read_without_its_original(originals: Place, make_cache: CacheMaker) -> None:
@@ -144,11 +149,8 @@ def test_a_newer_list_takes_the_place_of_an_older(originals: Place, make_cache: 
     assert order == ["train/0", "train/7", "train/8"]
 
 
-def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
-    earlier = make_cache(3)
-    for number in range(3):
-        earlier.fetch(originals, SLICES[number])
-        age(tmp_path / "cache", number, 100 - number)
+def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMaker) -> None:
+    fill(make_cache(3), originals, 3)
     cache = make_cache(3)
     assert read(cache.place_of(SLICES[0])) == content(0)  # used now
     cache.fetch(originals, SLICES[5])
@@ -160,27 +162,22 @@ def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMak
     assert held(cache) == [0, 5, 6]
 
 
-def test_a_lower_limit_holds_at_once(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
-    earlier = make_cache(5)
-    for number in range(5):
-        earlier.fetch(originals, SLICES[number])
-        age(tmp_path / "cache", number, 100 - number)
+def test_a_lower_limit_holds_at_once(originals: Place, make_cache: CacheMaker) -> None:
+    fill(make_cache(5), originals, 5)
     cache = make_cache(2)
     cache.fetch_ahead(originals, SLICES[3:5])
     wait_until(lambda: held(cache) == [3, 4])
 
 
-def test_what_is_read_stays(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+def test_what_is_read_stays(originals: Place, make_cache: CacheMaker) -> None:
     earlier = make_cache(2)
-    for number in range(2):
-        earlier.fetch(originals, SLICES[number])
+    fill(earlier, originals, 2)
     place = earlier.place_of(SLICES[0])
-    for number in range(2):
-        age(tmp_path / "cache", number, 100 - number)
+    assert place is not None
+    age(earlier, 0, 100)
     cache = make_cache(2)
     cache.fetch(originals, SLICES[5])
     assert held(cache) == [0, 5]
-    assert place is not None
     with place.open_input() as file:
         del place  # the open file alone holds it
         gc.collect()
@@ -189,13 +186,13 @@ def test_what_is_read_stays(originals: Place, make_cache: CacheMaker, tmp_path: 
         assert file.read() == content(0)
     del file
     gc.collect()
-    age(tmp_path / "cache", 0, 100)
+    age(cache, 0, 100)
     cache.fetch(originals, SLICES[6])
     assert held(cache) == [5, 6]
 
 
-def test_more_than_fits_is_told_once(
-    originals: Place, make_cache: CacheMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_more_than_fits_is_reported_once(
+    originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache = make_cache(3)
     for _ in range(2):
@@ -203,16 +200,14 @@ def test_more_than_fits_is_told_once(
         wait_until(lambda: cache._errand is not None and not cache._errand.wanted)
     assert held(cache) == [0, 1, 2]
     cache.close()
-    assert capsys.readouterr().err == (
-        f"ringslice cache: {tmp_path}/cache is full: not every slice is kept (--cache-size)\n"
-    )
+    assert capsys.readouterr().err == (f"ringslice cache: {folder} is full: not every slice is kept (--cache-size)\n")
 
 
-@pytest.mark.parametrize("wrong", [b"", content(4)[:-1], content(4) + b"x", content(5)])
-def test_an_original_that_is_another_is_not_kept(
-    wrong: bytes, originals: Place, make_cache: CacheMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("wrong", [content(4)[:-1], content(4) + b"x", content(5)])
+def test_an_original_with_other_bytes_is_not_kept(
+    wrong: bytes, originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = tmp_path / "slices/train/4.tfrecord"
+    original = Path(originals.path) / "train/4.tfrecord"
     original.write_bytes(wrong)
     cache = make_cache(10)
     cache.fetch(originals, SLICES[4])
@@ -221,29 +216,26 @@ def test_an_original_that_is_another_is_not_kept(
     original.write_bytes(content(4))
     cache.fetch(originals, SLICES[4])
     assert read(cache.place_of(SLICES[4])) == content(4)
-    assert not parts(tmp_path / "cache")
+    assert not parts(folder)
 
 
 def test_a_missing_original_is_left_to_its_reader(
-    originals: Place, make_cache: CacheMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (originals / "train/0.tfrecord").delete()
     cache = make_cache(10)
     cache.fetch_ahead(originals, SLICES[:2])
     wait_until(lambda: held(cache) == [1])
-    assert not parts(tmp_path / "cache")
+    assert not parts(folder)
     assert capsys.readouterr().err == ""
 
 
-def test_what_was_damaged_in_the_cache_is_fetched_again(
-    originals: Place, make_cache: CacheMaker, tmp_path: Path
-) -> None:
+def test_what_was_damaged_in_the_cache_is_fetched_again(originals: Place, make_cache: CacheMaker, folder: Path) -> None:
     cache = make_cache(10)
     cache.fetch(originals, SLICES[0])
-    path = tmp_path / "cache" / f"{SLICES[0].sha256}.tfrecord"
-    path.write_bytes(content(0)[:-1])
+    (folder / f"{SLICES[0].sha256}.tfrecord").write_bytes(content(0)[:-1])
     assert cache.place_of(SLICES[0]) is None
-    for _ in range(2):  # also where it is gone already
+    for _ in range(2):  # also if it is gone already
         cache.drop(SLICES[0])
     cache.fetch(originals, SLICES[0])
     place = cache.place_of(SLICES[0])
@@ -251,17 +243,16 @@ def test_what_was_damaged_in_the_cache_is_fetched_again(
     assert read(place) == content(0)  # by another reader, who had it before
 
 
-def test_files_of_others_are_let_alone(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
-    folder = tmp_path / "cache"
+def test_files_of_others_stay(originals: Place, make_cache: CacheMaker, folder: Path) -> None:
     folder.mkdir()
-    for name in ("mine.tfrecord", "mine.part"):
-        (folder / name).write_bytes(bytes(SIZE))
-        os.utime(folder / name, (0, 0))
+    others = [folder / name for name in ("mine.tfrecord", "mine.part")]
+    for path in others:
+        path.write_bytes(bytes(SIZE))
+        os.utime(path, (0, 0))
     cache = make_cache(1)
     cache.fetch(originals, SLICES[0])
     assert held(cache) == [0]
-    assert (folder / "mine.tfrecord").exists()
-    assert (folder / "mine.part").exists()
+    assert all(path.exists() for path in others)
 
 
 def test_a_name_that_is_no_hash_is_refused(originals: Place, make_cache: CacheMaker) -> None:
@@ -271,7 +262,7 @@ def test_a_name_that_is_no_hash_is_refused(originals: Place, make_cache: CacheMa
             call(forged)
 
 
-def test_a_folder_that_cannot_be_is_told_once(
+def test_a_folder_that_cannot_be_made_is_reported_once(
     originals: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -279,15 +270,14 @@ def test_a_folder_that_cannot_be_is_told_once(
         with SliceCache(tmp_path / "file" / "cache", 10 * SIZE, quiet) as cache:
             cache.fetch_ahead(originals, SLICES)
             assert [cache.place_of(each) for each in SLICES] == [None] * 10
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith(f"ringslice cache: nothing more is kept in {tmp_path}/file/cache: Not a directory")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ringslice cache: nothing more is kept in {tmp_path}/file/cache: Not a directory")
 
 
-def test_a_full_disk_is_told_once_and_read_past(
+def test_a_full_disk_is_reported_once(
     originals: Place,
     make_cache: CacheMaker,
-    tmp_path: Path,
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -297,21 +287,21 @@ def test_a_full_disk_is_told_once_and_read_past(
     def no_space(descriptor: int, data: memoryview) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "write", no_space)
-    cache.fetch_ahead(originals, SLICES)
-    assert cache._thread is not None
-    cache._thread.join()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", no_space)
+        cache.fetch_ahead(originals, SLICES)
+        assert cache._thread is not None
+        cache._thread.join()
     cache.fetch_ahead(originals, SLICES)
     assert [cache.place_of(each) is not None for each in SLICES] == [True] + [False] * 9
-    assert not parts(tmp_path / "cache")
+    assert not parts(folder)
     assert capsys.readouterr().err == (
-        f"ringslice cache: nothing more is kept in {tmp_path}/cache: No space left on device"
+        f"ringslice cache: nothing more is kept in {folder}: No space left on device"
         " (free some space or choose another place)\n"
     )
 
 
-def test_two_caches_do_not_copy_the_same_at_once(originals: Place, make_cache: CacheMaker, tmp_path: Path) -> None:
+def test_two_caches_do_not_copy_the_same_at_once(originals: Place, make_cache: CacheMaker, folder: Path) -> None:
     first, second = make_cache(10), make_cache(10)
     part = first._files.start_part(SLICES[0].sha256, SIZE, 0)
     assert part is not None
@@ -323,27 +313,27 @@ def test_two_caches_do_not_copy_the_same_at_once(originals: Place, make_cache: C
         part.write(pa.py_buffer(content(0)))
         first._files.publish(part, SLICES[0].sha256)
     assert read(second.place_of(SLICES[0])) == content(0)
-    assert not parts(tmp_path / "cache")
+    assert not parts(folder)
 
 
 def test_closing_removes_what_is_half_copied(
-    originals: Place, make_cache: CacheMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    originals: Place, make_cache: CacheMaker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, begun, write = make_cache(10), threading.Event(), os.write
 
-    def held_up(descriptor: int, data: memoryview) -> int:
+    def wait_and_write(descriptor: int, data: memoryview) -> int:
         begun.set()
         wait_until(lambda: cache._ends)
         return write(descriptor, data)
 
-    monkeypatch.setattr(os, "write", held_up)
+    monkeypatch.setattr(os, "write", wait_and_write)
     monkeypatch.setattr("train.reader.cache.COPY_BYTES", 1000)
     cache.fetch_ahead(originals, SLICES)
-    assert begun.wait(20)
-    assert len(parts(tmp_path / "cache")) == 1
+    assert begun.wait(PATIENCE_S)
+    assert len(parts(folder)) == 1
     cache.close()
     assert held(cache) == []
-    assert not parts(tmp_path / "cache")
+    assert not parts(folder)
 
 
 KILLED_AT_EVERY_STEP = """
@@ -384,9 +374,7 @@ while True:
 
 
 @pytest.mark.integration
-def test_a_kill_at_any_step_leaves_the_right_file_or_none(
-    originals: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_at_any_step_leaves_the_right_file_or_none(originals: Place, tmp_path: Path) -> None:
     words = (originals.path, str(tmp_path), SLICES[0].sha256, str(SIZE))
     subprocess.run([sys.executable, "-c", KILLED_AT_EVERY_STEP, *words], cwd=REPOSITORY, check=True, timeout=300)
     folders = [folder for folder in tmp_path.iterdir() if folder.name.isdigit()]
@@ -411,7 +399,6 @@ from tests.train.reader.test_cache import SIZE, SLICES, read
 
 originals, folder, seed = open_place(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 choose = random.Random(seed)
-print("ready", flush=True)
 while True:
     cache = SliceCache(folder, 3 * SIZE)
     for slice in choose.sample(SLICES, 4):
@@ -427,40 +414,32 @@ while True:
 
 
 @pytest.mark.integration
-def test_several_jobs_and_kills_at_random(originals: Place, tmp_path: Path) -> None:
-    folder, choose = tmp_path / "cache", random.Random(0)
+def test_several_jobs_share_a_folder(originals: Place, folder: Path) -> None:
+    """It never holds more than its limit, and nobody reads a wrong byte."""
     folder.mkdir()
+    seen = set[str]()
 
-    def start(seed: int) -> "subprocess.Popen[str]":
-        words = [sys.executable, "-c", USER, originals.path, str(folder), str(seed)]
-        return subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def used() -> int:
-        sizes = [0]
+    def all_were_there() -> bool:
+        sizes = {}
         for path in folder.iterdir():
             with suppress(FileNotFoundError):
-                sizes.append(path.stat().st_size)
-        return sum(sizes)
+                sizes[path.name] = path.stat().st_size
+        assert sum(sizes.values()) <= 3 * SIZE
+        seen.update(name for name in sizes if name.endswith(".tfrecord"))
+        return len(seen) == len(SLICES)
 
-    users = [start(seed) for seed in range(3)]
-    for user in users:
-        assert user.stdout is not None
-        assert user.stdout.readline() == "ready\n"
-    seen = set()
-    for seed in range(3, 7):
-        until = time.monotonic() + choose.uniform(0.3, 0.8)
-        while time.monotonic() < until:
-            assert used() <= 3 * SIZE
-            seen |= {path.name for path in folder.glob("*.tfrecord")}
-        users[seed % 3].kill()
-        _, told = users[seed % 3].communicate()
-        assert not told
-        users[seed % 3] = start(seed)
-    for user in users:
-        assert user.poll() is None
-        user.kill()
-        user.communicate()
-    assert len(seen) == 10  # all came and went
+    words = [sys.executable, "-c", USER, originals.path, str(folder)]
+    with ExitStack() as ends:
+        started = [subprocess.Popen([*words, str(seed)], cwd=REPOSITORY, stderr=subprocess.PIPE) for seed in range(3)]
+        users = [ends.enter_context(user) for user in started]
+        for user in users:
+            ends.callback(user.kill)
+        for user in users:  # one after the other is killed
+            seen.clear()
+            wait_until(all_were_there)
+            assert user.poll() is None
+            user.kill()
+            assert user.communicate()[1] == b""
 
 
 def test_the_options_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,20 @@
+"""The reader on real slices: each example once, whatever ranks resume from its state; and pixels from examples."""
+
 import json
+import random
 import shutil
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from etl.errors import DataError
+from etl.errors import DataError, UsageError
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
@@ -15,10 +22,14 @@ from train.input.decode import Decoder
 from train.input.feed import PixelFeed
 from train.reader.batches import RecordBatch
 from train.reader.config import Reading
-from train.reader.intervals import Steps
+from train.reader.intervals import Steps, length
 from train.reader.reader import SplitReader
+from train.reader.slice_file import SliceFile
+from train.reader.state import ReaderState
 
 pytestmark = pytest.mark.integration
+
+TRAIN = 1437
 
 
 def open_reader(folder: Path, split: str = "train", reading: Reading | None = None) -> SplitReader:
@@ -39,35 +50,91 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_json(json.loads((folder / "manifest.json").read_text()))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def slices(digits_root: Path) -> Path:
     return digits_root / "slices" / "default"
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 11])
-def test_ranks_read_the_epoch_between_them(slices: Path, world_size: int) -> None:
-    reader = open_reader(slices)
-    steps = Steps(reader.total, world_size, 50)
-    order = reader.order(seed=0, epoch=1)
+@settings(deadline=None, max_examples=25)
+@given(
+    changes=st.lists(st.tuples(st.integers(1, 64), st.integers(0, 30)), min_size=1, max_size=5), lanes=st.integers(1, 9)
+)
+def test_readers_resume_with_any_number_of_ranks(slices: Path, changes: Sequence[tuple[int, int]], lanes: int) -> None:
+    """World sizes and the steps taken at each; then one rank takes the rest."""
+    reader = open_reader(slices, reading=Reading(lanes=lanes))
+    state = ReaderState.of("these", "train", reader.order(0, 1))
     keys: list[str] = []
+    for world_size, most in [*changes, (1, TRAIN)]:
+        stored = json.dumps(state.to_json())
+        assert len(stored) < 340 + 30 * (1 + lanes * sum(size for size, _ in changes))
+        state = ReaderState.from_json(json.loads(stored), "these", TRAIN)
+        state = state.shared(world_size, reader.lanes(world_size), 16)
+        order = reader.order(state.seed, state.epoch, state.window_blocks)
+        steps, first = state.steps, state.taken
+        step = min(most, steps.number - first)
+        for rank in range(world_size):
+            batches = list(islice(reader.batches(order, steps, rank, state.left, first), step))
+            assert [len(batch.examples()) for batch in batches] == [16] * step
+            keys += keys_of(batches)
+        state = state.after(step)
+        assert state.examples_left == length(state.rest) == TRAIN - len(keys)
+    assert state.rest == ()
+    assert len(keys) == len(set(keys)) == TRAIN
+
+
+@pytest.mark.parametrize(("world_size", "lanes"), [(2, 4), (5, 9)])
+def test_the_same_ranks_resume_with_the_same_batches(slices: Path, world_size: int, lanes: int) -> None:
+    """From whichever step on, with what fills the last ones up."""
+    reader = open_reader(slices, reading=Reading(lanes=lanes))
+    order = reader.order(0, 1)
+    state = ReaderState.of("these", "train", order).shared(world_size, reader.lanes(world_size), 61)
+    steps = state.steps
     for rank in range(world_size):
-        batches = list(reader.batches(order, steps, rank))
-        assert len(batches) == steps.number
-        assert all(len(batch.examples()) == 50 for batch in batches)
-        keys += keys_of(batches)
-    rows = [line for path in (slices / "train").glob("*.idx") for line in path.read_text().splitlines()]
-    assert len(keys) == len(set(keys)) == len(rows) == 1437
+        whole = [batch.examples() for batch in reader.batches(order, steps, rank, state.left)]
+        for first in range(steps.number + 1):
+            rest = [batch.examples() for batch in reader.batches(order, steps, rank, state.left, first)]
+            assert rest == whole[first:]
 
 
-def test_what_is_left_of_an_epoch_is_read_on_by_other_ranks(slices: Path) -> None:
+def test_the_order_is_the_same_however_slow_the_storage_is(slices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = open_reader(slices, reading=Reading(lanes=4))
+    order, steps = reader.order(0, 1), Steps(reader.total, 2, 32)
+
+    def numbers() -> list[int]:
+        return [int(each) for rank in (0, 1) for batch in reader.batches(order, steps, rank) for each in batch.numbers]
+
+    undisturbed, read = numbers(), SliceFile.read
+    generator = random.Random(0)
+
+    def read_late(self: SliceFile, offset: int, room: memoryview) -> int:
+        time.sleep(generator.random() / 20)
+        return read(self, offset, room)
+
+    monkeypatch.setattr(SliceFile, "read", read_late)
+    assert numbers() == undisturbed == numbers()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/3'"),
+        ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
+        ({"left": [[0, 10], [5, 20]]}, DataError, "no ascending intervals of 1437 examples"),
+        ({"left": [[0, 1438]]}, DataError, "no ascending intervals of 1437 examples"),
+        ({"left": None}, DataError, "is damaged"),
+        ({"seed": "x"}, DataError, "is damaged"),
+        ({"lanes": 0}, DataError, "is damaged"),
+        ({"taken": -1}, DataError, "is damaged"),
+        ({"taken": 1438}, DataError, "is damaged"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_refused(
+    slices: Path, change: dict[str, object], error: type[Exception], message: str
+) -> None:
     reader = open_reader(slices)
-    order = reader.order(seed=0, epoch=1)
-    first = list(reader.batches(order, Steps(1000, 1, 100), 0, left=[(0, 1000)]))
-    left = [(1000, order.total)]
-    rest = [b for rank in range(3) for b in reader.batches(order, Steps(437, 3, 100), rank, left=left)]
-    keys = keys_of(first + rest)
-    assert len(keys) == len(set(keys)) == 1437
-    assert list(reader.batches(order, Steps(0, 1, 100), 0, left=[])) == []
+    stored = ReaderState.of("these", "train", reader.order(0, 1)).to_json()
+    with pytest.raises(error, match=message):
+        ReaderState.from_json(stored | change, "these", reader.total)
 
 
 def test_a_rank_without_a_single_example_gets_repeats(slices: Path) -> None:
@@ -78,27 +145,6 @@ def test_a_rank_without_a_single_example_gets_repeats(slices: Path) -> None:
     assert min(own[0].weights.sum() for own in batches) == 0
     assert all(parse(example) for own in batches for batch in own for example in batch.examples())
     assert {len(own) for own in batches} == {1}
-
-
-def test_damage_is_named_or_skipped(slices: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(slices, tmp_path / "slices")
-    path = folder / "train" / "train-00003-of-00008.tfrecord"
-    data = bytearray(path.read_bytes())
-    data[1000] ^= 4
-    path.write_bytes(bytes(data))
-    reader = open_reader(folder)
-    with pytest.raises(
-        DataError, match=r"train-00003-of-00008\.tfrecord is damaged at offset \d+: key '.*', record \d"
-    ):
-        list(reader.batches(reader.order(0, 1), Steps(reader.total, 1, 100), 0))
-    reader = open_reader(folder, reading=Reading(on_damage="skip"))
-    batches = list(reader.batches(reader.order(0, 1), Steps(reader.total, 1, 100), 0))
-    assert [len(batch.examples()) for batch in batches] == [100] * 15
-    assert sum(batch.skipped for batch in batches) == 1
-    assert len(set(keys_of(batches))) == sum(batch.weights.sum() for batch in batches) == 1436
-    reader = open_reader(folder, reading=Reading(on_damage="skip", skip_limit=0))
-    with pytest.raises(DataError, match="one more than --skip-limit 0 allows"):
-        list(reader.batches(reader.order(0, 1), Steps(reader.total, 1, 100), 0))
 
 
 def test_tables_that_do_not_fit_are_refused(slices: Path, tmp_path: Path) -> None:
@@ -144,28 +190,3 @@ def test_pixels_labels_weights_and_keys(slices: Path, device: str) -> None:
             example = parse(data)
             assert (example.key.encode(), example.label) == (batch.keys[number].numpy(), batch.labels[number].numpy())
             assert np.array_equal(batch.pixels[number], tf.io.decode_png(example.encoded))
-
-
-@pytest.mark.parametrize("device", ["", "/CPU:0"])
-def test_what_the_reader_raises_comes_through_tensorflow_as_it_was(slices: Path, device: str) -> None:
-    def batches() -> Iterator[RecordBatch]:
-        reader = open_reader(slices, "test")
-        yield next(reader.batches(reader.order(0, 0), Steps(180, 1, 50), 0))
-        raise DataError("slice 7 is damaged")
-
-    feed = PixelFeed(Decoder(read_manifest(slices), (28, 28)), 50, threads=1, device=device)
-    with pytest.raises(DataError, match="slice 7 is damaged"):
-        list(feed.epoch(batches()))
-
-
-@pytest.mark.parametrize("device", ["", "/CPU:0"])
-def test_an_epoch_that_is_left_early_does_not_disturb_the_next(slices: Path, device: str) -> None:
-    reader = open_reader(slices, "test")
-    feed = PixelFeed(Decoder(read_manifest(slices), (28, 28)), 10, threads=1, device=device)
-    order, steps = reader.order(0, 0), Steps(reader.total, 1, 10)
-    first = feed.epoch(reader.batches(order, steps, 0))
-    begun = next(first)
-    first.close()
-    again = list(feed.epoch(reader.batches(order, steps, 0)))
-    assert len(again) == steps.number
-    assert np.array_equal(again[0].pixels, begun.pixels)
