@@ -18,7 +18,15 @@ from tests.hadoop.cluster import Cluster
 from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks
 from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, run, succeeded
-from tests.test_on_hadoop import OPTIONS, digests, expected, few_digits, hdfs, require_succeeded  # noqa: F401
+from tests.test_on_hadoop import (  # noqa: F401
+    JOB_TIMEOUT_S,
+    OPTIONS,
+    digests,
+    expected,
+    few_digits,
+    hdfs,
+    require_succeeded,
+)
 
 NORMALIZE = (REPOSITORY / "mapreduce" / "normalize.py", "-r", "hadoop", *OPTIONS[:6])
 SHARD = (REPOSITORY / "mapreduce" / "shard.py", "-r", "hadoop", *OPTIONS[8:])
@@ -109,8 +117,9 @@ def finished_as_undisturbed(root: Place, expected: dict[str, str], job: JobRun, 
 
 
 @pytest.mark.witness
-def test_normalize_loses_a_mapper_its_master_and_its_driver(
+def test_a_pipeline_that_lost_a_mapper_its_master_and_its_driver_gives_the_same_bytes(
     ingested: Place,
+    few_digits: Path,  # noqa: F811
     hadoop_alone: Cluster,
     expected: dict[str, str],  # noqa: F811
     tmp_path: Path,
@@ -124,6 +133,10 @@ def test_normalize_loses_a_mapper_its_master_and_its_driver(
     finished_as_undisturbed(ingested, expected, second, "normalized")
     assert "joining application_" in second.told()
     assert len({each["id"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]}) == 1
+    words = ("ringslice", "pipeline", few_digits, ingested, *OPTIONS, "-r", "hadoop")
+    told = succeeded(run(*words, timeout_s=JOB_TIMEOUT_S, variables=hadoop_alone.environment()))
+    assert told.stdout.count("was done before") == 2
+    assert digests(ingested) == expected
 
 
 def test_shard_loses_a_reducer_the_node_manager_and_the_data_node(

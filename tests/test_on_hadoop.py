@@ -82,7 +82,7 @@ def hdfs_command(cluster: Cluster, *words: object) -> Finished:
     "way",
     [
         pytest.param(("file", "local", "native"), marks=pytest.mark.witness),
-        pytest.param(("hdfs", "hadoop", "native"), marks=pytest.mark.witness),
+        ("hdfs", "hadoop", "native"),  # also a part of the witness in tests/test_kills_on_hadoop.py
         pytest.param(("hdfs", "inline", "native"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "local", "libhdfs"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "hadoop", "libhdfs"), marks=pytest.mark.chaos),
