@@ -119,6 +119,18 @@ def end_process(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _open_closed_streams() -> None:
+    """Connect standard streams that the caller closed to /dev/null, so that no file gets their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
 def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
     """Run ``main`` and return its exit status; a failure becomes one line on standard error and its status.
 
@@ -133,6 +145,7 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell had us ignore it
         signal.signal(signal.SIGINT, interrupt)
+    _open_closed_streams()
     try:
         tie_to_parent()
         return main()

@@ -38,13 +38,15 @@ STOP_TIMEOUT_S = 20.0
 
 
 def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> tuple[int, str]:
-    """Run ``python -m module arguments`` to its end; returns its exit status and, if asked, its output.
+    """Run ``python -P -m module arguments`` to its end; returns its exit status and, if asked, its output.
+
+    With -P, files of the current folder that are named like modules are not imported.
 
     Ctrl-C reaches the child too, because it is in our process group; SIGTERM, which only we get, is passed on. Either
     way this waits until the child has cleaned up, and kills it after `STOP_TIMEOUT_S`. If we are killed, so is the
     child. There is no limit on its time: a job may take days, and its own parts have limits.
     """
-    words, output = [sys.executable, "-m", module, *arguments], subprocess.PIPE if capture else None
+    words, output = [sys.executable, "-P", "-m", module, *arguments], subprocess.PIPE if capture else None
     with subprocess.Popen(words, stdout=output, text=True, env=tied_environment(signal.SIGKILL)) as child:
         try:
             text, _ = child.communicate()

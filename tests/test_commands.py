@@ -105,6 +105,16 @@ def test_a_process_ends_with_one_line_and_its_status(words: tuple[str, ...], lin
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.integration
+def test_neither_files_of_the_current_folder_nor_closed_streams_matter(make_tree: TreeMaker, tmp_path: Path) -> None:
+    for name in ("copy", "json", "queue", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('this is not for Python')")
+    (tmp_path / ".mrjob.conf").write_text("runners: {local: {no_such_option: 1}}")
+    words = f"ringslice pipeline {make_tree({'a': 4, 'b': 4})} root --size 8 --workers 1 --split train=1 <&- >&- 2>&-"
+    assert run("bash", "-c", words, cwd=tmp_path, HOME=str(tmp_path)).returncode == 0
+    assert (tmp_path / "root/verified/default/verification.json").exists()
+
+
 def test_more_slices_than_images(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = tmp_path / "root"
     succeeded(ringslice_here("ingest", make_tree({"a": 3, "b": 3}), root))

@@ -71,7 +71,7 @@ def run_within(
 
 def run_python(timeout_s: float, words: Sequence[str], **variables: str) -> Ended:
     """Run this Python in this environment with ``variables`` added."""
-    return run_within(timeout_s, [sys.executable, *words], os.environ | variables)
+    return run_within(timeout_s, [sys.executable, "-P", *words], os.environ | variables)
 
 
 def call_within(timeout_s: float, function: Callable[[], Result]) -> Result:

@@ -110,7 +110,7 @@ class ImageHelper:
         return None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "etl.images.sandbox", json.dumps(self.config.to_json())]
+        words = [sys.executable, "-P", "-m", "etl.images.sandbox", json.dumps(self.config.to_json())]
         process = self._process = subprocess.Popen(
             words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ENVIRONMENT
         )

@@ -186,7 +186,7 @@ class _Listing:
             if member.name in seen:
                 raise UsageError(f"{self.file} has two members {member.name!r}; pack again with one of them")
             seen.add(member.name)
-            if is_visible(member.name) and "__MACOSX" not in member.name.split("/"):
+            if is_visible(member.name):
                 yield member
             else:
                 self.skipped += 1

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+from unicodedata import normalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -176,9 +177,10 @@ def class_name(label: str, classes: Sequence[str] | None) -> str:
 def all_classes(names: Iterable[str], reading: Reading, place: Place) -> list[str]:
     """All classes: those that are known, then the new ones of ``names``, numbers by value and before words.
 
-    Raises UsageError for a name outside the classes that the user gave.
+    Raises UsageError for a name outside the classes that the user gave, and for names that look the same.
     """
     found = set(names)
+    _refuse_lookalikes(found.union(reading.known), place)
     if reading.classes is not None:
         if unknown := sorted(found - set(reading.classes)):
             raise UsageError(
@@ -189,6 +191,17 @@ def all_classes(names: Iterable[str], reading: Reading, place: Place) -> list[st
     else:
         new = sorted(found - set(reading.known), key=_by_number)
     return [*reading.known, *new]
+
+
+def _refuse_lookalikes(names: Iterable[str], place: Place) -> None:
+    """Raise UsageError for names that differ only by blanks at their ends or by Unicode normalisation (UAX #15)."""
+    seen: dict[str, str] = {}
+    for name in sorted(names):
+        if (other := seen.setdefault(normalize("NFC", name).strip(), name)) != name:
+            raise UsageError(
+                f"{place} has the classes {other!a} and {name!a}, which differ only by blanks or by their"
+                " Unicode form. Give both one name"
+            )
 
 
 def split_of(path: str) -> str | None:

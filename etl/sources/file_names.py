@@ -19,5 +19,13 @@ def is_large_file(name: str) -> bool:
     return bool(ARCHIVE_NAMES.search(name) or PARQUET_NAMES.search(name))
 
 
+# Folders and files that storage devices and file managers add among those of people.
+_ADDED_BY_TOOLS = frozenset(
+    {"@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "system volume information", "lost+found"}
+    | {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
+)
+
+
 def is_visible(path: str) -> bool:
-    return not any(part.startswith(".") for part in path.split("/"))
+    """Whether no part of ``path`` is hidden (begins with a dot) or has a name that tools give to what they add."""
+    return not any(part.startswith(".") or part.lower() in _ADDED_BY_TOOLS for part in path.split("/"))

@@ -52,6 +52,11 @@ class FolderSource:
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)
+            if len(names) == 1 and all(key.count("/") > 1 for (_, _, key), _ in found):
+                raise UsageError(
+                    f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; give"
+                    f" {place / names[0]}, or --split-folders if it names the split"
+                )
         named = {name: class_name(name, reading.classes) for name in names}
         self.classes = all_classes(named.values(), reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}

@@ -12,17 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
-from etl.sources.base import PLAIN, LargeFile, NotInPlaceError, Reading, SourceImage, all_classes, class_name
+from etl.progress import tell
+from etl.sources.base import (
+    PLAIN,
+    SPLITS_BY_WORD,
+    LargeFile,
+    NotInPlaceError,
+    Reading,
+    SourceImage,
+    all_classes,
+    class_name,
+)
 from etl.storage.place import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
-_IDX_SPLITS = {"train": "train", "t10k": "test", "test": "test", "val": "validation", "validation": "validation"}
+_IDX_SPLITS = {**SPLITS_BY_WORD, "t10k": "test"}
 _IDX_UBYTE = 0x08
 _MOST_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
 
 
 class IdxSource:
-    """IDX files in pairs of images and labels, plain or gzip, each pair with a split of its own (train, t10k).
+    """IDX files in pairs of images and labels, plain or gzip, each pair with the split that its name has (train, t10k).
 
     Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic number, sizes, then uint8 values). Images become PGM or
     PPM files: a short header and the pixels as they are. A class's name is its label's number, or what that counts.
@@ -33,7 +43,7 @@ class IdxSource:
     is_sequential = False
 
     def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
-        names = [info.base_name for info in place.children()]
+        names = [info.base_name for info in place.children() if info.is_file]
         matches = [match for name in names if (match := IDX_IMAGES.fullmatch(name))]
         self._pixels: dict[str, npt.NDArray[np.uint8]] = {}
         labels: dict[str, npt.NDArray[np.uint8]] = {}
@@ -61,6 +71,9 @@ class IdxSource:
         self.skipped = len(names) - 2 * len(matches)
         ids = {number: self.classes.index(name) for number, name in named.items()}
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
+        if len(labels) > 1 and not any(map(_split_of, labels)):
+            found = ", ".join(sorted(labels))
+            tell("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
 
     def large_files(self) -> list[LargeFile]:
         raise NotInPlaceError("the images are arrays")
@@ -78,14 +91,18 @@ class IdxSource:
             # the version follows the pixels, for there is no file whose time of change could
             version = zlib.crc32(self._pixels[stem].tobytes())
             for position, value in enumerate(values):
-                yield SourceImage(
-                    f"{stem}/{position:05d}.{suffix}", ids[int(value)], _IDX_SPLITS.get(stem), size, version
-                )
+                yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[int(value)], _split_of(stem), size, version)
 
     def _file_header(self) -> bytes:
         assert self.pixels is not None
         magic = "P5" if self.pixels["channels"] == 1 else "P6"
         return f"{magic} {self.pixels['width']} {self.pixels['height']} 255\n".encode()
+
+
+def _split_of(stem: str) -> str | None:
+    """The split that the name of a pair has: its one word that names a split, as in ``emnist-letters-train``."""
+    splits = {_IDX_SPLITS[word] for word in re.split(r"[^a-z0-9]+", stem.lower()) if word in _IDX_SPLITS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def _read_idx(place: Place) -> npt.NDArray[np.uint8]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote
@@ -155,11 +156,13 @@ def locate(uri: str) -> tuple[Filesystem, str]:
 
     Raises UsageError for a scheme that there is no filesystem for.
     """
-    scheme, separator, rest = uri.partition("://")
     if not uri:
         raise UsageError("the place is empty; give a folder such as data/flowers or hdfs://namenode/datasets/flowers")
+    scheme, separator, rest = uri.partition("://")
+    if not separator and _ONE_SLASH.match(uri):  # hdfs:/x is, as for Hadoop, /x on the default filesystem
+        scheme, separator, rest = uri.partition(":")
     if not separator:
-        return _LOCAL, _local_path(uri)
+        return _LOCAL, _local_path(os.path.expanduser(uri))
     authority, _, path = rest.partition("/")
     if scheme.lower() == "file" and authority in ("", "localhost"):
         return _LOCAL, _local_path(unquote(f"/{path}"))
@@ -170,6 +173,8 @@ def locate(uri: str) -> tuple[Filesystem, str]:
         f"cannot open {uri!r}{why}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path"
     )
 
+
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 _REFUSED = {
     (

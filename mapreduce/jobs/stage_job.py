@@ -68,6 +68,7 @@ class StageJob(MRJob, ABC):
         set_variables(ENVIRONMENT_OPTIONS, vars(self.options))
         self._reported = time.monotonic()
         self.options.runner = self.options.runner or DEFAULT_RUNNER
+        self.options.conf_paths = self.options.conf_paths or []  # not the mrjob.conf of other projects
         if self.options.job_file and len(self.options.args) == 2:  # ROOT and the work list: the list alone is input
             self.options.args = self.options.args[1:]
 

@@ -1,6 +1,7 @@
 """The smaller parts of the trainer: models, and where runs live."""
 
 import json
+import sys
 from pathlib import Path
 
 import keras
@@ -11,9 +12,9 @@ from etl.errors import UsageError
 from etl.stages.layout import SLICES_FORMAT
 from etl.storage.json_files import with_checksum
 from etl.storage.place import open_place
-from tests.lib.commands import run, succeeded
+from tests.lib.commands import REPOSITORY, run, succeeded
 from train.config.settings import AUTO
-from train.model.builders import build, cnn, mlp
+from train.model.builders import build, cnn, find_builder, mlp
 from train.runs.folder import choose_run, find_dataset
 
 LOADED = """
@@ -54,7 +55,7 @@ def test_a_model_begins_with_normalisation() -> None:
     [
         ("resnet", "give mlp, cnn, resnet50, or module:function"),
         ("no_such_module:f", "No module named 'no_such_module'"),
-        ("json:nothing", "has no attribute 'nothing'"),
+        ("json:nothing", r"/json/__init__\.py has no 'nothing'"),
         ("json:__name__", "is no function"),
         ("tests.train.test_parts:wrong_model", r"gives \(None, 3\), not logits of shape \(batch, 10\)"),
     ],
@@ -62,6 +63,18 @@ def test_a_model_begins_with_normalisation() -> None:
 def test_a_model_that_cannot_be_is_told(name: str, line: str) -> None:
     with pytest.raises(UsageError, match=line):
         build(name, (8, 8, 1), 10, [0], [1])
+
+
+def test_a_model_of_the_current_folder_may_be_called_as_a_package_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.py").write_text("from train.model.builders import mlp as own\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(REPOSITORY / "train")  # as of train/main.py
+    try:
+        assert find_builder("model:own") is mlp
+    finally:
+        sys.modules.pop("model", None)
 
 
 def wrong_model(shape: tuple[int, int, int], classes: int) -> keras.Model:

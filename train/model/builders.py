@@ -12,6 +12,9 @@ from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
 from train.model.resnet import resnet50
 
+# train/, which Python puts first on the path of train/main.py: modules of its names, such as model, are the user's.
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
 ImageShape = tuple[int, int, int]
 Builder = Callable[[ImageShape, int], keras.Model]
 
@@ -52,13 +55,17 @@ def find_builder(name: str) -> Builder:
     module, separator, function = name.partition(":")
     if not separator or not all(each.isidentifier() for each in (*module.split("."), function)):
         raise UsageError(f"--model {name!r}: give {', '.join(BUILDERS)}, or module:function for your own")
-    sys.path.append(os.getcwd())
+    path = sys.path.copy()
+    sys.path[:] = [os.getcwd(), *(each for each in path if each != _OWN_FOLDER)]
     try:
-        builder = getattr(importlib.import_module(module), function)
+        imported = importlib.import_module(module)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--model {name!r}: {error}") from None
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path[:] = path
+    builder = getattr(imported, function, None)
+    if builder is None:
+        raise UsageError(f"--model {name!r}: {getattr(imported, '__file__', module)} has no {function!r}")
     if not callable(builder):
         raise UsageError(f"--model {name!r} is no function")
     try:

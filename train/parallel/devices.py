@@ -101,7 +101,11 @@ def why_no_gpu(visible: str | None) -> str:
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "0"}
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", _PROBE], env=environment, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S
+            [sys.executable, "-P", "-c", _PROBE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         return f"TensorFlow gave no reason within {PROBE_TIMEOUT_S:.0f} s"

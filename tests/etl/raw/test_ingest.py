@@ -51,8 +51,11 @@ def test_packs_hold_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: Path
     (source / "a" / ".hidden").write_text("x")
     (source / "readme.txt").write_text("x")
     (source / "a" / "empty.png").write_bytes(b"")
+    for added in ("@eaDir/000.png/SYNOPHOTO_THUMB_M.jpg", "a/@eaDir/x.jpg", "a/Thumbs.db", "#recycle/y.png"):
+        (source / added).parent.mkdir(parents=True, exist_ok=True)
+        (source / added).write_bytes(b"x")
     told = run(source, root)
-    assert (told["images"], told["classes"], told["skipped_files"]) == (13, 2, 2)
+    assert (told["images"], told["classes"], told["skipped_files"]) == (13, 2, 6)
     assert told["packs"] > 1
     rows = [row for path in sorted((root / "raw/packs").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
@@ -131,20 +134,38 @@ def test_an_unfinished_run_goes_on_and_that_of_another_source_does_not(make_tree
     assert (root / "raw" / "packs" / "pack-00000.tar").stat().st_mtime_ns != kept
 
 
-@pytest.mark.parametrize(("zipped", "channels"), [(False, 3), (True, 1)])
-def test_idx_files_keep_their_pixels_and_splits(tmp_path: Path, zipped: bool, channels: int) -> None:
+@pytest.mark.parametrize(
+    ("zipped", "channels", "train", "test"),
+    [(False, 3, "train", "t10k"), (True, 1, "emnist-letters-train", "emnist-letters-test")],
+)
+def test_idx_files_keep_their_pixels_and_splits(
+    tmp_path: Path, zipped: bool, channels: int, train: str, test: str
+) -> None:
     images = np.random.default_rng(1).integers(0, 256, (12, 5, 4, channels)[: 3 + (channels > 1)], dtype=np.uint8)
     labels = np.arange(12) % 11  # as numbers, not as text: 10 comes after 9
-    write_idx(tmp_path / "idx", "train", images[:8], labels[:8], zipped)
-    write_idx(tmp_path / "idx", "t10k", images[8:], labels[8:], zipped)
+    write_idx(tmp_path / "idx", train, images[:8], labels[:8], zipped)
+    write_idx(tmp_path / "idx", test, images[8:], labels[8:], zipped)
     assert run(tmp_path / "idx", tmp_path / "root")["source_splits"] == {"test": 4, "train": 8}
     rows = [row for path in (tmp_path / "root/raw/packs").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     for row in rows:
         stem, number = row["key"].split(".")[0].split("/")
-        place = int(number) + (8 if stem == "t10k" else 0)
+        place = int(number) + (8 if stem == test else 0)
         data = (tmp_path / "root/raw/packs" / f"{row['pack']}.tar").read_bytes()
         assert data[row["offset"] :][: row["size"]].endswith(b" 4 5 255\n" + images[place].tobytes())
         assert row["label"] == labels[place]
+
+
+def test_pairs_of_idx_files_with_no_split_in_their_names_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And folders are no IDX files: Kaggle's MNIST has one of each name beside the files with a dot."""
+    for stem in ("one", "two"):
+        write_idx(tmp_path / "idx", stem, np.zeros((2, 2, 2)), np.zeros(2), zipped=False)
+        (tmp_path / f"idx/{stem}-images-idx3-ubyte").rename(tmp_path / f"idx/{stem}-images.idx3-ubyte")
+        (tmp_path / f"idx/{stem}-labels-idx1-ubyte").rename(tmp_path / f"idx/{stem}-labels.idx1-ubyte")
+        (tmp_path / f"idx/{stem}-images-idx3-ubyte").mkdir()
+    assert run(tmp_path / "idx", tmp_path / "root")["source_splits"] == {}
+    assert "has train, t10k, test or validation in its name: one, two" in capsys.readouterr().err
 
 
 def test_classes_name_the_numbers_of_folders_and_of_idx_files(make_tree: TreeMaker, tmp_path: Path) -> None:
@@ -254,6 +275,15 @@ def test_a_root_inside_the_source_is_refused(make_tree: TreeMaker, tmp_path: Pat
     assert run(source, source / ".root")["already_done"]
 
 
+def put_into_one_folder(source: Path) -> None:
+    shutil.copytree(source, source / "photos")
+    shutil.rmtree(source / "a")
+
+
+def add_class(source: Path, name: str) -> None:
+    shutil.copytree(source / "a", source / name)
+
+
 def write_odd_name(source: Path) -> None:
     Path(os.fsdecode(os.fsencode(source / "a") + b"/\xff.png")).write_bytes(b"x")
 
@@ -269,6 +299,12 @@ def write_odd_name(source: Path) -> None:
         (lambda source: (source / "a/x\u2028.png").write_bytes(b"x"), "cannot be a key, for it holds control char"),
         (lambda source: (source / "a/lost.jpg").symlink_to(source / "absent"), r"a/lost\.jpg is a link to nothing"),
         (write_odd_name, "is not UTF-8; rename it"),
+        (put_into_one_folder, "lie in folders below 'photos', which would be their only class; give .*/photos, or"),
+        (lambda source: add_class(source, "a "), "has the classes 'a' and 'a ', which differ only by blanks or by"),
+        (
+            lambda source: (add_class(source, "caf\xe9"), add_class(source, "cafe\u0301")),
+            r"'cafe\\u0301' and 'caf\\xe9', which differ only by",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_ingested_is_refused_in_one_line(
