@@ -41,6 +41,7 @@ def test_scripts_tell_their_options(job: type[StageJob]) -> None:
         (("ingest", "EMPTY", "ROOT"), 2, "no images in"),
         (("ingest", "SOURCE", "s3://bucket/x"), 2, "cannot open 's3://bucket/x'"),
         (("ingest",), 2, "Missing argument 'SOURCE'"),
+        (("ingest", "SOURCE", "SOURCE/a/000.png"), 2, "a/000.png is a file. Give a folder"),
         (("ingest", "SOURCE", "ROOT", "--pack-size", "huge"), 2, "'huge' is no size in bytes"),
         (("normalize", "ROOT"), 2, "holds no finished ingest"),
         (("normalize", "ROOT", "--size", "0"), 2, "sides are from 1"),
@@ -63,6 +64,7 @@ def test_wrong_use_gets_one_line_and_leaves_nothing(
 ) -> None:
     (tmp_path / "empty").mkdir()
     places = {"ROOT": tmp_path / "root", "EMPTY": tmp_path / "empty", "SOURCE": make_tree({"a": 2})}
+    places |= {"SOURCE/a/000.png": places["SOURCE"] / "a/000.png"}
     failed(ringslice_here(*(places.get(word, word) for word in words)), status, line)
     assert not (tmp_path / "root").exists()
 

@@ -115,7 +115,12 @@ def _has_grown(known: list[str] | None, listed: Sequence[str] | None, file: str 
 
 
 def _refuse_root_inside(source: Place, root: Place) -> None:
-    """Raise UsageError where the next run would find packs among the images; what is hidden it does not see."""
+    """Raise UsageError if ROOT is a file, or if the next run would find packs among the images of SOURCE.
+
+    Hidden folders are no part of a source.
+    """
+    if root.info().is_file:
+        raise UsageError(f"ROOT {root} is a file. Give a folder")
     if source.info().type != fs.FileType.Directory or source.filesystem != root.filesystem:
         return
     inside, above = f"{root.real_path}/", f"{source.real_path.rstrip('/')}/"
