@@ -93,7 +93,9 @@ def test_a_second_run_does_nothing_and_another_dataset_is_refused(make_tree: Tre
     with pytest.raises(UsageError, match=r"of 8 images in .* 0 are missing in this source and 2 have changed"):
         run(source, root)
     with pytest.raises(UsageError, match=r"more than --max-removed 0\.1; is this another source"):
-        run(shutil.copytree(source, tmp_path / "above" / "below").parent, root)
+        for name in "ab":
+            shutil.copytree(source / name, tmp_path / "other" / name / "below")
+        run(tmp_path / "other", root)
     with pytest.raises(UsageError, match="pack_bytes 2000 there, 9 asked"):
         run(source, root, pack_size=9)
     assert contents(root) == before
