@@ -183,16 +183,16 @@ def test_balance_is_that_of_the_counts() -> None:
     spread = ClassSpread(manifest).add(map(pa.Table.from_pylist, (rows[:50], rows[50:])))
     assert np.array_equal(spread.matrix if spread.matrix is not None else [], counts)
     for found in split_balances(manifest, spread):
-        own = counts[:, columns[found.name]]
-        totals, by_class = own.sum(axis=0), own.max(axis=1) - own.min(axis=1)
+        held = counts[:, columns[found.name]]
+        totals, by_class = held.sum(axis=0), held.max(axis=1) - held.min(axis=1)
         assert found.total.difference == totals.max() - totals.min()
         assert found.by_class.difference == by_class.max()
         assert found.worst_class == f"class-{by_class.argmax()}"
-        off = np.abs(own.sum(axis=1) - counts.sum(axis=1) * (own.sum() / counts.sum()))
+        off = np.abs(held.sum(axis=1) - counts.sum(axis=1) * (held.sum() / counts.sum()))
         assert found.off_share == pytest.approx(off.max())
         least, most = spread.extremes(found.name)
-        assert (least == own.min(axis=1)).all()
-        assert (most == own.max(axis=1)).all()
+        assert (least == held.min(axis=1)).all()
+        assert (most == held.max(axis=1)).all()
 
 
 def test_samples_depend_on_the_seed_alone_and_may_be_any() -> None:
