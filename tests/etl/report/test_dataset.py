@@ -16,8 +16,9 @@ import pytest
 from PIL import Image, ImageFile
 
 from etl.errors import DataError, UsageError
-from etl.formats import parquet_tables, schemas
+from etl.formats import parquet_tables
 from etl.report.command import write_report
+from etl.report.dataset import balance, page
 from etl.report.dataset.balance import ClassSpread, split_balances
 from etl.report.dataset.samples import ClassSampler
 from etl.report.dataset.sources import MOST_PARTS, SourceSurvey, choose
@@ -25,7 +26,6 @@ from etl.report.dataset.thumbnails import SIDE, thumbnail
 from etl.report.dataset.verified import SHOWN_CONTENTS
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage
-from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
 from tests.lib.commands import failed, flip_bit, run, succeeded
 from tests.lib.in_process import ringslice_here
@@ -145,85 +145,54 @@ def test_one_class_that_lies_in_one_split(tmp_path: Path) -> None:
     assert [row[:3] for row in page.tables[1]] == [["class", "train", "all"], ["only", "4", "4"]]
 
 
-def made_up(root: Path, classes: int, slices: int, seed: int = 0) -> npt.NDArray[np.int64]:
-    """The manifest and the tables of slices whose files are not there; returns examples, (classes, slices)."""
-    folder = root / "slices" / "default"
-    folder.mkdir(parents=True)
-    counts = np.random.default_rng(seed).integers(0, 4, (classes, slices))
-    counts[:, 0] += 1
-    split_of = ["test" if number >= slices - slices // 4 else "train" for number in range(slices)]
-    facts = [{"slice": f"{split}/{split}-{number:05d}", "split": split} for number, split in enumerate(split_of)]
-    present = list(zip(*np.nonzero(counts.T), strict=True))
-    rows = [facts[n] | {"label": label, "records": counts[label, n]} for n, label in present]
-    examples = [facts[n] | {"label": label} for n, label in present for _ in range(counts[label, n])]
-    examples = [each | {"key": f"k{number}", "offset": 0, "size": 100} for number, each in enumerate(examples)]
-    tables = {"class_counts": (schemas.CLASS_COUNTS, rows), "examples": (schemas.EXAMPLES, examples)}
-    for name, (schema, lines) in tables.items():
-        pq.write_table(parquet_tables.table_of(schema, lines), folder / f"{name}.parquet", row_group_size=97)
-    splits, sizes = {}, counts.sum(axis=0).tolist()
-    for split in dict.fromkeys(split_of):
-        own = [number for number in range(slices) if split_of[number] == split]
-        by_class, same = counts[:, own].sum(axis=1).tolist(), {"blocks": 1, "bytes": 9, "sha256": "0" * 64}
-        told = [{"name": facts[number]["slice"], "records": sizes[number]} | same for number in own]
-        splits[split] = {"records": sum(by_class), "bytes": 9 * len(own), "by_class": by_class, "slices": told}
-    config = {"partition": "uniform", "split": "source", "workers": 1, "groups": 1, "seed": seed}
-    unused = ("group_by", "splits_from", "removed_keys", "drop_duplicates")
-    manifest = {
-        "format": "ringslice.slices/3",
-        "config": config | dict.fromkeys(unused),
-        "input": "0" * 64,
-        "classes": [f"class-{label}" for label in range(classes)],
-        "image": {"height": 8, "width": 8, "channels": 3, "format": "RAW"},
-        "splits": splits,
-        "statistics": {"mean": [1.0] * 3, "std": [2.0] * 3},
-        "known": {"kept": 0, "moved": 0, "changed": 0, "new": 0, "disagreeing": 0},
-        "left_out": {"removed_keys": 0, "duplicates": 0},
-        "tables": {name: {"file": f"{name}.parquet"} for name in ("examples", "class_counts")},
-    }
-    (folder / "manifest.json").write_bytes(json_bytes(with_checksum(manifest)))
-    return counts
+@pytest.mark.parametrize(("most_classes", "most_slices"), [(3, 4), (2, 4), (3, 3)])
+def test_many_classes_and_slices_are_summed_up(
+    most_classes: int, most_slices: int, mixed_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are three classes and four slices."""
+    monkeypatch.setattr(balance, "MOST_CLASSES", most_classes)
+    monkeypatch.setattr(balance, "SHOWN_AT_EACH_END", 1)
+    for module in (balance, page):
+        monkeypatch.setattr(module, "MOST_SLICES", most_slices)
+    found = page_of(mixed_root, tmp_path / "page.html")
+    rows = [row[0] for row in found.tables[1][1:]]
+    assert rows == (["a & <b>", "cat", "dog"] if most_classes == 3 else ["a & <b>", "1 more classes", "dog"])
+    titles = re.findall(r"<figcaption><b>(.*?)</b>", found.text)
+    assert ("Classes on slices" in titles) == (most_classes == 3 and most_slices == 4)
+    assert ("All classes by size" in titles) == (most_classes == 2)
+    assert ("Examples per slice" in titles) == (most_slices == 4)
+    assert ("train: examples per slice" in titles) == (most_slices == 3)
 
 
-@pytest.mark.parametrize(("classes", "slices"), [(1, 4), (50, 64), (51, 64), (3, 65)])
-def test_many_classes_and_slices_are_summed_up(classes: int, slices: int, tmp_path: Path) -> None:
-    counts = made_up(tmp_path, classes, slices)
-    page = page_of(tmp_path, tmp_path / "page.html")
-    by_class = page.tables[1]
-    if classes <= 50:
-        assert [row[0] for row in by_class[1:]] == [f"class-{label}" for label in range(classes)]
-    else:
-        assert [row for row in by_class if len(row) == 1] == [[f"{classes - 24} more classes"]]
-        shown = [int(row[3]) for row in by_class[1:] if len(row) > 1]
-        ordered = np.sort(counts.sum(axis=1))[::-1].tolist()
-        assert shown == ordered[:12] + ordered[-12:]
-    titles = re.findall(r"<figcaption><b>(.*?)</b>", page.text)
-    assert ("Classes on slices" in titles) == (classes <= 50 and slices <= 64)
-    assert ("All classes by size" in titles) == (classes > 50)
-    assert ("Examples per slice" in titles) == (slices <= 64)
-    assert ("train: examples per slice" in titles) == (slices > 64)
-    assert len(page.of("img")) <= len(titles)  # the slices' files are not there: no pictures
-    assert "are gone" in page.told  # nor are the normalised images
-    assert len(page.text) < 2_000_000
-
-
-def test_balance_is_that_of_the_counts(tmp_path: Path) -> None:
-    counts = made_up(tmp_path, 7, 40, seed=3)
-    manifest = manifest_of(tmp_path)
-    spread = ClassSpread(manifest)
-    place = open_place(str(tmp_path)) / "slices" / "default" / "class_counts.parquet"
-    spread.add(parquet_tables.iterate_groups(place))
+def test_balance_is_that_of_the_counts() -> None:
+    counts = np.random.default_rng(3).integers(0, 4, (7, 40))
+    columns = {"train": list(range(30)), "test": list(range(30, 40))}
+    splits: dict[str, Any] = {}
+    for split, own in columns.items():
+        totals = counts[:, own].sum(axis=0).tolist()
+        slices = [{"name": f"{split}/{n}", "records": total, "bytes": 9} for n, total in zip(own, totals, strict=True)]
+        by_class = counts[:, own].sum(axis=1).tolist()
+        splits[split] = {"records": sum(by_class), "bytes": 9, "by_class": by_class, "slices": slices}
+    manifest = {"classes": [f"class-{label}" for label in range(7)], "splits": splits}
+    rows = [
+        {"slice": f"{split}/{number}", "split": split, "label": label, "records": int(counts[label, number])}
+        for split, own in columns.items()
+        for number in own
+        for label in np.flatnonzero(counts[:, number]).tolist()
+    ]
+    spread = ClassSpread(manifest).add(map(pa.Table.from_pylist, (rows[:50], rows[50:])))
     assert np.array_equal(spread.matrix if spread.matrix is not None else [], counts)
-    train, test = split_balances(manifest, spread)
-    for found, own in ((train, counts[:, :30]), (test, counts[:, 30:])):
-        totals, by_class = own.sum(axis=0), own.max(axis=1) - own.min(axis=1)
+    for found in split_balances(manifest, spread):
+        held = counts[:, columns[found.name]]
+        totals, by_class = held.sum(axis=0), held.max(axis=1) - held.min(axis=1)
         assert found.total.difference == totals.max() - totals.min()
         assert found.by_class.difference == by_class.max()
         assert found.worst_class == f"class-{by_class.argmax()}"
-        off = np.abs(own.sum(axis=1) - counts.sum(axis=1) * (own.sum() / counts.sum()))
+        off = np.abs(held.sum(axis=1) - counts.sum(axis=1) * (held.sum() / counts.sum()))
         assert found.off_share == pytest.approx(off.max())
         least, most = spread.extremes(found.name)
-        assert (least == own.min(axis=1)).all()
-        assert (most == own.max(axis=1)).all()
+        assert (least == held.min(axis=1)).all()
+        assert (most == held.max(axis=1)).all()
 
 
 def test_samples_depend_on_the_seed_alone_and_may_be_any() -> None:
@@ -377,11 +346,14 @@ def test_duplicates_across_splits_come_first(copied_root: Path, tmp_path: Path) 
     assert f"and {30 - SHOWN_CONTENTS} more" in told
 
 
-def test_without_normalized_it_says_so(copied_root: Path, tmp_path: Path) -> None:
+def test_what_is_gone_is_told(copied_root: Path, tmp_path: Path) -> None:
     shutil.rmtree(copied_root / "normalized")
-    page = page_of(copied_root, tmp_path / "page.html")
-    assert "the normalised images that these slices were made from are gone" in page.told
-    assert page.tables[-1][2] == ["normalize", "not known"]
+    for path in copied_root.rglob("slices/**/*.tfrecord"):
+        path.unlink()
+    found = page_of(copied_root, tmp_path / "page.html")
+    assert "the normalised images that these slices were made from are gone" in found.told
+    assert found.tables[-1][2] == ["normalize", "not known"]
+    assert not [each for each in found.of("img") if str(each["alt"]).startswith("an example")]
 
 
 def test_the_command(mixed_root: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import DataError, RingsliceError, UsageError
+from etl.errors import DataError, UsageError
 from etl.sources import Reading, Source, open_source
 from etl.storage.place import Place, open_place
 from tests.lib.commands import contents
@@ -146,6 +146,7 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
     ("change", "told"),
     [
         ({"path": ""}, ["has no path"]),
+        ({"path": 7}, ["has no path"]),
         ({"path": "i/none.jpg"}, ["i/none.jpg: no such file", "correct the path, or leave the line out"]),
         ({"path": "i"}, ["source/i: it is no file"]),
         ({"path": "i/1.jpg/x"}, ["no such file"]),
@@ -158,60 +159,53 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
         ({"path": "http://example.org/1.jpg"}, ["http://example.org/1.jpg cannot be opened", "download it first"]),
         ({"path": "file://elsewhere/1.jpg"}, ["cannot open 'file://elsewhere/1.jpg'"]),
         ({"label": "   "}, ["a label that is empty"]),
+        ({"label": None}, ["a label that is empty"]),
+        ({"label": 0.5}, ["the label 0.5; labels are text"]),
+        ({"label": ["x"]}, ["the label ['x']; labels are text"]),
         ({"label": "a\x07b"}, ["'a\\x07b'", "control characters"]),
         ({"label": "a\u2028b"}, ["control characters"]),
         ({"label": "x" * 1001}, ["a label that has 1001 bytes, more than 1000"]),
         ({"split": "dev"}, ["the split 'dev'", "train, val, valid, validation, test"]),
     ],
 )
-def test_lines_that_cannot_be_are_named(here: Place, change: dict[str, str], told: list[str]) -> None:
+def test_lines_that_cannot_be_are_named(here: Place, change: dict[str, Any], told: list[str]) -> None:
+    """In a CSV if all is text, else in JSON Lines."""
     rows = rows_of(4, split="train")
     rows[2] |= change
-    file = write_list(here, "list.csv", *rows)
-    refused(file, UsageError, f"line 4 of {file}", *told)
+    is_text = all(isinstance(value, str) for value in change.values())
+    file = write_list(here, "list.csv" if is_text else "list.jsonl", *rows)
+    refused(file, UsageError, f"line {4 if is_text else 3} of {file}", *told)
+
+
+START = b'{"path": "i/0.jpg", "label": "x"}\n\n{"path": "i/1.jpg", "label": "x"'
 
 
 @pytest.mark.parametrize(
-    ("row", "kind", "told"),
+    ("name", "data", "line", "told"),
     [
-        ('{"path": "i/1.jpg"}', UsageError, "a label that is empty"),
-        ('{"path": 7, "label": "x"}', UsageError, "no path"),
-        ('{"path": "i/1.jpg", "label": 0.5}', UsageError, "the label 0.5; labels are text"),
-        ('{"path": "i/1.jpg", "label": ["x"]}', UsageError, "the label ['x']; labels are text"),
-        ('{"path": "i/1.jpg", "label": "x"', DataError, "not JSON (Expecting"),
-        ('{"path": "i/1.jpg", "label": "x"} {}', DataError, "not JSON (Extra data"),
-        ('{"path": "i/1.jpg", "path": "i/2.jpg", "label": "x"}', DataError, "a field more than once"),
-        ('{"path": "i/1.jpg", "label": "x", "y": NaN}', DataError, "NaN"),
-        ('{"path": "i/1.jpg", "label": "x", "y": "\\ud800"}', DataError, "surrogates not allowed"),
-        (f'{{"path": "i/1.jpg", "label": "x", "y": {"9" * 9999}}}', DataError, "Exceeds the limit"),
-        ('["i/1.jpg", "x"]', DataError, "no JSON object"),
-        ("[" * 100_000, DataError, "not JSON (maximum recursion depth"),
+        ("list.jsonl", START, 3, "not JSON (Expecting"),
+        ("list.jsonl", START + b"} {}", 3, "not JSON (Extra data"),
+        ("list.jsonl", START + b', "path": "i/2.jpg"}', 3, "a field more than once"),
+        ("list.jsonl", START + b', "y": NaN}', 3, "NaN"),
+        ("list.jsonl", START + b', "y": "\\ud800"}', 3, "surrogates not allowed"),
+        ("list.jsonl", START + b', "y": ' + b"9" * 9999 + b"}", 3, "Exceeds the limit"),
+        ("list.jsonl", b'["i/1.jpg", "x"]', 1, "no JSON object"),
+        ("list.jsonl", b"[" * 100_000, 1, "not JSON (maximum recursion depth"),
+        ("list.csv", b"path,label\ni/1.jpg\n", 2, "is no CSV: it has 1 cells, the header 2"),
+        ("list.csv", b"path,label\n\ni/1.jpg,x,y\n", 3, "it has 3 cells, the header 2"),
+        ("list.csv", b'path,label,z\ni/1.jpg,x,"two\nlines"\ni/2.jpg,"x\ni/3.jpg,y\n', 4, "is a quote missing"),
+        ("list.csv", b'path,label\n"' + b"x\n" * 200_000, 2, "field larger than field limit"),
+        ("list.csv", b"path,label\ri/1.jpg,x\r", 1, "new-line character"),
+        ("list.csv", b"path,label\ni/1.jpg,\xff\n", 2, "not UTF-8 (invalid start byte at byte 8)"),
+        ("list.csv", b"path,label,label\n", 1, "a name of its own for each column, not path, label, label"),
+        ("list.csv", b"path,,label\n", 1, "a name of its own for each column"),
+        ("list.csv", b"path,label\n" + b"x" * (2 << 20), 2, "longer than 1 MiB"),
     ],
 )
 @pytest.mark.usefixtures("no_collection")
-def test_lines_that_are_no_object_are_named(here: Place, row: str, kind: type[RingsliceError], told: str) -> None:
-    first = '{"path": "i/0.jpg", "label": "x"}\n\n'
-    file = write_file(here / "list.jsonl", f"{first}{row}\n".encode())
-    refused(file, kind, f"line 3 of {file}", told)
-
-
-@pytest.mark.parametrize(
-    ("data", "line", "told"),
-    [
-        (b"path,label\ni/1.jpg\n", 2, "it has 1 cells, the header 2"),
-        (b"path,label\n\ni/1.jpg,x,y\n", 3, "it has 3 cells, the header 2"),
-        (b'path,label,z\ni/1.jpg,x,"two\nlines"\ni/2.jpg,"x\ni/3.jpg,y\n', 4, "is a quote missing"),
-        (b'path,label\n"' + b"x\n" * 200_000, 2, "field larger than field limit"),
-        (b"path,label\ri/1.jpg,x\r", 1, "new-line character"),
-        (b"path,label\ni/1.jpg,\xff\n", 2, "not UTF-8 (invalid start byte at byte 8)"),
-        (b"path,label,label\n", 1, "a name of its own for each column, not path, label, label"),
-        (b"path,,label\n", 1, "a name of its own for each column"),
-        (b"path,label\n" + b"x" * (2 << 20), 2, "longer than 1 MiB"),
-    ],
-)
-def test_what_is_no_csv_is_told_with_its_line(here: Place, data: bytes, line: int, told: str) -> None:
-    file = write_file(here / "list.csv", data)
-    refused(file, DataError, f"line {line} of {file} is no CSV: ", told)
+def test_a_line_that_cannot_be_read_is_named(here: Place, name: str, data: bytes, line: int, told: str) -> None:
+    file = write_file(here / name, data)
+    refused(file, DataError, f"line {line} of {file}", told)
 
 
 @pytest.mark.parametrize(("name", "data"), [("l.csv", b""), ("l.csv", b"path,label\n"), ("l.jsonl", b"\n\n")])
