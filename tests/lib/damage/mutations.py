@@ -1,7 +1,4 @@
-"""Seeded damage to files: what disks, networks and tools do to them, and what nobody would do by accident.
-
-A mutation follows from its number alone. Pure: bytes in, bytes out.
-"""
+"""Seeded damage to files, by accident or on purpose; a mutation follows from its number alone."""
 
 import random
 import zlib
@@ -73,14 +70,9 @@ def truncate(data: bytes, lender: bytes, chance: random.Random) -> bytes:
     return data[: chance.randrange(len(data) + 1)]
 
 
-def insert(data: bytes, lender: bytes, chance: random.Random) -> bytes:
-    start = _place(data, chance)
-    return data[:start] + chance.randbytes(chance.randint(1, _LONGEST_RUN)) + data[start:]
-
-
-def cut_out(data: bytes, lender: bytes, chance: random.Random) -> bytes:
-    start = _place(data, chance)
-    return data[:start] + data[start + chance.randint(1, _LONGEST_RUN) :]
+def insert_or_cut(data: bytes, lender: bytes, chance: random.Random) -> bytes:
+    start, size = _place(data, chance), chance.randint(1, _LONGEST_RUN)
+    return data[:start] + (chance.randbytes(size) + data[start:] if chance.random() < 0.5 else data[start + size :])
 
 
 def splice(data: bytes, lender: bytes, chance: random.Random) -> bytes:
@@ -98,39 +90,25 @@ def set_size(data: bytes, lender: bytes, chance: random.Random) -> bytes:
     return data[:start] + value.to_bytes(width, order) + data[start + width :]
 
 
-def _inner(parts: list[bytes], chance: random.Random) -> int:
-    """One of the parts; not the first, by which a file's type is told, where there are others."""
-    return chance.randrange(1, len(parts)) if len(parts) > 1 else 0
-
-
-def swap_parts(data: bytes, lender: bytes, chance: random.Random) -> bytes:
+def rearrange_parts(data: bytes, lender: bytes, chance: random.Random) -> bytes:
+    """Swap, repeat or drop parts of the format, or insert one of another file."""
     parts = file_parts(data)
     first, second = _inner(parts, chance), _inner(parts, chance)
-    parts[first], parts[second] = parts[second], parts[first]
-    return b"".join(parts)
-
-
-def repeat_part(data: bytes, lender: bytes, chance: random.Random) -> bytes:
-    parts = file_parts(data)
-    which = _inner(parts, chance)
-    parts[which] = parts[which] * chance.choice((2, 2, 3, 100))
-    return b"".join(parts)
-
-
-def drop_part(data: bytes, lender: bytes, chance: random.Random) -> bytes:
-    parts = file_parts(data)
-    del parts[_inner(parts, chance)]
-    return b"".join(parts)
-
-
-def borrow_part(data: bytes, lender: bytes, chance: random.Random) -> bytes:
-    parts, others = file_parts(data), file_parts(lender)
-    parts.insert(_inner(parts, chance), others[_inner(others, chance)])
+    how = chance.choice(("swap", "repeat", "drop", "insert"))
+    if how == "swap":
+        parts[first], parts[second] = parts[second], parts[first]
+    elif how == "repeat":
+        parts[first] *= chance.choice((2, 2, 3, 100))
+    elif how == "drop":
+        del parts[first]
+    else:
+        others = file_parts(lender)
+        parts.insert(first, others[_inner(others, chance)])
     return b"".join(parts)
 
 
 def damage_part(data: bytes, lender: bytes, chance: random.Random) -> bytes:
-    """A part is damaged inside; a chunk of PNG gets the CRC that fits, so that its content is believed."""
+    """Damage a part; a chunk of PNG gets the CRC that fits, so that its content is believed."""
     parts = file_parts(data)
     which = _inner(parts, chance)
     if data.startswith(SIGNATURE) and len(parts[which]) > 12:
@@ -138,21 +116,14 @@ def damage_part(data: bytes, lender: bytes, chance: random.Random) -> bytes:
         body = chance.choice((flip_bits, overwrite, set_size))(chunk[8:-4], lender, chance)[: len(chunk) - 12]
         parts[which] = chunk[:8] + body + zlib.crc32(chunk[4:8] + body).to_bytes(4, "big")
     else:
-        parts[which] = chance.choice((flip_bits, overwrite, set_size, cut_out))(parts[which], lender, chance)
+        parts[which] = chance.choice((flip_bits, overwrite, set_size, insert_or_cut))(parts[which], lender, chance)
     return b"".join(parts)
 
 
-_STEPS: tuple[Step, ...] = (
-    flip_bits,
-    overwrite,
-    truncate,
-    insert,
-    cut_out,
-    splice,
-    set_size,
-    swap_parts,
-    repeat_part,
-    drop_part,
-    borrow_part,
-    damage_part,
-)
+def _inner(parts: list[bytes], chance: random.Random) -> int:
+    """One of the parts; the first, which identifies a format, only if there is no other."""
+    return chance.randrange(1, len(parts)) if len(parts) > 1 else 0
+
+
+_PARTS: tuple[Step, ...] = (rearrange_parts, damage_part)
+_STEPS: tuple[Step, ...] = (flip_bits, overwrite, truncate, insert_or_cut, splice, set_size, *_PARTS, *_PARTS)
