@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from etl.storage.place import open_place
 from tests.lib.commands import failed, flip_bit, horovodrun, run, succeeded
 from tests.lib.ranks.running import FINISHED
 from tests.lib.train_in_process import evaluate_here
@@ -96,24 +95,6 @@ def test_a_run_that_does_not_fit_is_refused(changed: TrainedRun) -> None:
     manifest = changed.root / "slices/default/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
     failed(evaluate_here(*changed.words), 2, "was trained on other slices than")
-
-
-def test_the_best_checkpoint_is_evaluated_if_asked_for(changed: TrainedRun, tmp_path: Path) -> None:
-    """Of two checkpoints of which the newer one, with all weights 0, has the lower score."""
-    run_folder = open_place(str(changed.folder))
-    kept = store.open_checkpoint(run_folder, STEPS)
-    spoilt = {group: {name: array * 0 for name, array in kept.read(group).items()} for group in kept.groups}
-    facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
-    attempts = (open_place(str(tmp_path)) / "root/attempts").make_folder()
-    store.write(run_folder, attempts, 2 * STEPS, spoilt, facts | {"score": facts["score"] - 0.1})
-    accuracy = read(changed, "result.json")["result"]["test_accuracy"]
-    succeeded(evaluate_here(*changed.words, "--json", "--checkpoint", "best"))
-    found = read(changed, "evaluation-test.json")
-    assert (found["checkpoint"], found["accuracy"]) == (store.name_of(STEPS), accuracy)
-    succeeded(evaluate_here(*changed.words, "--json"))
-    found = read(changed, "evaluation-test.json")
-    assert found["checkpoint"] == store.name_of(2 * STEPS)
-    assert found["accuracy"] < accuracy
 
 
 def test_damage_is_reported_or_skipped_as_asked(changed: TrainedRun) -> None:

@@ -14,6 +14,7 @@ from tests.lib.ranks.running import checkpoints_of
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import TrainedRun
 from train.checkpoints import background
+from train.checkpoints.store import name_of
 from train.runs.position import Metrics
 from train.trainer.session import Session
 
@@ -47,11 +48,13 @@ def test_the_result_is_that_of_the_best_weights(
     result, best = json.loads((run / "result.json").read_text()), {"epoch": 2, "step": 40}
     assert (result["stopped"], result["steps"], result["weights"]) == ("no progress", 80, best)
     assert json.loads(told.stdout)["weights"] == best
-    losses = [
-        json.loads(succeeded(evaluate_here("--data", root, "--run", "best", "--checkpoint", which, "--json")).stdout)
-        for which in ("best", "newest")
-    ]
-    assert [result["result"]["test_loss"] == pytest.approx(each["loss"], abs=1e-4) for each in losses] == [True, False]
+    losses = []
+    for which, step in (("best", 2 * STEPS), ("newest", 4 * STEPS)):
+        succeeded(evaluate_here("--data", root, "--run", "best", "--checkpoint", which))
+        found = json.loads((run / "evaluation-test.json").read_text())
+        assert found["checkpoint"] == name_of(step)
+        losses.append(found["loss"])
+    assert [result["result"]["test_loss"] == pytest.approx(loss, abs=1e-4) for loss in losses] == [True, False]
 
 
 def test_a_best_epoch_without_a_checkpoint_is_reported(
