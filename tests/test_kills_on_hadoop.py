@@ -133,8 +133,8 @@ def test_a_pipeline_that_lost_a_mapper_its_master_and_its_driver_gives_the_same_
     finished_as_undisturbed(ingested, expected, second, "normalized")
     assert "joining application_" in second.told()
     assert len({each["id"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]}) == 1
-    words = ("ringslice", "pipeline", few_digits, ingested, *OPTIONS, "-r", "hadoop")
-    told = succeeded(run(*words, timeout_s=JOB_TIMEOUT_S, variables=hadoop_alone.environment()))
+    pipeline = ("ringslice", "pipeline", few_digits, ingested, *OPTIONS, "-r", "hadoop")
+    told = succeeded(run(*pipeline, timeout_s=JOB_TIMEOUT_S, variables=hadoop_alone.environment()))
     assert told.stdout.count("was done before") == 2
     assert digests(ingested) == expected
 
