@@ -14,12 +14,12 @@ from pathlib import Path
 import click
 
 from etl.storage.place import open_place
-from tests.lib.ranks.watched_ring import come_to_grief, files_ring
+from tests.lib.ranks.watched_ring import come_to_grief
 from train.monitor.heartbeat import PULSE, READING
 from train.monitor.rank_process import begin_watch, open_log, run_rank
 
 FATAL_STEP = 8
-STEP_S = 1.0
+STEP_S, POLL_S = 1.0, 0.1
 
 
 @click.command()
@@ -30,7 +30,8 @@ STEP_S = 1.0
 def command(folder: Path, timeout_s: float, unlucky: int, kind: str) -> None:
     """Take steps until one rank comes to grief."""
     begin_watch(timeout_s)
-    rank, meet = int(os.environ["HOROVOD_RANK"]), files_ring(folder, STEP_S)
+    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+    PULSE.joins(rank, size)
     open_log(open_place(str(folder / "run")))
     for step in count(1):
         PULSE.enters(READING, 1, step)
@@ -38,7 +39,11 @@ def command(folder: Path, timeout_s: float, unlucky: int, kind: str) -> None:
         if step == FATAL_STEP and rank == unlucky:
             come_to_grief(kind)
         PULSE.enters("stepping")
-        meet(step)
+        met = folder / f"step-{step}"
+        met.mkdir(exist_ok=True)
+        (met / str(rank)).touch()
+        while len(os.listdir(met)) < size:
+            time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

@@ -41,17 +41,15 @@ def come_to_grief(kind: str) -> None:
         raise AssertionError("no such thing")
 
 
-def files_ring(folder: Path, step_s: float = STEP_S) -> Callable[[int], None]:
-    """Meets the others by files, in a folder for each step."""
+def files_ring(folder: Path) -> Callable[[int], None]:
+    """Meets the others by files that tell the step each is in."""
     rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
     PULSE.joins(rank, size)
 
     def meet(step: int) -> None:
-        met = folder / f"step-{step}"
-        met.mkdir(exist_ok=True)
-        (met / str(rank)).touch()
-        while len(os.listdir(met)) < size:
-            time.sleep(step_s / 10)
+        (folder / f"{rank}-{step}").touch()
+        while not all((folder / f"{other}-{step}").exists() for other in range(size)):
+            time.sleep(STEP_S / 10)
 
     return meet
 
