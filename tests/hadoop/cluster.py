@@ -177,10 +177,6 @@ class Cluster:
         found = health.get(f"{self.resource_manager}/ws/v1/cluster/apps{query}")
         return (found["apps"] or {}).get("app", [])
 
-    def kill_application(self, application: str) -> None:
-        url = f"{self.resource_manager}/ws/v1/cluster/apps/{application}/state?user.name={self.user}"
-        health.put(url, {"state": "KILLED"})
-
     @contextmanager
     def undisturbed(self) -> Iterator["Cluster"]:
         """While the block runs no other process is in `alone`."""

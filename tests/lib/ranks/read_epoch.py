@@ -1,7 +1,7 @@
 """Reads an epoch in a process of its own, for tests that disturb it: `python -m tests.lib.ranks.read_epoch FOLDER
 READING`.
 
-READING is JSON: fields of `train.reader.config.Reading`, with a folder as ``cache``. After the first batch it prints a
+READING is JSON: fields of `train.reader.config.Reading`. After the first batch it prints a
 line and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is no repeat, how many
 were skipped, what was raised (its kind and what it says), and the seconds since it went on.
 """
@@ -9,7 +9,6 @@ were skipped, what was raised (its kind and what it says), and the seconds since
 import json
 import sys
 import time
-from pathlib import Path
 
 from crc32c import crc32c
 
@@ -17,21 +16,17 @@ from etl.errors import RingsliceError, end_process
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from train.reader.batches import RecordBatch
-from train.reader.cache import SliceCache
 from train.reader.config import Reading
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
 
 BATCH = 8
-CACHE_BYTES = 10**9
 
 
 def main(folder: str, reading: str) -> None:
     place = open_place(folder)
     manifest = Manifest.from_json((place / "manifest.json").read_json())
     how = json.loads(reading)
-    if "cache" in how:
-        how["cache"] = SliceCache(Path(how["cache"]), CACHE_BYTES)
     reader = SplitReader(place, manifest, "train", Reading(**how))
     batches = reader.batches(reader.order(0, 1), Steps(reader.total, 1, BATCH), 0)
     examples, skipped, raised = list[tuple[int, int]](), 0, None

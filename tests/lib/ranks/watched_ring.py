@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A rank that goes from step to step with the others, watched as a trainer's is; one of them comes to grief.
 
-    horovodrun -np 3 tests/lib/ranks/watched_ring.py FOLDER TIMEOUT_S RANK GRIEF [--ring] [--elastic]
+    horovodrun -np 3 tests/lib/ranks/watched_ring.py FOLDER TIMEOUT_S RANK GRIEF [--elastic]
 
-Steps keep together through files, or with ``--ring`` through Horovod's all-reduce, which takes half a minute to load.
+Steps keep together through files, because Horovod takes half a minute to load.
 A rank that is well on its way writes its process number to FOLDER/RANK.pid.
 """
 
@@ -19,8 +19,7 @@ import click
 from etl.errors import DataError
 from etl.storage.place import open_place
 from train.monitor.heartbeat import PULSE, READING
-from train.monitor.rank_process import begin_watch, open_log, peer_lost, run_rank
-from train.parallel.startup import loading
+from train.monitor.rank_process import begin_watch, open_log, run_rank
 
 FATAL_STEP = 20
 STEP_S = 0.1
@@ -29,16 +28,12 @@ SLICE = "train-00003-of-00008"
 
 def come_to_grief(kind: str) -> None:
     """What the unlucky rank does in its step; where it is to be interrupted, nothing."""
-    if kind == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif kind == "stopped":
+    if kind == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "sleeps":
         time.sleep(3600)
     elif kind == "raises":
         raise DataError(f"{SLICE} is damaged at offset 1,234")
-    elif kind == "defect":
-        raise AssertionError("no such thing")
 
 
 def files_ring(folder: Path) -> Callable[[int], None]:
@@ -54,35 +49,16 @@ def files_ring(folder: Path) -> Callable[[int], None]:
     return meet
 
 
-def horovod_ring() -> Callable[[int], None]:
-    """Meets the others in an all-reduce."""
-    with loading():
-        import horovod.tensorflow as hvd
-        import tensorflow as tf
-    hvd.init()
-    PULSE.joins(hvd.rank(), hvd.size())
-
-    def meet(step: int) -> None:
-        del step
-        try:
-            hvd.allreduce(tf.ones(8))
-        except tf.errors.OpError as error:
-            raise peer_lost() from error
-
-    return meet
-
-
 @click.command()
 @click.argument("folder", type=Path)
 @click.argument("timeout_s", type=float)
 @click.argument("unlucky", type=int)
 @click.argument("kind")
-@click.option("--ring", is_flag=True)
 @click.option("--elastic", is_flag=True)
-def command(folder: Path, timeout_s: float, unlucky: int, kind: str, **modes: bool) -> None:
+def command(folder: Path, timeout_s: float, unlucky: int, kind: str, elastic: bool) -> None:
     """Take steps until one rank comes to grief."""
-    begin_watch(timeout_s, modes["elastic"])
-    meet = horovod_ring() if modes["ring"] else files_ring(folder)
+    begin_watch(timeout_s, elastic)
+    meet = files_ring(folder)
     rank = int(os.environ["HOROVOD_RANK"])
     open_log(open_place(str(folder / "run")))
     for step in count():
