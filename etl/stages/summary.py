@@ -121,7 +121,7 @@ def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
     ]
     by_slice = [[each["name"], each["records"], each["bytes"]] for split in splits.values() for each in split["slices"]]
     shown = [("examples by class", ["class", *splits], by_class), ("slices", ["slice", "examples", "bytes"], by_slice)]
-    brief = ("examples", "splits", "slices", "seconds")
+    brief = ("examples", *(["known"] if known else []), "splits", "slices", "seconds")
     return Summary(stage.name, str(stage.folder), already_done, facts, shown, brief)
 
 
