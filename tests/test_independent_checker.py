@@ -16,7 +16,6 @@ def test_it_agrees(digits_root: Path, digits: Path) -> None:
     assert "{'train': 1437, 'validation': 180, 'test': 180}" in told.stdout
 
 
-@pytest.mark.witness
 def test_it_would_not_agree_otherwise(digits_root: Path, digits: Path, tmp_path: Path) -> None:
     more = shutil.copytree(digits, tmp_path / "more")
     shutil.copy(more / "0/0000.png", more / "0/another.png")
