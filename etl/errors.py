@@ -4,6 +4,7 @@ Status 0 done, 1 the data falls short, 2 wrong use, 3 the environment fails, 130
 """
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -146,8 +147,13 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell had us ignore it
         signal.signal(signal.SIGINT, interrupt)
     _open_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of classes may have what the output's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     try:
         tie_to_parent()
+        if sys.getfilesystemencoding() != "utf-8":
+            raise EnvironmentFailure("names of files are not UTF-8 in this locale. Set LC_ALL=C.UTF-8, or PYTHONUTF8=1")
         return main()
     except SystemExit as error:  # argparse's, or a child's status that was told already
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -2,3 +2,8 @@
 
 Only job scripts belong at this level. What every job needs is in `mapreduce.jobs`, what travels between mappers and
 reducers in `mapreduce.shuffle`, and formats of files in `etl`. Nothing here imports TensorFlow or Horovod."""
+
+import warnings
+
+# mrjob imports modules that Python deprecates; with PYTHONWARNINGS=error that would be a failure
+warnings.filterwarnings("ignore", category=DeprecationWarning)

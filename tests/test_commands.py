@@ -10,7 +10,7 @@ from mapreduce.jobs.stage_job import StageJob
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import TreeMaker
-from tests.lib.commands import REPOSITORY, contents, environment, failed, run, succeeded
+from tests.lib.commands import REPOSITORY, contents, environment, failed, ringslice, run, succeeded
 from tests.lib.in_process import job_here, ringslice_here
 
 
@@ -108,12 +108,17 @@ def test_a_process_ends_with_one_line_and_its_status(words: tuple[str, ...], lin
 
 
 @pytest.mark.integration
-def test_neither_files_of_the_current_folder_nor_closed_streams_matter(make_tree: TreeMaker, tmp_path: Path) -> None:
+def test_what_surrounds_a_command_does_not_matter(make_tree: TreeMaker, tmp_path: Path) -> None:
+    """Files of the current folder, mrjob's configuration, closed streams, warnings as errors; and an ASCII locale."""
     for name in ("copy", "json", "queue", "numpy"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('this is not for Python')")
     (tmp_path / ".mrjob.conf").write_text("runners: {local: {no_such_option: 1}}")
-    words = f"ringslice pipeline {make_tree({'a': 4, 'b': 4})} root --size 8 --workers 1 --split train=1 <&- >&- 2>&-"
-    assert run("bash", "-c", words, cwd=tmp_path, HOME=str(tmp_path)).returncode == 0
+    source = make_tree({"\xe9": 4, "b": 4})
+    words = f"ringslice pipeline {source} root --size 8 --workers 1 --split train=1 <&- >&- 2>&-"
+    variables = {"HOME": str(tmp_path), "PYTHONWARNINGS": "error", "PYTHONIOENCODING": "ascii"}
+    assert run("bash", "-c", words, cwd=tmp_path, variables=variables).returncode == 0
+    ascii_names = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    failed(ringslice("verify", tmp_path / "root", **ascii_names), 3, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1")
     assert (tmp_path / "root/verified/default/verification.json").exists()
 
 
