@@ -136,7 +136,7 @@ def test_a_lost_daemon_ends_all_ranks(
     """Of a NameNode that is lost under the native driver, test_kills.py has more."""
     log = tmp_path / "log"
     with started(*long_run(uploaded, driver, daemon), log=log, **hadoop_alone.environment()) as running:
-        wait_until(lambda: "epoch 1:" in log.read_text(), running)
+        wait_until(lambda: "epoch 1/" in log.read_text(), running)
         hadoop_alone.kill(daemon)
         assert running.wait(PATIENCE_S) == 1
     told = log.read_text()
