@@ -66,6 +66,7 @@ def excess(scenario: str, result: Result, steps: int = 1) -> float:
 
 
 def compare(root: Path, ranks: int, scenarios: Sequence[str]) -> dict[str, list[Result]]:
+    shutil.rmtree(root / "runs", ignore_errors=True)  # of another group
     found = results_of(succeeded(horovodrun(ranks, SCRIPT, root, *scenarios, timeout_s=600)))
     assert list(found) == list(scenarios)
     assert all(len(each) == ranks for each in found.values())
