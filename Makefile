@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := data/digits
 
-.PHONY: help demo test test-unit test-all check chaos defects same-bytes bench format install clean
+.PHONY: help demo test test-unit test-all check chaos same-bytes bench format install clean
 .PHONY: hadoop-up hadoop-down hadoop-status
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -22,12 +22,11 @@ include benchmarks/peers/tensorflow_io.mk
 
 help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
-	@echo "make test     the unit tests, and one real proof of every guarantee: Hadoop, Horovod, Airflow; 7 to 11 minutes on 2 cores"
+	@echo "make test     the unit tests, and one real proof of every guarantee: Hadoop, Horovod, Airflow; 5 to 8 minutes on 2 cores"
 	@echo "make test-unit  the unit tests alone, in process; 2 to 3 minutes"
 	@echo "make test-all   every test but the exhaustive ones; 17 to 27 minutes"
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
-	@echo "make defects  whether the tests see each of 30 seeded defects; 15 minutes"
 	@echo "make same-bytes BASE=COMMIT  whether the stages of COMMIT and of this tree leave the same bytes; 1 minute"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
 	@echo "make bench    all benchmarks in a short form, in less than 10 minutes; one table (HDFS: BENCH='--hdfs URI')"
@@ -45,7 +44,7 @@ demo: $(INSTALLED)
 
 PYTEST := $(BIN)/python -m pytest
 # Compiled modules are kept: a suite starts a thousand processes, each of which would compile ours anew
-test test-unit test-all chaos defects: export PYTHONDONTWRITEBYTECODE :=
+test test-unit test-all chaos: export PYTHONDONTWRITEBYTECODE :=
 TWO_WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 UNIT := not (integration or hadoop or chaos)
 
@@ -60,9 +59,6 @@ test-all: $(INSTALLED) $(AIRFLOW_INSTALLED)
 
 chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
 	$(PYTEST) -m chaos $(TESTS)
-
-defects: $(INSTALLED) $(AIRFLOW_INSTALLED)
-	$(BIN)/python -m tests.lib.defects $(DEFECTS)
 
 same-bytes: $(INSTALLED)
 	$(BIN)/python -m tests.same_bytes $(BASE)
