@@ -1,4 +1,7 @@
-"""What Pillow leaves as a file stores it, made plain: deep samples, a transparent colour, what no frame covers."""
+"""What Pillow leaves as a file stores it, made plain: deep samples, a transparent colour, what no frame covers.
+
+Samples that Pillow would decode by assumption are rejected here.
+"""
 
 from collections.abc import Iterator
 
@@ -7,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile
 
-from etl.images import webp
-from etl.images.header import GIF, PNG, PNM, TIFF, WEBP
+from etl.images import tiff, webp
+from etl.images.header import BMP, GIF, PNG, PNM, TIFF, WEBP
 from etl.images.result import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
 _BAND_PIXELS = 1 << 18
 _DEEP_COLOR = "RGB;16B"
-_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 
 
 def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
@@ -23,14 +25,20 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
 
     Raises what Pillow and OpenCV raise of damage.
     """
+    if format == TIFF and (reject := tiff.prepare(image)):
+        return reject
     tile = image.tile[0] if image.tile else None
     arguments = tile.args if tile else ""
     raw_mode = str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
     image.load()
+    if format == BMP and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
+        return image.convert("RGB")  # programs leave the alpha unset; ImageMagick and browsers show such files opaque
+    if image.mode == "La":
+        return image.convert("LA")
     if image.mode == "P" and image.palette is None:
         return Reject(Reason.BROKEN, "its palette is missing")
     if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
-        return _of_deep_gray(image, format)
+        return _of_deep_gray(image, format, 12 if raw_mode == "I;12" else 16)
     if image.mode in _WITHOUT_RANGE:
         return Reject(Reason.UNSUPPORTED, f"samples of mode {image.mode} in a {format}")
     if (frame := _first_frame(tile, data, format)) and frame != (0, 0, *image.size):
@@ -50,16 +58,16 @@ def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
-def _of_deep_gray(image: ImageFile.ImageFile, format: str) -> Image.Image:
-    """The upper 8 of 16 bits; Pillow does not invert those of a TIFF whose white is 0."""
-    inverted = format == TIFF and dict(getattr(image, "tag_v2", {})).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+def _of_deep_gray(image: ImageFile.ImageFile, format: str, bits: int) -> Image.Image:
+    """The upper 8 of 12 or 16 bits; Pillow does not invert those of a TIFF whose white is 0."""
+    inverted = format == TIFF and tiff.is_white_zero(image)
     transparent = image.info.get("transparency")
     found = Image.new("LA" if isinstance(transparent, int) else "L", image.size)
     for top, band in bands(image):
         samples = np.asarray(band).astype(np.uint32)
         if inverted:
             samples = 0xFFFF - samples
-        gray = _as_image(samples >> 8)
+        gray = _as_image(samples >> bits - 8)
         if isinstance(transparent, int):
             gray = Image.merge("LA", (gray, _as_image((samples != transparent) * 255)))
         found.paste(gray, (0, top))
