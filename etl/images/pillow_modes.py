@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile
 
-from etl.images import tiff, webp
-from etl.images.header import BMP, GIF, PNG, PNM, TIFF, WEBP
+from etl.images import jpeg2000, tiff, webp
+from etl.images.header import BMP, GIF, JPEG_2000, PNG, PNM, TIFF, WEBP
 from etl.images.result import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
 _BAND_PIXELS = 1 << 18
 _DEEP_COLOR = "RGB;16B"
+_PREPARE = {TIFF: tiff.prepare, JPEG_2000: jpeg2000.check}
 
 
 def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
@@ -25,16 +26,14 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
 
     Raises what Pillow and OpenCV raise of damage.
     """
-    if format == TIFF and (reject := tiff.prepare(image)):
+    if format in _PREPARE and (reject := _PREPARE[format](image, data)):
         return reject
     tile = image.tile[0] if image.tile else None
     arguments = tile.args if tile else ""
     raw_mode = str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
     image.load()
-    if format == BMP and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
-        return image.convert("RGB")  # programs leave the alpha unset; ImageMagick and browsers show such files opaque
-    if image.mode == "La":
-        return image.convert("LA")
+    if (corrected := _corrected(image, data, format)) is not None:
+        return corrected
     if image.mode == "P" and image.palette is None:
         return Reject(Reason.BROKEN, "its palette is missing")
     if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
@@ -56,6 +55,15 @@ def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
     rows = max(1, _BAND_PIXELS // image.width)
     for top in range(0, image.height, rows):
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _corrected(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | None:
+    """The image if it is of a kind that Pillow decodes a little differently from what the file means."""
+    if format == JPEG_2000:
+        return jpeg2000.scaled(image, data)
+    if format == BMP and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
+        return image.convert("RGB")  # programs leave the alpha unset; ImageMagick and browsers show such files opaque
+    return image.convert("LA") if image.mode == "La" else None
 
 
 def _of_deep_gray(image: ImageFile.ImageFile, format: str, bits: int) -> Image.Image:

@@ -16,10 +16,10 @@ _SEPARATE, _CMYK, _UNSIGNED = 2, 1, 1
 _MISPLACED = ("LA", "La", "PA")  # of separate planes, Pillow takes the second for green
 
 
-def prepare(image: ImageFile.ImageFile) -> Reject | None:
+def prepare(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     """Correct how Pillow would unpack an opened TIFF, or say why it cannot be decoded rightly."""
     tags = _tags(image)
-    if why := _is_camera_raw(image, tags) or _unknown_samples(image, tags):
+    if why := _camera_raw(image, data, tags) or _unknown_samples(image, tags):
         return Reject(Reason.UNSUPPORTED, why)
     is_subsampled = (
         tags.get(_PHOTOMETRIC) == _YCBCR and sum(tags.get(_STRIP_SIZES, ())) < 3 * image.width * image.height
@@ -49,13 +49,11 @@ def _tags(image: ImageFile.ImageFile) -> Mapping[int, Any]:
     return dict(getattr(image, "tag_v2", {}))
 
 
-def _is_camera_raw(image: ImageFile.ImageFile, tags: Mapping[int, Any]) -> str:
+def _camera_raw(image: ImageFile.ImageFile, data: bytes, tags: Mapping[int, Any]) -> str:
     reduced = tags.get(_SUBFILE, 0) & _REDUCED or tags.get(_OLD_SUBFILE) == _OLD_REDUCED
     if reduced and (_SUB_IFDS in tags or getattr(image, "n_frames", 1) > 1):
         return "its first picture is a thumbnail of another one, as in the raw files of cameras"
-    assert image.fp is not None
-    image.fp.seek(8)
-    return "the raw file of a camera" if _DNG_VERSION in tags or image.fp.read(2) == b"CR" else ""
+    return "the raw file of a camera" if _DNG_VERSION in tags or data[8:10] == b"CR" else ""
 
 
 def _unknown_samples(image: ImageFile.ImageFile, tags: Mapping[int, Any]) -> str:
