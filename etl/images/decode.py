@@ -150,7 +150,7 @@ def _finish(image: Image.Image, profile: bytes, want: Want) -> Pixels:
 def _finish_band(image: Image.Image, profile: bytes, want: Want) -> Pixels:
     alpha = None
     if image.has_transparency_data:
-        image = image.convert("RGBA")
+        image = image.convert("LA" if image.mode in ("1", "L", "LA") else "RGBA")  # gray may have a gray profile
         alpha = image.getchannel("A")
     if image.mode not in ("L", "RGB", "CMYK"):
         image = image.convert("L" if image.mode in ("1", "LA") else "RGB")

@@ -16,6 +16,7 @@ from etl.images.result import Reason, Reject
 from etl.images.truncation import is_cut
 
 JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
+BMP = "bmp"
 
 _SIGNATURES = (
     (jpeg.SIGNATURE, JPEG),
@@ -104,7 +105,7 @@ def sniff(data: bytes) -> str | None:
     if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
         return AVIF
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
-        return "bmp"
+        return BMP
     if _PNM.match(data, 0, _MOST_PNM_BYTES):
         return PNM
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)

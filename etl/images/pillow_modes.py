@@ -1,21 +1,38 @@
-"""What Pillow leaves as a file stores it, made plain: deep samples, a transparent colour, what no frame covers."""
+"""What Pillow leaves as a file stores it, made plain: deep samples, a transparent colour, what no frame covers.
 
-from collections.abc import Iterator
+Samples that Pillow would decode by assumption are rejected here.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImagePalette, TiffImagePlugin
 
 from etl.images import webp
-from etl.images.header import GIF, PNG, PNM, TIFF, WEBP
+from etl.images.header import BMP, GIF, JPEG_2000, PNG, PNM, TIFF, WEBP
 from etl.images.result import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
 _BAND_PIXELS = 1 << 18
 _DEEP_COLOR = "RGB;16B"
-_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
+# tags of TIFF 6.0, DNG 1.4 and Adobe's notes on TIFF
+_SUBFILE, _OLD_SUBFILE, _PHOTOMETRIC, _PLANAR, _COLORS, _SUB_IFDS = 254, 255, 262, 284, 320, 330
+_STRIP_SIZES = 279
+_INK_SET, _SAMPLE_FORMAT, _DNG_VERSION = 332, 339, 50706
+_REDUCED, _OLD_REDUCED = 1, 2
+_WHITE_IS_ZERO, _YCBCR = 0, 6
+_SEPARATE, _CMYK, _UNSIGNED = 2, 1, 1
+_MISPLACED = ("LA", "La", "PA")  # of separate planes, Pillow takes the second for green
+# ISO/IEC 15444-1, annexes A and I
+_CODESTREAM = b"\xff\x4f\xff\x51"  # SOC, SIZ
+_CSIZ = 40  # from there on: the number of components, and three bytes for each
+_COLOR_SPACES = (0, 12, 15, 16, 17, 18)  # bi-level, CMYK, bi-level, sRGB, gray, sYCC
+_ENUMERATED = 1
 
 
 def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
@@ -23,14 +40,18 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
 
     Raises what Pillow and OpenCV raise of damage.
     """
+    if format in _PREPARE and (reject := _PREPARE[format](image, data)):
+        return reject
     tile = image.tile[0] if image.tile else None
     arguments = tile.args if tile else ""
     raw_mode = str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
     image.load()
+    if (corrected := _corrected(image, data, format)) is not None:
+        return corrected
     if image.mode == "P" and image.palette is None:
         return Reject(Reason.BROKEN, "its palette is missing")
     if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
-        return _of_deep_gray(image, format)
+        return _of_deep_gray(image, format, 12 if raw_mode == "I;12" else 16)
     if image.mode in _WITHOUT_RANGE:
         return Reject(Reason.UNSUPPORTED, f"samples of mode {image.mode} in a {format}")
     if (frame := _first_frame(tile, data, format)) and frame != (0, 0, *image.size):
@@ -50,16 +71,25 @@ def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
-def _of_deep_gray(image: ImageFile.ImageFile, format: str) -> Image.Image:
-    """The upper 8 of 16 bits; Pillow does not invert those of a TIFF whose white is 0."""
-    inverted = format == TIFF and dict(getattr(image, "tag_v2", {})).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+def _corrected(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | None:
+    """The image if it is of a kind that Pillow decodes a little differently from what the file means."""
+    if format == JPEG_2000:
+        return _scaled(image, data)
+    if format == BMP and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
+        return image.convert("RGB")  # programs leave the alpha unset; ImageMagick and browsers show such files opaque
+    return image.convert("LA") if image.mode == "La" else None
+
+
+def _of_deep_gray(image: ImageFile.ImageFile, format: str, bits: int) -> Image.Image:
+    """The upper 8 of 12 or 16 bits; Pillow does not invert those of a TIFF whose white is 0."""
+    inverted = format == TIFF and _is_white_zero(image)
     transparent = image.info.get("transparency")
     found = Image.new("LA" if isinstance(transparent, int) else "L", image.size)
     for top, band in bands(image):
         samples = np.asarray(band).astype(np.uint32)
         if inverted:
             samples = 0xFFFF - samples
-        gray = _as_image(samples >> 8)
+        gray = _as_image(samples >> bits - 8)
         if isinstance(transparent, int):
             gray = Image.merge("LA", (gray, _as_image((samples != transparent) * 255)))
         found.paste(gray, (0, top))
@@ -91,3 +121,105 @@ def _deep_alpha(data: bytes) -> Image.Image:
     if pixels is None or pixels.shape[2:] != (4,):
         raise ValueError("the transparent colour cannot be read")
     return _as_image(pixels[..., 3].astype(np.uint32) >> 8)
+
+
+def _prepare_tiff(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
+    """Correct how Pillow would unpack an opened TIFF, or say why it cannot be decoded rightly."""
+    tags = _tags(image)
+    if why := _camera_raw(image, data, tags) or _unknown_samples(image, tags):
+        return Reject(Reason.UNSUPPORTED, why)
+    is_subsampled = (
+        tags.get(_PHOTOMETRIC) == _YCBCR and sum(tags.get(_STRIP_SIZES, ())) < 3 * image.width * image.height
+    )
+    if image.tile[0].codec_name == "raw" and (is_subsampled or tags.get(_PLANAR) == _SEPARATE):
+        _read_by_libtiff(image)
+    colors = tags.get(_COLORS, ())
+    if image.mode == "P" and colors and max(colors) < 256:  # written with 8 bits, as libtiff finds out, too
+        image.palette = ImagePalette.raw("RGB;L", bytes(colors))
+    return None
+
+
+def _read_by_libtiff(image: ImageFile.ImageFile) -> None:
+    """Pillow's own decoder takes separate planes for 8 bits a sample, and YCbCr for as many samples of each kind."""
+    before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, True
+    try:
+        image._setup()  # type: ignore[attr-defined]
+    finally:
+        TiffImagePlugin.READ_LIBTIFF = before
+
+
+def _is_white_zero(image: ImageFile.ImageFile) -> bool:
+    return _tags(image).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+
+
+def _tags(image: ImageFile.ImageFile) -> Mapping[int, Any]:
+    return dict(getattr(image, "tag_v2", {}))
+
+
+def _camera_raw(image: ImageFile.ImageFile, data: bytes, tags: Mapping[int, Any]) -> str:
+    reduced = tags.get(_SUBFILE, 0) & _REDUCED or tags.get(_OLD_SUBFILE) == _OLD_REDUCED
+    if reduced and (_SUB_IFDS in tags or getattr(image, "n_frames", 1) > 1):
+        return "its first picture is a thumbnail of another one, as in the raw files of cameras"
+    return "the raw file of a camera" if _DNG_VERSION in tags or data[8:10] == b"CR" else ""
+
+
+def _unknown_samples(image: ImageFile.ImageFile, tags: Mapping[int, Any]) -> str:
+    if any(each != _UNSIGNED for each in tags.get(_SAMPLE_FORMAT, ())):
+        return "samples that are not unsigned integers"
+    if image.mode == "CMYK" and tags.get(_INK_SET, _CMYK) != _CMYK:
+        return "inks that are not cyan, magenta, yellow and black"
+    if tags.get(_PLANAR) == _SEPARATE and image.mode in _MISPLACED:
+        return f"samples of mode {image.mode} in separate planes"
+    return ""
+
+
+def _check_jpeg_2000(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
+    """Reject an opened file that Pillow would decode by assumption."""
+    color, depths = _box(data, b"colr"), _depths(data)
+    space = int.from_bytes(color[3:7])
+    if color[:1] == bytes([_ENUMERATED]) and space not in _COLOR_SPACES:
+        return Reject(Reason.UNSUPPORTED, f"the colour space {space} of a jpeg2000")
+    palette = _box(data, b"pclr")
+    if palette and not _is_plain_palette(image, data, palette):
+        return Reject(
+            Reason.UNSUPPORTED, "a palette with equal colours, reordered or of more than 8 bits in a jpeg2000"
+        )
+    if min(depths) < 8 and (len(depths) > 1 or palette):
+        return Reject(Reason.UNSUPPORTED, f"samples of {sorted(depths)} bits in a jpeg2000")
+    return None
+
+
+def _scaled(image: Image.Image, data: bytes) -> Image.Image | None:
+    """The decoded image, whose samples of less than 8 bits Pillow only shifts; None if they are right."""
+    if (depth := min(_depths(data))) >= 8:
+        return None
+    most = 256 - (1 << 8 - depth)
+    return image.point([min(255, value * 255 // most) for value in range(256)] * len(image.getbands()))
+
+
+def _is_plain_palette(image: ImageFile.ImageFile, data: bytes, palette: bytes) -> bool:
+    """Pillow counts equal colours once, and ignores the order of channels."""
+    columns = range(palette[2])
+    mapped, defined = _box(data, b"cmap"), _box(data, b"cdef")
+    return (
+        image.palette is not None
+        and len(image.palette.colors) == int.from_bytes(palette[:2])
+        and mapped.startswith(b"".join(struct.pack(">HBB", 0, 1, each) for each in columns))
+        and (not defined or defined[2:].startswith(b"".join(struct.pack(">3H", n, 0, n + 1) for n in columns)))
+    )
+
+
+def _depths(data: bytes) -> set[int]:
+    """The numbers of bits of the components."""
+    start = data.find(_CODESTREAM) + _CSIZ
+    count = int.from_bytes(data[start : start + 2])
+    return {(each & 0x7F) + 1 for each in data[start + 2 : start + 2 + 3 * count : 3]} or {8}
+
+
+def _box(data: bytes, kind: bytes) -> bytes:
+    """What follows the type of a box before the codestream; empty if there is none."""
+    start, end = data.find(kind, 0, data.find(_CODESTREAM)), data.find(_CODESTREAM)
+    return data[start + 4 : end] if start >= 0 and end >= 0 else b""
+
+
+_PREPARE = {TIFF: _prepare_tiff, JPEG_2000: _check_jpeg_2000}

@@ -3,6 +3,7 @@
 Decoders look at the CRC of few of them, and so may show what a flipped bit made of the picture.
 """
 
+import re
 import zlib
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ MOST_CHUNKS = 100_000  # with 4 KiB in each, as little as programs put there, th
 _FRAMING_BYTES = 12  # length, type, CRC
 _HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
 _ANCILLARY = 0x20  # bit 5 of the type's first byte
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_RAW_EXIF = re.compile(rb"Raw profile type (?:exif|APP1)\0")
+_HEX = re.compile(rb"\n\w+\n *\d+\n([0-9a-fA-F\n]+)")
+_MOST_EXIF = 1 << 18  # hex of the most that a JPEG has, twice
 _COMPONENTS = {0: 1, 2: 3}  # of colour types without palette and alpha
 
 
@@ -22,7 +27,8 @@ _COMPONENTS = {0: 1, 2: 3}  # of colour types without palette and alpha
 class PngChunks:
     """``components`` by pixel, 0 where they are not 8 bits of gray or of red, green and blue.
 
-    ``bare`` says that the file carries nothing but the picture; without ``exif`` that is empty.
+    ``bare`` says that the file carries nothing but the picture; without ``exif`` that is empty. It is that of eXIf,
+    or of the text that ImageMagick and ExifTool write.
     """
 
     components: int
@@ -44,8 +50,27 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
             components = _COMPONENTS.get(data[position + 17], 0)
         if kind == b"eXIf":
             exif = bytes(view[position + 8 : end - 4])
+        if kind in _TEXTS and not exif:
+            exif = _raw_exif(kind, bytes(view[position + 8 : end - 4]))
         bare = bare and kind in _HARMLESS
         if kind == b"IEND":
             return PngChunks(components, bare and end == len(data), exif)
         position = end
     return Reject(Reason.BROKEN, f"more than {MOST_CHUNKS} chunks")
+
+
+def _raw_exif(kind: bytes, text: bytes) -> bytes:
+    """EXIF in hexadecimal, as a text chunk has it; empty if there is none."""
+    if not (keyword := _RAW_EXIF.match(text)):
+        return b""
+    body = text[keyword.end() :]
+    try:
+        if kind == b"zTXt":
+            body = zlib.decompressobj().decompress(body[1:], _MOST_EXIF)
+        if kind == b"iTXt":
+            is_compressed, body = body[:1] == b"\1", body[2:].split(b"\0", 2)[2]
+            body = zlib.decompressobj().decompress(body, _MOST_EXIF) if is_compressed else body
+        found = _HEX.match(body)
+        return bytes.fromhex(found[1].decode()) if found else b""
+    except (zlib.error, IndexError, ValueError):
+        return b""

@@ -88,6 +88,8 @@ def bmp_pictures() -> Iterator[Picture]:
     masks = (0xFF0000, 0xFF00, 0xFF, 0xFF000000)
     alpha = [row.tobytes() for row in TRANSLUCENT[..., [2, 1, 0, 3]]]
     yield good("bmp-32-alpha", bmp(alpha, 32, compression=BITFIELDS, masks=masks), over_white(COLORS), 1, 1)
+    clear = [row.tobytes() for row in unused]
+    yield good("bmp-32-alpha-0-everywhere", bmp(clear, 32, compression=BITFIELDS, masks=masks), COLORS)
     red, green, blue = COLORS.astype("<u2").transpose(2, 0, 1)
     short = [row.tobytes() for row in red >> 3 << 11 | green >> 2 << 5 | blue >> 3]
     files = {

@@ -23,6 +23,7 @@ from tests.lib.pictures.base import (
     bands,
     content,
     good,
+    gray_content,
     over_white,
     palette,
     palette_image,
@@ -115,6 +116,9 @@ def webp_pictures() -> Iterator[Picture]:
 
 def other_pictures() -> Iterator[Picture]:
     """JPEG 2000 (ITU-T T.800, a JP2 file and a bare codestream) and AVIF: what Pillow decodes besides."""
+    few = gray_content(16).astype(np.uint8)  # of 4 bits; the shift of level is 120 less than that of 8 bits
+    shallow = save(few + np.uint8(120), "JPEG2000", no_jp2=True)
+    yield good("jpeg2000-4-bits", shallow[:42] + b"\3" + shallow[43:], few * np.uint8(17))
     files = {"jpeg2000": save(COLORS, "JPEG2000"), "jpeg2000-codestream": save(COLORS, "JPEG2000", no_jp2=True)}
     yield from alike(COLORS, files)
     files = {f"avif-{kind}": save(COLORS, "AVIF", quality=95, subsampling=kind) for kind in ("4:4:4", "4:2:0")}

@@ -149,6 +149,8 @@ def _with_metadata() -> Iterator[Picture]:
 
     gamma, adobe = chunk(b"gAMA", struct.pack(">I", 45455)), icc_chunk(profiles.adobe_rgb())
     first, data, last = chunks(save(COLORS, "PNG"))
+    exif = b"Exif\0\0" + orientation_exif(6)
+    raw = f"\nexif\n{len(exif):8}\n{exif.hex()}\n".encode()
     cut = [chunk(b"IDAT", data[8:-4][start : start + 100]) for start in range(0, len(data) - 12, 100)]
     text = PngImagePlugin.PngInfo()
     text.add_text("Comment", "x" * 2000, zip=True)
@@ -164,6 +166,10 @@ def _with_metadata() -> Iterator[Picture]:
         "png-icc-cmyk-on-rgb": png(COLORS, 8, RGB, icc_chunk(profiles.cmyk())),
         "png-icc-broken": png(COLORS, 8, RGB, icc_chunk(b"no profile at all")),
         "png-exif-6": png(np.rot90(COLORS), 8, RGB, chunk(b"eXIf", orientation_exif(6))),
+        "png-raw-profile-6": png(
+            np.rot90(COLORS), 8, RGB, chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(raw))
+        ),
+        "png-raw-profile-6-text": png(np.rot90(COLORS), 8, RGB, chunk(b"tEXt", b"Raw profile type APP1\0" + raw)),
         "png-texts": save(COLORS, "PNG", pnginfo=text),
         "png-trailing": save(COLORS, "PNG") + TRAILING,
         "png-animated": save(COLORS, "PNG", **other),
@@ -184,4 +190,6 @@ def _with_metadata() -> Iterator[Picture]:
     yield good("png-icc-adobe-palette", indexed, profiles.from_adobe_rgb(palette(16)[bands(16)]), 1, 2)
     gray_icc = icc_chunk(profiles.gray_gamma())
     yield good("png-icc-gray", png(GRAYS, 8, GRAY, gray_icc), profiles.from_gray_gamma(GRAYS), 1, 2)
+    shown = over_white(profiles.from_gray_gamma(GRAYS))
+    yield good("png-icc-gray-alpha", png(np.dstack([GRAYS, ALPHA]), 8, GRAY_ALPHA, gray_icc), shown, 1, 2)
     yield good("png-icc-rgb-on-gray", png(GRAYS, 8, GRAY, adobe), GRAYS)  # a profile of another space: left alone

@@ -18,8 +18,10 @@ from tests.lib.pictures.base import (
     ALPHA,
     COLORS,
     GRAYS,
+    HEIGHT,
     TRAILING,
     TRANSLUCENT,
+    WIDTH,
     Picture,
     alike,
     bands,
@@ -32,6 +34,7 @@ from tests.lib.pictures.base import (
 from tests.lib.pictures.jpeg import TWICE_OFF, upside
 
 TAGS = {"width": 256, "height": 257, "bits": 258, "compression": 259, "photometric": 262, "orientation": 274}
+TAGS |= {"subfile": 254, "sub_ifds": 330, "inks": 332, "dng_version": 50706}
 TAGS |= {"channels": 277, "planar": 284, "predictor": 317, "colors": 320, "extra": 338, "sample_format": 339}
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, INDEXED, INKS = 0, 1, 2, 3, 5
 DEFLATE = 8
@@ -122,8 +125,20 @@ def tiff_pictures() -> Iterator[Picture]:
     yield good("tiff-palette", tiff(bands(256), INDEXED, colors=colors), palette(256)[bands(256)])
     yield good("tiff-icc-adobe", tiff(COLORS, profile=profiles.adobe_rgb()), profiles.from_adobe_rgb(COLORS), 1, 2)
     deep, deep_gray = COLORS.astype(np.uint16) * 257, GRAYS.astype(np.uint16) * 257
-    yield from alike(COLORS, {"tiff-16": tiff(deep), "tiff-16-big-endian": tiff(deep, order=">")}, 1, 1)
+    colors = palette(256).T.ravel().tolist()
+    yield good("tiff-palette-of-8-bits", tiff(bands(256), INDEXED, colors=colors), palette(256)[bands(256)])
     files = {
+        "tiff-16": tiff(deep),
+        "tiff-16-big-endian": tiff(deep, order=">"),
+        "tiff-16-planes": tiff(deep, planar=2),
+        "tiff-16-planes-big-endian": tiff(deep, order=">", planar=2, tiled=True),
+    }
+    yield from alike(COLORS, files, 1, 1)
+    bits = np.unpackbits((GRAYS.astype(np.uint16) << 8).astype(">u2").view(np.uint8), axis=1)
+    twelve = np.packbits(bits.reshape(HEIGHT, WIDTH, 16)[..., :12].reshape(HEIGHT, -1), axis=1)
+    files = {
+        "tiff-gray-12": tiff(twelve, BLACK_IS_ZERO, bits=12, width=WIDTH),
+        "tiff-gray-white-is-zero-planar": tiff(255 - GRAYS, WHITE_IS_ZERO, planar=2),
         "tiff-gray-16": tiff(deep_gray, BLACK_IS_ZERO),
         "tiff-gray-16-big-endian": tiff(deep_gray, BLACK_IS_ZERO, order=">"),
         "tiff-gray-16-white-is-zero": tiff(65535 - deep_gray, WHITE_IS_ZERO),
@@ -138,6 +153,11 @@ def tiff_pictures() -> Iterator[Picture]:
     files = {
         "tiff-float": tiff(GRAYS.astype(np.float32) / 255, BLACK_IS_ZERO, sample_format=3),
         "tiff-int-32": tiff(GRAYS.astype(np.int32) * 8_000_000, BLACK_IS_ZERO, sample_format=2),
+        "tiff-int-8": tiff(GRAYS.view(np.int8), BLACK_IS_ZERO, sample_format=2),
+        "tiff-gray-alpha-planes": tiff(np.dstack([GRAYS, ALPHA]), BLACK_IS_ZERO, extra=2, planar=2),
+        "tiff-other-inks": tiff(TRANSLUCENT, INKS, inks=2),
+        "tiff-thumbnail-of-raw": tiff(COLORS, subfile=1, sub_ifds=8),
+        "tiff-dng": tiff(COLORS, dng_version=[1, 4, 0, 0]),
         "tiff-int-16": tiff(GRAYS.astype(np.int16) * 128, BLACK_IS_ZERO, sample_format=2),
     }
     yield from rejects(files, "unsupported")
