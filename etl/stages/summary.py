@@ -72,9 +72,9 @@ def ingest_summary(stage: Stage, already_done: bool = False) -> Summary:
     }
     rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
     tables = [("images by class", ["class", "images"], rows)]
-    told = ("newly_packed", "removed_or_changed") if facts["reused_packs"] and not already_done else ()
-    told += tuple(name for name in ("skipped_files", "source_splits") if facts[name])
-    brief = ("images", *told, "classes", "packs", "seconds")
+    changes = ("newly_packed", "removed_or_changed") if facts["reused_packs"] and not already_done else ()
+    others = (name for name in ("skipped_files", "source_splits") if facts[name])
+    brief = ("images", *changes, *others, "classes", "packs", "seconds")
     return Summary(stage.name, str(stage.folder), already_done, facts, tables, brief)
 
 
