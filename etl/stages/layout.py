@@ -10,7 +10,7 @@ from etl.storage.place import Place
 
 RAW_FORMAT = "ringslice.raw/3"
 
-NORMALIZED_FORMAT = "ringslice.normalized/2"
+NORMALIZED_FORMAT = "ringslice.normalized/3"
 
 SLICES_FORMAT = "ringslice.slices/3"
 
