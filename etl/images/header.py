@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image, ImageFile, PngImagePlugin
 
 from etl.images import jpeg, png, webp
 from etl.images.result import Reason, Reject
@@ -29,17 +29,28 @@ _SIGNATURES = (
     (b"\0\0\0\x0cjP  \r\n\x87\n", JPEG_2000),
     (b"\xff\x4f\xff\x51", JPEG_2000),
 )
+# known by name only
+_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+_AVIF_BRANDS = {b"avif", b"avis"}
+_OTHER_BRANDS = {  # of ISO/IEC 23008-12, annex B
+    "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"},
+    "HEIF": {b"mif1", b"mif2", b"msf1", b"miaf"},
+}
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
+_MOST_BRANDS_BYTES = 1 << 10  # as many as no program writes
 _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
 _MOST_PNM_BYTES = 1 << 16  # up to the width: for each byte the expression takes a hundred
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
 # in what decoders say
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
+# samples and compressions that they do not know, and more than we let them unpack
+_UNSUPPORTED = re.compile("unsupported|unknown pixel mode|not supported|not implemented|too large for", re.IGNORECASE)
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread a stack
+PngImagePlugin.MAX_TEXT_CHUNK = 1 << 24  # of profiles, too: the most that a JPEG's segments have room for
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody listens to goes to standard error
 
 
@@ -73,7 +84,9 @@ def read_header(data: bytes) -> Header | Reject:
         return Reject(Reason.EMPTY, "0 bytes")
     found = sniff(data)
     if found is None:
-        return Reject(Reason.NOT_AN_IMAGE, f"starts with {data[:8].hex()}")
+        name = _name_of_unsupported(data)
+        unknown = Reject(Reason.NOT_AN_IMAGE, f"starts with {data[:8].hex()}")
+        return Reject(Reason.UNSUPPORTED, f"a file of {name}") if name else unknown
     if found == JPEG:
         return _read_jpeg(data)
     if found == PNM and (plain := _PLAIN_PNM.match(data)):
@@ -101,7 +114,7 @@ def sniff(data: bytes) -> str | None:
     """The format that the first bytes are of."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return WEBP
-    if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
+    if _brands(data) & _AVIF_BRANDS:
         return AVIF
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return "bmp"
@@ -110,20 +123,45 @@ def sniff(data: bytes) -> str | None:
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
 
 
+def _brands(data: bytes) -> set[bytes]:
+    """The major and the compatible brands of a file of boxes (ISO/IEC 14496-12, section 4.3); empty for others."""
+    if data[4:8] != b"ftyp":
+        return set()
+    end = min(int.from_bytes(data[:4]), _MOST_BRANDS_BYTES)
+    return {data[start : start + 4] for start in (8, *range(16, end, 4))}
+
+
+def _name_of_unsupported(data: bytes) -> str:
+    """The name of a known format that is not decoded; empty for other files."""
+    if data.startswith(_JPEG_XL):
+        return "JPEG XL"
+    brands = _brands(data)
+    return next((name for name, known in _OTHER_BRANDS.items() if brands & known), "")
+
+
 @contextmanager
 def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
     """The image, opened by the one plugin of Pillow that is asked for, and without Pillow's own limit of pixels.
 
-    Its notes on odd metadata are not shown. Over a damaged file Pillow raises whatever exception comes of it.
+    The plugin is called directly, because `Image.open` hides why it refuses a file. A PNG is opened
+    without what is not its picture. Notes on odd metadata are not shown. Over a damaged file Pillow raises whatever
+    exception comes of it.
     """
     most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=[format.upper()]) as image:
+            with _plugin(format)(io.BytesIO(png.without_extras(data) if format == PNG else data), "") as image:
                 yield image
     finally:
         Image.MAX_IMAGE_PIXELS = most
+
+
+def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:
+    Image.preinit()
+    if format.upper() not in Image.OPEN:
+        Image.init()
+    return Image.OPEN[format.upper()][0]
 
 
 def reject_for(error: Exception, data: bytes, format: str) -> Reject:
@@ -131,10 +169,10 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
-    if isinstance(error, UnidentifiedImageError):
-        text = f"starts with {data[:8].hex()}, but is no {format}"
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
-    return Reject(Reason.TRUNCATED if told or is_cut(data, format) else Reason.BROKEN, text)
+    if told or is_cut(data, format):
+        return Reject(Reason.TRUNCATED, text)
+    return Reject(Reason.UNSUPPORTED if _UNSUPPORTED.search(text) else Reason.BROKEN, text)
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:

@@ -82,7 +82,10 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
     """The segments of a JPEG file up to its first scan."""
     found = JpegSegments()
     try:
+        position = len(SIGNATURE) - 1
         for marker, start, end in _walk(data):
+            found.bare = found.bare and not data[position:start].strip(b"\xff")  # fill may stand anywhere
+            position = end
             if marker in (_SOS, _EOI):
                 found.scan = start
                 return _checked(found)
@@ -101,6 +104,14 @@ def without_profile(data: bytes) -> bytes:
         if marker == _APP2 and data.startswith(_PROFILE, start + 4):
             kept.append(data[position:start])
             position = end
+    return b"".join([*kept, data[position:]])
+
+
+def without_gaps(data: bytes) -> bytes:
+    """The file without what stands between its segments before the first scan."""
+    kept, position = [data[: len(SIGNATURE) - 1]], len(data)
+    for _, start, position in _walk(data):
+        kept.append(data[start:position])
     return b"".join([*kept, data[position:]])
 
 
