@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from PIL import AvifImagePlugin, Image, ImageFile, PngImagePlugin
 
@@ -30,12 +31,25 @@ _SIGNATURES = (
     (b"\xff\x4f\xff\x51", JPEG_2000),
 )
 # known by name only
-_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+_OTHER_SIGNATURES = {
+    b"\xff\x0a": "JPEG XL",
+    b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
+    b"\0\0\1\0": "ICO",
+    b"8BPS\0": "Photoshop",
+    b"P7\n": "PAM",
+    b"qoif": "QOI",
+    b"DDS \x7c\0\0\0": "DDS",
+    b"v/1\1": "OpenEXR",
+    b"#?RADIANCE\n": "Radiance HDR",
+}
 _AVIF_BRANDS = {b"avif", b"avis"}
 _OTHER_BRANDS = {  # of ISO/IEC 23008-12, annex B
     "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"},
     "HEIF": {b"mif1", b"mif2", b"msf1", b"miaf"},
 }
+_IMAGE_SIZE = re.compile(rb"ispe\0{4}(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, section 6.5.3
+_MOST_META_BYTES = 1 << 16
+_MOST_AVIF_PIXELS, _MOST_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
 _MOST_BRANDS_BYTES = 1 << 10  # as many as no program writes
 _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
@@ -45,7 +59,9 @@ ORIENTATION = 0x0112
 # in what decoders say
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
 # samples and compressions that they do not know, and more than we let them unpack
-_UNSUPPORTED = re.compile("unsupported|unknown pixel mode|not supported|not implemented|too large for", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    "unsupported (?!BMP palette)|unknown pixel mode|not supported|not implemented|too large for", re.IGNORECASE
+)
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
@@ -133,10 +149,10 @@ def _brands(data: bytes) -> set[bytes]:
 
 def _name_of_unsupported(data: bytes) -> str:
     """The name of a known format that is not decoded; empty for other files."""
-    if data.startswith(_JPEG_XL):
-        return "JPEG XL"
     brands = _brands(data)
-    return next((name for name, known in _OTHER_BRANDS.items() if brands & known), "")
+    by_brand = (name for name, known in _OTHER_BRANDS.items() if brands & known)
+    by_signature = (name for signature, name in _OTHER_SIGNATURES.items() if data.startswith(signature))
+    return next(chain(by_brand, by_signature), "")
 
 
 @contextmanager
@@ -172,7 +188,18 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
     if told or is_cut(data, format):
         return Reject(Reason.TRUNCATED, text)
+    if format == AVIF and (size := _too_large_for_libavif(data)):
+        return Reject(Reason.TOO_MANY_PIXELS, f"{size}, libavif takes at most {_MOST_AVIF_PIXELS} pixels")
     return Reject(Reason.UNSUPPORTED if _UNSUPPORTED.search(text) else Reason.BROKEN, text)
+
+
+def _too_large_for_libavif(data: bytes) -> str:
+    """The size of a picture that it refuses without a reason; empty if there is none."""
+    for found in _IMAGE_SIZE.finditer(data, 0, _MOST_META_BYTES):
+        width, height = int.from_bytes(found[1]), int.from_bytes(found[2])
+        if width * height > _MOST_AVIF_PIXELS or max(width, height) > _MOST_AVIF_SIDE:
+            return f"{width}x{height}"
+    return ""
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:

@@ -15,6 +15,7 @@ MOST_PASSED_BYTES = 1 << 20  # what stands between segments, mostly fill
 # of a segment: neither fill, nor stuffing, nor TEM, RST0 to RST7 and SOI, which no length follows
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 _EOI, _SOS, _COMMENT, _APP0, _APP1, _APP2, _APP14 = 0xD9, 0xDA, 0xFE, 0xE0, 0xE1, 0xE2, 0xEE
+_JPEG_LS = 0xF7  # SOF55 of ITU-T T.87
 _SEQUENTIAL = {0xC0, 0xC1}  # Huffman-coded, in one pass
 _LOSSLESS = {0xC3, 0xC7, 0xCB, 0xCF}
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the others are DHT, JPG, DAC
@@ -89,6 +90,8 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
             if marker in (_SOS, _EOI):
                 found.scan = start
                 return _checked(found)
+            if marker == _JPEG_LS:
+                return Reject(Reason.UNSUPPORTED, "a file of JPEG-LS")
             if end - start < 4:
                 return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
             found.take(marker, data[start + 4 : end])

@@ -63,6 +63,8 @@ def _no_images() -> Iterator[Picture]:
         "heif": b"\0\0\0\x18ftypmif1\0\0\0\0mif1miaf" + bytes(500),
         "jpeg-xl": b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(500),
         "jpeg-xl-codestream": b"\xff\x0a" + bytes(500),
+        "jpeg-ls": b"\xff\xd8\xff\xf7\0\x0b\x08\0\1\0\1\1\1\x11\0" + bytes(500),
+        "ico": save(COLORS, "ICO"),
     }
     yield from rejects(files, "unsupported")
 
@@ -150,6 +152,15 @@ def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
     yield from rejects(files, "broken", "too-small")
     codes = frame + 12  # behind the minimum code size and the length of the first block
     yield from rejects({"gif-code-too-large": gif[: codes + 1] + b"\xf0" + gif[codes + 2 :]}, "broken")
+    avif = whole["avif-4:2:0"]
+    size = avif.index(b"ispe") + 8
+    yield from rejects(
+        {"avif-huge": avif[:size] + struct.pack(">II", 17_000, 17_000) + avif[size + 8 :]}, "too-many-pixels"
+    )
+    many = struct.pack("<I", 1 << 30)
+    yield from rejects(
+        {"bmp-colours": plain_bmp[:28] + b"\x08" + plain_bmp[29:46] + many + plain_bmp[50:]}, "broken", "truncated"
+    )
     files = {
         "gif-without-frame": gif[:frame] + b";",
         "bmp-far-pixels": plain_bmp[:10] + struct.pack("<I", 1 << 30) + plain_bmp[14:],
