@@ -47,9 +47,9 @@ class RingsliceError(Exception):
         super().__init__(printable(message))
 
 
-def printable(text: str) -> str:
-    """``text`` with what a terminal obeys and does not show escaped as Python does; line feeds stay."""
-    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+def printable(text: str, kept: str = "\n") -> str:
+    """``text`` with what a terminal obeys and does not show escaped as Python does, except the characters ``kept``."""
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
 class DataError(RingsliceError):

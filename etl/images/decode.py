@@ -15,7 +15,7 @@ from PIL import Image
 from etl.images.geometry import Size
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
 from etl.images.icc import to_srgb
-from etl.images.jpeg import without_profile
+from etl.images.jpeg import without_gaps, without_profile
 from etl.images.pillow_modes import bands, load_known
 from etl.images.result import Reason, Reject
 
@@ -28,6 +28,7 @@ TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
 _HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
 _SILENTLY_TAKEN = {WEBP: 16, AVIF: 12, JPEG_2000: 20}  # bytes for each pixel, as measured
+_GAP = "extraneous bytes before marker"  # it may be one between header segments, which takes nothing from the picture
 _BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture has not been looked at then
 
 
@@ -106,6 +107,8 @@ def _decode_jpeg(data: bytes, header: Header, want: Want) -> Pixels | Reject:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, min_height=height, min_width=width)
     except ValueError as error:
         if _BAD_PROFILE in str(error) and len(without := without_profile(data)) < len(data):
+            return _decode_jpeg(without, header, want)
+        if _GAP in str(error) and len(without := without_gaps(data)) < len(data):
             return _decode_jpeg(without, header, want)
         if _HARMLESS not in str(error) and any(text in str(error) for text in _DAMAGED):
             return reject_for(error, data, JPEG)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
-from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image, ImageFile, PngImagePlugin
 
 from etl.images import jpeg, png, webp
 from etl.images.result import Reason, Reject
@@ -30,17 +31,43 @@ _SIGNATURES = (
     (b"\0\0\0\x0cjP  \r\n\x87\n", JPEG_2000),
     (b"\xff\x4f\xff\x51", JPEG_2000),
 )
+# known by name only
+_OTHER_SIGNATURES = {
+    b"\xff\x0a": "JPEG XL",
+    b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
+    b"\0\0\1\0": "ICO",
+    b"8BPS\0": "Photoshop",
+    b"P7\n": "PAM",
+    b"qoif": "QOI",
+    b"DDS \x7c\0\0\0": "DDS",
+    b"v/1\1": "OpenEXR",
+    b"#?RADIANCE\n": "Radiance HDR",
+}
+_AVIF_BRANDS = {b"avif", b"avis"}
+_OTHER_BRANDS = {  # of ISO/IEC 23008-12, annex B
+    "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"},
+    "HEIF": {b"mif1", b"mif2", b"msf1", b"miaf"},
+}
+_IMAGE_SIZE = re.compile(rb"ispe\0{4}(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, section 6.5.3
+_MOST_META_BYTES = 1 << 16
+_MOST_AVIF_PIXELS, _MOST_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
+_MOST_BRANDS_BYTES = 1 << 10  # as many as no program writes
 _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
 _MOST_PNM_BYTES = 1 << 16  # up to the width: for each byte the expression takes a hundred
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
 # in what decoders say
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
+# samples and compressions that they do not know, and more than we let them unpack
+_UNSUPPORTED = re.compile(
+    "unsupported (?!BMP palette)|unknown pixel mode|not supported|not implemented|too large for", re.IGNORECASE
+)
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread a stack
+PngImagePlugin.MAX_TEXT_CHUNK = 1 << 24  # of profiles, too: the most that a JPEG's segments have room for
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody listens to goes to standard error
 
 
@@ -74,7 +101,9 @@ def read_header(data: bytes) -> Header | Reject:
         return Reject(Reason.EMPTY, "0 bytes")
     found = sniff(data)
     if found is None:
-        return Reject(Reason.NOT_AN_IMAGE, f"starts with {data[:8].hex()}")
+        name = _name_of_unsupported(data)
+        unknown = Reject(Reason.NOT_AN_IMAGE, f"starts with {data[:8].hex()}")
+        return Reject(Reason.UNSUPPORTED, f"a file of {name}") if name else unknown
     if found == JPEG:
         return _read_jpeg(data)
     if found == PNM and (plain := _PLAIN_PNM.match(data)):
@@ -102,7 +131,7 @@ def sniff(data: bytes) -> str | None:
     """The format that the first bytes are of."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return WEBP
-    if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
+    if _brands(data) & _AVIF_BRANDS:
         return AVIF
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return BMP
@@ -111,20 +140,45 @@ def sniff(data: bytes) -> str | None:
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
 
 
+def _brands(data: bytes) -> set[bytes]:
+    """The major and the compatible brands of a file of boxes (ISO/IEC 14496-12, section 4.3); empty for others."""
+    if data[4:8] != b"ftyp":
+        return set()
+    end = min(int.from_bytes(data[:4]), _MOST_BRANDS_BYTES)
+    return {data[start : start + 4] for start in (8, *range(16, end, 4))}
+
+
+def _name_of_unsupported(data: bytes) -> str:
+    """The name of a known format that is not decoded; empty for other files."""
+    brands = _brands(data)
+    by_brand = (name for name, known in _OTHER_BRANDS.items() if brands & known)
+    by_signature = (name for signature, name in _OTHER_SIGNATURES.items() if data.startswith(signature))
+    return next(chain(by_brand, by_signature), "")
+
+
 @contextmanager
 def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
     """The image, opened by the one plugin of Pillow that is asked for, and without Pillow's own limit of pixels.
 
-    Its notes on odd metadata are not shown. Over a damaged file Pillow raises whatever exception comes of it.
+    The plugin is called directly, because `Image.open` hides why it refuses a file. A PNG is opened
+    without what is not its picture. Notes on odd metadata are not shown. Over a damaged file Pillow raises whatever
+    exception comes of it.
     """
     most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=[format.upper()]) as image:
+            with _plugin(format)(io.BytesIO(png.without_extras(data) if format == PNG else data), "") as image:
                 yield image
     finally:
         Image.MAX_IMAGE_PIXELS = most
+
+
+def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:
+    Image.preinit()
+    if format.upper() not in Image.OPEN:
+        Image.init()
+    return Image.OPEN[format.upper()][0]
 
 
 def reject_for(error: Exception, data: bytes, format: str) -> Reject:
@@ -132,10 +186,21 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
-    if isinstance(error, UnidentifiedImageError):
-        text = f"starts with {data[:8].hex()}, but is no {format}"
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
-    return Reject(Reason.TRUNCATED if told or is_cut(data, format) else Reason.BROKEN, text)
+    if told or is_cut(data, format):
+        return Reject(Reason.TRUNCATED, text)
+    if format == AVIF and (size := _too_large_for_libavif(data)):
+        return Reject(Reason.TOO_MANY_PIXELS, f"{size}, libavif takes at most {_MOST_AVIF_PIXELS} pixels")
+    return Reject(Reason.UNSUPPORTED if _UNSUPPORTED.search(text) else Reason.BROKEN, text)
+
+
+def _too_large_for_libavif(data: bytes) -> str:
+    """The size of a picture that it refuses without a reason; empty if there is none."""
+    for found in _IMAGE_SIZE.finditer(data, 0, _MOST_META_BYTES):
+        width, height = int.from_bytes(found[1]), int.from_bytes(found[2])
+        if width * height > _MOST_AVIF_PIXELS or max(width, height) > _MOST_AVIF_SIDE:
+            return f"{width}x{height}"
+    return ""
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:

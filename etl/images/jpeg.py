@@ -15,6 +15,7 @@ MOST_PASSED_BYTES = 1 << 20  # what stands between segments, mostly fill
 # of a segment: neither fill, nor stuffing, nor TEM, RST0 to RST7 and SOI, which no length follows
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 _EOI, _SOS, _COMMENT, _APP0, _APP1, _APP2, _APP14 = 0xD9, 0xDA, 0xFE, 0xE0, 0xE1, 0xE2, 0xEE
+_JPEG_LS = 0xF7  # SOF55 of ITU-T T.87
 _SEQUENTIAL = {0xC0, 0xC1}  # Huffman-coded, in one pass
 _LOSSLESS = {0xC3, 0xC7, 0xCB, 0xCF}
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the others are DHT, JPG, DAC
@@ -82,10 +83,15 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
     """The segments of a JPEG file up to its first scan."""
     found = JpegSegments()
     try:
+        position = len(SIGNATURE) - 1
         for marker, start, end in _walk(data):
+            found.bare = found.bare and not data[position:start].strip(b"\xff")  # fill may stand anywhere
+            position = end
             if marker in (_SOS, _EOI):
                 found.scan = start
                 return _checked(found)
+            if marker == _JPEG_LS:
+                return Reject(Reason.UNSUPPORTED, "a file of JPEG-LS")
             if end - start < 4:
                 return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
             found.take(marker, data[start + 4 : end])
@@ -101,6 +107,14 @@ def without_profile(data: bytes) -> bytes:
         if marker == _APP2 and data.startswith(_PROFILE, start + 4):
             kept.append(data[position:start])
             position = end
+    return b"".join([*kept, data[position:]])
+
+
+def without_gaps(data: bytes) -> bytes:
+    """The file without what stands between its segments before the first scan."""
+    kept, position = [data[: len(SIGNATURE) - 1]], len(data)
+    for _, start, position in _walk(data):
+        kept.append(data[start:position])
     return b"".join([*kept, data[position:]])
 
 

@@ -15,6 +15,7 @@ MOST_CHUNKS = 100_000  # with 4 KiB in each, as little as programs put there, th
 
 _FRAMING_BYTES = 12  # length, type, CRC
 _HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
+_NEEDED = {b"tRNS", b"iCCP", b"acTL", b"fcTL", b"fdAT"}  # of the ancillary ones, to decode the picture
 _ANCILLARY = 0x20  # bit 5 of the type's first byte
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _RAW_EXIF = re.compile(rb"Raw profile type (?:exif|APP1)\0")
@@ -37,22 +38,23 @@ class PngChunks:
 
 
 def read_chunks(data: bytes) -> PngChunks | Reject:
-    """Walk the chunks to IEND and check the CRC of the critical ones."""
+    """Walk the chunks to IEND and check the CRC of those that the picture is made of."""
     view, position, bare, components, exif = memoryview(data), len(SIGNATURE), True, 0, b""
     for _ in range(MOST_CHUNKS):
         length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
         end = position + _FRAMING_BYTES + length
         if end > len(data):
             return Reject(Reason.TRUNCATED, f"{len(data)} bytes, the chunk at offset {position} needs {end}")
-        if not kind[0] & _ANCILLARY and zlib.crc32(view[position + 4 : end - 4]) != int.from_bytes(view[end - 4 : end]):
+        is_right = _is_right(view[position:end])
+        if not is_right and (not kind[0] & _ANCILLARY or kind == b"tRNS"):
             return Reject(Reason.BROKEN, f"wrong CRC of the chunk {kind!r} at offset {position}")
         if kind == b"IHDR" and length >= 10 and data[position + 16] == 8:
             components = _COMPONENTS.get(data[position + 17], 0)
-        if kind == b"eXIf":
+        if kind == b"eXIf" and is_right:
             exif = bytes(view[position + 8 : end - 4])
-        if kind in _TEXTS and not exif:
+        if kind in _TEXTS and is_right and not exif:
             exif = _raw_exif(kind, bytes(view[position + 8 : end - 4]))
-        bare = bare and kind in _HARMLESS
+        bare = bare and is_right and kind in _HARMLESS
         if kind == b"IEND":
             return PngChunks(components, bare and end == len(data), exif)
         position = end
@@ -74,3 +76,23 @@ def _raw_exif(kind: bytes, text: bytes) -> bytes:
         return bytes.fromhex(found[1].decode()) if found else b""
     except (zlib.error, IndexError, ValueError):
         return b""
+
+
+def without_extras(data: bytes) -> bytes:
+    """A file that `read_chunks` has found whole, without chunks that its picture does not need or that are damaged.
+
+    Pillow refuses a picture because of them; libpng, and so browsers and ImageMagick, pass them over.
+    """
+    view, position, kept, kind = memoryview(data), len(SIGNATURE), [memoryview(SIGNATURE)], b""
+    while kind != b"IEND":
+        kind = bytes(view[position + 4 : position + 8])
+        each = view[position : position + _FRAMING_BYTES + int.from_bytes(view[position : position + 4])]
+        if not kind[0] & _ANCILLARY or (kind in _NEEDED and _is_right(each)):
+            kept.append(each)
+        position += len(each)
+    return b"".join(kept)
+
+
+def _is_right(chunk: memoryview) -> bool:
+    """Whether a chunk is as its CRC says."""
+    return zlib.crc32(chunk[4:-4]) == int.from_bytes(chunk[-4:])

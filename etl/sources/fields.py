@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from etl.errors import UsageError
+from etl.errors import UsageError, printable
 from etl.sources.base import SPLITS_BY_WORD, Columns, Reading
 
 LONGEST_NAME_BYTES = 4096  # PATH_MAX of Linux
@@ -63,8 +63,8 @@ def checked_key(path: str, where: str) -> str:
     """``path`` as a key, or a part of one. Raises UsageError where `fault_of_name` finds something."""
     if fault := fault_of_name(path):
         raise UsageError(
-            f"{where}: {path[:_MOST_SHOWN]!r} cannot be a key, for it {fault}; rename it: keys are relative paths in"
-            " UTF-8, without control characters"
+            f"{printable(where, '')}: {path[:_MOST_SHOWN]!r} cannot be a key, for it {fault}; rename it: keys are"
+            " relative paths in UTF-8, without control characters"
         )
     return path
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tests.lib.pictures.base import COLORS, GRAYS, HEIGHT, WIDTH, Picture, bands, palette_image, rejects, save
-from tests.lib.pictures.bmp import bmp
+from tests.lib.pictures.bmp import BITFIELDS, bmp
 from tests.lib.pictures.gif import first_frame, on_screen
 from tests.lib.pictures.jpeg import DQT, frame_of, jpeg, segments, without
 from tests.lib.pictures.png import GRAY, PALETTE, RGB, SIGNATURE, chunk, chunks, header, png
@@ -54,9 +54,19 @@ def _no_images() -> Iterator[Picture]:
         "noise": np.random.default_rng(5).integers(0, 256, 5000, dtype=np.uint8).tobytes(),
         "gzip": gzip.compress(COLORS.tobytes(), mtime=0),
         "video": b"\0\0\0\x20ftypisom\0\0\2\0isomiso2avc1mp41" + bytes(500),
+        "brand-of-others": b"\0\0\0\x14ftypqt  \0\0\0\0qt  avif",  # not a brand: the box has ended
         "mail": b"Content-Type: image/jpeg\r\n\r\n" + jpeg(),
     }
     yield from rejects(files, "not-an-image")
+    files = {
+        "heic": b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic" + bytes(500),
+        "heif": b"\0\0\0\x18ftypmif1\0\0\0\0mif1miaf" + bytes(500),
+        "jpeg-xl": b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(500),
+        "jpeg-xl-codestream": b"\xff\x0a" + bytes(500),
+        "jpeg-ls": b"\xff\xd8\xff\xf7\0\x0b\x08\0\1\0\1\1\1\x11\0" + bytes(500),
+        "ico": save(COLORS, "ICO"),
+    }
+    yield from rejects(files, "unsupported")
 
 
 def _cut(whole: Mapping[str, bytes]) -> Iterator[Picture]:
@@ -125,11 +135,9 @@ def _pngs() -> Iterator[Picture]:
         "png-unknown-color-type": with_parts(header(WIDTH, HEIGHT, 8, 5)),
     }
     yield from rejects(files, "broken", "unsupported")
-    files = {
-        "png-text-bomb": png(COLORS, 8, RGB, chunk(b"zTXt", b"Comment\0\0" + grown)),
-        "png-profile-bomb": png(COLORS, 8, RGB, chunk(b"iCCP", b"made\0\0" + grown)),
-    }
-    yield from rejects(files, "broken", "too-many-bytes")
+    yield from rejects({"png-profile-bomb": png(COLORS, 8, RGB, chunk(b"iCCP", b"made\0\0" + grown))}, "unsupported")
+    damaged = flipped(chunk(b"tRNS", bytes(6)), 9)
+    yield from rejects({"png-crc-of-tRNS": png(COLORS, 8, RGB, damaged)}, "broken")
 
 
 def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
@@ -144,12 +152,30 @@ def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
     yield from rejects(files, "broken", "too-small")
     codes = frame + 12  # behind the minimum code size and the length of the first block
     yield from rejects({"gif-code-too-large": gif[: codes + 1] + b"\xf0" + gif[codes + 2 :]}, "broken")
+    avif = whole["avif-4:2:0"]
+    size = avif.index(b"ispe") + 8
+    yield from rejects(
+        {"avif-huge": avif[:size] + struct.pack(">II", 17_000, 17_000) + avif[size + 8 :]}, "too-many-pixels"
+    )
+    many = struct.pack("<I", 1 << 30)
+    yield from rejects(
+        {"bmp-colours": plain_bmp[:28] + b"\x08" + plain_bmp[29:46] + many + plain_bmp[50:]}, "broken", "truncated"
+    )
     files = {
         "gif-without-frame": gif[:frame] + b";",
         "bmp-far-pixels": plain_bmp[:10] + struct.pack("<I", 1 << 30) + plain_bmp[14:],
         "tiff-far-directory": whole["tiff-big-endian"][:4] + b"\x7f\xff\xff\xf0" + bytes(800),
     }
     yield from rejects(files, "truncated", "broken")
+    deep = GRAYS.astype(np.uint16) * 257
+    files = {  # whole, of samples that Pillow has no mode for
+        "tiff-gray-alpha-16": tiff(np.dstack([deep, deep]), BLACK_IS_ZERO, extra=2),
+        "tiff-gray-half": tiff(GRAYS.astype(np.float16), BLACK_IS_ZERO, sample_format=3),
+        "tiff-rgb-float": tiff(COLORS.astype(np.float32), sample_format=3),
+        "tiff-five-channels": tiff(np.dstack([COLORS, GRAYS, GRAYS]), extra=0),
+        "bmp-other-masks": bmp([bytes(4 * WIDTH)] * HEIGHT, 32, compression=BITFIELDS, masks=(0x3FC, 0xFF0000, 0xFC00)),
+    }
+    yield from rejects(files, "unsupported")
     files = {
         "tiff-unknown-compression": tiff(COLORS, compression=999),
         "tiff-many-samples": tiff(COLORS, channels=60_000),  # Pillow logs of it

@@ -122,6 +122,8 @@ def other_pictures() -> Iterator[Picture]:
     files = {"jpeg2000": save(COLORS, "JPEG2000"), "jpeg2000-codestream": save(COLORS, "JPEG2000", no_jp2=True)}
     yield from alike(COLORS, files)
     files = {f"avif-{kind}": save(COLORS, "AVIF", quality=95, subsampling=kind) for kind in ("4:4:4", "4:2:0")}
+    brand = files["avif-4:2:0"]
+    files |= {f"avif-{name.decode()}": brand[:8] + name + brand[12:] for name in (b"mif1", b"miaf")}
     yield from alike(COLORS, files, 2, 12)
     translucent = save(TRANSLUCENT, "AVIF", quality=95, subsampling="4:4:4")
     yield good("avif-alpha", translucent, over_white(COLORS), 3, 20)

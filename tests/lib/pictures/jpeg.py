@@ -129,6 +129,7 @@ def _usual() -> Iterator[Picture]:
         "jpeg-trailing": plain + TRAILING,
         "jpeg-trailing-zeros": plain + bytes(4096),
         "jpeg-twice": plain + jpeg(255 - COLORS),
+        "jpeg-stray-bytes": first + parts[0] + b"".join(b"\0\1\2\xff\0" + each for each in parts[1:]),
         "jpeg-fill-bytes": first + b"".join(b"\xff\xff\xff" + each for each in parts),
         "jpeg-mpo": save(COLORS, "MPO", save_all=True, append_images=[other], **FINE),
     }

@@ -171,6 +171,10 @@ def _with_metadata() -> Iterator[Picture]:
         ),
         "png-raw-profile-6-text": png(np.rot90(COLORS), 8, RGB, chunk(b"tEXt", b"Raw profile type APP1\0" + raw)),
         "png-texts": save(COLORS, "PNG", pnginfo=text),
+        "png-text-long": png(COLORS, 8, RGB, chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(2 << 20)))),
+        "png-pHYs-short": png(COLORS, 8, RGB, chunk(b"pHYs", bytes(4))),
+        "png-icc-wrong-crc": png(COLORS, 8, RGB, adobe[:-1] + bytes([adobe[-1] ^ 1])),
+        "png-exif-wrong-crc": png(COLORS, 8, RGB, chunk(b"eXIf", orientation_exif(6))[:-1] + b"?"),
         "png-trailing": save(COLORS, "PNG") + TRAILING,
         "png-animated": save(COLORS, "PNG", **other),
         "png-animated-default-image": save(COLORS, "PNG", default_image=True, **other),
@@ -178,6 +182,7 @@ def _with_metadata() -> Iterator[Picture]:
     yield from alike(COLORS, files)
     files = {
         "png-icc-srgb": png(COLORS, 8, RGB, icc_chunk(profiles.SRGB)),
+        "png-icc-long": png(COLORS, 8, RGB, icc_chunk(profiles.SRGB + bytes(2 << 20))),
         "png-rgb-16": png(_deep(COLORS), 16, RGB),
         "png-rgb-16-interlaced": png(_deep(COLORS), 16, RGB, interlaced=True),
     }
