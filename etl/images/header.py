@@ -63,6 +63,7 @@ _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached E
 _UNSUPPORTED = re.compile(
     "unsupported (?!BMP palette)|unknown pixel mode|not supported|not implemented|too large for", re.IGNORECASE
 )
+_NO_MODE = "not identified by this driver"
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
@@ -186,6 +187,10 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
+    if _NO_MODE in text:
+        text = "its header states a side of 0 pixels, or no known samples"
+    if format == TIFF and isinstance(error.__cause__, KeyError):
+        text = f"compression {text} is not supported"
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
     if told or is_cut(data, format):
         return Reject(Reason.TRUNCATED, text)

@@ -168,19 +168,17 @@ def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
     }
     yield from rejects(files, "truncated", "broken")
     deep = GRAYS.astype(np.uint16) * 257
-    files = {  # whole, of samples that Pillow has no mode for
+    files = {  # whole, of samples or a compression that Pillow does not know
         "tiff-gray-alpha-16": tiff(np.dstack([deep, deep]), BLACK_IS_ZERO, extra=2),
         "tiff-gray-half": tiff(GRAYS.astype(np.float16), BLACK_IS_ZERO, sample_format=3),
         "tiff-rgb-float": tiff(COLORS.astype(np.float32), sample_format=3),
         "tiff-five-channels": tiff(np.dstack([COLORS, GRAYS, GRAYS]), extra=0),
+        "tiff-unknown-compression": tiff(COLORS, compression=999),
         "bmp-other-masks": bmp([bytes(4 * WIDTH)] * HEIGHT, 32, compression=BITFIELDS, masks=(0x3FC, 0xFF0000, 0xFC00)),
     }
     yield from rejects(files, "unsupported")
-    files = {
-        "tiff-unknown-compression": tiff(COLORS, compression=999),
-        "tiff-many-samples": tiff(COLORS, channels=60_000),  # Pillow logs of it
-    }
-    yield from rejects(files, "broken", "unsupported")
+    many_samples = tiff(COLORS, channels=60_000)  # Pillow logs of it
+    yield from rejects({"tiff-many-samples": many_samples}, "broken", "unsupported")
     yield from rejects({"ppm-no-number": b"P6 wide 40 255\n" + bytes(100)}, "broken", "not-an-image")
 
 
