@@ -107,6 +107,7 @@ def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
     splits = manifest["splits"]
     records = sum(split["records"] for split in splits.values())
     known = manifest["known"]
+    has_history = any(count for name, count in (known or {}).items() if name != "new")
     facts = {
         "examples": records,
         "known": known,
@@ -123,7 +124,7 @@ def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
     ]
     by_slice = [[each["name"], each["records"], each["bytes"]] for split in splits.values() for each in split["slices"]]
     shown = [("examples by class", ["class", *splits], by_class), ("slices", ["slice", "examples", "bytes"], by_slice)]
-    brief = ("examples", *(["known"] if known else []), "splits", "slices", "seconds")
+    brief = ("examples", *(["known"] if has_history else []), "splits", "slices", "seconds")
     return Summary(stage.name, str(stage.folder), already_done, facts, shown, brief)
 
 
