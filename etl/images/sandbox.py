@@ -35,7 +35,7 @@ from typing import IO, Self
 from etl.errors import EnvironmentFailure
 from etl.images.config import NormalizeConfig
 from etl.images.result import Normalized, Reason, Reject
-from etl.processes import end_with_parent
+from etl.processes import tie_to_parent, tied_environment
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -112,7 +112,11 @@ class ImageHelper:
     def _start(self) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-P", "-m", "etl.images.sandbox", json.dumps(self.config.to_json())]
         process = self._process = subprocess.Popen(
-            words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ENVIRONMENT
+            words,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=tied_environment(signal.SIGKILL, os.environ | _ENVIRONMENT),
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -220,7 +224,7 @@ def main() -> None:
     """Serve the process that has our pipes; signals for the whole group are for it to deal with."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
+    tie_to_parent()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     sys.stderr = os.fdopen(os.dup(2), "w")
     silence = os.open(os.devnull, os.O_WRONLY)

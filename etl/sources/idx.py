@@ -15,18 +15,17 @@ from etl.errors import DataError, UsageError
 from etl.progress import tell
 from etl.sources.base import (
     PLAIN,
-    SPLITS_BY_WORD,
     LargeFile,
     NotInPlaceError,
     Reading,
     SourceImage,
     all_classes,
     class_name,
+    split_of,
 )
 from etl.storage.place import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
-_IDX_SPLITS = {**SPLITS_BY_WORD, "t10k": "test"}
 _IDX_UBYTE = 0x08
 _MOST_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
 
@@ -100,9 +99,8 @@ class IdxSource:
 
 
 def _split_of(stem: str) -> str | None:
-    """The split that the name of a pair has: its one word that names a split, as in ``emnist-letters-train``."""
-    splits = {_IDX_SPLITS[word] for word in re.split(r"[^a-z0-9]+", stem.lower()) if word in _IDX_SPLITS}
-    return splits.pop() if len(splits) == 1 else None
+    """The split that the name of a pair has as a word; MNIST's own for the test split is t10k."""
+    return split_of(re.sub(r"\bt10k\b", "test", stem.lower().replace("_", "-")))
 
 
 def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
