@@ -15,6 +15,7 @@ from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.settings import Settings
 from train.config.stopping import NO_PROGRESS, scores_of
+from train.hooks import NO_HOOKS, Hooks
 from train.input.decode import epoch_seed
 from train.monitor.heartbeat import PULSE, READING
 from train.monitor.rank_process import is_elastic, open_log
@@ -35,27 +36,29 @@ from train.trainer.steps import compile_steps, evaluate, skipped
 from train.trainer.timeline import timeline
 
 
-def train(settings: Settings, strategy: Strategy | None = None) -> None:
+def train(settings: Settings, strategy: Strategy | None = None, hooks: Hooks = NO_HOOKS) -> None:
     """Train as ``settings`` say, on all ranks that horovodrun started (or of ``strategy``), or will have started."""
     take_device(settings.device)
     memory = Memory()
     with timeline(settings.timeline, memory.run_uri):
         if strategy is None and is_elastic():
             settings = settings.of_elastic()
-            in_rings(lambda ring, membership: train_in_ring(settings, ring, memory, membership))
+            in_rings(lambda ring, membership: train_in_ring(settings, ring, memory, membership, hooks=hooks))
         else:
             with telling_lost_peers():
-                train_in_ring(settings, strategy or Horovod(), memory)
+                train_in_ring(settings, strategy or Horovod(), memory, hooks=hooks)
 
 
-def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, membership: Membership | None = None) -> None:
+def train_in_ring(
+    settings: Settings, strategy: Strategy, memory: Memory, membership: Membership | None = None, *, hooks: Hooks
+) -> None:
     """Train on the ranks of ``strategy``, from where ``memory``, or a checkpoint, or nothing at all says."""
     ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
     clock = Run(ranks=ranks)
     session = prepare(settings, strategy, memory.choice)
     session.started = memory.started
     strategy.from_root(lambda: None if memory.position else require_resumable(session))  # before anything is written
-    with holding(session.run, strategy) as session.attempts, keeping(session, memory, membership) as keeper:
+    with holding(session.run, strategy) as session.attempts, keeping(session, memory, membership, hooks) as keeper:
         open_log(session.run)
         is_new = memory.position is None
         position = keeper.recall()
@@ -70,7 +73,7 @@ def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, member
                 position = train_epoch(session, position, keeper, train_step)
                 keeper.end_steps(position)
             if position.trained:
-                metrics = evaluate(session, session.judge, evaluate_step)
+                metrics = hooks.on_evaluation(session.judge, lambda: evaluate(session, session.judge, evaluate_step))
                 keeper.require_finite_loss(position.step, session.judge, metrics)
                 position = position.next_epoch(session.epoch_begin(position.epoch + 1), metrics)
                 keeper.end_epoch(position, metrics.get(f"{session.judge}_accuracy"))
@@ -81,7 +84,7 @@ def train_in_ring(settings: Settings, strategy: Strategy, memory: Memory, member
         weights = take_best(session, position.history) if over == NO_PROGRESS else {}
         weights = weights or {"epoch": position.last_epoch, "step": position.step}
         confusion = Confusion("test", session.manifest.classes)
-        result = evaluate(session, "test", evaluate_step, confusion)
+        result = hooks.on_evaluation("test", lambda: evaluate(session, "test", evaluate_step, confusion))
         keeper.require_finite_loss(weights["step"], "test", result)
         strategy.from_root(lambda: write_result(session, position, over, (result, weights, confusion), clock))
     if session.is_root:

@@ -13,14 +13,21 @@ from tests.lib.commands import REPOSITORY, Finished
 from tests.lib.in_process import call_command
 from tests.lib.ranks.strategies import Alone
 from train.config.settings import Settings, command
+from train.hooks import NO_HOOKS, Hooks
 from train.parallel.strategy import Strategy
 
 
-def train_here(*words: object, strategy: Strategy | None = None, cwd: Path = REPOSITORY, **variables: str) -> Finished:
-    """Run ``train/main.py``, on the ranks of ``strategy`` where one is given."""
+def train_here(
+    *words: object,
+    strategy: Strategy | None = None,
+    hooks: Hooks = NO_HOOKS,
+    cwd: Path = REPOSITORY,
+    **variables: str,
+) -> Finished:
+    """Run ``train/main.py`` with these ``hooks``, on the ranks of ``strategy`` if one is given."""
 
     def start(settings: Settings) -> None:
-        train.loop.train(settings, strategy or Alone())
+        train.loop.train(settings, strategy or Alone(), hooks)
 
     return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
 

@@ -22,11 +22,11 @@ class _AbandonedError(Exception):
 class Saver:
     """Writes checkpoints of ``run``, one at a time, each in a thread; then removes those that are outdated.
 
-    ``before`` (what must be on storage before a checkpoint is) and ``tick`` are called in that thread. No end of the
-    process waits for it, so call `finish`. If storage fails, one line reports it, and the next checkpoint is the next
-    try; after ``failures`` in a row, and for any other error at once, the error is raised here, once, by the next call
-    but `abandon`. ``step`` is that of the last checkpoint, whose marker `amend` replaces; set it for one that another
-    process wrote.
+    ``before`` (what must be on storage before a checkpoint is), ``before_file`` and ``tick`` are called in that thread.
+    The end of the process does not wait for it: call `finish`. If storage fails, one line reports it, and the next
+    checkpoint is the next try; after ``failures`` in a row, and for any other error at once, the error is raised by the
+    next call but `abandon`, once. ``step`` is that of the last checkpoint, whose marker `amend` replaces; set it for
+    one that another process wrote.
     """
 
     def __init__(
@@ -38,9 +38,10 @@ class Saver:
         *,
         failures: int = FAILURES,
         before: Callable[[], None] = nothing,
+        before_file: Callable[[Place], None] = lambda file: None,
     ) -> None:
         self._run, self._attempts, self._keep, self._tick = run, attempts, keep, tick
-        self._limit, self._before = failures, before
+        self._limit, self._before, self._before_file = failures, before, before_file
         self.step: int | None = None
         self._unwritten: Mapping[str, Arrays] | None = None
         self._facts: dict[str, Any] = {}
@@ -115,7 +116,8 @@ class Saver:
             if self._unwritten is None:
                 amend(self._run, self._attempts, step, self._facts)
             else:
-                write(self._run, self._attempts, step, self._unwritten, self._facts, tick=self._go_on)
+                calls: dict[str, Any] = {"tick": self._go_on, "before_file": self._before_file}
+                write(self._run, self._attempts, step, self._unwritten, self._facts, **calls)
             self._unwritten = None
         except _AbandonedError:
             pass

@@ -95,6 +95,7 @@ def write(
     facts: dict[str, Any],
     *,
     tick: Ticking = nothing,
+    before_file: Callable[[Place], None] = lambda file: None,
 ) -> Checkpoint:
     """Write the checkpoint of ``step``, a file for each group, by way of the folder ``attempts``; returns it.
 
@@ -111,6 +112,7 @@ def write(
         name = f"{group}{_SUFFIX}"
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"{group!r} is no name of a group; give lower-case letters, digits and _")
+        before_file(folder / name)
         with replacing(folder / name, attempts) as output:
             for number, piece in enumerate(pieces(arrays), 1):
                 output.write(piece)
@@ -119,6 +121,7 @@ def write(
                 tick()
         files[name] = {"sha256": output.sha256, "size_bytes": output.size_bytes}
     marker = _marker(step, files, facts)
+    before_file(folder / MARKER)
     publish_bytes(folder / MARKER, attempts, json_bytes(marker))
     return Checkpoint(folder, marker)
 

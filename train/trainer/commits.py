@@ -17,6 +17,7 @@ from etl.errors import EnvironmentFailure
 from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
 from train.checkpoints.variables import assign, snapshot
+from train.hooks import NO_HOOKS, Hooks
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import say
 from train.parallel.elastic import HostsChanged, Membership
@@ -69,8 +70,11 @@ class Tally:
 class Keeper:
     """Commits, writes checkpoints and finds the way back."""
 
-    def __init__(self, session: Session, memory: Memory, membership: Membership | None) -> None:
-        self._session = session
+    def __init__(
+        self, session: Session, memory: Memory, membership: Membership | None, hooks: Hooks = NO_HOOKS
+    ) -> None:
+        self.session = session
+        self._hooks = hooks
         self._memory = memory
         memory.choice = session.choice
         memory.lines = memory.lines.copy()  # the writer of the ring before may still be at work on its own
@@ -86,6 +90,7 @@ class Keeper:
                 PULSE.ticks,
                 failures=settings.checkpoint_failures,
                 before=self._metrics.write,
+                before_file=hooks.on_checkpoint_file,
             )
         self._audit = Audit(session.run, session.attempts, session.strategy.rank, session.strategy.size)
         self._published = time.monotonic()  # when the metrics were, the last time
@@ -98,7 +103,7 @@ class Keeper:
         """Where to go on, with the weights that belong there, on every rank: the newest commit that any rank has, else
         the newest checkpoint, else the begin.
         """
-        session, strategy = self._session, self._session.strategy
+        session, strategy = self.session, self.session.strategy
         memory = self._memory.position
         told: list[tuple[dict[str, Any], int]]
         told = strategy.gather((memory.to_json() if memory else {}, self._memory.steps_since))
@@ -131,7 +136,7 @@ class Keeper:
         self._metrics.cut(step)
 
     def _position(self, told: dict[str, Any]) -> Position:
-        return Position.from_json(told, self._session.identity["slices"], self._session.examples)
+        return Position.from_json(told, self.session.identity["slices"], self.session.examples)
 
     def take_in(self, results: Sequence[StepResult]) -> Signal:
         """Count these steps; the greatest signal of them.
@@ -146,11 +151,11 @@ class Keeper:
 
     def is_commit_due(self, step: int) -> bool:
         """Whether it is the turn of a commit after ``step``, on all ranks; of a checkpoint, too, which is one."""
-        is_due = self._membership is not None and step % self._session.settings.commit_steps == 0
+        is_due = self._membership is not None and step % self.session.settings.commit_steps == 0
         return is_due or self._is_checkpoint_due(step)
 
     def _is_checkpoint_due(self, step: int) -> bool:
-        steps = self._session.settings.checkpoint_steps
+        steps = self.session.settings.checkpoint_steps
         return bool(steps) and step % steps == 0
 
     def after_step(self, position: Position, last: bool) -> Position:
@@ -159,6 +164,7 @@ class Keeper:
         The ``last`` step of an epoch has its own, with the metrics.
         """
         self._memory.steps_since += 1
+        self._hooks.on_step(self, position)
         if self._saver is not None:
             self._saver.check()
         if last or not self.is_commit_due(position.step):
@@ -171,7 +177,7 @@ class Keeper:
 
     def commit(self, position: Position) -> Position:
         """The position, with what all ranks have counted since the last commit; from here on it can be gone back to."""
-        session = self._session
+        session = self.session
         PULSE.enters("committing")
         if session.settings.audit:
             self._audit.publish(position, self.tally.keys)
@@ -185,11 +191,11 @@ class Keeper:
         steps, self.tally.steps = self.tally.steps, []
         if not steps:
             return position
-        strategy = self._session.strategy
+        strategy = self.session.strategy
         sums = strategy.sum_array(to_sum(steps))
         largest = strategy.max_array(to_maximise(steps, strategy.rank))
         self._losses.add([each.step for each in steps], sums[:, 0].tolist())
-        if self._session.is_root or self._membership is not None:  # whose rank 0 may be another one later
+        if self.session.is_root or self._membership is not None:  # whose rank 0 may be another one later
             self._memory.lines += step_lines(position.epoch, steps, sums, largest, strategy.size)
         loss, hits, examples = sums.T[:SUMS]
         is_finite = np.isfinite(loss)
@@ -209,7 +215,7 @@ class Keeper:
         PULSE.enters("reducing the metrics")
         position = self._measure(position) if self._membership is None else self.commit(position)
         self._published = time.monotonic()
-        if self._session.is_root:
+        if self.session.is_root:
             self._metrics.start()
         else:
             self._memory.lines.clear()
@@ -221,31 +227,31 @@ class Keeper:
         if not math.isfinite(loss):
             if self._saver is not None:
                 self._saver.discard(step)
-            raise diverged(self._session, f"the loss on {split} is {loss} after step {step}")
+            raise diverged(self.session, f"the loss on {split} is {loss} after step {step}")
 
     def check_members(self) -> None:
         """Raise HostsChanged where ranks are to come or to go; right after a commit that costs nothing."""
         if self._membership is not None:
-            self._membership.check(self._session.strategy)
+            self._membership.check(self.session.strategy)
 
     def _remember(self, position: Position) -> None:
         self._memory.steps_since = 0
         if self._membership is not None:
-            self._memory.position, self._memory.arrays = position, snapshot(self._session.groups)
+            self._memory.position, self._memory.arrays = position, snapshot(self.session.groups)
 
     def checkpoint(self, position: Position) -> None:
         """Rank 0 has this position, which was committed just now, written down in the background.
 
         Raises DataError on every rank if the weights are not finite.
         """
-        require_finite_weights(self._session, position.step)
+        require_finite_weights(self.session, position.step)
         self._write(position)
 
     def _write(self, position: Position, score: float | None = None) -> None:
         """``score`` tells how good it is, if that is known. Of a checkpoint of the same step only the marker is
         replaced.
         """
-        session = self._session
+        session = self.session
         self._published = time.monotonic()
         if self._saver is None:
             self._memory.lines.clear()  # rank 0 writes them, before the checkpoint
@@ -267,7 +273,7 @@ class Keeper:
     def end_steps(self, position: Position) -> None:
         """The end of steps is always a checkpoint: of weights that all ranks have compared, if an epoch's are over."""
         if position.trained:
-            require_equal_weights(self._session)
+            require_equal_weights(self.session)
             self._remember(position)
         self.checkpoint(position)
         self.check_members()
@@ -299,9 +305,11 @@ class Keeper:
 
 
 @contextmanager
-def keeping(session: Session, memory: Memory, membership: Membership | None) -> Iterator[Keeper]:
+def keeping(
+    session: Session, memory: Memory, membership: Membership | None = None, hooks: Hooks = NO_HOOKS
+) -> Iterator[Keeper]:
     """A keeper for the time of the block; what is being written when the block fails stays unfinished."""
-    keeper = Keeper(session, memory, membership)
+    keeper = Keeper(session, memory, membership, hooks)
     try:
         yield keeper
     except HostsChanged:

@@ -14,16 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etl.storage.place import Place
-from train.checkpoints.background import Saver
-from train.checkpoints.store import FOLDER, MARKER, name_of
+from train.checkpoints.store import name_of
 from train.config.settings import Settings, command
+from train.hooks import Hooks
 from train.monitor.heartbeat import PULSE
 from train.monitor.rank_process import begin_watch, run_rank
 from train.parallel.startup import loading
-from train.runs.position import Position
+from train.runs.position import Metrics, Position
+
+if TYPE_CHECKING:
+    from train.trainer.commits import Keeper
 
 FIRST, MIDDLE, EVALUATION, CHECKPOINT = "first-step", "mid-epoch", "evaluation", "checkpoint"
 STEPS = {FIRST: 1, MIDDLE: 3, EVALUATION: 5, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished
@@ -52,28 +55,19 @@ def come_to_grief() -> None:
         raise ValueError(kind)
 
 
-def disturb_checkpoint(is_unlucky: bool) -> None:
-    """Rank 0 writes a checkpoint in part: then it comes to grief, or waits for another rank to do."""
-    from train.trainer import commits
+class CheckpointFailure(Hooks):
+    """Rank 0 writes a checkpoint in part: then it fails if it ``is_unlucky``, or waits until another rank does."""
 
-    def saver(run: Place, attempts: Place, keep: int, tick: Callable[[], None], **options: Any) -> Saver:
-        folder = run / FOLDER / name_of(STEPS[CHECKPOINT])
-        is_disturbed = False
+    def __init__(self, is_unlucky: bool) -> None:
+        self._is_unlucky = is_unlucky
 
-        def halfway() -> None:
-            nonlocal is_disturbed
-            tick()
-            if not is_disturbed and (folder / WHOLE_FILE).exists() and not (folder / MARKER).exists():
-                is_disturbed = True
-                if is_unlucky:
-                    come_to_grief()
-                else:
-                    half().touch()
-                    threading.Event().wait()
-
-        return Saver(run, attempts, keep, halfway, **options)
-
-    commits.Saver = saver  # type: ignore[assignment, attr-defined]
+    def on_checkpoint_file(self, file: Place) -> None:
+        if file.parent.name != name_of(STEPS[CHECKPOINT]) or file.name == WHOLE_FILE:
+            return
+        if self._is_unlucky:
+            come_to_grief()
+        half().touch()
+        threading.Event().wait()
 
 
 def half() -> Path:
@@ -81,45 +75,46 @@ def half() -> Path:
     return Path(os.environ["GRIEF_HIT"]).with_suffix(".half")
 
 
-def disturb_steps(moment: str) -> None:
-    """This rank comes to grief after a step, before anything is said of it to the others or written down."""
-    from train.trainer.commits import Keeper
+class StepFailure(Hooks):
+    """This rank fails after a step, before that is committed or logged."""
 
-    after_step = Keeper.after_step
+    def __init__(self, moment: str) -> None:
+        self._moment = moment
 
-    def disturbed(keeper: Keeper, position: Position, last: bool) -> Position:
-        if moment == CHECKPOINT and position.step == STEPS[moment] + 1:
+    def on_step(self, keeper: "Keeper", position: Position) -> None:
+        if self._moment == CHECKPOINT and position.step == STEPS[CHECKPOINT] + 1:
             while not half().exists():
                 time.sleep(0.05)
             come_to_grief()
-        elif moment != CHECKPOINT and position.step == STEPS[moment]:
+        elif self._moment != CHECKPOINT and position.step == STEPS[self._moment]:
             come_to_grief()
-        return after_step(keeper, position, last)
-
-    Keeper.after_step = disturbed  # type: ignore[method-assign, assignment]
 
 
-def disturb_evaluation() -> None:
-    """This rank comes to grief in the evaluation of an epoch."""
-    from train import loop
+class EvaluationFailure(Hooks):
+    """This rank fails in the evaluation of an epoch."""
 
-    loop.evaluate = lambda *arguments: come_to_grief()  # type: ignore[attr-defined, assignment]
+    def on_evaluation(self, split: str, evaluate: Callable[[], Metrics]) -> Metrics:
+        come_to_grief()
+        return evaluate()
+
+
+def hooks_of(moment: str, is_unlucky: bool, is_root: bool) -> Hooks:
+    """What goes wrong on this rank."""
+    if moment == CHECKPOINT and is_root:
+        return CheckpointFailure(is_unlucky)
+    if not is_unlucky:
+        return Hooks()
+    return EvaluationFailure() if moment == EVALUATION else StepFailure(moment)
 
 
 def start(settings: Settings) -> None:
-    """What train/main.py does, and then the grief."""
+    """Train as train/main.py does; this rank may fail."""
     begin_watch(settings.stall_timeout_s)
     with loading():
         from train.loop import train
-    moment, rank = os.environ["GRIEF_MOMENT"], int(os.environ["HOROVOD_RANK"])
+    rank = int(os.environ["HOROVOD_RANK"])
     is_unlucky = rank == int(os.environ["GRIEF_RANK"])
-    if moment == CHECKPOINT and rank == 0:
-        disturb_checkpoint(is_unlucky)
-    elif is_unlucky and moment == EVALUATION:
-        disturb_evaluation()
-    elif is_unlucky:
-        disturb_steps(moment)
-    train(settings)
+    train(settings, hooks=hooks_of(os.environ["GRIEF_MOMENT"], is_unlucky, is_root=rank == 0))
 
 
 if __name__ == "__main__":

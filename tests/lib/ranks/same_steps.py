@@ -32,6 +32,7 @@ from train.checkpoints.safetensors_file import Arrays
 from train.config.recipe import SYNCHRONISED, Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
+from train.hooks import Hooks
 from train.parallel.cores import claim_cores
 from train.parallel.startup import OPTIONAL, without
 from train.reader.batches import RecordBatch
@@ -48,7 +49,7 @@ with without(OPTIONAL):
     from train.checkpoints.variables import assign, snapshot
     from train.loop import train_epoch
     from train.parallel.strategy import Horovod, Strategy, weights_digest
-    from train.trainer.commits import Keeper, Memory
+    from train.trainer.commits import Keeper, Memory, keeping
     from train.trainer.session import Session, prepare
     from train.trainer.steps import compile_steps
 
@@ -70,32 +71,25 @@ State = dict[str, Arrays]
 TrainStep = Callable[..., Any]
 
 
-class Recorder(Keeper):
-    """Records the state before the first step and after each, and whether it is the same on all ranks.
+class Recorder(Hooks):
+    """Records the state after each step, and whether it is the same on all ranks.
 
     After each step the run continues from the next of the states ``given``, if there are any.
     """
 
-    def __init__(self, session: Session, given: Sequence[State] = ()) -> None:
-        super().__init__(session, Memory(), None)
+    def __init__(self, given: Sequence[State] = ()) -> None:
         self.states: list[State] = []
         self.is_same = True
         self._given = given
 
-    def recall(self) -> Position:
-        position = super().recall()
-        self._record()
-        return position
-
-    def after_step(self, position: Position, last: bool) -> Position:
-        self._record()
+    def on_step(self, keeper: Keeper, position: Position) -> None:
+        self.record(keeper.session)
         if self._given:
-            assign(self._session.groups, self._given[position.step], "one process")
-        return super().after_step(position, last)
+            assign(keeper.session.groups, self._given[position.step], "one process")
 
-    def _record(self) -> None:
-        self.states.append(snapshot(self._session.groups))
-        digests = self._session.strategy.gather(weights_digest(self._session.variables))
+    def record(self, session: Session) -> None:
+        self.states.append(snapshot(session.groups))
+        digests = session.strategy.gather(weights_digest(session.variables))
         self.is_same &= len(set(digests)) == 1
 
 
@@ -146,10 +140,15 @@ def settings_of(case: str, root: str, size: int, run: str) -> Settings:
 
 def record(session: Session, train_step: TrainStep, given: Sequence[State] = ()) -> tuple[Recorder, Position]:
     """Train an epoch; the recorder of its steps, and where it ended."""
-    with holding(session.run, session.strategy) as session.attempts:
-        recorder = Recorder(session, given)
-        position = train_epoch(session, recorder.recall(), recorder, train_step)
-        recorder.finish()
+    recorder = Recorder(given)
+    with (
+        holding(session.run, session.strategy) as session.attempts,
+        keeping(session, Memory(), hooks=recorder) as keeper,
+    ):
+        begin = keeper.recall()
+        recorder.record(session)
+        position = train_epoch(session, begin, keeper, train_step)
+        keeper.finish()
     return recorder, position
 
 

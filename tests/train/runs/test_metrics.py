@@ -20,6 +20,7 @@ from tests.lib.ranks.audits import committed_keys
 from tests.lib.ranks.running import metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
+from train.hooks import Hooks
 from train.runs.metrics import PARTS, StepOfRank, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
@@ -164,6 +165,15 @@ def test_a_run_that_is_stopped_and_resumed_records_each_step_once(
     assert f"{accuracy:.2%}".replace("%", " %") in page.read_text().replace("\xa0", " ")
 
 
+class Interrupt(Hooks):
+    """Ends the run after step 35."""
+
+    def on_step(self, keeper: Keeper, position: Position) -> None:
+        if position.step == 35:
+            keeper.wait()
+            raise KeyboardInterrupt
+
+
 @pytest.mark.integration
 def test_metrics_reach_the_disk_between_checkpoints(
     stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,17 +181,7 @@ def test_metrics_reach_the_disk_between_checkpoints(
     """A run that goes on from its last checkpoint takes those of the steps after it back."""
     made = stopped.copy(tmp_path / "root")
     monkeypatch.setattr(commits, "METRICS_S", 0.0)
-    with monkeypatch.context() as patch:
-        after_step = Keeper.after_step
-
-        def dies(keeper: Keeper, position: Position, last: bool) -> Position:
-            if position.step == 35:
-                keeper._metrics.wait()
-                raise KeyboardInterrupt
-            return after_step(keeper, position, last)
-
-        patch.setattr(Keeper, "after_step", dies)
-        assert train_here(*made.training, "--epochs", 2, "--resume", "--audit").returncode != 0
+    assert train_here(*made.training, "--epochs", 2, "--resume", "--audit", hooks=Interrupt()).returncode != 0
     found = steps_of(made.folder)
     assert found == list(range(1, len(found) + 1))
     assert 30 < len(found) < 35

@@ -19,6 +19,7 @@ from tests.lib.ranks import tiny
 from tests.lib.ranks.strategies import Alone
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
+from train.hooks import Hooks
 from train.parallel.devices import Device
 from train.runs.position import Position
 from train.trainer.commits import Keeper
@@ -227,20 +228,19 @@ def test_an_evaluation_without_a_finite_loss_ends_the_run(root: Path) -> None:
     assert not list(root.glob("runs/mine/*.json"))
 
 
-def test_weights_that_are_not_finite_are_no_checkpoint(
-    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = stopped.copy(tmp_path / "root")
-    after_step = Keeper.after_step
+class DamagedWeights(Hooks):
+    """A weight is infinite after step 30."""
 
-    def damaged(keeper: Keeper, position: Position, last: bool) -> Position:
+    def on_step(self, keeper: Keeper, position: Position) -> None:
         if position.step == 30:
-            variable = keeper._session.model.trainable_variables[-1]
+            variable = keeper.session.model.trainable_variables[-1]
             variable.assign(variable.value * math.inf)
-        return after_step(keeper, position, last)
 
-    monkeypatch.setattr(Keeper, "after_step", damaged)
-    told = train_here(*made.training, "--resume", "--epochs", 2, "--checkpoint-steps", 5)
+
+def test_weights_that_are_not_finite_are_no_checkpoint(stopped: TrainedRun, tmp_path: Path) -> None:
+    made = stopped.copy(tmp_path / "root")
+    options = ("--resume", "--epochs", 2, "--checkpoint-steps", 5)
+    told = train_here(*made.training, *options, hooks=DamagedWeights())
     failed(told, 1, "/bias is not finite at step 30, at a learning rate of ")
     assert max(path.name for path in made.folder.glob("checkpoints/*")) == "step-00000025"
 

@@ -10,6 +10,7 @@ from tests.lib.commands import Finished, failed, succeeded
 from tests.lib.ranks.running import checkpoints_of, metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
+from train.hooks import Hooks
 from train.runs.position import Position
 from train.trainer.commits import Keeper
 
@@ -18,29 +19,32 @@ pytestmark = pytest.mark.integration
 FAILS = range(26, 37)  # the steps before which the kernel refuses every write to a file
 
 
-def go_on(made: TrainedRun, monkeypatch: pytest.MonkeyPatch, *options: object) -> Finished:
-    """Have the run, of which 25 steps are taken, take the other 15 on storage that fails in the middle of them."""
-    after_step = Keeper.after_step
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+class FailingStorage(Hooks):
+    """The kernel refuses every write to a file in the steps `FAILS`."""
 
-    def disturbed(keeper: Keeper, position: Position, last: bool) -> Position:
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def on_step(self, keeper: Keeper, position: Position) -> None:
         keeper.wait()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0 if position.step in FAILS else most, most))
-        return after_step(keeper, position, last)
+        self.limit(0 if position.step in FAILS else self.most)
 
-    monkeypatch.setattr(Keeper, "after_step", disturbed)
+    def limit(self, size_bytes: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, self.most))
+
+
+def go_on(made: TrainedRun, *options: object) -> Finished:
+    """Have the run, of which 25 steps are taken, take the other 15 on storage that fails in the middle of them."""
+    storage = FailingStorage()
     try:
         words = (*made.training, "--epochs", 2, "--resume", "--checkpoint-steps", 4, "--keep", 9, *options)
-        return train_here(*words)
+        return train_here(*words, hooks=storage)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        storage.limit(storage.most)
 
 
-def test_it_goes_on_and_loses_nothing(
-    stopped: TrainedRun, trained: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_and_loses_nothing(stopped: TrainedRun, trained: TrainedRun, tmp_path: Path) -> None:
     made = stopped.copy(tmp_path / "root")
-    told = succeeded(go_on(made, monkeypatch, "--checkpoint-failures", 4)).stderr
+    told = succeeded(go_on(made, "--checkpoint-failures", 4)).stderr
     for step, number in ((28, 1), (32, 2), (36, 3)):
         assert f"checkpoint step-{step:08d} was not written (File too large" in told
         assert f"(failure {number} of --checkpoint-failures 4)" in told
@@ -52,10 +56,8 @@ def test_it_goes_on_and_loses_nothing(
     assert found.read_bytes() == expected.read_bytes()
 
 
-def test_it_ends_after_too_many_failures_in_a_row(
-    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_after_too_many_failures_in_a_row(stopped: TrainedRun, tmp_path: Path) -> None:
     made = stopped.copy(tmp_path / "root")
-    failed(go_on(made, monkeypatch, "--checkpoint-failures", 2), 3, "File too large: ")
+    failed(go_on(made, "--checkpoint-failures", 2), 3, "File too large: ")
     assert checkpoints_of(open_place(str(made.folder)))[-1] == 25
     assert not (made.folder / "result.json").exists()

@@ -2,21 +2,19 @@
 
 import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import train.loop
 from etl.storage.place import Place, open_place
 from tests.lib.commands import Finished, succeeded
 from tests.lib.ranks.running import checkpoints_of
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import TrainedRun
-from train.checkpoints import background
 from train.checkpoints.store import name_of
+from train.hooks import Hooks
 from train.runs.position import Metrics
-from train.trainer.session import Session
 
 pytestmark = pytest.mark.integration
 
@@ -24,25 +22,33 @@ ACCURACIES = [0.5, 0.75, 0.25, 0.25]  # on the validation split, by epoch
 STEPS = 20  # of an epoch
 
 
-def train_judged(root: Path, made: TrainedRun, monkeypatch: pytest.MonkeyPatch, *more: object) -> Finished:
-    """A new run, ``best``, with these accuracies."""
-    accuracies = iter(ACCURACIES)
-    evaluate = train.loop.evaluate  # type: ignore[attr-defined]
+class Judge(Hooks):
+    """Gives the epochs these accuracies."""
 
-    def judged(session: Session, split: str, *others: Any) -> Metrics:
-        metrics: Metrics = evaluate(session, split, *others)
-        return metrics | ({"validation_accuracy": next(accuracies)} if split == "validation" else {})
+    def __init__(self) -> None:
+        self._accuracies = iter(ACCURACIES)
 
-    monkeypatch.setattr(train.loop, "evaluate", judged)
+    def on_evaluation(self, split: str, evaluate: Callable[[], Metrics]) -> Metrics:
+        return evaluate() | ({"validation_accuracy": next(self._accuracies)} if split == "validation" else {})
+
+
+class FullDisk(Judge):
+    """Has no room for the checkpoint of the best epoch."""
+
+    def on_checkpoint_file(self, file: Place) -> None:
+        if file.parent.name == name_of(2 * STEPS):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def train_judged(root: Path, made: TrainedRun, judge: Judge, *more: object) -> Finished:
+    """A new run, ``best``."""
     words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--json")
-    return succeeded(train_here(*words, *more))
+    return succeeded(train_here(*words, *more, hooks=judge))
 
 
-def test_the_result_is_that_of_the_best_weights(
-    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_result_is_that_of_the_best_weights(stopped: TrainedRun, tmp_path: Path) -> None:
     root = stopped.copy(tmp_path / "root").root
-    told, run = train_judged(root, stopped, monkeypatch, "--keep", 1), root / "runs/best"
+    told, run = train_judged(root, stopped, Judge(), "--keep", 1), root / "runs/best"
     assert checkpoints_of(open_place(str(run))) == [2 * STEPS, 4 * STEPS]
     assert "the result is that of the best weights: epoch 2, step 40" in told.stderr
     result, best = json.loads((run / "result.json").read_text()), {"epoch": 2, "step": 40}
@@ -57,18 +63,8 @@ def test_the_result_is_that_of_the_best_weights(
     assert [result["result"]["test_loss"] == pytest.approx(loss, abs=1e-4) for loss in losses] == [True, False]
 
 
-def test_a_best_epoch_without_a_checkpoint_is_reported(
-    stopped: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = background.write  # type: ignore[attr-defined]
-
-    def fail_once(run: Place, attempts: Place, step: int, *others: Any, **more: Any) -> None:
-        if step == 2 * STEPS:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(run, attempts, step, *others, **more)
-
-    monkeypatch.setattr(background, "write", fail_once)
-    told = train_judged(stopped.copy(tmp_path / "root").root, stopped, monkeypatch)
+def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_path: Path) -> None:
+    told = train_judged(stopped.copy(tmp_path / "root").root, stopped, FullDisk())
     line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
     assert line in told.stderr
     assert json.loads(told.stdout)["weights"] == {"epoch": 1, "step": STEPS}
