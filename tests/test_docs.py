@@ -73,7 +73,7 @@ FOREIGN: dict[str, set[str]] = {
 }
 JOBS = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
 TRAINERS: dict[str, click.Command] = {
-    "train/main.py": train_command(lambda settings: None),
+    "train/main.py": train_command(lambda settings, monitor: None),
     "train/evaluate.py": evaluate_command,
     "train/export.py": export_command,
     "train/predict.py": predict_command,

@@ -16,7 +16,8 @@ from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
-from train.monitor.rank_process import begin_watch, run_rank
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import run_rank, with_monitor
 from train.parallel.startup import loading
 
 
@@ -40,17 +41,18 @@ from train.parallel.startup import loading
 @STALL_TIMEOUT
 @reading_options
 @click_options(ENVIRONMENT_OPTIONS)
-def command(min_accuracy: float | None, stall_timeout_s: float, **values: Any) -> None:
+@with_monitor
+def command(monitor: Monitor, /, min_accuracy: float | None, stall_timeout_s: float, **values: Any) -> None:
     """Evaluate a checkpoint of a run on one split, on as many ranks as horovodrun starts.
 
     Every example counts exactly once. The result goes to ROOT/runs/NAME/evaluation-SPLIT.json.
     """
     if min_accuracy is not None and not 0 <= min_accuracy <= 1:
         raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
-    begin_watch(stall_timeout_s)
+    monitor.start(stall_timeout_s)
     with loading():
         from train.trainer.evaluation import Evaluation, evaluate_run
-    evaluate_run(Evaluation(min_accuracy=min_accuracy, **values))
+    evaluate_run(Evaluation(min_accuracy=min_accuracy, **values), monitor)
 
 
 def main() -> NoReturn:

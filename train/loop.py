@@ -17,8 +17,9 @@ from train.config.settings import Settings
 from train.config.stopping import NO_PROGRESS, scores_of
 from train.hooks import NO_HOOKS, Hooks
 from train.input.decode import epoch_seed
-from train.monitor.heartbeat import PULSE, READING
-from train.monitor.rank_process import is_elastic, open_log
+from train.monitor.heartbeat import READING
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import is_elastic
 from train.parallel.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
@@ -33,33 +34,40 @@ from train.trainer.run_lease import holding
 from train.trainer.session import Session, Signal, prepare
 from train.trainer.step_runner import StepRunner
 from train.trainer.steps import compile_steps, evaluate, skipped
-from train.trainer.timeline import timeline
 
 
-def train(settings: Settings, strategy: Strategy | None = None, hooks: Hooks = NO_HOOKS) -> None:
+def train(settings: Settings, monitor: Monitor, strategy: Strategy | None = None, hooks: Hooks = NO_HOOKS) -> None:
     """Train as ``settings`` say, on all ranks that horovodrun started (or of ``strategy``), or will have started."""
     take_device(settings.device)
     memory = Memory()
-    with timeline(settings.timeline, memory.run_uri):
-        if strategy is None and is_elastic():
-            settings = settings.of_elastic()
-            in_rings(lambda ring, membership: train_in_ring(settings, ring, memory, membership, hooks=hooks))
-        else:
-            with telling_lost_peers():
-                train_in_ring(settings, strategy or Horovod(), memory, hooks=hooks)
+    if strategy is None and is_elastic():
+        settings = settings.of_elastic()
+        in_rings(lambda ring, members: train_in_ring(settings, monitor, ring, memory, members, hooks=hooks), monitor)
+    else:
+        with telling_lost_peers(monitor):
+            train_in_ring(settings, monitor, strategy or Horovod(monitor), memory, hooks=hooks)
 
 
 def train_in_ring(
-    settings: Settings, strategy: Strategy, memory: Memory, membership: Membership | None = None, *, hooks: Hooks
+    settings: Settings,
+    monitor: Monitor,
+    strategy: Strategy,
+    memory: Memory,
+    membership: Membership | None = None,
+    *,
+    hooks: Hooks,
 ) -> None:
     """Train on the ranks of ``strategy``, from where ``memory``, or a checkpoint, or nothing at all says."""
     ranks = strategy.gather({"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid()})
     clock = Run(ranks=ranks)
-    session = prepare(settings, strategy, memory.choice)
+    session = prepare(settings, monitor, strategy, memory.choice)
     session.started = memory.started
     strategy.from_root(lambda: None if memory.position else require_resumable(session))  # before anything is written
-    with holding(session.run, strategy) as session.attempts, keeping(session, memory, membership, hooks) as keeper:
-        open_log(session.run)
+    with (
+        holding(session.run, strategy, monitor) as session.attempts,
+        keeping(session, memory, membership, hooks) as keeper,
+    ):
+        monitor.open_log(session.run)
         is_new = memory.position is None
         position = keeper.recall()
         over = why_over(session, position, seconds=0)  # a start that is given little time takes a step at least
@@ -106,7 +114,8 @@ def train_epoch(session: Session, position: Position, keeper: Keeper, train_step
 
     Returns where it ends, which is committed, with the metrics over all ranks if the pass is over.
     """
-    recipe, strategy, reader = session.settings.recipe, session.strategy, session.readers["train"]
+    recipe, strategy, monitor = session.settings.recipe, session.strategy, session.monitor
+    reader = session.readers["train"]
     started, before = time.monotonic(), position.totals[-1]
     order = reader.order(position.reader.seed, position.epoch, position.reader.window_blocks)
     steps = position.reader.steps
@@ -119,9 +128,9 @@ def train_epoch(session: Session, position: Position, keeper: Keeper, train_step
         Progress(title, steps.number, "steps", quiet=not session.is_root, begins=False) as progress,
     ):
         progress.skip(position.reader.taken)
-        PULSE.enters(READING, position.epoch, position.step + 1)
+        monitor.phase(READING, position.epoch, position.step + 1)
         for batch in runner.batches(pictures):
-            PULSE.enters("stepping")
+            monitor.phase("stepping")
             rate = session.schedule.rate(position.epochs_done(reader.total), session.global_batch)
             signal = session.signal_after(position.step + 1, keeper.is_due)
             heard = keeper.take_in(runner.take(batch, position.step, rate, signal))
@@ -136,7 +145,7 @@ def train_epoch(session: Session, position: Position, keeper: Keeper, train_step
                 position = keeper.publish_metrics(position)
             if session.is_root:
                 tell_progress(progress, position.reader.taken, keeper.tally, session.global_batch)
-            PULSE.enters(READING, step=position.step + 1)
+            monitor.phase(READING, step=position.step + 1)
             if ends_run:
                 break
     position = keeper.commit(position)

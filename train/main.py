@@ -11,16 +11,17 @@ TensorFlow. The loop itself is in train/loop.py, to be read from top to bottom.
 from typing import NoReturn
 
 from train.config.settings import Settings, command
-from train.monitor.rank_process import begin_watch, is_elastic, run_rank
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.startup import loading
 
 
-def start(settings: Settings) -> None:
+def start(settings: Settings, monitor: Monitor) -> None:
     """Load the loop, with this rank's thread budget in force, and run it."""
-    begin_watch(settings.stall_timeout_s, is_elastic())
+    monitor.start(settings.stall_timeout_s, is_elastic())
     with loading():
         from train.loop import train
-    train(settings)
+    train(settings, monitor)
 
 
 def main() -> NoReturn:

@@ -5,13 +5,13 @@ import click
 from etl.errors import UsageError
 
 
-def invoke(command: click.Command, name: str) -> int:
-    """Run ``command`` on this process's arguments; returns its exit status.
+def invoke(command: click.Command, name: str, context: object = None) -> int:
+    """Run ``command`` on this process's arguments; returns its exit status. ``context`` is click's ``obj``.
 
     Raises UsageError for what click finds wrong, and whatever the command raises.
     """
     try:
-        result = command.main(standalone_mode=False, prog_name=name)
+        result = command.main(standalone_mode=False, prog_name=name, obj=context)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return UsageError.status

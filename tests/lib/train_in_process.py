@@ -14,6 +14,7 @@ from tests.lib.in_process import call_command
 from tests.lib.ranks.strategies import Alone
 from train.config.settings import Settings, command
 from train.hooks import NO_HOOKS, Hooks
+from train.monitor.monitor import Monitor
 from train.parallel.strategy import Strategy
 
 
@@ -26,21 +27,21 @@ def train_here(
 ) -> Finished:
     """Run ``train/main.py`` with these ``hooks``, on the ranks of ``strategy`` if one is given."""
 
-    def start(settings: Settings) -> None:
-        train.loop.train(settings, strategy or Alone(), hooks)
+    def start(settings: Settings, monitor: Monitor) -> None:
+        train.loop.train(settings, monitor, strategy or Alone(), hooks)
 
     return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
 
 
 def evaluate_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
     """Run ``train/evaluate.py``."""
-    with mock.patch.object(train.trainer.evaluation, "Horovod", Alone):
+    with mock.patch.object(train.trainer.evaluation, "Horovod", lambda monitor: Alone()):
         return call_command(train.evaluate.command, "train/evaluate.py", *words, cwd=cwd, **variables)
 
 
 def export_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
     """Run ``train/export.py``."""
-    with mock.patch.object(train.serving.exporter, "Horovod", Alone):
+    with mock.patch.object(train.serving.exporter, "Horovod", lambda monitor: Alone()):
         return call_command(train.export.command, "train/export.py", *words, cwd=cwd, **variables)
 
 

@@ -18,7 +18,8 @@ from train.config.reader_options import reading_options
 from train.config.recipe import Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping
-from train.monitor.rank_process import STALL_TIMEOUT_S
+from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
+from train.monitor.rank_process import with_monitor
 from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
@@ -41,7 +42,6 @@ class Settings:
     audit: bool = False
     json: bool = False
     verbose: bool = False
-    timeline: bool = False
     checkpoint_steps: int = 0
     commit_steps: int = 10
     keep: int = 3
@@ -226,14 +226,6 @@ _OPTIONS = (
         help="The same weights bit for bit each time, with the same number of ranks and of cores for each.",
     ),
     click.option(
-        "--timeline",
-        "--record-timeline",
-        "timeline",
-        is_flag=True,
-        help="Rank 0 records Horovod's timeline, in the folder of the run: for chrome://tracing or Perfetto. Behind"
-        " horovodrun, which has options that begin alike, it is --record-timeline.",
-    ),
-    click.option(
         "--audit", is_flag=True, help="Every rank writes down the keys of the examples it consumed, under the run."
     ),
     JSON,
@@ -241,12 +233,13 @@ _OPTIONS = (
 )
 
 
-def command(start: Callable[[Settings], None]) -> click.Command:
-    """The command line; ``start`` is called with the settings."""
+def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
+    """The command line; ``start`` is called with the settings and the monitor of this rank."""
 
-    def run(reading: Reading, **values: Any) -> None:
+    def run(monitor: Monitor, reading: Reading, **values: Any) -> None:
         recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
-        start(Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values))
+        settings = Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values)
+        start(settings, monitor)
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
@@ -255,7 +248,7 @@ def command(start: Callable[[Settings], None]) -> click.Command:
 
     Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
     train/main.py"""
-    decorated: Any = reading_options(click_options(ENVIRONMENT_OPTIONS)(run))
+    decorated: Any = reading_options(click_options(ENVIRONMENT_OPTIONS)(with_monitor(run)))
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}

@@ -1,8 +1,4 @@
-"""Where this process is in the training, for whoever asks: its heartbeats, its messages, its log.
-
-There is one `PULSE` in a process. The loop, the strategy and the reader's threads tell it where they are, which costs
-them about a microsecond; `train.monitor.monitor` sends what it says to the other ranks.
-"""
+"""The position of this rank in the training, as a heartbeat reports it to the other ranks."""
 
 import os
 import socket
@@ -82,8 +78,8 @@ class Beat:
         return f"{self.when}, {self.doing}" if self.when else self.doing
 
 
-class Pulse:
-    """What a process tells of itself; for any number of threads at once.
+class Status:
+    """The position of a rank and its progress; safe for any number of threads. A call costs about a microsecond.
 
     ``clock`` gives seconds of real time, ``cpu_clock`` the CPU time of this process.
     """
@@ -103,44 +99,41 @@ class Pulse:
         self._last = self._began = clock()
         self._sampled = clock(), cpu_clock()
 
-    def joins(self, rank: int, size: int, generation: int = 0) -> None:
-        """The ring is there, for the first time or again: from now on this is ``rank`` of ``size``; counts from 0."""
+    def joined(self, rank: int, size: int, generation: int = 0) -> None:
+        """A ring was made, the first or another: from now on this is ``rank`` of ``size``; phases count from 0."""
         with self._lock:
             self._rank, self._size, self._generation, self._count = rank, size, generation, 0
             self._begin("joined", alone=False)
 
-    def leaves(self) -> None:
-        """The ring is broken: until this rank joins another, it waits for nobody in particular."""
+    def left(self) -> None:
+        """The ring is broken: until this rank joins another, it waits for no other."""
         with self._lock:
             self._count = OUT
             self._begin("out of the ring", alone=True)
 
-    def enters(self, phase: str, epoch: int | None = None, step: int | None = None) -> None:
-        """Begin a phase that every rank goes through in the same order.
+    def phase(self, name: str, epoch: int | None = None, step: int | None = None) -> None:
+        """Begin a phase that all ranks go through in the same order.
 
-        Without ``epoch`` and ``step`` it is in the last ones told; a new epoch told without a step is at none.
+        ``epoch`` and ``step`` stay as they were if they are not given; a new epoch without a step has none.
         """
         with self._lock:
             self._count += self._count != OUT
-            self._begin(phase, alone=False)
+            self._begin(name, alone=False)
             if epoch is not None and epoch != self._epoch:
                 self._epoch, self._step = epoch, None
             self._step = self._step if step is None else step
 
-    def does(self, what: str) -> None:
-        """Begin something of this rank's own, which the others do not do or do not wait for.
-
-        Unless it is reading, CPU time is progress in it, see `sample`: it may compute for long.
-        """
+    def local_phase(self, name: str) -> None:
+        """Begin a phase of this rank alone. Unless it is reading, CPU time is progress in it, see `sample`."""
         with self._lock:
-            self._begin(what, alone=True)
+            self._begin(name, alone=True)
 
     def _begin(self, phase: str, alone: bool) -> None:
         self._phase, self._alone = phase, alone
         self._last = self._began = self._clock()
 
     def sample(self, limit_s: float) -> None:
-        """Find progress that nobody tells; call it every second.
+        """Find progress that is not reported; call it every second.
 
         In a phase of this rank's own that is not reading, CPU time is progress: at least `BUSY` cores since the last
         call, in the first ``limit_s`` of the phase. Time in which this process stood still is not counted.
@@ -155,17 +148,14 @@ class Pulse:
             if is_computing and cpu_s - cpu_since >= BUSY * (now - since):
                 self._last = now
 
-    def ticks(self) -> None:
-        """Something got on within the phase: bytes came."""
-        self._last = self._clock()  # one reference is put in the place of another: it needs no lock
-
-    def reads(self, slice_name: str, offset: int) -> None:
-        """The reader is at ``offset`` of this slice, in bytes; it got there this moment."""
-        self._slice = slice_name, offset
-        self._last = self._clock()
+    def progress(self, slice_name: str = "", offset: int = 0) -> None:
+        """The current phase got on; with ``slice_name``, the reader is at ``offset`` of this slice, in bytes."""
+        if slice_name:
+            self._slice = slice_name, offset
+        self._last = self._clock()  # assigning one reference needs no lock
 
     def beat(self) -> Beat:
-        """Where this process is now."""
+        """The position now."""
         with self._lock:
             self._number += 1
             slice_name, offset = self._slice or (None, None)
@@ -188,8 +178,5 @@ class Pulse:
 
     @property
     def where(self) -> str:
-        """Where this process is, in words; see `Beat.where`."""
+        """The position in words; see `Beat.where`."""
         return self.beat().where
-
-
-PULSE = Pulse()

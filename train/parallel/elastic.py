@@ -12,9 +12,8 @@ from contextlib import suppress
 
 from horovod.common.elastic import notification_manager
 
-from train.monitor.heartbeat import PULSE
 from train.monitor.messages import PeerLost
-from train.monitor.rank_process import say
+from train.monitor.monitor import Monitor
 from train.parallel.strategy import Horovod, RemovedError, Strategy, telling_lost_peers
 
 
@@ -45,7 +44,7 @@ class Membership:
         self._changed.clear()
 
 
-def in_rings(work: Callable[[Strategy, Membership], None]) -> None:
+def in_rings(work: Callable[[Strategy, Membership], None], monitor: Monitor) -> None:
     """Do ``work`` in one ring after the other, until it is done.
 
     Raises what ``work`` raises, but for lost peers: PeerLost where one has ended for what would end any other too.
@@ -55,9 +54,9 @@ def in_rings(work: Callable[[Strategy, Membership], None]) -> None:
     while True:
         strategy: Horovod | None = None
         try:
-            with telling_lost_peers():
+            with telling_lost_peers(monitor):
                 membership.renew()
-                strategy = Horovod(generation)
+                strategy = Horovod(monitor, generation)
                 work(strategy, membership)
             return
         except HostsChanged:
@@ -68,9 +67,9 @@ def in_rings(work: Callable[[Strategy, Membership], None]) -> None:
             if lost.ends_all:
                 raise
             why, tells = str(lost), not lost.told
-        PULSE.leaves()
+        monitor.left()
         if tells:
-            say(f"{why}; making a new ring")
+            monitor.log(f"{why}; making a new ring")
         if strategy is not None:
             generation = strategy.generation + 1
             with suppress(Exception):  # of a ring that is broken there is nothing to part from

@@ -14,9 +14,8 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
 from etl.errors import RingsliceError
-from train.monitor.heartbeat import PULSE
 from train.monitor.messages import PeerLost
-from train.monitor.rank_process import peer_lost
+from train.monitor.monitor import Monitor
 from train.toolchain.horovod_changes import INIT_ERROR
 
 T = TypeVar("T")
@@ -36,7 +35,7 @@ class RootFailed(RingsliceError):
 
 
 @contextmanager
-def telling_lost_peers() -> Iterator[None]:
+def telling_lost_peers(monitor: Monitor) -> Iterator[None]:
     """Turn what Horovod raises on the ranks that are left into one line that names who is gone; one rank tells it."""
     try:
         yield
@@ -44,7 +43,7 @@ def telling_lost_peers() -> Iterator[None]:
         refused = isinstance(error, tf.errors.InvalidArgumentError)  # the op itself, whoever is there
         if refused or "horovod" not in f"{type(error)} {error}".lower():
             raise
-        raise peer_lost() from error
+        raise monitor.peer_lost() from error
 
 
 class Strategy(Protocol):
@@ -99,7 +98,7 @@ class RemovedError(Exception):
 
 
 class Horovod:
-    """Ranks in a ring, started by ``horovodrun``; alone where there is none.
+    """Ranks in a ring, started by ``horovodrun``; alone where there is none. ``monitor`` gets the phases.
 
     ``generation`` is at least that which is given, and the same on all ranks: an elastic run makes a new ring for each
     change.
@@ -108,22 +107,23 @@ class Horovod:
     did not come.
     """
 
-    def __init__(self, generation: int = 0) -> None:
-        PULSE.does("joining the ring")
+    def __init__(self, monitor: Monitor, generation: int = 0) -> None:
+        self._monitor = monitor
+        monitor.local_phase("joining the ring")
         # a ring adds up each part of a buffer from another rank on: what shares one must not depend on the moment
         os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
         try:
             hvd.init()
         except ValueError:
             hvd.shutdown()  # so that it can be tried again
-            raise _not_joined(_init_error(), generation) from None
+            raise _not_joined(_init_error(), generation, monitor.beat().rank) from None
         try:
             self.rank, self.size = hvd.rank(), hvd.size()
             self.generation = max(hvd.allgather_object(generation)) if self.size > 1 else generation
         except BaseException:  # a rank was lost again: leave, or the next ring is taken for this one
             hvd.shutdown()
             raise
-        PULSE.joins(self.rank, self.size, self.generation)
+        monitor.joined(self.rank, self.size, self.generation)
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
@@ -143,26 +143,26 @@ class Horovod:
         return hvd.allreduce(tensor, op=hvd.Sum)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        PULSE.enters("summing over all ranks")
+        self._monitor.phase("summing over all ranks")
         return [float(value) for value in hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum).numpy()]
 
     def sum_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        PULSE.enters("summing over all ranks")
+        self._monitor.phase("summing over all ranks")
         return np.asarray(hvd.allreduce(tf.constant(array), op=hvd.Sum))
 
     def max_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        PULSE.enters("comparing all ranks")
+        self._monitor.phase("comparing all ranks")
         return np.asarray(hvd.allreduce(tf.constant(array), op=hvd.Max))
 
     def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
         # hvd.broadcast_variables does not know Keras 3's, and leaves files of autograph's in $TMPDIR
-        PULSE.enters(f"taking the weights of rank {root}")
+        self._monitor.phase(f"taking the weights of rank {root}")
         for variable in variables:
             variable.assign(hvd.broadcast(tf.convert_to_tensor(variable.value), root_rank=root))
-            PULSE.ticks()
+            self._monitor.progress()
 
     def gather(self, value: T) -> list[T]:
-        PULSE.enters("gathering from all ranks")
+        self._monitor.phase("gathering from all ranks")
         return list(hvd.allgather_object(value))
 
     def from_root(self, make: Callable[[], T]) -> T:
@@ -170,12 +170,12 @@ class Horovod:
         value: T | None = None
         error: Exception | None = None
         if self.rank == 0:
-            PULSE.does("what rank 0 does for all")
+            self._monitor.local_phase("what rank 0 does for all")
             try:
                 value = make()
             except Exception as raised:  # told to all ranks first, then raised as it is
                 error = raised
-        PULSE.enters("waiting for rank 0")
+        self._monitor.phase("waiting for rank 0")
         failed, value = hvd.broadcast_object((getattr(error, "status", 1) if error else None, value), root_rank=0)
         if error is not None:
             raise error
@@ -185,7 +185,7 @@ class Horovod:
 
     def leave(self) -> None:
         """Without it, ranks that are left tell of a lost connection."""
-        PULSE.enters("leaving the ring")
+        self._monitor.phase("leaving the ring")
         hvd.shutdown()
 
 
@@ -206,14 +206,17 @@ def buckets(sizes: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def _not_joined(why: str, generation: int) -> Exception:
-    """What to raise where a ring did not come about. Of a later one the ranks of the one before are not the cause."""
+def _not_joined(why: str, generation: int, rank: int) -> Exception:
+    """What to raise where a ring did not come about. Of a later one the ranks of the one before are not the cause.
+
+    ``rank`` is that of this process in the ring before.
+    """
     if "has been removed" in why:
         return RemovedError(why)
     if not generation:
         return HorovodInternalError(f"Horovod: {why}")
     lost = PeerLost(f"a rank did not join ({why})")
-    lost.told = PULSE.beat().rank != 0
+    lost.told = rank != 0
     return lost
 
 

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from etl.errors import EnvironmentFailure
 from etl.partition.permutation import Integers
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
-from train.monitor.heartbeat import PULSE
 from train.reader.config import Reading
 from train.reader.intervals import Interval
 from train.reader.memory import Budget
@@ -26,14 +25,19 @@ from train.reader.windows import Window, WindowPlan, load_window
 LOOK_S = 1.0
 
 
+def no_progress(slice_name: str, offset: int) -> None:
+    """Ignore where the reader is."""
+
+
 @dataclass(frozen=True)
 class Source:
-    """The slices of a split below the folder of their manifest, and how they are read."""
+    """The slices of a split below the folder of their manifest, and how they are read; see `SplitReader`."""
 
     folder: Place
     slices: Sequence[Slice]
     layouts: Layouts
     reading: Reading
+    progress: Callable[[str, int], None] = no_progress
 
 
 class Lane:
@@ -124,7 +128,7 @@ class Lane:
 
     def _hear(self, offset: int) -> None:
         if self._file is not None and offset != self._heard[1]:  # to try the same again is no progress
-            PULSE.reads(self._file.slice.name, offset)
+            self._source.progress(self._file.slice.name, offset)
         self._heard = (time.monotonic(), offset)
 
     def _close(self) -> None:

@@ -6,7 +6,7 @@ of them in Python.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import zip_longest
@@ -20,7 +20,7 @@ from train.reader.config import Reading
 from train.reader.intervals import Interval, Steps, cut, lane_runs, length, share, taken_of_lane
 from train.reader.memory import Budget
 from train.reader.order import EpochOrder
-from train.reader.prefetch import Lane, Source
+from train.reader.prefetch import Lane, Source, no_progress
 from train.reader.retry import Patience
 from train.reader.slice_index import Layouts
 from train.reader.state import ReaderState
@@ -30,13 +30,24 @@ ENDING_S = 2.0  # for all lanes together: those that hang are left alone
 
 
 class SplitReader:
-    """The slices of one split below the folder of their manifest."""
+    """The slices of one split below the folder of their manifest.
 
-    def __init__(self, folder: Place, manifest: Manifest, split: str, reading: Reading | None = None) -> None:
+    ``progress`` is called by the reader's threads with the name of a slice and the offset they are at, in bytes.
+    """
+
+    def __init__(
+        self,
+        folder: Place,
+        manifest: Manifest,
+        split: str,
+        reading: Reading | None = None,
+        progress: Callable[[str, int], None] = no_progress,
+    ) -> None:
         self._split = split
         self.slices = manifest.splits[split]
         self.reading = reading = reading or Reading()
-        self._source = Source(folder, self.slices, Layouts(folder, self.slices, Patience(reading.retry_s)), reading)
+        layouts = Layouts(folder, self.slices, Patience(reading.retry_s))
+        self._source = Source(folder, self.slices, layouts, reading, progress)
         self._records = np.array([each.records for each in self.slices], dtype=np.int64)
 
     def require(self) -> None:

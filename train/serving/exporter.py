@@ -15,6 +15,7 @@ from etl.stages.stage import Run
 from etl.stages.summary import Summary
 from etl.storage.place import open_place
 from train.config.settings import AUTO, CPU
+from train.monitor.monitor import Monitor
 from train.parallel.devices import take_device
 from train.parallel.startup import hushed
 from train.parallel.strategy import Horovod
@@ -47,7 +48,8 @@ def export_run(wanted: Export) -> None:
     """
     clock = Run()
     take_device(CPU)
-    strategy = Horovod()
+    monitor = Monitor()
+    strategy = Horovod(monitor)
     if strategy.size > 1:
         raise UsageError("train/export.py is one process: start it without horovodrun")
     dataset = find_dataset(wanted.data, wanted.name)
@@ -56,7 +58,7 @@ def export_run(wanted: Export) -> None:
     config = find_config(dataset)
     place = open_place(wanted.output) if wanted.output else run / FOLDER
     files.require_free(place)  # before the long work
-    session = open_session(settings_of(marker, data=wanted.data), strategy, Choice(dataset, run.uri))
+    session = open_session(settings_of(marker, data=wanted.data), monitor, strategy, Choice(dataset, run.uri))
     load(session, marker)
     size = session.settings.picture_size(session.manifest)
     serving = Serving(session.model, Preprocessing(session.manifest, config, size), session.manifest.classes)

@@ -18,8 +18,6 @@ from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
 from train.checkpoints.variables import assign, snapshot
 from train.hooks import NO_HOOKS, Hooks
-from train.monitor.heartbeat import PULSE
-from train.monitor.rank_process import say
 from train.parallel.elastic import HostsChanged, Membership
 from train.parallel.strategy import weights_digest
 from train.runs.audit import Audit
@@ -47,10 +45,6 @@ class Memory:
     lines: list[Line] = field(default_factory=list)
     choice: Choice | None = None
     started: float = field(default_factory=time.monotonic)
-
-    def run_uri(self) -> str:
-        """The folder of the run, once it is chosen."""
-        return self.choice.run if self.choice else ""
 
 
 @dataclass
@@ -87,7 +81,7 @@ class Keeper:
                 session.run,
                 session.attempts,
                 settings.keep,
-                PULSE.ticks,
+                session.monitor.progress,
                 failures=settings.checkpoint_failures,
                 before=self._metrics.write,
                 before_file=hooks.on_checkpoint_file,
@@ -118,7 +112,7 @@ class Keeper:
             position = self._position(found)
             position = replace(position, rolled_back=position.rolled_back + lost)
             if session.is_root:
-                say(f"{strategy.size} ranks go on from step {newest}; {lost} steps are taken again")
+                session.monitor.log(f"{strategy.size} ranks go on from step {newest}; {lost} steps are taken again")
         else:
             position = self._position(strategy.from_root(lambda: restore(session)))
             if self._saver is not None and position.step:
@@ -178,7 +172,7 @@ class Keeper:
     def commit(self, position: Position) -> Position:
         """The position, with what all ranks have counted since the last commit; from here on it can be gone back to."""
         session = self.session
-        PULSE.enters("committing")
+        self.session.monitor.phase("committing")
         if session.settings.audit:
             self._audit.publish(position, self.tally.keys)
             self.tally.keys = []
@@ -212,7 +206,7 @@ class Keeper:
 
         In an elastic run it is a commit: the lines in a file are of steps that are not taken again.
         """
-        PULSE.enters("reducing the metrics")
+        self.session.monitor.phase("reducing the metrics")
         position = self._measure(position) if self._membership is None else self.commit(position)
         self._published = time.monotonic()
         if self.session.is_root:
@@ -264,7 +258,7 @@ class Keeper:
             "score": score,
         }
         if self._saver.busy:
-            PULSE.does(WAITING)
+            self.session.monitor.local_phase(WAITING)
         if self._saver.step == position.step:
             self._saver.amend(facts)
         else:
@@ -287,14 +281,14 @@ class Keeper:
     def wait(self) -> None:
         """Wait for what is being written. Raises what went wrong with a checkpoint, if no more may fail."""
         if self._saver is not None:
-            PULSE.does(WAITING)
+            self.session.monitor.local_phase(WAITING)
             self._saver.wait()
             self._metrics.wait()
 
     def finish(self) -> None:
         """Wait for the last checkpoint to be written. Raises what went wrong with it."""
         if self._saver is not None:
-            PULSE.does(WAITING)
+            self.session.monitor.local_phase(WAITING)
             self._saver.finish()
             self._metrics.write()  # what could not be written before
 

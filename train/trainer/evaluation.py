@@ -17,8 +17,7 @@ from train.checkpoints.variables import assign
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
 from train.config.stopping import scores_of
-from train.monitor.heartbeat import PULSE
-from train.monitor.rank_process import open_log, say
+from train.monitor.monitor import Monitor
 from train.parallel.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reader.config import Reading
@@ -45,21 +44,21 @@ class Evaluation:
     reading: Reading
 
 
-def evaluate_run(wanted: Evaluation, strategy: Strategy | None = None) -> None:
+def evaluate_run(wanted: Evaluation, monitor: Monitor, strategy: Strategy | None = None) -> None:
     """Evaluate as ``wanted`` says, on all ranks of ``strategy`` (default: those that horovodrun started)."""
     clock = Run()
     take_device(AUTO)
-    with telling_lost_peers():
-        strategy = strategy or Horovod()
+    with telling_lost_peers(monitor):
+        strategy = strategy or Horovod(monitor)
         dataset = strategy.from_root(lambda: find_dataset(wanted.data, wanted.name))
         run = strategy.from_root(lambda: choose_run(open_place(dataset.root), wanted.run, AUTO).uri)
         marker = strategy.from_root(lambda: find_checkpoint(open_place(run), dataset, wanted.checkpoint).marker)
         strategy.from_root(lambda: require_split(dataset, wanted.split))
-        open_log(open_place(run))
+        monitor.open_log(open_place(run))
         given = {name: getattr(wanted, name) for name in ("data", "name", "run", "json", "reading")}
         settings = settings_of(marker, **given)
         require_agreement(strategy, settings, dataset)
-        session = open_session(settings, strategy, Choice(dataset, run))
+        session = open_session(settings, monitor, strategy, Choice(dataset, run))
         strategy.from_root(lambda: load(session, marker))
         strategy.broadcast(session.variables)
         metrics = evaluate(session, wanted.split, compile_steps(session)[1])
@@ -111,10 +110,10 @@ def weights_of(marker: dict[str, Any]) -> dict[str, str]:
 
 def load(session: Session, marker: dict[str, Any]) -> None:
     """Give the model the weights of the checkpoint with this marker. Raises DataError where it is damaged."""
-    PULSE.does("loading the checkpoint")
+    session.monitor.local_phase("loading the checkpoint")
     checkpoint = store.open_checkpoint(session.run, marker["step"])
     try:
-        arrays = checkpoint.read("model", PULSE.ticks)
+        arrays = checkpoint.read("model", session.monitor.progress)
     except DamagedError as error:
         remedy = "give another --checkpoint, or train on from an older one with train/main.py --resume"
         raise DataError(f"{error}; {remedy}") from None
@@ -136,10 +135,10 @@ def take_best(session: Session, history: Sequence[Metrics]) -> dict[str, int]:
             load(session, best.marker)
             weights = {"epoch": best.marker["position"]["history"][-1]["epoch"], "step": best.step}
         if weights.get("epoch") == epoch:
-            say(f"the result is that of the best weights: epoch {epoch}, step {weights['step']}")
+            session.monitor.log(f"the result is that of the best weights: epoch {epoch}, step {weights['step']}")
         else:
             found = f"of epoch {weights['epoch']}, the best that has one" if weights else "of the last weights"
-            say(
+            session.monitor.log(
                 f"epoch {epoch} was the best ({session.judge} accuracy {max(scores):.4f}), but has no checkpoint;"
                 f" the result is that {found}"
             )

@@ -1,6 +1,6 @@
 """The batch of a run and the schedule of its learning rate: as begun, or changed; and what is logged at the start."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from etl.errors import UsageError
@@ -10,16 +10,15 @@ from train.checkpoints import store
 from train.config.recipe import COSINE, Recipe
 from train.config.settings import Settings
 from train.model.schedule import Schedule
-from train.monitor.rank_process import say
 from train.runs.folder import Dataset
 from train.runs.position import Position
 
 
-def recipe_of_run(settings: Settings, dataset: Dataset, run: Place, ranks: int) -> Recipe:
+def recipe_of_run(settings: Settings, dataset: Dataset, run: Place, ranks: int, log: Callable[[str], None]) -> Recipe:
     """The recipe with its batch, its warm-up and the end of its decay: as given, else as the run's newest checkpoint
     has them, else by default.
 
-    Says so if the decay ends elsewhere than before. Raises UsageError if the run is to have more epochs than that and
+    Logs if the decay ends elsewhere than before. Raises UsageError if the run is to have more epochs than that and
     --decay-until is not given.
     """
     checkpoint = store.newest(run)
@@ -48,7 +47,7 @@ def recipe_of_run(settings: Settings, dataset: Dataset, run: Place, ranks: int) 
             f" --decay-until {before:g}, which leaves it as it is, or another --run"
         )
     if after != before:
-        say(
+        log(
             f"--decay-until {after:g}: the learning rate decays until epoch {after:g} instead of {before:g}, and goes"
             f" on at {share(after)} of its peak instead of {share(before)}"
         )

@@ -7,7 +7,6 @@ from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
 from train.checkpoints.variables import assign
 from train.config.recipe import option_of
-from train.monitor.heartbeat import PULSE
 from train.trainer.session import Session
 
 
@@ -17,9 +16,9 @@ def restore(session: Session) -> dict[str, Any]:
     The begin, where there is none. Raises UsageError where it is that of another training, DataError where all that
     are there are damaged.
     """
-    PULSE.does("loading the checkpoint")
+    session.monitor.local_phase("loading the checkpoint")
     require_resumable(session)
-    restored = store.restore(session.run, session.attempts, PULSE.ticks)
+    restored = store.restore(session.run, session.attempts, session.monitor.progress)
     if restored is None:
         return session.begin().to_json()
     checkpoint, arrays = restored

@@ -10,7 +10,6 @@ from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes, withdraw
 from etl.storage.json_files import json_bytes
 from train.input.records_op import why_not_native
-from train.monitor.rank_process import say
 from train.runs.confusion import Confusion
 from train.runs.folder import RESULT_FORMAT
 from train.runs.metrics import shares, sums_over
@@ -43,21 +42,21 @@ def announce(session: Session, position: Position, over: str) -> None:
     settings, size = session.settings, session.strategy.size
     parameters, epochs = session.model.count_params(), settings.stopping.epochs
     to_do = f"it is over ({over})" if over else f"epochs {position.epoch} to {epochs}"
-    say(f"{session.run}: {settings.recipe.model} of {parameters:,} parameters, {to_do}")
+    session.monitor.log(f"{session.run}: {settings.recipe.model} of {parameters:,} parameters, {to_do}")
     reader, state = session.readers["train"], position.reader
     slices = counted(len(session.manifest.splits["train"]), "slice")
     taken = session.examples - state.examples_left
     begun = f", from step {position.step} on, {taken:,} examples into epoch {position.epoch}" if position.step else ""
     steps = f"{state.steps.number - state.taken} steps of {settings.recipe.wording} on each rank"
-    say(f"{session.examples:,} examples in {slices} on {counted(size, 'rank')}: {steps}{begun}")
+    session.monitor.log(f"{session.examples:,} examples in {slices} on {counted(size, 'rank')}: {steps}{begun}")
     if settings.verbose:
         order = reader.order(state.seed, state.epoch, state.window_blocks)
         for rank, (count, records) in enumerate(reader.shares(order, state.rest, size)):
-            say(f"rank {rank}: {records:,} records of {counted(count, 'slice')}")
+            session.monitor.log(f"rank {rank}: {records:,} records of {counted(count, 'slice')}")
     if not over:
         say_notes(session, position)
     if reason := why_not_native():
-        say(f"the reader's native op is {reason}, so examples take more time; run: make install")
+        session.monitor.log(f"the reader's native op is {reason}, so examples take more time; run: make install")
 
 
 def say_notes(session: Session, position: Position) -> None:
@@ -68,9 +67,9 @@ def say_notes(session: Session, position: Position) -> None:
         to_take = settings.stopping.max_steps - position.step
         last_epoch = position.epochs_after(to_take, session.examples, whole)
     for note in schedule_notes(settings, session.global_batch, last_epoch):
-        say(note)
+        session.monitor.log(note)
     if session.judge == "test" and "test" in session.readers:
-        say(
+        session.monitor.log(
             "without a validation split, the best checkpoint, --patience and --until-accuracy go by the test split, so"
             " the accuracy on it is no measure of other images; for a validation split: ringslice shard --split"
             " train=0.8,validation=0.1,test=0.1"
@@ -94,7 +93,7 @@ def tell_epoch(session: Session, position: Position) -> None:
     """Rank 0 says how the epoch before ``position`` went."""
     if session.is_root:
         told = ", ".join(f"{name} {value:,.4g}" for name, value in position.history[-1].items() if name != "epoch")
-        say(f"epoch {position.epoch - 1}/{session.settings.stopping.epochs}: {told}")
+        session.monitor.log(f"epoch {position.epoch - 1}/{session.settings.stopping.epochs}: {told}")
 
 
 def write_result(

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from etl.stages.lease import Claim
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
-from train.monitor.heartbeat import PULSE
+from train.monitor.monitor import Monitor
 from train.parallel.strategy import Strategy
 
 
 @contextmanager
-def holding(run: Place, strategy: Strategy) -> Iterator[Place]:
+def holding(run: Place, strategy: Strategy, monitor: Monitor) -> Iterator[Place]:
     """Hold ``run`` while the block runs; yields the folder that every rank writes to what it is about to publish.
 
     After the block nothing is left of it; after one that raises, or was killed, the next trainer takes the run over.
@@ -22,8 +22,8 @@ def holding(run: Place, strategy: Strategy) -> Iterator[Place]:
     claims: list[Claim] = []  # rank 0's one
 
     def take() -> str:
-        PULSE.does("claiming the run")
-        claims.append(Claim.take(work, f"train/main.py on {run}", PULSE.ticks))
+        monitor.local_phase("claiming the run")
+        claims.append(Claim.take(work, f"train/main.py on {run}", monitor.progress))
         return claims[0].attempts.uri
 
     try:

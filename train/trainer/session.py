@@ -23,8 +23,7 @@ from train.model.batch_norm import synchronised
 from train.model.builders import build
 from train.model.optimizer import make_optimizer
 from train.model.schedule import Schedule
-from train.monitor.heartbeat import PULSE
-from train.monitor.rank_process import say
+from train.monitor.monitor import Monitor
 from train.parallel.strategy import Strategy, root_first
 from train.reader.intervals import run_of
 from train.reader.reader import SplitReader
@@ -61,6 +60,7 @@ class Session:
     """What a run works with, equal on every rank but for the rank itself."""
 
     settings: Settings
+    monitor: Monitor
     strategy: Strategy
     choice: Choice
     manifest: Manifest
@@ -137,7 +137,7 @@ class Session:
         return Position(0, self.epoch_begin(FIRST_EPOCH))
 
 
-def prepare(settings: Settings, strategy: Strategy, chosen: Choice | None = None) -> Session:
+def prepare(settings: Settings, monitor: Monitor, strategy: Strategy, chosen: Choice | None = None) -> Session:
     """Find the slices, share them out, and build the model. Rank 0 chooses, and tells the others.
 
     ``chosen`` is what a ring before this one has chosen, as far as this rank was in it.
@@ -145,9 +145,10 @@ def prepare(settings: Settings, strategy: Strategy, chosen: Choice | None = None
     choice = strategy.from_root(lambda: chosen or choose(settings, strategy.size))
     told = require_agreement(strategy, settings, choice.dataset, begun=chosen is not None)
     for line in describe_devices(told) if strategy.rank == 0 else ():
-        say(line)
-    recipe = strategy.from_root(lambda: recipe_of_run(settings, choice.dataset, open_place(choice.run), choice.ranks))
-    session = open_session(replace(settings, recipe=recipe), strategy, choice)
+        monitor.log(line)
+    run, ranks = open_place(choice.run), choice.ranks
+    recipe = strategy.from_root(lambda: recipe_of_run(settings, choice.dataset, run, ranks, monitor.log))
+    session = open_session(replace(settings, recipe=recipe), monitor, strategy, choice)
     strategy.from_root(lambda: None if chosen else require_shares(session))  # one that joins ends nothing
     return session
 
@@ -158,16 +159,16 @@ def choose(settings: Settings, ranks: int) -> Choice:
     return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri, ranks)
 
 
-def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Session:
+def open_session(settings: Settings, monitor: Monitor, strategy: Strategy, choice: Choice) -> Session:
     """The session of a run, with every split's reader and the model at its first weights."""
     dataset = choice.dataset
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     manifest = root_first(strategy, lambda: choose_slices(dataset, settings.group))
-    readers = open_readers(dataset, manifest, settings)
+    readers = open_readers(dataset, manifest, settings, monitor)
     strategy.from_root(lambda: require_readers(readers))
     recipe = settings.recipe
-    PULSE.does("building the model")
+    monitor.local_phase("building the model")
     keras.utils.clear_session()  # so that layers are called the same on a rank that has been in another ring before
     keras.utils.set_random_seed(recipe.seed)
     shape = (*settings.picture_size(manifest), manifest.channels)
@@ -185,6 +186,7 @@ def open_session(settings: Settings, strategy: Strategy, choice: Choice) -> Sess
     )
     return Session(
         settings,
+        monitor,
         strategy,
         choice,
         manifest,
@@ -214,9 +216,10 @@ def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
     return manifest
 
 
-def open_readers(dataset: Dataset, manifest: Manifest, settings: Settings) -> dict[str, SplitReader]:
+def open_readers(dataset: Dataset, manifest: Manifest, settings: Settings, monitor: Monitor) -> dict[str, SplitReader]:
     """A reader for each split that has examples, by name."""
-    readers = {split: SplitReader(dataset.folder, manifest, split, settings.reading) for split in manifest.splits}
+    options = settings.reading, monitor.progress
+    readers = {split: SplitReader(dataset.folder, manifest, split, *options) for split in manifest.splits}
     return {split: reader for split, reader in readers.items() if reader.total}
 
 

@@ -10,7 +10,7 @@ from train.config.recipe import FP16
 from train.model.gradients import gradients_of, moment_after, sums_of
 from train.model.optimizer import apply_finite
 from train.model.state import RandomDraws, running_statistics
-from train.monitor.heartbeat import PULSE, READING
+from train.monitor.heartbeat import READING
 from train.reader.config import STOP
 from train.reader.intervals import Steps
 from train.runs.confusion import Confusion
@@ -92,14 +92,14 @@ def evaluate(
     order = reader.order(recipe.seed, EVALUATION_EPOCH)
     steps = Steps(reader.total, strategy.size, recipe.rank_batch)
     totals = [0.0, 0.0, 0.0]
-    PULSE.enters(f"{READING} {split}")
+    session.monitor.phase(f"{READING} {split}")
     for batch in session.plain.epoch(reader.batches(order, steps, strategy.rank)):
-        PULSE.does(f"evaluating {split}")
+        session.monitor.local_phase(f"evaluating {split}")
         sums, predicted = evaluate_step(batch.pixels, batch.labels, batch.weights)
         totals = [total + float(value) for total, value in zip(totals, sums, strict=True)]
         if confusion is not None:
             confusion.add(batch.labels.numpy(), predicted.numpy(), batch.weights.numpy())
-        PULSE.does(f"{READING} {split}")
+        session.monitor.local_phase(f"{READING} {split}")
     loss, hits, examples = strategy.sum(totals)
     if confusion is not None:
         confusion.sum_over_ranks(strategy.sum_array)

@@ -24,6 +24,7 @@ with loading():
     from train.config.recipe import Recipe
     from train.model.builders import build
     from train.model.optimizer import make_optimizer
+    from train.monitor.monitor import Monitor
     from train.parallel import strategy as strategies
     from train.parallel.strategy import Horovod
     from train.trainer.session import Session
@@ -88,7 +89,7 @@ def make_delayed_step(count: int, megabytes: int, ring: Horovod, there: list[flo
 
 
 def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
-    ring = Horovod()
+    ring = Horovod(Monitor())
     model, side, batch = job.rsplit(":", 2)
     ways = {}
     there: list[float] = []

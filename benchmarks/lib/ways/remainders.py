@@ -17,6 +17,7 @@ with loading():
     from train.config.settings import Settings
     from train.config.stopping import Stopping
     from train.loop import train_epoch
+    from train.monitor.monitor import Monitor
     from train.parallel.strategy import Horovod, Strategy
     from train.reader.order import EpochOrder
     from train.reader.reader import SplitReader
@@ -40,16 +41,17 @@ class Part:
         return ReaderState.of(slices, self._split, order, left=[(0, self.total)])
 
 
-def accuracy(root: str, epochs: int, job: str, strategy: Strategy) -> float:
+def accuracy(root: str, epochs: int, job: str, monitor: Monitor, strategy: Strategy) -> float:
     """On the test split, after so many epochs of the recipe of the digits."""
     total, seed, drop = map(int, job.split(":"))
     recipe = read_recipe("digits") | {"seed": seed, "drop_last": bool(drop)}
     recipe.pop("epochs")
     run = f"remainder-{total}-{seed}-{drop}"
-    session = prepare(Settings(data=root, recipe=Recipe(**recipe), stopping=Stopping(epochs=epochs), run=run), strategy)
+    settings = Settings(data=root, recipe=Recipe(**recipe), stopping=Stopping(epochs=epochs), run=run)
+    session = prepare(settings, monitor, strategy)
     session.readers["train"] = Part(session.readers["train"], "train", total)  # type: ignore[assignment]
     train_step, evaluate_step = compile_steps(session)
-    with holding(session.run, strategy) as session.attempts, keeping(session, Memory(), None) as keeper:
+    with holding(session.run, strategy, monitor) as session.attempts, keeping(session, Memory()) as keeper:
         position = keeper.recall()
         for epoch in range(1, epochs + 1):
             position = train_epoch(session, position, keeper, train_step)
@@ -58,9 +60,10 @@ def accuracy(root: str, epochs: int, job: str, strategy: Strategy) -> float:
 
 
 def main(root: str, epochs: str, *jobs: str) -> None:
-    strategy = Horovod()
+    monitor = Monitor()
+    strategy = Horovod(monitor)
     for job in jobs:
-        found = accuracy(root, int(epochs), job, strategy)
+        found = accuracy(root, int(epochs), job, monitor, strategy)
         if strategy.rank == 0:
             print(json.dumps({"job": job, "accuracy": found}), flush=True)
     strategy.leave()

@@ -20,8 +20,8 @@ from etl.storage.place import Place
 from train.checkpoints.store import name_of
 from train.config.settings import Settings, command
 from train.hooks import Hooks
-from train.monitor.heartbeat import PULSE
-from train.monitor.rank_process import begin_watch, run_rank
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import run_rank
 from train.parallel.startup import loading
 from train.runs.position import Metrics, Position
 
@@ -34,11 +34,11 @@ HEARD_S = 2.5  # after which the others have heard where this rank is
 WHOLE_FILE = "model.safetensors"  # the first of a checkpoint's two
 
 
-def come_to_grief() -> None:
+def come_to_grief(monitor: Monitor) -> None:
     """What the unlucky rank does."""
     kind, hit = os.environ["GRIEF_KIND"], Path(os.environ["GRIEF_HIT"])
     time.sleep(HEARD_S)
-    beat = PULSE.beat()
+    beat = monitor.beat()
     hit.with_suffix(".new").write_text(f"rank {beat.rank}, epoch {beat.epoch}, step {beat.step}")
     hit.with_suffix(".new").rename(hit)
     if kind == "raises":
@@ -58,14 +58,14 @@ def come_to_grief() -> None:
 class CheckpointFailure(Hooks):
     """Rank 0 writes a checkpoint in part: then it fails if it ``is_unlucky``, or waits until another rank does."""
 
-    def __init__(self, is_unlucky: bool) -> None:
-        self._is_unlucky = is_unlucky
+    def __init__(self, monitor: Monitor, is_unlucky: bool) -> None:
+        self._monitor, self._is_unlucky = monitor, is_unlucky
 
     def on_checkpoint_file(self, file: Place) -> None:
         if file.parent.name != name_of(STEPS[CHECKPOINT]) or file.name == WHOLE_FILE:
             return
         if self._is_unlucky:
-            come_to_grief()
+            come_to_grief(self._monitor)
         half().touch()
         threading.Event().wait()
 
@@ -78,43 +78,47 @@ def half() -> Path:
 class StepFailure(Hooks):
     """This rank fails after a step, before that is committed or logged."""
 
-    def __init__(self, moment: str) -> None:
-        self._moment = moment
+    def __init__(self, monitor: Monitor, moment: str) -> None:
+        self._monitor, self._moment = monitor, moment
 
     def on_step(self, keeper: "Keeper", position: Position) -> None:
         if self._moment == CHECKPOINT and position.step == STEPS[CHECKPOINT] + 1:
             while not half().exists():
                 time.sleep(0.05)
-            come_to_grief()
+            come_to_grief(self._monitor)
         elif self._moment != CHECKPOINT and position.step == STEPS[self._moment]:
-            come_to_grief()
+            come_to_grief(self._monitor)
 
 
 class EvaluationFailure(Hooks):
     """This rank fails in the evaluation of an epoch."""
 
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
     def on_evaluation(self, split: str, evaluate: Callable[[], Metrics]) -> Metrics:
-        come_to_grief()
+        come_to_grief(self._monitor)
         return evaluate()
 
 
-def hooks_of(moment: str, is_unlucky: bool, is_root: bool) -> Hooks:
+def hooks_of(monitor: Monitor, moment: str, is_unlucky: bool, is_root: bool) -> Hooks:
     """What goes wrong on this rank."""
     if moment == CHECKPOINT and is_root:
-        return CheckpointFailure(is_unlucky)
+        return CheckpointFailure(monitor, is_unlucky)
     if not is_unlucky:
         return Hooks()
-    return EvaluationFailure() if moment == EVALUATION else StepFailure(moment)
+    return EvaluationFailure(monitor) if moment == EVALUATION else StepFailure(monitor, moment)
 
 
-def start(settings: Settings) -> None:
+def start(settings: Settings, monitor: Monitor) -> None:
     """Train as train/main.py does; this rank may fail."""
-    begin_watch(settings.stall_timeout_s)
+    monitor.start(settings.stall_timeout_s)
     with loading():
         from train.loop import train
     rank = int(os.environ["HOROVOD_RANK"])
     is_unlucky = rank == int(os.environ["GRIEF_RANK"])
-    train(settings, hooks=hooks_of(os.environ["GRIEF_MOMENT"], is_unlucky, is_root=rank == 0))
+    hooks = hooks_of(monitor, os.environ["GRIEF_MOMENT"], is_unlucky, is_root=rank == 0)
+    train(settings, monitor, hooks=hooks)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tests.lib.ranks.results import print_result
 from train.parallel.startup import loading
 
 with loading():
+    from train.monitor.monitor import Monitor
     from train.parallel.strategy import Horovod
 
 IDLE_S = 2.0
@@ -23,7 +24,7 @@ def sleeps() -> int:
 
 
 def main() -> None:
-    ring = Horovod()
+    ring = Horovod(Monitor())
     ring.sum([1.0])
     before = sleeps()
     time.sleep(IDLE_S)

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from tests.lib.ranks.simulated_ring import MEET, Action, Script, SimulatedRing
-from train.monitor.heartbeat import READING, Pulse
+from train.monitor.heartbeat import READING, Status
 from train.monitor.stall_detector import Timeouts
 
 STEP_S, STEADY_STEPS = 2.0, 30
@@ -22,15 +22,15 @@ def measure(hosts: int, local: int, timeout_s: float, late: int) -> dict[str, An
     """Let rank ``late`` stall after STEADY_STEPS; what it cost, and what came of it."""
     stalled, requests = 0.0, 0
 
-    def script(pulse: Pulse, rank: int) -> Script:
+    def script(status: Status, rank: int) -> Script:
         nonlocal stalled, requests
         for step in count(1):
-            pulse.enters(READING, 1, step)
+            status.phase(READING, 1, step)
             if rank == late and step > STEADY_STEPS:
                 stalled, requests = ring.now, ring.store.requests
                 yield Action(seconds=1e9)
             yield Action(STEP_S)
-            pulse.enters("stepping")
+            status.phase("stepping")
             yield MEET
 
     ring = SimulatedRing(script, hosts * local, local, Timeouts(timeout_s))

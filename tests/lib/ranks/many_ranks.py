@@ -15,8 +15,9 @@ import click
 
 from etl.storage.place import open_place
 from tests.lib.ranks.watched_ring import come_to_grief
-from train.monitor.heartbeat import PULSE, READING
-from train.monitor.rank_process import begin_watch, open_log, run_rank
+from train.monitor.heartbeat import READING
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import run_rank, with_monitor
 
 FATAL_STEP = 8
 STEP_S, POLL_S = 1.0, 0.1
@@ -27,18 +28,19 @@ STEP_S, POLL_S = 1.0, 0.1
 @click.argument("timeout_s", type=float)
 @click.argument("unlucky", type=int)
 @click.argument("kind")
-def command(folder: Path, timeout_s: float, unlucky: int, kind: str) -> None:
+@with_monitor
+def command(monitor: Monitor, /, folder: Path, timeout_s: float, unlucky: int, kind: str) -> None:
     """Take steps until one rank comes to grief."""
-    begin_watch(timeout_s)
+    monitor.start(timeout_s)
     rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
-    PULSE.joins(rank, size)
-    open_log(open_place(str(folder / "run")))
+    monitor.joined(rank, size)
+    monitor.open_log(open_place(str(folder / "run")))
     for step in count(1):
-        PULSE.enters(READING, 1, step)
+        monitor.phase(READING, 1, step)
         time.sleep(STEP_S)
         if step == FATAL_STEP and rank == unlucky:
             come_to_grief(kind)
-        PULSE.enters("stepping")
+        monitor.phase("stepping")
         met = folder / f"step-{step}"
         met.mkdir(exist_ok=True)
         (met / str(rank)).touch()

@@ -12,6 +12,7 @@ from etl.errors import end_process
 from train.config.recipe import Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
+from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
 from train.parallel.startup import OPTIONAL, without
 
@@ -30,7 +31,8 @@ class Staying(Horovod):
 
 
 def main(root: str, *runs: str) -> None:
-    strategy = Staying()
+    monitor = Monitor()
+    strategy = Staying(monitor)
     for run in runs:
         settings = Settings(
             data=root,
@@ -44,7 +46,7 @@ def main(root: str, *runs: str) -> None:
             keep=1000,
             deterministic=True,
         )
-        train(settings, strategy)
+        train(settings, monitor, strategy)
     Horovod.leave(strategy)
 
 

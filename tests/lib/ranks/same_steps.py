@@ -33,6 +33,7 @@ from train.config.recipe import SYNCHRONISED, Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
 from train.hooks import Hooks
+from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
 from train.parallel.startup import OPTIONAL, without
 from train.reader.batches import RecordBatch
@@ -65,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     "float16": {"precision": "float16"},
     "bfloat16": {"precision": "bfloat16"},
 }
+MONITOR = Monitor()
 STRATEGIES: dict[str, type[Horovod]] = {"identity": Identity, "local": LocalStatistics}
 
 State = dict[str, Arrays]
@@ -142,7 +144,7 @@ def record(session: Session, train_step: TrainStep, given: Sequence[State] = ())
     """Train an epoch; the recorder of its steps, and where it ended."""
     recorder = Recorder(given)
     with (
-        holding(session.run, session.strategy) as session.attempts,
+        holding(session.run, session.strategy, MONITOR) as session.attempts,
         keeping(session, Memory(), hooks=recorder) as keeper,
     ):
         begin = keeper.recall()
@@ -154,7 +156,7 @@ def record(session: Session, train_step: TrainStep, given: Sequence[State] = ())
 
 def train_alone(case: str, root: str, ranks: int) -> list[State]:
     """The states of one process that takes the steps of this many ranks."""
-    session = prepare(settings_of(case, root, 1, f"{case}-alone"), Alone())
+    session = prepare(settings_of(case, root, 1, f"{case}-alone"), MONITOR, Alone())
     keeps_filling = session.settings.recipe.batch_norm == SYNCHRONISED
     session.readers["train"] = Concatenation(session.readers["train"], ranks, keeps_filling)  # type: ignore[assignment]
     return record(session, compile_steps(session)[0])[0].states
@@ -171,7 +173,7 @@ def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
 
 def compare(case: str, kind: str, root: str, strategy: Strategy, expected: Sequence[State]) -> dict[str, Any]:
     """Train the case in the ring; what to print of it."""
-    session = prepare(settings_of(case, root, strategy.size, f"{case}-{kind}"), strategy)
+    session = prepare(settings_of(case, root, strategy.size, f"{case}-{kind}"), MONITOR, strategy)
     if strategy.rank:  # the first weights must be those of rank 0
         for variable in session.model.trainable_variables:
             variable.assign(variable * 2)
@@ -218,13 +220,13 @@ def largest(compared: Sequence[Mapping[str, float]], state: State) -> dict[str, 
 
 
 def main(root: str, *scenarios: str) -> None:
-    strategy = Horovod()
+    strategy = Horovod(MONITOR)
     wanted = [scenario.split("-") for scenario in scenarios]
     references = list(dict.fromkeys(reference_of(case) for case, _ in wanted))
     own = {case: train_alone(case, root, strategy.size) for case in references[strategy.rank :: strategy.size]}
     expected = {case: states for each in strategy.gather(own) for case, states in each.items()}
     for case, kind in wanted:
-        compared = compare(case, kind, root, STRATEGIES.get(kind, Horovod)(), expected[reference_of(case)])
+        compared = compare(case, kind, root, STRATEGIES.get(kind, Horovod)(MONITOR), expected[reference_of(case)])
         print_result(f"{case}-{kind}", **compared)
     strategy.leave()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from train.monitor.heartbeat import READING, Pulse
+from train.monitor.heartbeat import READING, Status
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
 from train.monitor.notes import Note, Verdict
@@ -71,13 +71,13 @@ class MemoryBoard:
 class SimulatedRank:
     """A rank with a heartbeat and a detector of its own, in the time of ``ring``."""
 
-    def __init__(self, ring: "SimulatedRing", rank: int, script: Callable[[Pulse, int], Script], board: Any) -> None:
+    def __init__(self, ring: "SimulatedRing", rank: int, script: Callable[[Status, int], Script], board: Any) -> None:
         self._ring, self._cpu_s = ring, 0.0
-        self.pulse = Pulse(ring.clock, lambda: self._cpu_s)
-        self.pulse.joins(rank, ring.size)
+        self.status = Status(ring.clock, lambda: self._cpu_s)
+        self.status.joined(rank, ring.size)
         self._notes = HostNotes(ring.store, board, ring.timeouts.stall_s / 2, ring.clock)
         self._stalls = Stalls(self._notes, ring.timeouts, lambda: True, ring.clock)
-        self._script = script(self.pulse, rank)
+        self._script = script(self.status, rank)
         self._action, self._left, self._ticked = Action(), 0.0, 0.0
         self.met, self.is_done = 0, False
 
@@ -93,7 +93,7 @@ class SimulatedRank:
             self._ticked += spent
             if self._ticked >= self._action.ticks_s:
                 self._ticked = 0.0
-                self.pulse.ticks()
+                self.status.progress()
 
     def _begin_next(self) -> bool:
         if self._action.is_collective and self._ring.is_waited_for(self.met):
@@ -111,8 +111,8 @@ class SimulatedRank:
 
     def beat(self) -> Verdict | None:
         """What the watch does every second."""
-        self.pulse.sample(self._ring.timeouts.computing_s)
-        beat = self.pulse.beat()
+        self.status.sample(self._ring.timeouts.computing_s)
+        beat = self.status.beat()
         self._notes.put(Note(beat))
         return self._stalls.verdict(beat, "")
 
@@ -122,7 +122,7 @@ class SimulatedRing:
 
     def __init__(
         self,
-        script: Callable[[Pulse, int], Script],
+        script: Callable[[Status, int], Script],
         size: int = RANKS,
         local: int = 0,
         timeouts: Timeouts = TIMEOUTS,
@@ -164,7 +164,7 @@ class Training:
     def __init__(self, seed: int, hang: tuple[int, str] | None = None) -> None:
         self._seed, self._hang = seed, hang
 
-    def __call__(self, pulse: Pulse, rank: int) -> Script:
+    def __call__(self, status: Status, rank: int) -> Script:
         chance = random.Random(f"{self._seed} {rank}")
 
         def busy(phase: str, slow: float) -> Action:
@@ -173,31 +173,31 @@ class Training:
             seconds = chance.uniform(21, 80) if chance.random() < slow else chance.uniform(0.1, 2)
             return Action(seconds, cores=chance.uniform(0.4, 2))
 
-        pulse.enters("gathering from all ranks")
+        status.phase("gathering from all ranks")
         yield MEET
-        pulse.does("building the model")
+        status.local_phase("building the model")
         yield busy("building the model", 0.5)
-        pulse.enters("waiting for rank 0")
+        status.phase("waiting for rank 0")
         yield MEET
         for epoch in range(1, EPOCHS + 1):
             for step in range(1, STEPS + 1):
-                pulse.enters(READING, epoch, step)
+                status.phase(READING, epoch, step)
                 yield self._reading(READING, rank, chance)
-                pulse.enters("stepping")
+                status.phase("stepping")
                 yield busy("stepping", 0.1)
                 yield MEET
-            pulse.enters(f"{READING} test")
+            status.phase(f"{READING} test")
             for _ in range(BATCHES):
                 yield self._reading(f"{READING} test", rank, chance)
-                pulse.does("evaluating test")
+                status.local_phase("evaluating test")
                 yield busy("evaluating test", 0.2)
-                pulse.does(f"{READING} test")
-            pulse.enters("summing over all ranks")
+                status.local_phase(f"{READING} test")
+            status.phase("summing over all ranks")
             yield MEET
             if rank == 0:
-                pulse.does("waiting for the last checkpoint to be written")
+                status.local_phase("waiting for the last checkpoint to be written")
                 yield Action(chance.choice([1, 30, 60]), cores=0.02, ticks_s=chance.uniform(1, 8))
-            pulse.enters("waiting for rank 0")
+            status.phase("waiting for rank 0")
             yield MEET
 
     def _reading(self, phase: str, rank: int, chance: random.Random) -> Action:

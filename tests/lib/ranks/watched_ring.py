@@ -18,8 +18,9 @@ import click
 
 from etl.errors import DataError
 from etl.storage.place import open_place
-from train.monitor.heartbeat import PULSE, READING
-from train.monitor.rank_process import begin_watch, open_log, run_rank
+from train.monitor.heartbeat import READING
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import run_rank, with_monitor
 
 FATAL_STEP = 20
 STEP_S = 0.1
@@ -36,10 +37,10 @@ def come_to_grief(kind: str) -> None:
         raise DataError(f"{SLICE} is damaged at offset 1,234")
 
 
-def files_ring(folder: Path) -> Callable[[int], None]:
+def files_ring(folder: Path, monitor: Monitor) -> Callable[[int], None]:
     """Meets the others by files that tell the step each is in."""
     rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
-    PULSE.joins(rank, size)
+    monitor.joined(rank, size)
 
     def meet(step: int) -> None:
         (folder / f"{rank}-{step}").touch()
@@ -55,21 +56,22 @@ def files_ring(folder: Path) -> Callable[[int], None]:
 @click.argument("unlucky", type=int)
 @click.argument("kind")
 @click.option("--elastic", is_flag=True)
-def command(folder: Path, timeout_s: float, unlucky: int, kind: str, elastic: bool) -> None:
+@with_monitor
+def command(monitor: Monitor, /, folder: Path, timeout_s: float, unlucky: int, *, kind: str, elastic: bool) -> None:
     """Take steps until one rank comes to grief."""
-    begin_watch(timeout_s, elastic)
-    meet = files_ring(folder)
+    monitor.start(timeout_s, elastic)
+    meet = files_ring(folder, monitor)
     rank = int(os.environ["HOROVOD_RANK"])
-    open_log(open_place(str(folder / "run")))
+    monitor.open_log(open_place(str(folder / "run")))
     for step in count():
-        PULSE.enters(READING, 1, step)
-        PULSE.reads(SLICE, 100 * step)
+        monitor.phase(READING, 1, step)
+        monitor.progress(SLICE, 100 * step)
         time.sleep(STEP_S)
         if step == FATAL_STEP:
             (folder / f"{rank}.pid").write_text(str(os.getpid()))
             if rank == unlucky:
                 come_to_grief(kind)
-        PULSE.enters("stepping", 1, step)
+        monitor.phase("stepping", 1, step)
         meet(step)
 
 

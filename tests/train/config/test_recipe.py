@@ -20,7 +20,8 @@ from train.config.stopping import Stopping, epochs_without_progress, scores_of
 def settings_of(*words: object, **variables: str) -> Settings:
     """What the command line gives."""
     started: list[Settings] = []
-    told = CliRunner().invoke(command(started.append), ["--data", "d", *map(str, words)], env=variables)
+    parsed = command(lambda settings, monitor: started.append(settings))
+    told = CliRunner().invoke(parsed, ["--data", "d", *map(str, words)], env=variables)
     if told.exception is not None and not isinstance(told.exception, SystemExit):
         raise told.exception
     assert told.exit_code == 0, told.output

@@ -6,7 +6,7 @@ import pytest
 
 from tests.lib.ranks.simulated_ring import TIMEOUTS, Action, Script, SimulatedRing, Training
 from tests.train.monitor.conftest import Clock
-from train.monitor.heartbeat import GAP_S, READING, Pulse
+from train.monitor.heartbeat import GAP_S, READING, Status
 from train.monitor.notes import Verdict
 
 RUNS, LIMIT_S = 20, 4000.0
@@ -27,7 +27,7 @@ def test_slow_runs_raise_no_alarm() -> None:
 
 def test_without_samples_of_cpu_time_the_same_runs_raise_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    monkeypatch.setattr(Pulse, "sample", lambda pulse, limit_s: None)
+    monkeypatch.setattr(Status, "sample", lambda status, limit_s: None)
     assert sum(run_slowly(seed) is not None for seed in range(RUNS)) > RUNS / 2
 
 
@@ -38,8 +38,8 @@ def test_a_rank_that_hangs_is_named_in_time(phase: str) -> None:
         verdict = ring.run(LIMIT_S)
         assert verdict is not None
         assert verdict.late == (rank,)
-        idle_s = ring.ranks[rank].pulse.beat().idle_s
-        others_wait_s = min(each.pulse.beat().idle_s for each in ring.ranks)
+        idle_s = ring.ranks[rank].status.beat().idle_s
+        others_wait_s = min(each.status.beat().idle_s for each in ring.ranks)
         assert TIMEOUTS.stall_s <= idle_s
         assert others_wait_s <= TIMEOUTS.stall_s + TIMEOUTS.verdict_s + 2
 
@@ -62,50 +62,50 @@ def test_on_many_hosts_a_rank_that_hangs_is_named(many_hosts: int) -> None:
     verdict = ring.run(LIMIT_S)
     assert verdict is not None
     assert verdict.late == (13,)
-    assert min(each.pulse.beat().idle_s for each in ring.ranks) <= 4.5 * TIMEOUTS.stall_s
+    assert min(each.status.beat().idle_s for each in ring.ranks) <= 4.5 * TIMEOUTS.stall_s
 
 
 def test_cpu_time_is_progress_in_phases_of_computing_only(clock: Clock) -> None:
-    pulse = Pulse(clock, lambda: clock.cpu_s)
+    status = Status(clock, lambda: clock.cpu_s)
 
     def idle_after(seconds: int, cores: float) -> float:
         for _ in range(seconds):
             clock.now += 1
             clock.cpu_s += cores
-            pulse.sample(limit_s=100)
-        return pulse.beat().idle_s
+            status.sample(limit_s=100)
+        return status.beat().idle_s
 
-    pulse.does("building the model")
+    status.local_phase("building the model")
     assert idle_after(50, cores=0.3) == 0
     assert idle_after(20, cores=0.2) == 20
     assert idle_after(10, cores=1) == 0
     assert idle_after(40, cores=1) == 21  # 100 s after its begin it is taken for a loop without an end
     for begin, phase in (
-        (pulse.enters, READING),
-        (pulse.does, f"{READING} test"),
-        (pulse.enters, "waiting for rank 0"),
+        (status.phase, READING),
+        (status.local_phase, f"{READING} test"),
+        (status.phase, "waiting for rank 0"),
     ):
         begin(phase)
         assert idle_after(20, cores=1) == 20
 
 
 def test_time_in_which_the_process_stood_still_is_not_idle(clock: Clock) -> None:
-    pulse = Pulse(clock, lambda: clock.cpu_s)
-    pulse.enters(READING)
+    status = Status(clock, lambda: clock.cpu_s)
+    status.phase(READING)
     for seconds, idle_s in ((1, 1), (1, 2), (300, 2), (1, 3), (GAP_S, 3 + GAP_S)):
         clock.now += seconds
-        pulse.sample(100)
-        assert pulse.beat().idle_s == idle_s
+        status.sample(100)
+        assert status.beat().idle_s == idle_s
 
 
 def test_a_slow_phase_of_one_rank_is_not_that_of_another() -> None:
     """Two compute for long, and the third hangs in the same phase: it is named."""
 
-    def script(pulse: Pulse, rank: int) -> Script:
-        pulse.enters("joined")
-        pulse.does("building the model")
+    def script(status: Status, rank: int) -> Script:
+        status.phase("joined")
+        status.local_phase("building the model")
         yield Action(1e9 if rank == 1 else 60, cores=0 if rank == 1 else 1)
-        pulse.enters("waiting for rank 0")
+        status.phase("waiting for rank 0")
         yield Action(is_collective=True)
 
     verdict = SimulatedRing(script).run(LIMIT_S)

@@ -68,17 +68,17 @@ ALONE = """
 import sys, time
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
-from train.monitor.heartbeat import Pulse
-from train.monitor.monitor import Watch
+from train.monitor.heartbeat import Status
+from train.monitor.watch import Watch
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
 
 timeouts = Timeouts(float(sys.argv[1]), verdict_s=0.5, launcher_s=1, ending_s=0.5)
 notes = HostNotes(Letterbox("127.0.0.1", 1))  # no server listens there
-pulse = Pulse()
-pulse.joins(1, 2)
-pulse.enters("stepping", 3, 4)
-watching = Watch(pulse, RunLog(), notes, timeouts=timeouts, remedy="go on")
+status = Status()
+status.joined(1, 2)
+status.phase("stepping", 3, 4)
+watching = Watch(status, RunLog(), notes, timeouts=timeouts, remedy="go on")
 watching.start()
 if sys.argv[2:]:
     watching.farewell(1, sys.argv[2])
@@ -107,14 +107,14 @@ UNRANKED = """
 import sys, time
 import click
 from etl.errors import DataError
-from train.monitor.heartbeat import PULSE
-from train.monitor.rank_process import begin_watch, run_rank
+from train.monitor.rank_process import run_rank, with_monitor
 
 @click.command()
 @click.argument("fails", type=bool)
-def command(fails):
-    begin_watch(5)
-    PULSE.enters("stepping", 1, 2)
+@with_monitor
+def command(monitor, fails):
+    monitor.start(5)
+    monitor.phase("stepping", 1, 2)
     if fails:
         raise DataError("it is damaged")
     print("here", flush=True)

@@ -15,13 +15,13 @@ import pytest
 
 from tests.lib.commands import PATIENCE_S, run
 from tests.lib.ranks.beats import beat
-from train.monitor.heartbeat import Pulse
+from train.monitor.heartbeat import Status
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
-from train.monitor.monitor import LOADING, Watch
 from train.monitor.notes import Farewell, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
+from train.monitor.watch import LOADING, Watch
 from train.monitor.watchdog_process import Guard
 
 SIZE = 4
@@ -54,9 +54,9 @@ def say(letterbox: Letterbox, rank: int, farewell: Farewell | None = None, **fie
 @pytest.fixture
 def watch_of(letterbox: Letterbox) -> Callable[..., Watch]:
     def make(rank: int, elastic: bool = False) -> Watch:
-        pulse = Pulse()
-        pulse.joins(rank, SIZE)
-        return Watch(pulse, RunLog(), HostNotes(letterbox), timeouts=Timeouts(45), remedy="go on", elastic=elastic)
+        status = Status()
+        status.joined(rank, SIZE)
+        return Watch(status, RunLog(), HostNotes(letterbox), timeouts=Timeouts(45), remedy="go on", elastic=elastic)
 
     return make
 
@@ -150,10 +150,10 @@ class NotedGuard(Guard):
 @pytest.mark.parametrize(("phase", "limit_s"), [("", LOADING * 4.0), ("building the model", 4.0)])
 def test_the_guard_waits_longer_until_the_first_phase(phase: str, limit_s: float) -> None:
     """While large libraries are loaded."""
-    pulse, guard = Pulse(), NotedGuard()
+    status, guard = Status(), NotedGuard()
     if phase:
-        pulse.enters(phase)
-    watch = Watch(pulse, RunLog(), guard=guard, timeouts=Timeouts(6), remedy="go on")
+        status.phase(phase)
+    watch = Watch(status, RunLog(), guard=guard, timeouts=Timeouts(6), remedy="go on")
     watch.start()
     assert guard.limits_s.get(timeout=PATIENCE_S) == limit_s
     watch.stop()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from train.monitor.heartbeat import Pulse
+from train.monitor.monitor import Monitor
 from train.parallel import strategy
 from train.parallel.strategy import Horovod, telling_lost_peers
 
@@ -31,8 +31,7 @@ def horovod(monkeypatch: pytest.MonkeyPatch) -> Horovod:
     monkeypatch.setattr(hvd, "allgather_object", lambda value: [value + 1, value])
     monkeypatch.setattr(hvd, "grouped_allreduce", reduce_group)
     monkeypatch.setattr(hvd, "allreduce", reduced)
-    monkeypatch.setattr(strategy, "PULSE", Pulse())
-    ring = Horovod(generation=3)
+    ring = Horovod(Monitor(), generation=3)
     ring.kinds = kinds  # type: ignore[attr-defined]
     return ring
 
@@ -80,5 +79,5 @@ def test_the_last_gradients_are_reduced_first_and_come_back_in_their_order(
 
 
 def test_an_op_that_refuses_its_tensor_is_no_lost_rank() -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError, match="bfloat16"), telling_lost_peers():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bfloat16"), telling_lost_peers(Monitor()):
         raise tf.errors.InvalidArgumentError(None, None, "Value for attr 'T' of bfloat16 is not in HorovodBroadcast's")

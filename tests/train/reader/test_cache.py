@@ -445,7 +445,7 @@ def test_several_jobs_share_a_folder(originals: Place, folder: Path) -> None:
 def test_the_options_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def settings_of(*words: str) -> Settings:
         found: list[Settings] = []
-        command(found.append)(["--data", "x", *words], standalone_mode=False)
+        command(lambda settings, monitor: found.append(settings))(["--data", "x", *words], standalone_mode=False)
         return found[0]
 
     assert settings_of().reading.cache is None

@@ -12,6 +12,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place, open_place
 from tests.lib.ranks.threads import Ring, ThreadRank, on_ranks
+from train.monitor.monitor import Monitor
 from train.reader.state import ReaderState
 from train.runs.metrics import StepOfRank, now
 from train.runs.position import Position
@@ -37,6 +38,7 @@ def memory(at: Position | None, value: float, steps_since: int) -> Memory:
 def session_of(strategy: ThreadRank, run: Place, value: float) -> Session:
     variable = keras.Variable(np.full(2, value, np.float32), name="w")
     told: dict[str, Any] = {
+        "monitor": Monitor(),
         "strategy": strategy,
         "is_root": strategy.rank == 0,
         "run": run,

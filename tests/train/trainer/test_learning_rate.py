@@ -19,6 +19,7 @@ from train.config.recipe_options import read_recipe
 from train.config.settings import AUTO, Settings
 from train.config.stopping import Stopping
 from train.model.schedule import Schedule
+from train.monitor.monitor import Monitor
 from train.runs.folder import find_dataset
 from train.trainer.learning_rate import recipe_of_run, schedule_notes
 from train.trainer.session import Choice, prepare
@@ -29,7 +30,8 @@ STEPS = 20  # of an epoch of the trained run
 def recipe_of(made: TrainedRun, epochs: int, **recipe: Any) -> Recipe:
     """That of the run, gone on with until so many epochs."""
     settings = Settings(str(made.root), Recipe(**recipe), Stopping(epochs), run="mine", resume=AUTO)
-    return recipe_of_run(settings, find_dataset(str(made.root), None), open_place(str(made.folder)), ranks=1)
+    dataset, run = find_dataset(str(made.root), None), open_place(str(made.folder))
+    return recipe_of_run(settings, dataset, run, ranks=1, log=Monitor().log)
 
 
 def notes(epochs: int, max_steps: int | None = None, max_time_s: float | None = None, **recipe: Any) -> list[str]:
@@ -89,7 +91,7 @@ def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
     """300 examples: a batch of 8 on 1 rank, of 4 on 8 ranks."""
     settings = Settings(str(stopped.root), Recipe(model=MODEL, crop=20), run="new")
     choice = Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), ranks=8)
-    assert [prepare(settings, Alone(), each).settings.recipe.batch for each in (None, choice)] == [8, 4]
+    assert [prepare(settings, Monitor(), Alone(), each).settings.recipe.batch for each in (None, choice)] == [8, 4]
 
 
 @pytest.mark.integration

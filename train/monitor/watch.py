@@ -1,0 +1,314 @@
+"""A thread of each rank that watches over it and the others: nobody waits for ever, and one line says why all ended.
+
+It sends this rank's heartbeat, feeds its guard, looks for ranks that are late where nothing gets on, and ends the
+process on SIGTERM and Ctrl-C, whatever the main thread is in.
+"""
+
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from enum import Enum, auto
+from types import FrameType
+from typing import NoReturn
+
+from etl.errors import INTERRUPTED, DataError, EnvironmentFailure, UsageError
+from train.monitor import messages
+from train.monitor.exit_reporter import WORDS_S, ExitReporter
+from train.monitor.heartbeat import Beat, Status
+from train.monitor.host_notes import BEAT_S, HostNotes
+from train.monitor.messages import PREFIX, Lost, PeerLost
+from train.monitor.notes import Farewell, Note
+from train.monitor.rank_log import RunLog
+from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
+from train.monitor.watchdog_process import Guard
+
+LOGGING_S = 1.5  # for the log's last copy
+LOADING = 10  # times the patience until the first phase: large libraries are loaded with the interpreter's lock held
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class State(Enum):
+    """Which thread ends the process: none yet, the main thread, or that of the watch."""
+
+    RUNNING = auto()
+    EXITING = auto()
+    TAKEN_OVER = auto()
+
+
+class Watch:
+    """The watch of this process; `start` it in the main thread.
+
+    After ``timeouts.stall_s`` without progress anywhere, and some rank behind, all ranks end with status 3. In
+    ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without ``host_notes``
+    there are no others.
+    """
+
+    def __init__(
+        self,
+        status: Status,
+        log: RunLog,
+        host_notes: HostNotes | None = None,
+        guard: Guard | None = None,
+        *,
+        timeouts: Timeouts,
+        remedy: str,
+        elastic: bool = False,
+    ) -> None:
+        self._status, self._log, self._host_notes, self._guard = status, log, host_notes, guard
+        self._timeouts, self._remedy, self._elastic = timeouts, remedy, elastic
+        self._exits: ExitReporter | None = None
+        if host_notes is not None:
+            self._exits = ExitReporter(host_notes, lambda: self._say(None), remedy, elastic)
+        self._stderr = os.dup(sys.stderr.fileno())  # TensorFlow's loading and libhdfs's put others in its place
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._saying, self._leaving, self._lock = (threading.Lock() for _ in range(3))
+        self._state, self._is_line_taken = State.RUNNING, False  # by the lock
+        self._farewell: Farewell | None = None
+        self._ends_at = float("inf")
+        self._untold = ""  # the line of a failure, until the main thread tells it
+        self._is_stopped = False
+        self._has_spoken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch; from now on SIGTERM and SIGINT are this thread's."""
+        self._handlers = {number: signal.signal(number, _leave_to_watch) for number in SIGNALS}
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, in the main thread; the process goes on without, and signals do what they did before."""
+        self._is_stopped = True
+        os.write(self._waker, b"\0")
+        self._thread.join()  # it looks at the pipe, and what it does has limits
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        for descriptor in (self._wake, self._waker, self._stderr):
+            os.close(descriptor)
+
+    def farewell(self, status: int, line: str) -> None:
+        """Tell the others that this rank is about to end with ``status``, and the line it prints ("": another tells).
+
+        From now on it has ``timeouts.ending_s`` to do so. Does not return where the watch ends the process.
+        """
+        self._parts(line)
+        self._say(Farewell(status, line))
+
+    def speaks(self) -> bool:
+        """Whether the line is the caller's to print: of the threads of a dying process the first one's that asks."""
+        with self._lock:
+            is_first, self._is_line_taken = not self._is_line_taken, True
+        return is_first
+
+    def has_spoken(self) -> None:
+        """The line is printed: nothing is lost where this process is ended."""
+        self._untold = ""
+        self._has_spoken.set()
+
+    def lost(self) -> list[Lost]:
+        """Which ranks are gone, for one that Horovod has told so; within 3 s.
+
+        Those that failed and told so; else those that sent nothing while this waited; else those that left on purpose.
+        Empty where all are there, and on the ranks of a large ring that do not observe it.
+        """
+        return self._lost(self._status.beat())[0]
+
+    def peer_lost(self) -> PeerLost:
+        """What to raise where Horovod has told that a rank is gone; exactly one rank tells it."""
+        own = self._status.beat()
+        lost, tells = self._lost(own)
+        if lost and lost[0].died:
+            error = PeerLost(messages.died(lost, "the others go on" if self._elastic else self._remedy))
+        elif self._elastic:
+            error = PeerLost(f"rank {lost[0].rank} has ended" if lost else "a rank was lost")
+        else:
+            error = PeerLost(f"another rank has ended, so this one ends too; {self._remedy}")
+        error.ends_all = any(each.status in (DataError.status, UsageError.status) for each in lost)
+        error.told = not tells or any(each.line for each in lost)
+        self._untold = "" if error.told else f"{PREFIX}{error}"
+        return error
+
+    def leave(self) -> None:
+        """The process ends this moment: complete the log, let the guard go. One thread does it, others wait."""
+        if not self._leaving.acquire(timeout=2 * LOGGING_S):
+            return
+        self._log.end(LOGGING_S)
+        if self._host_notes is not None and self._saying.acquire(timeout=LOGGING_S):
+            self._host_notes.close()
+            self._saying.release()
+        if self._guard is not None:
+            self._guard.leave()
+
+    def _takes_over(self) -> bool:
+        """Whether this thread ends the process, and no longer the main thread: that has not begun to, and will not."""
+        with self._lock:
+            if self._state is State.RUNNING:
+                self._state = State.TAKEN_OVER
+            return self._state is State.TAKEN_OVER
+
+    def _parts(self, line: str) -> None:
+        """The main thread is about to end the process; does not return if the watch has taken over."""
+        with self._lock:
+            if self._state is not State.TAKEN_OVER:
+                self._state = State.EXITING
+                self._ends_at, self._untold = time.monotonic() + self._timeouts.ending_s, line
+                return
+        threading.Event().wait()  # until the watch ends the process
+
+    def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
+        if self._host_notes is None or self._exits is None:
+            return [], own.rank == 0
+        self._host_notes.hurry(WORDS_S)
+        if not self._elastic:
+            self._parts("")
+            self._say(Farewell(EnvironmentFailure.status))
+        return self._exits.lost(own)
+
+    def _say(self, farewell: Farewell | None) -> None:
+        """Put this rank's note, with this farewell or the one that it has said.
+
+        A farewell goes into the store at once; in a ring of many hosts the host's rank that reports does it, unless it
+        is a cause.
+        """
+        with self._saying:
+            self._farewell = farewell or self._farewell
+            beat = self._status.beat()
+            if self._host_notes is None:
+                return
+            at_once = farewell is not None and (farewell.is_cause or not self._host_notes.is_crowded)
+            with suppress(OSError):  # the next beat may go through
+                self._host_notes.put(Note(beat, self._log.uri, self._farewell), at_once)
+
+    def _run(self) -> None:
+        stalls = None
+        if self._host_notes is not None and self._timeouts.stall_s:
+            stalls = Stalls(self._host_notes, self._timeouts, lambda: not select.select([self._wake], [], [], 0)[0])
+        while not self._is_stopped:
+            self._status.sample(self._timeouts.computing_s)
+            beat = self._status.beat()
+            try:
+                self._look_round(beat, stalls)
+            except Exception as error:  # a defect; without this thread Ctrl-C would do nothing
+                self._log.failure("the watch failed", error)
+            if self._is_signalled(BEAT_S):
+                try:
+                    self._end_on_signal()
+                finally:  # whatever went wrong on the way
+                    os._exit(INTERRUPTED)
+
+    def _look_round(self, beat: Beat, stalls: Stalls | None) -> None:
+        self._feed(beat)
+        self._say(None)
+        if time.monotonic() >= self._ends_at and self._farewell is not None:
+            self._end(self._farewell.status, self._untold)
+        if stalls is not None:
+            self._end_if_stalled(stalls, beat)
+
+    def _is_signalled(self, timeout_s: float) -> bool:
+        if not select.select([self._wake], [], [], timeout_s)[0]:
+            return False
+        return any(number in SIGNALS for number in os.read(self._wake, 64))
+
+    def _feed(self, beat: Beat) -> None:
+        if self._guard is None:
+            return
+        silence_s = self._guard.silence_s * (1 if beat.count else LOADING)
+        said = f"was silent for {silence_s:.0f} s, stopped or hung {messages.in_words(beat)}; its guard ends it"
+        line = f"{PREFIX}{beat.speaker} (process {beat.pid}) {said}"
+        words = None
+        if self._host_notes is not None:
+            words = self._host_notes.last_words(Note(beat, self._log.uri, Farewell(EnvironmentFailure.status, line)))
+        self._guard.fed(line, words, silence_s, beat.is_computing)
+
+    def _end_if_stalled(self, stalls: Stalls, own: Beat) -> None:
+        try:
+            verdict = stalls.verdict(own, self._log.uri)
+        except OSError as error:
+            if self._takes_over():
+                self._end(EnvironmentFailure.status, PREFIX + messages.unreachable(own, error))
+            return
+        if verdict is None:
+            return
+        is_late = own.rank in verdict.late
+        if self._elastic and not is_late and not stalls.is_over(verdict):
+            return
+        if not self._takes_over():
+            return
+        line = verdict.line if own.rank == verdict.judge else ""
+        if self._elastic and is_late and len(verdict.late) < own.size:
+            line = f"{PREFIX}{messages.late(own, [own.rank], {}, {})}; it ends, the others go on"
+        self._dump(verdict.line)
+        self._say(Farewell(EnvironmentFailure.status, line))
+        self._print(line)
+        if not is_late:
+            stalls.await_farewells(verdict.late, WORDS_S)
+        self._leave_and_exit(EnvironmentFailure.status)
+
+    def _end_on_signal(self) -> NoReturn:
+        """End after SIGTERM or Ctrl-C, here and now; of all ranks one tells why.
+
+        Nothing is lost: what is being written has no final name yet.
+        """
+        if not self._takes_over():
+            self._has_spoken.wait(WORDS_S + 1)
+            self._end_now(INTERRUPTED if self._farewell is None else self._farewell.status, self._untold)
+        if self._host_notes is not None:
+            self._host_notes.hurry(WORDS_S)
+        self._say(Farewell(INTERRUPTED))
+        own = self._status.beat()
+        if own.idle_s >= LOOK_S:
+            self._dump(f"interrupted {messages.in_words(own)}, without progress for {own.idle_s:.0f} s")
+        else:
+            self._log.info(f"interrupted {messages.in_words(own)}")
+        line = self._words(own)
+        if line:
+            self._say(Farewell(INTERRUPTED, line))
+        self._end_now(INTERRUPTED, line)
+
+    def _words(self, own: Beat) -> str:
+        """What this rank has to tell once it was told to end."""
+        if self._exits is None:
+            return f"ringslice: interrupted; {self._remedy}" if own.rank == 0 else ""
+        return self._exits.interrupted(own)
+
+    def _end(self, status: int, line: str) -> NoReturn:
+        """End in the main thread's stead."""
+        self._dump("the process did not end by itself")
+        self._say(Farewell(status, line))
+        self._end_now(status, line)
+
+    def _end_now(self, status: int, line: str) -> NoReturn:
+        if line and self.speaks():
+            self._print(line)
+        self._leave_and_exit(status)
+
+    def _dump(self, why: str) -> None:
+        self._log.info(f"{why}; the stacks of all threads:")
+        faulthandler.dump_traceback(self._log.stream, all_threads=True)
+
+    def _print(self, line: str) -> None:
+        """Print a line whole, unless nobody reads standard error: then the log alone has it."""
+        if not line:
+            return
+        self._log.info(line)
+        try:
+            if select.select([], [self._stderr], [], 1.0)[1]:
+                os.write(self._stderr, f"{line}\n".encode())
+        except OSError:
+            pass
+
+    def _leave_and_exit(self, status: int) -> NoReturn:
+        self.leave()
+        os._exit(status)
+
+
+def _leave_to_watch(number: int, frame: FrameType | None) -> None:
+    """What Python does on a signal, once it can; the watch has been woken by then."""
+    del number, frame
