@@ -15,7 +15,6 @@ from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.settings import Settings
 from train.config.stopping import NO_PROGRESS, scores_of
-from train.hooks import NO_HOOKS, Hooks
 from train.input.decode import epoch_seed
 from train.monitor.heartbeat import READING
 from train.monitor.monitor import Monitor
@@ -24,6 +23,7 @@ from train.parallel.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.runs.confusion import Confusion
+from train.runs.hooks import NO_HOOKS, Hooks
 from train.runs.position import Metrics, Position
 from train.trainer.commits import Keeper, Memory, keeping
 from train.trainer.divergence import diverged

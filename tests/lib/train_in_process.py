@@ -13,9 +13,9 @@ from tests.lib.commands import REPOSITORY, Finished
 from tests.lib.in_process import call_command
 from tests.lib.ranks.strategies import Alone
 from train.config.settings import Settings, command
-from train.hooks import NO_HOOKS, Hooks
 from train.monitor.monitor import Monitor
 from train.parallel.strategy import Strategy
+from train.runs.hooks import NO_HOOKS, Hooks
 
 
 def train_here(

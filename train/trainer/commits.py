@@ -17,10 +17,10 @@ from etl.errors import EnvironmentFailure
 from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
 from train.checkpoints.variables import assign, snapshot
-from train.hooks import NO_HOOKS, Hooks
 from train.parallel.elastic import HostsChanged, Membership
 from train.parallel.strategy import weights_digest
 from train.runs.audit import Audit
+from train.runs.hooks import NO_HOOKS, Hooks
 from train.runs.metrics import SUMS, Line, StepOfRank, epoch_line, step_lines, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Metrics, Position

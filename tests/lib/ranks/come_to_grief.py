@@ -14,19 +14,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from etl.storage.place import Place
 from train.checkpoints.store import name_of
 from train.config.settings import Settings, command
-from train.hooks import Hooks
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank
 from train.parallel.startup import loading
+from train.runs.hooks import Hooks, Running
 from train.runs.position import Metrics, Position
-
-if TYPE_CHECKING:
-    from train.trainer.commits import Keeper
 
 FIRST, MIDDLE, EVALUATION, CHECKPOINT = "first-step", "mid-epoch", "evaluation", "checkpoint"
 STEPS = {FIRST: 1, MIDDLE: 3, EVALUATION: 5, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished
@@ -81,7 +77,7 @@ class StepFailure(Hooks):
     def __init__(self, monitor: Monitor, moment: str) -> None:
         self._monitor, self._moment = monitor, moment
 
-    def on_step(self, keeper: "Keeper", position: Position) -> None:
+    def on_step(self, running: Running, position: Position) -> None:
         if self._moment == CHECKPOINT and position.step == STEPS[CHECKPOINT] + 1:
             while not half().exists():
                 time.sleep(0.05)

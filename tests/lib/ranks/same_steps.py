@@ -32,7 +32,6 @@ from train.checkpoints.safetensors_file import Arrays
 from train.config.recipe import SYNCHRONISED, Recipe
 from train.config.settings import Settings
 from train.config.stopping import Stopping
-from train.hooks import Hooks
 from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
 from train.parallel.startup import OPTIONAL, without
@@ -40,6 +39,7 @@ from train.reader.batches import RecordBatch
 from train.reader.intervals import Interval, Steps
 from train.reader.order import EpochOrder
 from train.reader.reader import SplitReader
+from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
 from train.trainer.run_lease import holding
 
@@ -50,7 +50,7 @@ with without(OPTIONAL):
     from train.checkpoints.variables import assign, snapshot
     from train.loop import train_epoch
     from train.parallel.strategy import Horovod, Strategy, weights_digest
-    from train.trainer.commits import Keeper, Memory, keeping
+    from train.trainer.commits import Memory, keeping
     from train.trainer.session import Session, prepare
     from train.trainer.steps import compile_steps
 
@@ -84,10 +84,10 @@ class Recorder(Hooks):
         self.is_same = True
         self._given = given
 
-    def on_step(self, keeper: Keeper, position: Position) -> None:
-        self.record(keeper.session)
+    def on_step(self, running: Running, position: Position) -> None:
+        self.record(running.session)
         if self._given:
-            assign(keeper.session.groups, self._given[position.step], "one process")
+            assign(running.session.groups, self._given[position.step], "one process")
 
     def record(self, session: Session) -> None:
         self.states.append(snapshot(session.groups))

@@ -51,7 +51,14 @@ def test_out_of_the_ring_nothing_counts() -> None:
 
 @pytest.mark.parametrize(
     ("progress", "words"),
-    [("enters", ["x"]), ("does", ["x"]), ("ticks", []), ("reads", [SLICE, 0]), ("joins", [0, 1]), ("leaves", [])],
+    [
+        ("phase", ["x"]),
+        ("local_phase", ["x"]),
+        ("progress", []),
+        ("progress", [SLICE, 0]),
+        ("joined", [0, 1]),
+        ("left", []),
+    ],
 )
 def test_everything_that_is_reported_is_progress(progress: str, words: list[object], clock: Clock) -> None:
     status = Status(clock)

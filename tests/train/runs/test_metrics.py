@@ -20,13 +20,12 @@ from tests.lib.ranks.audits import committed_keys
 from tests.lib.ranks.running import metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
-from train.hooks import Hooks
+from train.runs.hooks import Hooks, Running
 from train.runs.metrics import PARTS, StepOfRank, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.tensorboard_events import scalars, windows
 from train.trainer import commits
-from train.trainer.commits import Keeper
 
 ROUNDED = 2e-6
 Line = dict[str, Any]
@@ -168,9 +167,9 @@ def test_a_run_that_is_stopped_and_resumed_records_each_step_once(
 class Interrupt(Hooks):
     """Ends the run after step 35."""
 
-    def on_step(self, keeper: Keeper, position: Position) -> None:
+    def on_step(self, running: Running, position: Position) -> None:
         if position.step == 35:
-            keeper.wait()
+            running.wait()
             raise KeyboardInterrupt
 
 

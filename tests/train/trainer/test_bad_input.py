@@ -19,10 +19,9 @@ from tests.lib.ranks import tiny
 from tests.lib.ranks.strategies import Alone
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
-from train.hooks import Hooks
 from train.parallel.devices import Device
+from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
-from train.trainer.commits import Keeper
 from train.trainer.rank_consistency import versions
 
 TRAIN = REPOSITORY / "train/main.py"
@@ -231,9 +230,9 @@ def test_an_evaluation_without_a_finite_loss_ends_the_run(root: Path) -> None:
 class DamagedWeights(Hooks):
     """A weight is infinite after step 30."""
 
-    def on_step(self, keeper: Keeper, position: Position) -> None:
+    def on_step(self, running: Running, position: Position) -> None:
         if position.step == 30:
-            variable = keeper.session.model.trainable_variables[-1]
+            variable = running.session.model.trainable_variables[-1]
             variable.assign(variable.value * math.inf)
 
 

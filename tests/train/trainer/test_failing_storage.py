@@ -10,9 +10,8 @@ from tests.lib.commands import Finished, failed, succeeded
 from tests.lib.ranks.running import checkpoints_of, metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
-from train.hooks import Hooks
+from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
-from train.trainer.commits import Keeper
 
 pytestmark = pytest.mark.integration
 
@@ -24,8 +23,8 @@ class FailingStorage(Hooks):
 
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 
-    def on_step(self, keeper: Keeper, position: Position) -> None:
-        keeper.wait()
+    def on_step(self, running: Running, position: Position) -> None:
+        running.wait()
         self.limit(0 if position.step in FAILS else self.most)
 
     def limit(self, size_bytes: int) -> None:

@@ -13,7 +13,7 @@ from tests.lib.ranks.running import checkpoints_of
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import TrainedRun
 from train.checkpoints.store import name_of
-from train.hooks import Hooks
+from train.runs.hooks import Hooks
 from train.runs.position import Metrics
 
 pytestmark = pytest.mark.integration

@@ -1,21 +1,26 @@
 """Calls at certain moments of a run, for `train.loop.train`. Tests observe and disturb runs with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from etl.storage.place import Place
 from train.runs.position import Metrics, Position
 
-if TYPE_CHECKING:
-    from train.trainer.commits import Keeper
+
+class Running(Protocol):
+    """The parts of a running training that hooks may use: its session, and what is written in the background."""
+
+    session: Any
+
+    def wait(self) -> None:
+        """Wait until it is written."""
+        ...
 
 
 class Hooks:
     """Called on every rank; by default nothing is done. What a hook raises ends the run as a defect of it."""
 
-    def on_step(self, keeper: Keeper, position: Position) -> None:
+    def on_step(self, running: Running, position: Position) -> None:
         """After the step that led to ``position``, before it is committed or logged."""
 
     def on_evaluation(self, split: str, evaluate: Callable[[], Metrics]) -> Metrics:
