@@ -21,11 +21,11 @@ from etl.sources.base import (
     refuse_twice,
     split_of,
 )
-from etl.sources.decompress import UnpackedFile
+from etl.sources.decompress import ByteRange, UnpackedFile
 from etl.sources.fields import checked_key
-from etl.sources.file_names import ARCHIVE_NAMES, is_visible
+from etl.sources.file_names import ARCHIVE_NAMES, INNER_ARCHIVES, is_visible
 from etl.sources.folder import refuse_splits_as_classes
-from etl.sources.tar_members import Member, read_members
+from etl.sources.tar_members import InnerArchive, Member, read_members
 from etl.sources.webdataset import TEXT_BYTES, Labelled, Labeller, Sample, is_text, split_name
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.threads import in_threads
@@ -38,8 +38,9 @@ _READING_BUFFER = 1 << 18
 class ArchiveSource:
     """Images in archives; an image's key is the archive's path below the source, without suffixes, and its own name.
 
-    Labels come from the samples of WebDataset, else from the folders within an archive, as in `FolderSource`. What is
-    hidden, and members that are neither images nor say anything of one, are skipped and counted.
+    Labels come from the samples of WebDataset, else from the folders within an archive, as in `FolderSource`, or from
+    the names of archives within it, as in ImageNet's. What is hidden, and members that are neither images nor say
+    anything of one, are skipped and counted.
     """
 
     kind = "archive"
@@ -56,7 +57,7 @@ class ArchiveSource:
         self.is_sequential = any(archive.is_packed for archive in self._archives)
         self.skipped = sum(listing.skipped for listing in listings)
         if not any(listing.images for listing in listings):
-            raise UsageError(f"no images in {named}; expected members such as CLASS/IMAGE.jpg")
+            raise UsageError(f"no images in {named}; expected members such as CLASS/IMAGE.jpg or CLASS.tar")
         _refuse_wrong_level(listings, reading, named)
         names = {label: class_name(label, reading.classes) for listing in listings for label in listing.labels}
         self.classes = all_classes(names.values(), reading, named)
@@ -143,6 +144,7 @@ class _Listing:
         self.skipped = 0
         self.folders: set[str] = set()
         self.is_deep = True
+        self._first: Member | None = None  # of the images
 
     def fill(self) -> Generator[None]:
         """Find the images; stops to yield after each sample."""
@@ -160,7 +162,8 @@ class _Listing:
     def _listed(self, image: Labelled) -> SourceImage:
         if image.by_folder:
             self.folders.add(image.label)
-        self.is_deep = self.is_deep and image.by_folder and image.member.name.count("/") > 1
+        self.is_deep = self.is_deep and image.is_deep
+        self._refuse_mixed(image.member)
         return SourceImage(
             f"{self._prefix}/{image.member.name}",
             self.labels.setdefault(image.label, len(self.labels)),
@@ -171,8 +174,18 @@ class _Listing:
             (self._number, image.member.offset),
         )
 
+    def _refuse_mixed(self, image: Member) -> None:
+        """Raise UsageError if some images are in archives within this one and some are not."""
+        self._first = self._first or image
+        if bool(image.inner) is not bool(self._first.inner):
+            inner, beside = (image, self._first) if image.inner else (self._first, image)
+            raise UsageError(
+                f"{self.file} has images in archives within it ({inner.inner!r}) and beside them ({beside.name!r})."
+                " Pack again with only one of the two"
+            )
+
     def _samples(self, file: UnpackedFile) -> Iterator[Sample]:
-        for _, run in groupby(self._visible(file), lambda member: split_name(member.name)[0]):
+        for _, run in groupby(self._members(file), lambda member: split_name(member.name)[0]):
             sample = Sample()
             for member in run:
                 self._take(sample, member, file)
@@ -180,12 +193,28 @@ class _Listing:
                 self.skipped += 1
             yield sample
 
-    def _visible(self, file: UnpackedFile) -> Iterator[Member]:
+    def _members(self, file: UnpackedFile) -> Iterator[Member]:
+        """The visible members; in the place of an archive within this one, its members."""
         seen = set[str]()
+        for member in self._visible(file, seen):
+            if not INNER_ARCHIVES.search(member.name):
+                yield member
+                continue
+            folder = INNER_ARCHIVES.sub("/", member.name)
+            inner = InnerArchive(file, member)
+            for each in self._visible(inner, seen, folder):
+                if INNER_ARCHIVES.search(each.name):
+                    raise UsageError(f"{inner} contains the archive {each.name!r}. Give {member.name!r} itself")
+                name = checked_key(folder + each.name, str(inner))
+                yield Member(name, member.offset + each.offset, each.size, member.name)
+
+    def _visible(self, file: ByteRange, seen: set[str], folder: str = "") -> Iterator[Member]:
+        """The members of an archive that are not hidden; ``seen`` has the names of all, below ``folder``."""
         for member in read_members(file):
-            if member.name in seen:
-                raise UsageError(f"{self.file} has two members {member.name!r}; pack again with one of them")
-            seen.add(member.name)
+            name = folder + member.name
+            if name in seen:
+                raise UsageError(f"{self.file} has two members {name!r}; pack again with one of them")
+            seen.add(name)
             if is_visible(member.name):
                 yield member
             else:

@@ -26,13 +26,18 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """An image of an archive, and what is told of it; ``by_folder`` where its folder gave the label."""
+    """An image of an archive, and what is told of it.
+
+    ``by_folder`` is whether its folder, or archive within the archive, gave the label; ``is_deep`` whether it then lies
+    in a folder below that.
+    """
 
     member: Member
     label: str
     split: str | None
     columns: Columns | None
     by_folder: bool
+    is_deep: bool = False
 
 
 @dataclass
@@ -54,6 +59,15 @@ def split_name(name: str) -> tuple[str, str]:
     if kind.rpartition(".")[2] in IMAGE_SUFFIXES:
         kind = "image"
     return f"{folder}{slash}{stem}", kind if kind == "image" or kind in TEXT_BYTES else ""
+
+
+def _class_path(image: Member, split_folders: bool) -> str:
+    """The path whose folders give class and split: of an archive within an archive, its own name is the class."""
+    above = image.inner.rpartition("/")[0]
+    if not above:
+        return image.name
+    path = image.name[len(above) + 1 :]
+    return f"{above.partition('/')[0]}/{path}" if split_folders else path
 
 
 def is_text(content: bytes) -> bool:
@@ -157,16 +171,18 @@ class Labeller:
             if self._reading.split_folders:
                 split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0])
             return Labelled(image, label, split or self._split, columns, by_folder=False)
-        folder = class_folder(image.name, self._reading.split_folders, self._archive)
+        path = _class_path(image, self._reading.split_folders)
+        folder = class_folder(path, self._reading.split_folders, self._archive)
         if folder is None:
-            path = "SPLIT/CLASS/IMAGE.jpg" if self._reading.split_folders else "CLASS/IMAGE.jpg"
+            expected = "SPLIT/CLASS/IMAGE.jpg" if self._reading.split_folders else "CLASS/IMAGE.jpg"
             self._refuse(
                 image.name,
-                f"has no label: name it as in {path}, or give its sample a .cls, or a .json with the field"
+                f"has no label: name it as in {expected}, or give its sample a .cls, or a .json with the field"
                 f" {LABEL!r} (--label-column)",
             )
         label = checked_label(folder[1], self._where(image.name))
-        return Labelled(image, label, split or folder[0] or self._split, columns, by_folder=True)
+        is_deep = path.count("/") > 1
+        return Labelled(image, label, split or folder[0] or self._split, columns, by_folder=True, is_deep=is_deep)
 
     def _where(self, name: str) -> str:
         return f"the member {name[:200]!r} of {self._archive}"
