@@ -1,9 +1,9 @@
 """Archives: tar files and WebDataset shards, plain or packed by gzip or zstd."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby, islice
 from threading import Lock
 from typing import ClassVar
 
@@ -33,6 +33,7 @@ from etl.threads import in_threads
 _LISTED_AT_ONCE = 4
 _LISTING_BUFFER = 1 << 16  # between two headers lies a member that is passed over
 _READING_BUFFER = 1 << 18
+_SEARCHED_AHEAD = 10_000  # members, for a message: about a shard
 
 
 class ArchiveSource:
@@ -138,7 +139,9 @@ class _Listing:
     def __init__(self, number: int, file: Place, source: Place, reading: Reading) -> None:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
         self.file, self._number, self._prefix = file, number, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
-        self._labeller = Labeller(file, reading, split_of(path))
+        self._labeller = Labeller(file, reading, split_of(path), self._find)
+        self._names: set[str] = set()  # of all members so far
+        self._members: Iterator[Member] = iter(())
         self.images: list[SourceImage] = []
         self.labels: dict[str, int] = {}  # the images' labels count these, until they are moved
         self.skipped = 0
@@ -150,9 +153,11 @@ class _Listing:
         """Find the images; stops to yield after each sample."""
         with UnpackedFile(self.file, _LISTING_BUFFER) as file:
             self.archive = _Archive(self.file, file.is_packed, file.info.size, file.info.mtime_ns)
+            self._members = self._read_members(file)
             for sample in self._samples(file):
                 self.images += map(self._listed, self._labeller.label(sample))
                 yield
+        self._names.clear()
 
     def move_to(self, images: list[SourceImage], numbers: Sequence[int]) -> None:
         """Hand the images over, each with the label that ``numbers`` gives for its number in ``labels``."""
@@ -185,40 +190,44 @@ class _Listing:
             )
 
     def _samples(self, file: UnpackedFile) -> Iterator[Sample]:
-        for _, run in groupby(self._members(file), lambda member: split_name(member.name)[0]):
-            sample = Sample()
+        for key, run in groupby(self._members, lambda member: split_name(member.name)[0]):
+            sample = Sample(key)
             for member in run:
                 self._take(sample, member, file)
             if not sample.images and "txt" in sample.texts:
                 self.skipped += 1
             yield sample
 
-    def _members(self, file: UnpackedFile) -> Iterator[Member]:
+    def _read_members(self, file: UnpackedFile) -> Iterator[Member]:
         """The visible members; in the place of an archive within this one, its members."""
-        seen = set[str]()
-        for member in self._visible(file, seen):
+        for member in self._visible(file):
             if not INNER_ARCHIVES.search(member.name):
                 yield member
                 continue
             folder = INNER_ARCHIVES.sub("/", member.name)
             inner = InnerArchive(file, member)
-            for each in self._visible(inner, seen, folder):
+            for each in self._visible(inner, folder):
                 if INNER_ARCHIVES.search(each.name):
                     raise UsageError(f"{inner} contains the archive {each.name!r}. Give {member.name!r} itself")
                 name = checked_key(folder + each.name, str(inner))
                 yield Member(name, member.offset + each.offset, each.size, member.name)
 
-    def _visible(self, file: ByteRange, seen: set[str], folder: str = "") -> Iterator[Member]:
-        """The members of an archive that are not hidden; ``seen`` has the names of all, below ``folder``."""
+    def _visible(self, file: ByteRange, folder: str = "") -> Iterator[Member]:
+        """The members of an archive that are not hidden; ``folder`` goes before their names to compare them."""
         for member in read_members(file):
             name = folder + member.name
-            if name in seen:
+            if name in self._names:
                 raise UsageError(f"{self.file} has two members {name!r}; pack again with one of them")
-            seen.add(name)
+            self._names.add(name)
             if is_visible(member.name):
                 yield member
             else:
                 self.skipped += 1
+
+    def _find(self, key: str, kinds: Container[str]) -> str | None:
+        """The name of a member with this key and one of these kinds, of those read or the next ones, which it reads."""
+        names = chain(sorted(self._names), (member.name for member in islice(self._members, _SEARCHED_AHEAD)))
+        return next((name for name in names if (split := split_name(name))[0] == key and split[1] in kinds), None)
 
     def _take(self, sample: Sample, member: Member, file: UnpackedFile) -> None:
         """Add a member to its sample, with its content where that is text."""
@@ -226,6 +235,8 @@ class _Listing:
         if kind == "image":
             sample.images.append(member)
             return
+        if kind not in TEXT_BYTES and member.name.lower().endswith((".cls", ".json")):
+            sample.dotted = sample.dotted or member.name
         if kind not in TEXT_BYTES or (kind == "txt" and member.size > TEXT_BYTES[kind]):
             self.skipped += 1
             return

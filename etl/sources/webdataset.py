@@ -6,6 +6,7 @@ folder that an image lies in does.
 """
 
 import json
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -22,6 +23,9 @@ TEXT_BYTES = {"cls": 1_000, "json": 1_000_000, "txt": 10_000}  # the longest of 
 TEXT_COLUMN = "txt"
 
 Fields = dict[str, Any]
+Find = Callable[[str, Container[str]], str | None]  # the name of a member with this key, and one of these kinds
+
+_KEY_RULE = "the key of a member is its name up to the first dot behind its folders"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +48,27 @@ class Labelled:
 class Sample:
     """The members of a sample that are of use: images, and of each text ("cls", "json", "txt") its name and content.
 
-    A "txt" is UTF-8.
+    A "txt" is UTF-8. ``dotted`` is a .cls or .json that is no text of the sample because of another dot in its name.
     """
 
+    key: str
     images: list[Member] = field(default_factory=list)
     texts: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    dotted: str | None = None
 
 
 def split_name(name: str) -> tuple[str, str]:
     """The sample that a member belongs to, and what it is: "image", "cls", "json", "txt", or "" for all else."""
-    folder, slash, base = name.rpartition("/")
-    stem, _, kind = base.partition(".")
-    kind = kind.lower()
+    extension = split_extension(name)
+    kind = extension.lower()
     if kind.rpartition(".")[2] in IMAGE_SUFFIXES:
         kind = "image"
-    return f"{folder}{slash}{stem}", kind if kind == "image" or kind in TEXT_BYTES else ""
+    return name[: len(name) - len(extension)].removesuffix("."), kind if kind == "image" or kind in TEXT_BYTES else ""
+
+
+def split_extension(name: str) -> str:
+    """What follows the first dot of a member's base name."""
+    return name.rpartition("/")[2].partition(".")[2]
 
 
 def _class_path(image: Member, split_folders: bool) -> str:
@@ -80,10 +90,13 @@ def is_text(content: bytes) -> bool:
 
 
 class Labeller:
-    """Says of the images of one archive what its samples say. ``split`` is that of the archive's own name."""
+    """Says of the images of one archive what its samples say. ``split`` is that of the archive's own name.
 
-    def __init__(self, archive: Place, reading: Reading, split: str | None) -> None:
-        self._archive, self._reading, self._split = archive, reading, split
+    ``find`` looks for a member that does not follow the others of its sample, for messages.
+    """
+
+    def __init__(self, archive: Place, reading: Reading, split: str | None, find: Find) -> None:
+        self._archive, self._reading, self._split, self._find = archive, reading, split, find
 
     def label(self, sample: Sample) -> list[Labelled]:
         """The images of a sample.
@@ -92,19 +105,45 @@ class Labeller:
         """
         for kind in ("cls", "json"):
             if kind in sample.texts and not sample.images:
-                self._refuse(sample.texts[kind][0], "has no image beside it; the members of a sample follow each other")
+                name = sample.texts[kind][0]
+                self._refuse_apart(name, sample.key, ("image",))
+                self._refuse(
+                    name, f"has no image beside it with the key {sample.key!r} ({_KEY_RULE}). Rename or add it"
+                )
         fields = self._fields(sample)
         label = self._stated_label(sample, fields)
         if label is not None and len(sample.images) > 1:
             self._refuse(
                 sample.images[1].name,
-                f"and {sample.images[0].name!r} share one label; give each a name of its own before the first dot",
+                f"and {sample.images[0].name!r} share one label: both have the key {sample.key!r} ({_KEY_RULE})."
+                " Rename them, without dots before the extension",
             )
+        if label is None and sample.images and (sample.dotted or "").lower().endswith(".cls"):
+            self._refuse_dotted(sample)
         split = self._stated_split(sample, fields)
         if "txt" in sample.texts and (text := sample.texts["txt"][1].decode("utf-8-sig").strip()):
             fields.setdefault(TEXT_COLUMN, text)
         columns = self._columns(sample, fields)
-        return [self._labelled(image, label, split, columns) for image in sample.images]
+        return [self._labelled(sample, image, label, split, columns) for image in sample.images]
+
+    def _refuse_apart(self, name: str, key: str, kinds: Container[str]) -> None:
+        """Raise UsageError if a member of one of these kinds has this key, but does not follow the one of this name."""
+        if (other := self._find(key, kinds)) is not None:
+            self._refuse(
+                name,
+                f"does not lie beside {other[:200]!r}; both have the key {key!r} ({_KEY_RULE}), and members of one key"
+                " must follow each other. Pack again, sorted: tar --sort=name",
+            )
+
+    def _refuse_dotted(self, sample: Sample) -> None:
+        """Raise UsageError if a text beside the images is not read because of a dot in its name."""
+        if sample.dotted is not None:
+            extension = split_extension(sample.dotted)[:200]
+            self._refuse(
+                sample.images[0].name,
+                f"has no label: {sample.dotted[:200]!r} has the extension {extension!r} and the key {sample.key!r}"
+                f" ({_KEY_RULE}). Rename them, without dots before the extension",
+            )
 
     def _fields(self, sample: Sample) -> Fields:
         """What the sample's .json says, without nulls."""
@@ -166,7 +205,9 @@ class Labeller:
             self._refuse(sample.texts["json"][0], "holds half a surrogate pair, which is no text; write it again")
         return told
 
-    def _labelled(self, image: Member, label: str | None, split: str | None, columns: Columns | None) -> Labelled:
+    def _labelled(
+        self, sample: Sample, image: Member, label: str | None, split: str | None, columns: Columns | None
+    ) -> Labelled:
         if label is not None:
             if self._reading.split_folders:
                 split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0])
@@ -174,6 +215,8 @@ class Labeller:
         path = _class_path(image, self._reading.split_folders)
         folder = class_folder(path, self._reading.split_folders, self._archive)
         if folder is None:
+            self._refuse_apart(image.name, sample.key, ("cls", "json"))
+            self._refuse_dotted(sample)
             expected = "SPLIT/CLASS/IMAGE.jpg" if self._reading.split_folders else "CLASS/IMAGE.jpg"
             self._refuse(
                 image.name,

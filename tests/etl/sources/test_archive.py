@@ -243,7 +243,27 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no split": ({"dev/a/1.jpg": b""}, {"split_folders": True}, "some.tar/dev names no split"),
     "splits as classes": ({"val/a/1.jpg": b"", "test/1.jpg": b""}, {}, "look like splits, not classes"),
     "a folder around": ({"all/a/1.jpg": b"", "all/b/1.jpg": b""}, {}, "below 'all', which would be"),
-    "a label apart": ({"a/1.jpg": b"", "a/2.jpg": b"", "a/1.cls": b"a"}, {}, "'a/1.cls' .* no image"),
+    "a label apart": (
+        {"a/1.jpg": b"", "a/2.jpg": b"", "a/1.cls": b"a"},
+        {},
+        "'a/1.cls' .* beside 'a/1.jpg'; both have the key 'a/1' .* --sort=name",
+    ),
+    "a label far behind": (
+        {"1.jpg": b"", "2.jpg": b"", "3.jpg": b"", "1.cls": b"a"},
+        {},
+        "'1.jpg' .* beside '1.cls'; both have the key '1' .* must follow each other. Pack again, sorted",
+    ),
+    "dots in a key": (
+        {"a.1.jpg": b"", "a.1.cls": b"a"},
+        {},
+        "'a.1.jpg' .* no label: 'a.1.cls' has the extension '1.cls' and the key 'a' .* up to the first dot .* Rename",
+    ),
+    "dots in a key, in a folder": ({"x/a.1.jpg": b"", "x/a.1.cls": b"a"}, {}, "'x/a.1.cls' has the extension '1.cls'"),
+    "dots in keys of one label": (
+        {"a.1.jpg": b"", "a.2.jpg": b"", "a.json": b'{"label": 1}'},
+        {},
+        "'a.2.jpg' .* and 'a.1.jpg' share one label: both have the key 'a' .* without dots",
+    ),
     "a JSON apart": ({"a/1.jpg": b"", "meta.json": b"{}"}, {}, "'meta.json' .* has no image beside it"),
     "one label for two": ({"1.cls": b"a", "1.jpg": b"", "1.seg.png": b""}, {}, "'1.seg.png' .* share"),
     "two labels": ({"1.cls": b"a", "1.jpg": b"", "1.CLS": b"b"}, {}, "'1.cls' and '1.CLS' .* one"),
