@@ -107,6 +107,16 @@ def report(error: BaseException, speaker: str = "", note: str = "") -> int:
     return status
 
 
+def require_utf8(what: str, text: str) -> None:
+    """Raise UsageError if ``text``, from the system, has bytes that are not UTF-8: Arrow does not take such names."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{what} is not UTF-8: {os.fsencode(text)!r}. Rename the file or folder, or name another"
+        ) from None
+
+
 def end_process(status: int) -> NoReturn:
     """End this process now, once what it printed is out.
 
@@ -154,6 +164,8 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
         tie_to_parent()
         if sys.getfilesystemencoding() != "utf-8":
             raise EnvironmentFailure("names of files are not UTF-8 in this locale. Set LC_ALL=C.UTF-8, or PYTHONUTF8=1")
+        for word in sys.argv[1:]:
+            require_utf8("an argument", word)
         return main()
     except SystemExit as error:  # argparse's, or a child's status that was told already
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -40,6 +40,8 @@ def test_scripts_tell_their_options(job: type[StageJob]) -> None:
         (("ingest", "/no/such/folder", "ROOT"), 2, "/no/such/folder: no such folder"),
         (("ingest", "EMPTY", "ROOT"), 2, "no images in"),
         (("ingest", "SOURCE", "s3://bucket/x"), 2, "cannot open 's3://bucket/x'"),
+        (("ingest", "/no/\udcff", "ROOT"), 2, r"the place is not UTF-8: b'/no/\xff'. Rename"),
+        (("ingest", "file:///no/%FF", "ROOT"), 2, r"the place is not UTF-8: b'/no/\xff'. Rename"),
         (("ingest",), 2, "Missing argument 'SOURCE'"),
         (("ingest", "SOURCE", "SOURCE/a/000.png"), 2, "a/000.png is a file. Give a folder"),
         (("ingest", "SOURCE", "ROOT", "--pack-size", "huge"), 2, "'huge' is no size in bytes"),
@@ -119,6 +121,7 @@ def test_what_surrounds_a_command_does_not_matter(make_tree: TreeMaker, tmp_path
     assert run("bash", "-c", words, cwd=tmp_path, variables=variables).returncode == 0
     ascii_names = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     failed(ringslice("verify", tmp_path / "root", **ascii_names), 3, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1")
+    failed(ringslice("verify", "--name", "\udcff"), 2, r"an argument is not UTF-8: b'\xff'")
     assert (tmp_path / "root/verified/default/verification.json").exists()
 
 

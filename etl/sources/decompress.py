@@ -17,7 +17,28 @@ _CODEC_SAYS = re.compile("zlib|ZSTD|Truncated compressed stream")  # as Arrow te
 _SKIPPED_AT_ONCE = 1 << 16
 
 
-class UnpackedFile:
+class ByteRange:
+    """Bytes by their offset: those of a file, or of a part of one. As text it is named for messages."""
+
+    of_content = ""  # what follows an offset in a message
+    forms = "plain or by gzip or zstd"  # of an archive in it
+
+    def read(self, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset`` on, fewer at the end."""
+        raise NotImplementedError
+
+    def read_exactly(self, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset`` on. Raises DataError if there are fewer."""
+        data = self.read(offset, size)
+        if len(data) < size:
+            raise DataError(
+                f"{self} is cut off: of the {size} bytes from byte {offset}{self.of_content} on only {len(data)}"
+                " are there; copy it again from where it came"
+            )
+        return data
+
+
+class UnpackedFile(ByteRange):
     """A file's bytes by their offset; those of a packed one, told by its first bytes, are behind all before them.
 
     ``is_packed`` tells of it, ``info`` what the file was when it was opened. Memory does not grow with the file.
@@ -29,6 +50,7 @@ class UnpackedFile:
         with place.filesystem.explaining(place.path):
             plain = place.open_input()
             self._codec = _codec(plain.read_at(min(4, self.info.size), 0))
+        self.of_content = " of its content" if self.is_packed else ""
         self._file = io.BufferedReader(plain, buffer_bytes)
         self._position = 0
         if self.is_packed:
@@ -42,6 +64,9 @@ class UnpackedFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __str__(self) -> str:
+        return str(self.place)
 
     def close(self) -> None:
         self._file.close()
@@ -68,21 +93,6 @@ class UnpackedFile:
                     f"{self.place} is damaged or cut off: it does not unpack as {self._codec} behind byte"
                     f" {self._position} of its content ({error}); copy it again from where it came"
                 ) from None
-
-    def read_exactly(self, offset: int, size: int) -> bytes:
-        """The same; raises DataError where there are fewer."""
-        data = self.read(offset, size)
-        if len(data) < size:
-            raise DataError(
-                f"{self.place} is cut off: of the {size} bytes from byte {offset}{self.of_content} on only {len(data)}"
-                " are there; copy it again from where it came"
-            )
-        return data
-
-    @property
-    def of_content(self) -> str:
-        """What follows an offset in a message."""
-        return " of its content" if self.is_packed else ""
 
     def _open_packed(self) -> io.BufferedReader:
         return io.BufferedReader(pyarrow.CompressedInputStream(self.place.open_stream(), self._codec), _SKIPPED_AT_ONCE)

@@ -2,6 +2,7 @@
 
 import re
 
+INNER_ARCHIVES = re.compile(r"(?i)\.tar$")  # a member of an archive with images of one class
 ARCHIVE_NAMES = re.compile(r"(?i)\.(tar|tar\.gz|tgz|tar\.zst|tzst)$")
 PARQUET_NAMES = re.compile(r"(?i)\.(parquet|pq)$")
 LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")

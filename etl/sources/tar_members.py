@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from etl.errors import DataError, UsageError
-from etl.sources.decompress import UnpackedFile
+from etl.sources.decompress import ByteRange
 from etl.sources.fields import fault_of_name
+from etl.sources.file_names import INNER_ARCHIVES
 
 MOST_MEMBER_BYTES = 1 << 30
 MOST_EXTENDED_BYTES = 1 << 20  # of an extended header
@@ -39,14 +40,34 @@ Fields = dict[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file of an archive: its name, a relative path, and where its bytes are in the unpacked archive."""
+    """A regular file of an archive: its name, a relative path, and where its bytes are in the unpacked archive.
+
+    ``inner`` is the name of the archive within the archive that contains it; its name then begins with that, without
+    the suffix, as if it were a folder.
+    """
 
     name: str
     offset: int
     size: int
+    inner: str = ""
 
 
-def read_members(file: UnpackedFile) -> Iterator[Member]:
+class InnerArchive(ByteRange):
+    """A plain tar archive that is a member of another, read from within that."""
+
+    forms = "not compressed"
+
+    def __init__(self, outer: ByteRange, member: Member) -> None:
+        self._outer, self._member = outer, member
+
+    def __str__(self) -> str:
+        return f"{self._member.name[:200]!r} in {self._outer}"
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._outer.read(self._member.offset + offset, max(0, min(size, self._member.size - offset)))
+
+
+def read_members(file: ByteRange) -> Iterator[Member]:
     """The regular files of an archive, in order; folders are passed over.
 
     Between one and the next the reader may be moved on by reading what the member holds.
@@ -58,7 +79,7 @@ def read_members(file: UnpackedFile) -> Iterator[Member]:
 
 
 class _Walk:
-    def __init__(self, file: UnpackedFile) -> None:
+    def __init__(self, file: ByteRange) -> None:
         self._file = file
 
     def members(self) -> Iterator[Member]:
@@ -82,7 +103,7 @@ class _Walk:
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            self._damaged(offset, f"{error}" if offset else f"{error}; is it a tar archive, plain or by gzip or zstd?")
+            self._damaged(offset, f"{error}" if offset else f"{error}; is it a tar archive, {self._file.forms}?")
         if info.size < 0:
             self._damaged(offset, f"a size of {info.size}")
         return info
@@ -113,11 +134,11 @@ class _Walk:
         kind = tarfile.GNUTYPE_SPARSE if _SPARSE in said else info.type
         if kind not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
             what = _REFUSED.get(kind, f"of type {kind!r}; pack again without it")
-            raise UsageError(f"the member {name[:200]!r} of {self._file.place} is no regular file but {what}")
+            raise UsageError(f"the member {name[:200]!r} of {self._file} is no regular file but {what}")
         name = name.removeprefix("./")
         if fault := fault_of_name(name):
             raise UsageError(
-                f"the member {name[:200]!r} of {self._file.place} cannot be taken: its name {fault}; pack again, with"
+                f"the member {name[:200]!r} of {self._file} cannot be taken: its name {fault}; pack again, with"
                 " relative names in UTF-8"
             )
         size = info.size
@@ -125,9 +146,9 @@ class _Walk:
             if not re.fullmatch(rb"[0-9]{1,19}", said["size"]):
                 self._damaged(offset, f"a size of {said['size'][:40]!r}")
             size = int(said["size"])
-        if size > MOST_MEMBER_BYTES:
+        if size > MOST_MEMBER_BYTES and not INNER_ARCHIVES.search(name):
             raise DataError(
-                f"the member {name[:200]!r} of {self._file.place} claims {size} bytes, at byte {offset}"
+                f"the member {name[:200]!r} of {self._file} claims {size} bytes, at byte {offset}"
                 f"{self._file.of_content}; the most is {MOST_MEMBER_BYTES}: the archive is damaged, or pack again"
                 " without it"
             )
@@ -141,7 +162,7 @@ class _Walk:
         while tail := self._file.read(offset, _TAIL):
             if rest := tail.lstrip(b"\0"):
                 raise DataError(
-                    f"{self._file.place} goes on behind its end, at byte {offset + len(tail) - len(rest)}"
+                    f"{self._file} goes on behind its end, at byte {offset + len(tail) - len(rest)}"
                     f"{self._file.of_content}; make archives that were joined files of their own, or copy it again"
                     " from where it came"
                 )
@@ -149,7 +170,7 @@ class _Walk:
 
     def _damaged(self, offset: int, what: str) -> NoReturn:
         raise DataError(
-            f"{self._file.place} is damaged at byte {offset}{self._file.of_content} ({what}); copy it again from where"
+            f"{self._file} is damaged at byte {offset}{self._file.of_content} ({what}); copy it again from where"
             " it came"
         )
 

@@ -6,6 +6,7 @@ folder that an image lies in does.
 """
 
 import json
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -22,38 +23,61 @@ TEXT_BYTES = {"cls": 1_000, "json": 1_000_000, "txt": 10_000}  # the longest of 
 TEXT_COLUMN = "txt"
 
 Fields = dict[str, Any]
+Find = Callable[[str, Container[str]], str | None]  # the name of a member with this key, and one of these kinds
+
+_KEY_RULE = "the key of a member is its name up to the first dot behind its folders"
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """An image of an archive, and what is told of it; ``by_folder`` where its folder gave the label."""
+    """An image of an archive, and what is told of it.
+
+    ``by_folder`` is whether its folder, or archive within the archive, gave the label; ``is_deep`` whether it then lies
+    in a folder below that.
+    """
 
     member: Member
     label: str
     split: str | None
     columns: Columns | None
     by_folder: bool
+    is_deep: bool = False
 
 
 @dataclass
 class Sample:
     """The members of a sample that are of use: images, and of each text ("cls", "json", "txt") its name and content.
 
-    A "txt" is UTF-8.
+    A "txt" is UTF-8. ``dotted`` is a .cls or .json that is no text of the sample because of another dot in its name.
     """
 
+    key: str
     images: list[Member] = field(default_factory=list)
     texts: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    dotted: str | None = None
 
 
 def split_name(name: str) -> tuple[str, str]:
     """The sample that a member belongs to, and what it is: "image", "cls", "json", "txt", or "" for all else."""
-    folder, slash, base = name.rpartition("/")
-    stem, _, kind = base.partition(".")
-    kind = kind.lower()
+    extension = split_extension(name)
+    kind = extension.lower()
     if kind.rpartition(".")[2] in IMAGE_SUFFIXES:
         kind = "image"
-    return f"{folder}{slash}{stem}", kind if kind == "image" or kind in TEXT_BYTES else ""
+    return name[: len(name) - len(extension)].removesuffix("."), kind if kind == "image" or kind in TEXT_BYTES else ""
+
+
+def split_extension(name: str) -> str:
+    """What follows the first dot of a member's base name."""
+    return name.rpartition("/")[2].partition(".")[2]
+
+
+def _class_path(image: Member, split_folders: bool) -> str:
+    """The path whose folders give class and split: of an archive within an archive, its own name is the class."""
+    above = image.inner.rpartition("/")[0]
+    if not above:
+        return image.name
+    path = image.name[len(above) + 1 :]
+    return f"{above.partition('/')[0]}/{path}" if split_folders else path
 
 
 def is_text(content: bytes) -> bool:
@@ -66,10 +90,13 @@ def is_text(content: bytes) -> bool:
 
 
 class Labeller:
-    """Says of the images of one archive what its samples say. ``split`` is that of the archive's own name."""
+    """Says of the images of one archive what its samples say. ``split`` is that of the archive's own name.
 
-    def __init__(self, archive: Place, reading: Reading, split: str | None) -> None:
-        self._archive, self._reading, self._split = archive, reading, split
+    ``find`` looks for a member that does not follow the others of its sample, for messages.
+    """
+
+    def __init__(self, archive: Place, reading: Reading, split: str | None, find: Find) -> None:
+        self._archive, self._reading, self._split, self._find = archive, reading, split, find
 
     def label(self, sample: Sample) -> list[Labelled]:
         """The images of a sample.
@@ -78,19 +105,45 @@ class Labeller:
         """
         for kind in ("cls", "json"):
             if kind in sample.texts and not sample.images:
-                self._refuse(sample.texts[kind][0], "has no image beside it; the members of a sample follow each other")
+                name = sample.texts[kind][0]
+                self._refuse_apart(name, sample.key, ("image",))
+                self._refuse(
+                    name, f"has no image beside it with the key {sample.key!r} ({_KEY_RULE}). Rename or add it"
+                )
         fields = self._fields(sample)
         label = self._stated_label(sample, fields)
         if label is not None and len(sample.images) > 1:
             self._refuse(
                 sample.images[1].name,
-                f"and {sample.images[0].name!r} share one label; give each a name of its own before the first dot",
+                f"and {sample.images[0].name!r} share one label: both have the key {sample.key!r} ({_KEY_RULE})."
+                " Rename them, without dots before the extension",
             )
+        if label is None and sample.images and (sample.dotted or "").lower().endswith(".cls"):
+            self._refuse_dotted(sample)
         split = self._stated_split(sample, fields)
         if "txt" in sample.texts and (text := sample.texts["txt"][1].decode("utf-8-sig").strip()):
             fields.setdefault(TEXT_COLUMN, text)
         columns = self._columns(sample, fields)
-        return [self._labelled(image, label, split, columns) for image in sample.images]
+        return [self._labelled(sample, image, label, split, columns) for image in sample.images]
+
+    def _refuse_apart(self, name: str, key: str, kinds: Container[str]) -> None:
+        """Raise UsageError if a member of one of these kinds has this key, but does not follow the one of this name."""
+        if (other := self._find(key, kinds)) is not None:
+            self._refuse(
+                name,
+                f"does not lie beside {other[:200]!r}; both have the key {key!r} ({_KEY_RULE}), and members of one key"
+                " must follow each other. Pack again, sorted: tar --sort=name",
+            )
+
+    def _refuse_dotted(self, sample: Sample) -> None:
+        """Raise UsageError if a text beside the images is not read because of a dot in its name."""
+        if sample.dotted is not None:
+            extension = split_extension(sample.dotted)[:200]
+            self._refuse(
+                sample.images[0].name,
+                f"has no label: {sample.dotted[:200]!r} has the extension {extension!r} and the key {sample.key!r}"
+                f" ({_KEY_RULE}). Rename them, without dots before the extension",
+            )
 
     def _fields(self, sample: Sample) -> Fields:
         """What the sample's .json says, without nulls."""
@@ -152,21 +205,27 @@ class Labeller:
             self._refuse(sample.texts["json"][0], "holds half a surrogate pair, which is no text; write it again")
         return told
 
-    def _labelled(self, image: Member, label: str | None, split: str | None, columns: Columns | None) -> Labelled:
+    def _labelled(
+        self, sample: Sample, image: Member, label: str | None, split: str | None, columns: Columns | None
+    ) -> Labelled:
         if label is not None:
             if self._reading.split_folders:
                 split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0])
             return Labelled(image, label, split or self._split, columns, by_folder=False)
-        folder = class_folder(image.name, self._reading.split_folders, self._archive)
+        path = _class_path(image, self._reading.split_folders)
+        folder = class_folder(path, self._reading.split_folders, self._archive)
         if folder is None:
-            path = "SPLIT/CLASS/IMAGE.jpg" if self._reading.split_folders else "CLASS/IMAGE.jpg"
+            self._refuse_apart(image.name, sample.key, ("cls", "json"))
+            self._refuse_dotted(sample)
+            expected = "SPLIT/CLASS/IMAGE.jpg" if self._reading.split_folders else "CLASS/IMAGE.jpg"
             self._refuse(
                 image.name,
-                f"has no label: name it as in {path}, or give its sample a .cls, or a .json with the field"
+                f"has no label: name it as in {expected}, or give its sample a .cls, or a .json with the field"
                 f" {LABEL!r} (--label-column)",
             )
         label = checked_label(folder[1], self._where(image.name))
-        return Labelled(image, label, split or folder[0] or self._split, columns, by_folder=True)
+        is_deep = path.count("/") > 1
+        return Labelled(image, label, split or folder[0] or self._split, columns, by_folder=True, is_deep=is_deep)
 
     def _where(self, name: str) -> str:
         return f"the member {name[:200]!r} of {self._archive}"

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow
 from pyarrow import fs
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import EnvironmentFailure, UsageError, require_utf8
 from etl.hadoop.site_config import SITE_VARIABLES
 from etl.storage.filesystem import Filesystem
 from etl.storage.hdfs_address import authority_of
@@ -154,8 +154,9 @@ def locate(uri: str) -> tuple[Filesystem, str]:
 
     Within one process, the same address and settings give the same connection.
 
-    Raises UsageError for a scheme that there is no filesystem for.
+    Raises UsageError for a scheme that there is no filesystem for, and for bytes that are not UTF-8.
     """
+    require_utf8("the place", uri)
     if not uri:
         raise UsageError("the place is empty; give a folder such as data/flowers or hdfs://namenode/datasets/flowers")
     scheme, separator, rest = uri.partition("://")
@@ -165,7 +166,7 @@ def locate(uri: str) -> tuple[Filesystem, str]:
         return _LOCAL, _local_path(os.path.expanduser(uri))
     authority, _, path = rest.partition("/")
     if scheme.lower() == "file" and authority in ("", "localhost"):
-        return _LOCAL, _local_path(unquote(f"/{path}"))
+        return _LOCAL, _local_path(unquote(f"/{path}", errors="surrogateescape"))
     if scheme.lower() == "hdfs":
         return _hdfs(authority), posixpath.normpath(f"/{path.lstrip('/')}")
     why = next((f" ({told})" for schemes, told in _REFUSED.items() if scheme.lower() in schemes), "")
@@ -188,7 +189,9 @@ _REFUSED = {
 
 
 def _local_path(path: str) -> str:
-    return f"/{os.path.abspath(path).lstrip('/')}"  # POSIX lets //x be another place than /x; for Linux they are one
+    path = os.path.abspath(path)
+    require_utf8("the place", path)  # it may be below a current folder that is not
+    return f"/{path.lstrip('/')}"  # POSIX lets //x be another place than /x; for Linux they are one
 
 
 def _hdfs(authority: str) -> Filesystem:

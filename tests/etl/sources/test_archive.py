@@ -29,6 +29,7 @@ from tests.lib.sources.archives import (
 
 by_codec = pytest.mark.parametrize("codec", list(SUFFIXES))
 
+IMAGES = {1: b"1" * 700, 2: b"", 3: b"3" * 512}
 NO_TEXT = b"\xff\xfe"
 
 
@@ -103,6 +104,51 @@ def test_folders_are_passed_over_and_what_is_hidden_is_counted(tmp_path: Path) -
     source = open_archive(tmp_path / "source", tar_of(entries, "ustar"))
     assert contents_of(source) == {"some/cats/1.jpg": b"1", "some/cats/2.JPEG": b"2"}
     assert source.skipped == 4
+
+
+def inner(name: str, *entries: Entry, codec: str = "") -> Entry:
+    return Entry(name, packed(tar_of(entries), codec))
+
+
+@by_codec
+def test_archives_of_a_class_within_an_archive(codec: str, tmp_path: Path) -> None:
+    """As ImageNet's: a tar for each class, which keeps its place among the others."""
+    images = {f"n{number:02d}_{each}.JPEG": some_image for number in range(3) for each, some_image in IMAGES.items()}
+    archive = tar_of(
+        [
+            Entry("._n00.tar", b"of a Mac"),
+            *(
+                inner(
+                    f"whole/n{number:02d}.tar", *(Entry(f"n{number:02d}_{each}.JPEG", IMAGES[each]) for each in IMAGES)
+                )
+                for number in range(3)
+            ),
+            Entry("whole/readme.md", b"no image"),
+        ]
+    )
+    source = open_archive(tmp_path / "source", packed(archive, codec), f"ILSVRC_train{SUFFIXES[codec]}")
+    assert source.classes == ["n00", "n01", "n02"]
+    assert contents_of(source) == {f"ILSVRC_train/whole/{name[:3]}/{name}": data for name, data in images.items()}
+    assert {image.split for image in source.images} == {"train"}
+    assert source.skipped == 2
+
+
+def test_class_and_split_of_an_archive_within_an_archive(tmp_path: Path) -> None:
+    entries = [inner("train/a.tar", Entry("1.jpg"), Entry("x/2.jpg")), inner("val/deep/a.TAR", Entry("3.jpg"))]
+    expected = [
+        ("train/a/1.jpg", "a", "train"),
+        ("train/a/x/2.jpg", "a", "train"),
+        ("val/deep/a/3.jpg", "a", "validation"),
+    ]
+    assert listed(tmp_path, entries, split_folders=True) == expected
+    assert [label for _, label, _ in listed(tmp_path, entries)] == ["a"] * 3
+    by_split = [inner("test.tar", Entry("a/1.jpg"), Entry("b/2.jpg"))]
+    assert listed(tmp_path, by_split, split_folders=True) == [
+        ("test/a/1.jpg", "a", "test"),
+        ("test/b/2.jpg", "b", "test"),
+    ]
+    with_text = [inner("a.tar", Entry("1.cls", b"c"), Entry("1.jpg"))]
+    assert listed(tmp_path, with_text) == [("a/1.jpg", "c", None)]
 
 
 def shard(numbers: Sequence[int]) -> list[Entry]:
@@ -190,16 +236,42 @@ def test_what_else_is_told_becomes_columns(tmp_path: Path) -> None:
     assert source.skipped == 4
 
 
+INNER = tar_of([Entry("1.jpg", b"1")])
 BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no label": ({"1.jpg": b""}, {}, "'1.jpg' of .*some.tar has no label: name it as in CLASS/IMAGE.jpg"),
     "no label in a split": ({"val/1.jpg": b""}, {"split_folders": True}, "has no label: name it as in SPLIT/CLASS/"),
     "no split": ({"dev/a/1.jpg": b""}, {"split_folders": True}, "some.tar/dev names no split"),
     "splits as classes": ({"val/a/1.jpg": b"", "test/1.jpg": b""}, {}, "look like splits, not classes"),
     "a folder around": ({"all/a/1.jpg": b"", "all/b/1.jpg": b""}, {}, "below 'all', which would be"),
-    "a label apart": ({"a/1.jpg": b"", "a/2.jpg": b"", "a/1.cls": b"a"}, {}, "'a/1.cls' .* no image"),
+    "a label apart": (
+        {"a/1.jpg": b"", "a/2.jpg": b"", "a/1.cls": b"a"},
+        {},
+        "'a/1.cls' .* beside 'a/1.jpg'; both have the key 'a/1' .* --sort=name",
+    ),
+    "a label far behind": (
+        {"1.jpg": b"", "2.jpg": b"", "3.jpg": b"", "1.cls": b"a"},
+        {},
+        "'1.jpg' .* beside '1.cls'; both have the key '1' .* must follow each other. Pack again, sorted",
+    ),
+    "dots in a key": (
+        {"a.1.jpg": b"", "a.1.cls": b"a"},
+        {},
+        "'a.1.jpg' .* no label: 'a.1.cls' has the extension '1.cls' and the key 'a' .* up to the first dot .* Rename",
+    ),
+    "dots in a key, in a folder": ({"x/a.1.jpg": b"", "x/a.1.cls": b"a"}, {}, "'x/a.1.cls' has the extension '1.cls'"),
+    "dots in keys of one label": (
+        {"a.1.jpg": b"", "a.2.jpg": b"", "a.json": b'{"label": 1}'},
+        {},
+        "'a.2.jpg' .* and 'a.1.jpg' share one label: both have the key 'a' .* without dots",
+    ),
     "a JSON apart": ({"a/1.jpg": b"", "meta.json": b"{}"}, {}, "'meta.json' .* has no image beside it"),
     "one label for two": ({"1.cls": b"a", "1.jpg": b"", "1.seg.png": b""}, {}, "'1.seg.png' .* share"),
     "two labels": ({"1.cls": b"a", "1.jpg": b"", "1.CLS": b"b"}, {}, "'1.cls' and '1.CLS' .* one"),
+    "beside and within": ({"a/1.jpg": b"", "b.tar": INNER}, {}, r"\('b.tar'\) and beside them \('a/1.jpg'\)"),
+    "within and beside": ({"b.tar": INNER, "a/1.jpg": b""}, {}, r"\('b.tar'\) and beside them \('a/1.jpg'\)"),
+    "a folder in the only one": ({"b.tar": tar_of([Entry("a/1.jpg")])}, {}, "below 'b', which would be their only"),
+    "one name by two ways": ({"b.tar": INNER, "b/1.jpg": b""}, {}, "some.tar has two members 'b/1.jpg'"),
+    "archives thrice": ({"c.tar": tar_of([Entry("b.tar", INNER)])}, {}, "'c.tar' in .*some.tar contains .* 'b.tar'"),
     "no image": ({"a/readme.md": b""}, {}, "no images in .*some.tar; expected members such as"),
 }
 BAD_LABELS = {

@@ -139,6 +139,11 @@ def with_checksum(header: bytes) -> bytes:
 
 END = bytes(2 * BLOCK)
 
+
+def within(archive: bytes) -> bytes:
+    return header("n1.tar", size=len(archive)) + archive + bytes(-len(archive) % BLOCK)
+
+
 DAMAGED = {
     "a negative size": (header(size=-5), "a size of -5"),
     "a size that is no number": (pax(record("size", "many")) + header(), "a size of b'many'"),
@@ -155,6 +160,10 @@ DAMAGED = {
     "a name for all": (pax(record("path", "a/b.jpg"), tarfile.XGLTYPE) + header(), "a global header with 'path'"),
     "a header of nothing": (pax(record("path", "a/b.jpg")), "end of file header"),
     "only headers of headers": (pax(record("path", "a/b.jpg")) * 2000, "end of file header"),
+    "an archive within, damaged": (within(b"GIF89a" * 99), r"'n1\.tar' in .* at byte 0 \(.*archive, not compressed\?"),
+    "an archive within, cut off": (within(header(size=700) + bytes(600)), r"'n1\.tar' in .* cut off: .* byte 1536 on"),
+    "an archive within, empty": (within(b""), r"'n1\.tar' in .*some.tar is cut off: of the 512 bytes from byte 0 on"),
+    "an archive within and more": (within(END + header()), r"'n1\.tar' in .* goes on behind its end, at byte 1024"),
     "no archive": (b"GIF89a" * 500, r"damaged at byte 0.* \(.*; is it a tar archive, plain or by gzip or zstd\?"),
     "bzip2": (b"BZh9" + bytes(600), "is it a tar archive"),
 }
@@ -169,6 +178,7 @@ REFUSED = {
     "no UTF-8": (with_checksum(header("a/x.jpg").replace(b"x.jpg", b"\xff.jpg")), "its name is not UTF-8"),
     "no name": (header(""), "its name has the part ''"),
     "a long name": (pax(record("path", "a/" + "x" * 5000)) + header(), "its name has 5002 bytes, more than 4096"),
+    "a hard link within": (within(header(type=tarfile.LNKTYPE) + END), r"'cats/1.jpg' of 'n1\.tar' in .* a hard link"),
     "a hard link": (
         header(type=tarfile.LNKTYPE, linkname="x"),
         "no regular file but a hard link; pack again",
