@@ -38,7 +38,7 @@ class Saver:
         *,
         failures: int = FAILURES,
         before: Callable[[], None] = nothing,
-        before_file: Callable[[Place], None] = lambda file: None,
+        before_file: Callable[[Place], None] = nothing,
     ) -> None:
         self._run, self._attempts, self._keep, self._tick = run, attempts, keep, tick
         self._limit, self._before, self._before_file = failures, before, before_file
@@ -116,8 +116,15 @@ class Saver:
             if self._unwritten is None:
                 amend(self._run, self._attempts, step, self._facts)
             else:
-                calls: dict[str, Any] = {"tick": self._go_on, "before_file": self._before_file}
-                write(self._run, self._attempts, step, self._unwritten, self._facts, **calls)
+                write(
+                    self._run,
+                    self._attempts,
+                    step,
+                    self._unwritten,
+                    self._facts,
+                    tick=self._go_on,
+                    before_file=self._before_file,
+                )
             self._unwritten = None
         except _AbandonedError:
             pass

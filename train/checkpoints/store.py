@@ -45,8 +45,8 @@ class DamagedError(DataError):
     """A checkpoint that cannot be used: a file is missing, or is not as it was written."""
 
 
-def nothing() -> None:
-    """What is called where nobody wants to know."""
+def nothing(*arguments: object) -> None:
+    """Do nothing: the default of what is called back."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def write(
     facts: dict[str, Any],
     *,
     tick: Ticking = nothing,
-    before_file: Callable[[Place], None] = lambda file: None,
+    before_file: Callable[[Place], None] = nothing,
 ) -> Checkpoint:
     """Write the checkpoint of ``step``, a file for each group, by way of the folder ``attempts``; returns it.
 

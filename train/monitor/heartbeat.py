@@ -175,8 +175,3 @@ class Status:
                 idle_s=round(max(0.0, self._clock() - self._last), 3),
                 number=self._number,
             )
-
-    @property
-    def where(self) -> str:
-        """The position in words; see `Beat.where`."""
-        return self.beat().where

@@ -23,11 +23,11 @@ from train.monitor.watchdog_process import start_guard
 STALL_TIMEOUT_S = 45.0
 SILENCE = 2 / 3  # of the timeout, after which a rank that is stopped or hung is ended by its guard
 CONNECTING_S = 30  # Horovod's default
-BACKSTOP = 10  # Horovod sees no progress: it takes a rank that is loading for late, so it ends nothing before the watch
+BACKSTOP = 10  # times the timeout: Horovod sees no progress of a rank that is loading, so the watch must act first
 
 
 class Monitor(Status):
-    """Without a ``log``, as in a process that is no rank, it watches nothing and keeps no log.
+    """Without a ``log``, as outside `run_rank`, it watches nothing and keeps no log.
 
     ``remedy`` says how to go on after an interrupt.
     """

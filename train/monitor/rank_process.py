@@ -75,7 +75,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
 
 
 def _fail(monitor: Monitor, log: RunLog, error: BaseException) -> int:
-    """Tell of ``error``: to the log all, to the others that this rank ends, on the terminal one line; its status."""
+    """Report ``error``: all of it to the log, the end of this rank to the others, one line to stderr; its status."""
     beat, watch = monitor.beat(), monitor.watch
     spoken = "" if isinstance(error, PeerLost) else speaker(beat, launched_rank() is not None)
     explained = explain(error)

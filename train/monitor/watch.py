@@ -45,7 +45,7 @@ class Watch:
 
     After ``timeouts.stall_s`` without progress anywhere, and some rank behind, all ranks end with status 3. In
     ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without ``host_notes``
-    there are no others.
+    this rank is alone.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class RemovedError(Exception):
 
 
 class Horovod:
-    """Ranks in a ring, started by ``horovodrun``; alone where there is none. ``monitor`` gets the phases.
+    """Ranks in a ring, started by ``horovodrun``; one rank without it. ``monitor`` gets the phases.
 
     ``generation`` is at least that which is given, and the same on all ranks: an elastic run makes a new ring for each
     change.

@@ -13,12 +13,12 @@ SLICE = "train-00003-of-00008"
 
 def test_it_says_where_it_is() -> None:
     status = Status()
-    assert status.where == "starting"
+    assert status.beat().where == "starting"
     status.phase(READING, epoch=2, step=13)
     status.progress(SLICE, 1_234_567)
-    assert status.where == f"epoch 2, step 13, reading {SLICE} at offset 1,234,567"
+    assert status.beat().where == f"epoch 2, step 13, reading {SLICE} at offset 1,234,567"
     status.phase("stepping")
-    assert status.where == f"epoch 2, step 13, stepping, its reader at {SLICE} at offset 1,234,567"
+    assert status.beat().where == f"epoch 2, step 13, stepping, its reader at {SLICE} at offset 1,234,567"
     status.phase("evaluating", epoch=2)
     assert status.beat().when == "epoch 2, step 13"
     status.phase("evaluating", epoch=3)
