@@ -15,11 +15,11 @@ from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.settings import Settings
 from train.config.stopping import NO_PROGRESS, scores_of
-from train.input.decode import epoch_seed
+from train.tf_backend.decode import epoch_seed
 from train.monitor.heartbeat import READING
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic
-from train.parallel.devices import take_device
+from train.tf_backend.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.runs.confusion import Confusion

@@ -19,7 +19,7 @@ from etl.storage.place import open_place
 from train.parallel.startup import hushed
 
 if TYPE_CHECKING:
-    from train.input.throughput import Rate
+    from train.tf_backend.throughput import Rate
 
 SPLIT = "train"
 COLUMNS = {  # as programs and as people read them
@@ -45,7 +45,7 @@ def command(root: str, **values: Any) -> None:
         raise UsageError(f"--slices-at-once {values['slices_at_once']}: {stage.folder} has {most} training slices")
     try:
         with hushed():
-            from train.input.throughput import WAYS, Throughput  # with TensorFlow; a wrong ROOT is told without
+            from train.tf_backend.throughput import WAYS, Throughput  # with TensorFlow; a wrong ROOT is told without
     except ModuleNotFoundError as error:
         raise EnvironmentFailure(f"read-bench needs {error.name}; run: pip install 'ringslice[train]'") from None
     throughput = Throughput(stage.folder, manifest, SPLIT, parsed["seconds"])

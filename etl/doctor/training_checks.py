@@ -20,7 +20,7 @@ _BUILD = """
 import json, horovod.tensorflow as hvd
 print(json.dumps({"Gloo": bool(hvd.gloo_built()), "NCCL": bool(hvd.nccl_built()), "MPI": bool(hvd.mpi_built())}))
 """
-_NATIVE_OP = "from train.input.records_op import why_not_native; print(why_not_native() or '')"
+_NATIVE_OP = "from train.tf_backend.records_op import why_not_native; print(why_not_native() or '')"
 _NCCL_VERSION = """
 import ctypes, glob, sys
 packaged = [found for each in sys.path for found in glob.glob(each + "/nvidia/nccl/lib/libnccl.so*")]

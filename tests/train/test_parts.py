@@ -14,7 +14,7 @@ from etl.storage.json_files import with_checksum
 from etl.storage.place import open_place
 from tests.lib.commands import REPOSITORY, run, succeeded
 from train.config.settings import AUTO
-from train.model.builders import build, cnn, find_builder, mlp
+from train.tf_backend.builders import build, cnn, find_builder, mlp
 from train.runs.folder import choose_run, find_dataset
 
 LOADED = """
@@ -68,7 +68,7 @@ def test_a_model_that_cannot_be_is_told(name: str, line: str) -> None:
 def test_a_model_of_the_current_folder_may_be_called_as_a_package_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "model.py").write_text("from train.model.builders import mlp as own\n")
+    (tmp_path / "model.py").write_text("from train.tf_backend.builders import mlp as own\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(REPOSITORY / "train")  # as of train/main.py
     try:

@@ -1,1 +1,1 @@
-"""Settings of a training run: command line, recipe, reader options, stop conditions. Imports no TensorFlow."""
+"""Settings of a training run: command line, recipe, reader options, stop conditions, schedule. Imports no TensorFlow."""

@@ -16,7 +16,7 @@ from etl.stages.summary import Summary
 from etl.storage.place import open_place
 from train.config.settings import AUTO, CPU
 from train.monitor.monitor import Monitor
-from train.parallel.devices import take_device
+from train.tf_backend.devices import take_device
 from train.parallel.startup import hushed
 from train.parallel.strategy import Horovod
 from train.runs.folder import Dataset, choose_run, find_dataset

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from etl.images.config import JPEG, NormalizeConfig
 from etl.slices.manifest import Manifest
-from train.input.decode import Decoder, Size
+from train.tf_backend.decode import Decoder, Size
 from train.serving.preprocess import RawPixels
 
 SIGNATURE = "serving_default"

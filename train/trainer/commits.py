@@ -16,7 +16,7 @@ import numpy as np
 from etl.errors import EnvironmentFailure
 from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
-from train.checkpoints.variables import assign, snapshot
+from train.tf_backend.variables import assign, snapshot
 from train.parallel.elastic import HostsChanged, Membership
 from train.parallel.strategy import weights_digest
 from train.runs.audit import Audit

@@ -13,12 +13,12 @@ from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint, DamagedError
-from train.checkpoints.variables import assign
+from train.tf_backend.variables import assign
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
 from train.config.stopping import scores_of
 from train.monitor.monitor import Monitor
-from train.parallel.devices import take_device
+from train.tf_backend.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reader.config import Reading
 from train.runs.folder import Dataset, choose_run, find_dataset

@@ -12,7 +12,7 @@ import horovod.tensorflow as hvd
 
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from train.config.settings import Settings
-from train.parallel.devices import VISIBLE, take_device
+from train.tf_backend.devices import VISIBLE, take_device
 from train.parallel.strategy import Strategy
 from train.runs.folder import Dataset
 

@@ -9,7 +9,7 @@ from etl.stages.stage import RUN_FILE, WORK_FOLDER, Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes, withdraw
 from etl.storage.json_files import json_bytes
-from train.input.records_op import why_not_native
+from train.tf_backend.records_op import why_not_native
 from train.runs.confusion import Confusion
 from train.runs.folder import RESULT_FORMAT
 from train.runs.metrics import shares, sums_over

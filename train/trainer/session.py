@@ -13,16 +13,16 @@ from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
-from train.checkpoints.variables import Groups
+from train.tf_backend.variables import Groups
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
-from train.input.augment import NOTHING, Augmentation
-from train.input.decode import Decoder
-from train.input.feed import PixelFeed
-from train.model.batch_norm import synchronised
-from train.model.builders import build
-from train.model.optimizer import make_optimizer
-from train.model.schedule import Schedule
+from train.tf_backend.augment import NOTHING, Augmentation
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import PixelFeed
+from train.tf_backend.batch_norm import synchronised
+from train.tf_backend.builders import build
+from train.tf_backend.optimizer import make_optimizer
+from train.config.schedule import Schedule
 from train.monitor.monitor import Monitor
 from train.parallel.strategy import Strategy, root_first
 from train.reader.intervals import run_of

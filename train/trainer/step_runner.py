@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from train.input.feed import PixelBatch
+from train.tf_backend.feed import PixelBatch
 from train.runs.metrics import StepOfRank, now
 from train.trainer.session import Session, Signal
 from train.trainer.steps import NO_NUMBERS

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from train.config.recipe import FP16
-from train.model.gradients import gradients_of, moment_after, sums_of
-from train.model.optimizer import apply_finite
-from train.model.state import RandomDraws, running_statistics
+from train.tf_backend.gradients import gradients_of, moment_after, sums_of
+from train.tf_backend.optimizer import apply_finite
+from train.tf_backend.state import RandomDraws, running_statistics
 from train.monitor.heartbeat import READING
 from train.reader.config import STOP
 from train.reader.intervals import Steps

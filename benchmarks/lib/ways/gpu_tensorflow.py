@@ -21,10 +21,10 @@ class TensorFlowSteps:
             from etl.errors import EnvironmentFailure
             from lib.ways.our_reader import OurReader
             from train.config.recipe import Recipe
-            from train.model.builders import build
-            from train.model.gradients import gradients_of
-            from train.model.optimizer import make_optimizer
-            from train.parallel.devices import take_device
+            from train.tf_backend.builders import build
+            from train.tf_backend.gradients import gradients_of
+            from train.tf_backend.optimizer import make_optimizer
+            from train.tf_backend.devices import take_device
             from train.reader.config import Reading
 
         taken = take_device(job.device)
@@ -51,8 +51,8 @@ class TensorFlowSteps:
         self._step = step
 
     def batches(self, source: str) -> Iterator[Any]:
-        from train.input.augment import NOTHING, Augmentation
-        from train.input.decode import Decoder
+        from train.tf_backend.augment import NOTHING, Augmentation
+        from train.tf_backend.decode import Decoder
 
         wanted = Augmentation(crop=True, flip=True) if source == AUGMENTED else NOTHING
         decoder = Decoder(self._reader.manifest, (self._job.side, self._job.side), wanted)

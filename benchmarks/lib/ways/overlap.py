@@ -22,8 +22,8 @@ with loading():
     import tensorflow as tf
 
     from train.config.recipe import Recipe
-    from train.model.builders import build
-    from train.model.optimizer import make_optimizer
+    from train.tf_backend.builders import build
+    from train.tf_backend.optimizer import make_optimizer
     from train.monitor.monitor import Monitor
     from train.parallel import strategy as strategies
     from train.parallel.strategy import Horovod

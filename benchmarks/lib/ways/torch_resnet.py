@@ -1,4 +1,4 @@
-"""ResNet-50, version 1.5, for PyTorch: the network of train/model/resnet.py."""
+"""ResNet-50, version 1.5, for PyTorch: the network of train/tf_backend/resnet.py."""
 
 import torch
 from torch import nn

@@ -37,8 +37,8 @@ def fit(job: Job) -> list[float]:
     import numpy as np
 
     from lib.ways.our_reader import OurReader
-    from train.input.decode import Decoder
-    from train.model.builders import build
+    from train.tf_backend.decode import Decoder
+    from train.tf_backend.builders import build
     from train.reader.config import Reading
 
     reader = OurReader(job.slices, job.batch, Reading(), drop_last=False)
@@ -85,8 +85,8 @@ def feed(job: Job) -> dict[str, float]:
     within seconds: each takes five turns.
     """
     from lib.ways.our_reader import OurReader
-    from train.input.decode import Decoder
-    from train.input.throughput import BATCH
+    from train.tf_backend.decode import Decoder
+    from train.tf_backend.throughput import BATCH
     from train.reader.config import Reading
 
     reader = OurReader(job.slices, BATCH, Reading())

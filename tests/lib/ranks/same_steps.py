@@ -47,7 +47,7 @@ with without(OPTIONAL):
     import tensorflow as tf
 
     from tests.lib.ranks.strategies import Alone, Identity, LocalStatistics
-    from train.checkpoints.variables import assign, snapshot
+    from train.tf_backend.variables import assign, snapshot
     from train.loop import train_epoch
     from train.parallel.strategy import Horovod, Strategy, weights_digest
     from train.trainer.commits import Memory, keeping

@@ -18,8 +18,8 @@ from etl.errors import DataError, UsageError
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from train.input.decode import Decoder
-from train.input.feed import PixelFeed
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import PixelFeed
 from train.reader.batches import RecordBatch
 from train.reader.config import Reading
 from train.reader.intervals import Steps, length

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import tensorflow as tf
 
-from train.input.feed import PixelBatch
+from train.tf_backend.feed import PixelBatch
 from train.trainer.session import Session, Signal
 from train.trainer.step_runner import StepRunner
 

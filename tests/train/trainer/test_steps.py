@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tests.lib.ranks.threads import ThreadRank, on_ranks
 from train.config.recipe import LOCAL, SYNCHRONISED, Recipe
-from train.model.batch_norm import synchronised
-from train.model.optimizer import make_optimizer
+from train.tf_backend.batch_norm import synchronised
+from train.tf_backend.optimizer import make_optimizer
 from train.trainer.session import Session
 from train.trainer.steps import compile_steps
 

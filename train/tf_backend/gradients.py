@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from train.config.recipe import SYNCHRONISED, Recipe
-from train.model.batch_norm import counting
+from train.tf_backend.batch_norm import counting
 
 Sums = list[tf.Tensor]  # of losses, of hits and of examples; float32 scalars
 Gradients = list[tf.Tensor]

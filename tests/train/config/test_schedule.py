@@ -5,7 +5,7 @@ import math
 import pytest
 
 from train.config.recipe import Recipe
-from train.model.schedule import Schedule
+from train.config.schedule import Schedule
 
 COSINE = Schedule(0.1, warmup_epochs=1, until=11)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import run, succeeded
-from train.parallel.devices import Device, choose_gpu, has_nvidia_gpu, reason_in
+from train.tf_backend.devices import Device, choose_gpu, has_nvidia_gpu, reason_in
 from train.trainer.rank_consistency import describe_devices, device_disagreement
 
 
@@ -164,6 +164,6 @@ def test_uuids_of_a_driver(tmp_path: Path) -> None:
     (tmp_path / "driver.c").write_text(DRIVER)
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
-    code = "from train.parallel.devices import gpu_uuid; print([gpu_uuid(number) for number in range(3)])"
+    code = "from train.tf_backend.devices import gpu_uuid; print([gpu_uuid(number) for number in range(3)])"
     told = succeeded(run("python", "-c", code, LD_LIBRARY_PATH=str(tmp_path)))
     assert told.stdout.splitlines()[-1] == str(["10" * 16, "11" * 16, ""])

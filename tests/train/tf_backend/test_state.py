@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from train.model.state import RandomDraws, running_statistics
+from train.tf_backend.state import RandomDraws, running_statistics
 
 RATE = 0.3
 UNITS = 4_000

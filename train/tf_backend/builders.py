@@ -10,7 +10,7 @@ import keras
 
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
-from train.model.resnet import resnet50
+from train.tf_backend.resnet import resnet50
 
 # train/, which Python puts first on the path of train/main.py: modules of its names, such as model, are the user's.
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from etl.errors import DataError
 from tests.lib.commands import PATIENCE_S
-from train.input import feed as feed_module
-from train.input import records_op
-from train.input.decode import Decoder
-from train.input.feed import QUEUED_BATCHES, Feed, PixelBatch, PixelFeed
+from train.tf_backend import feed as feed_module
+from train.tf_backend import records_op
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import QUEUED_BATCHES, Feed, PixelBatch, PixelFeed
 from train.reader.batches import RecordBatch
 from train.reader.memory import Buffer
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
-from train.model.batch_norm import SynchronisedBatchNormalization
+from train.tf_backend.batch_norm import SynchronisedBatchNormalization
 
 SEEDS = 1 << 30  # Keras takes a seed modulo 2**31 - 2, and each draw adds 1 to its second number
 

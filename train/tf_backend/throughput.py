@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from etl.slices.manifest import Manifest
 from etl.storage.place import Place
-from train.input.decode import Decoder
-from train.input.feed import Feed, PixelFeed
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import Feed, PixelFeed
 from train.reader.batches import RecordBatch
 from train.reader.config import Reading
 from train.reader.intervals import Steps

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from etl.errors import UsageError
-from train.model.batch_norm import SynchronisedBatchNormalization, synchronised
-from train.model.builders import build, cnn, mlp
-from train.model.resnet import resnet50
+from train.tf_backend.batch_norm import SynchronisedBatchNormalization, synchronised
+from train.tf_backend.builders import build, cnn, mlp
+from train.tf_backend.resnet import resnet50
 
 SHAPE = (16, 12, 3)
 BATCH, STEPS = 8, 2

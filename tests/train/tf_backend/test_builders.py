@@ -10,8 +10,8 @@ import pytest
 
 from etl.errors import UsageError
 from tests.lib.commands import ringslice, run, succeeded
-from train.model.builders import BUILDERS, Builder, build, find_builder
-from train.model.resnet import resnet50
+from train.tf_backend.builders import BUILDERS, Builder, build, find_builder
+from train.tf_backend.resnet import resnet50
 
 
 @pytest.fixture(scope="module")

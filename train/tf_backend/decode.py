@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from etl.formats.example import ENCODED, KEY, LABEL
 from etl.slices.manifest import Manifest
-from train.input.augment import NOTHING, Augmentation, flip_at_random, random_window, recolour_at_random
+from train.tf_backend.augment import NOTHING, Augmentation, flip_at_random, random_window, recolour_at_random
 
 CENTRE = 0.875  # the part of a larger picture's side that is shown where nothing is random: 224 of 256, as is usual
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
-from train.input.decode import Decoder
-from train.input.records_op import to_tensor
+from train.tf_backend.decode import Decoder
+from train.tf_backend.records_op import to_tensor
 from train.reader.batches import RecordBatch
 
 QUEUED_BATCHES = 2  # of serialized examples, beside the one that is being made and the one that is being used

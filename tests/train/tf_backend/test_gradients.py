@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 from train.config.recipe import SYNCHRONISED, Recipe
-from train.model.batch_norm import synchronised
-from train.model.builders import cnn
-from train.model.gradients import gradients_of, moment_after
-from train.model.optimizer import apply_finite, make_optimizer, trust
+from train.tf_backend.batch_norm import synchronised
+from train.tf_backend.builders import cnn
+from train.tf_backend.gradients import gradients_of, moment_after
+from train.tf_backend.optimizer import apply_finite, make_optimizer, trust
 
 BATCH, FEATURES, CLASSES = 6, 5, 3
 RANDOM = np.random.default_rng(0)

@@ -1,0 +1,4 @@
+"""TensorFlow's part of training: decoding and augmentation on the device, models, gradients, optimizer, devices.
+
+What a process computes from a batch of records belongs here. Records come from `train.reader`, which imports no
+TensorFlow; reductions over ranks from `train.parallel`; the whole step is in `train.trainer`."""
