@@ -15,23 +15,23 @@ from etl.progress import Progress
 from etl.stages.stage import Run
 from train.config.settings import Settings
 from train.config.stopping import NO_PROGRESS, scores_of
-from train.tf_backend.decode import epoch_seed
 from train.monitor.heartbeat import READING
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic
-from train.tf_backend.devices import take_device
 from train.parallel.elastic import Membership, in_rings
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.runs.confusion import Confusion
 from train.runs.hooks import NO_HOOKS, Hooks
 from train.runs.position import Metrics, Position
+from train.tf_backend.decode import epoch_seed
+from train.tf_backend.devices import take_device
 from train.trainer.commits import Keeper, Memory, keeping
 from train.trainer.divergence import diverged
 from train.trainer.evaluation import take_best
 from train.trainer.restore import require_resumable
-from train.trainer.results import announce, describe, show, tell_epoch, tell_progress, write_result
+from train.trainer.results import announce, describe, show, show_progress, tell_epoch, write_result
 from train.trainer.run_lease import holding
-from train.trainer.session import Session, Signal, prepare
+from train.trainer.session import Session, prepare
 from train.trainer.step_runner import StepRunner
 from train.trainer.steps import compile_steps, evaluate, skipped
 
@@ -132,23 +132,18 @@ def train_epoch(session: Session, position: Position, keeper: Keeper, train_step
         for batch in runner.batches(pictures):
             monitor.phase("stepping")
             rate = session.schedule.rate(position.epochs_done(reader.total), session.global_batch)
-            signal = session.signal_after(position.step + 1, keeper.is_due)
-            heard = keeper.take_in(runner.take(batch, position.step, rate, signal))
+            keeper.add(runner.take(batch, position.step, rate))
             position = position.after_step()
-            ends_run = session.settings.stopping.why_in_epoch(position.step, seconds=0) != ""
-            ends_epoch = position.reader.taken == steps.number
-            if heard or ends_run or ends_epoch or keeper.is_commit_due(position.step):
-                heard = max(heard, keeper.take_in(runner.finish()))
-            ends_run = ends_run or heard == Signal.LAST
-            position = keeper.after_step(position, last=ends_run or ends_epoch)
-            if heard == Signal.METRICS:
-                position = keeper.publish_metrics(position)
+            keeper.after_step(position)
+            is_epoch_over = position.reader.taken == steps.number
+            if is_epoch_over or keeper.is_report_due(position.step):
+                keeper.add(runner.finish())
+                position = keeper.report(position, is_epoch_over)
             if session.is_root:
-                tell_progress(progress, position.reader.taken, keeper.tally, session.global_batch)
+                show_progress(progress, position.reader.taken, keeper.recent, session.global_batch)
             monitor.phase(READING, step=position.step + 1)
-            if ends_run:
+            if keeper.is_over(position.step):
                 break
-    position = keeper.commit(position)
     if position.reader.taken < steps.number:
         return position
     rate = (position.totals[-1] - before) / (time.monotonic() - started)

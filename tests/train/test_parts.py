@@ -14,8 +14,8 @@ from etl.storage.json_files import with_checksum
 from etl.storage.place import open_place
 from tests.lib.commands import REPOSITORY, run, succeeded
 from train.config.settings import AUTO
-from train.tf_backend.builders import build, cnn, find_builder, mlp
 from train.runs.folder import choose_run, find_dataset
+from train.tf_backend.builders import build, cnn, find_builder, mlp
 
 LOADED = """
 import sys

@@ -9,8 +9,8 @@ from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from tests.lib.commands import failed, ringslice, succeeded
 from tests.lib.in_process import ringslice_here
-from train.tf_backend.throughput import WAYS, Rate, Throughput
 from train.read_bench import show
+from train.tf_backend.throughput import WAYS, Rate, Throughput
 
 
 @pytest.mark.integration

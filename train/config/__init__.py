@@ -1,1 +1,3 @@
-"""Settings of a training run: command line, recipe, reader options, stop conditions, schedule. Imports no TensorFlow."""
+"""Settings of a training run: command line, recipe, schedule, reader options, stop conditions.
+
+Imports no TensorFlow."""

@@ -16,12 +16,12 @@ from etl.stages.summary import Summary
 from etl.storage.place import open_place
 from train.config.settings import AUTO, CPU
 from train.monitor.monitor import Monitor
-from train.tf_backend.devices import take_device
 from train.parallel.startup import hushed
 from train.parallel.strategy import Horovod
 from train.runs.folder import Dataset, choose_run, find_dataset
 from train.serving import files
 from train.serving.graph import SIGNATURE, Preprocessing, Serving
+from train.tf_backend.devices import take_device
 from train.trainer.evaluation import find_checkpoint, load, settings_of, weights_of
 from train.trainer.session import Choice, open_session
 

@@ -18,10 +18,10 @@ from etl.images.normalize import normalize_image
 from etl.images.result import Reason, Reject
 from etl.progress import Progress, tell
 from train.config.settings import AUTO
-from train.tf_backend.devices import take_device
 from train.parallel.startup import hushed
 from train.serving.graph import SIGNATURE
 from train.serving.image_files import ImageFile, reason_against
+from train.tf_backend.devices import take_device
 
 Probabilities = npt.NDArray[np.float32]  # of shape (classes,)
 

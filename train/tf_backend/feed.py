@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
+from train.reader.batches import RecordBatch
 from train.tf_backend.decode import Decoder
 from train.tf_backend.records_op import to_tensor
-from train.reader.batches import RecordBatch
 
 QUEUED_BATCHES = 2  # of serialized examples, beside the one that is being made and the one that is being used
 DECODED_BATCHES = 2

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from etl.slices.manifest import Manifest
 from etl.storage.place import Place
-from train.tf_backend.decode import Decoder
-from train.tf_backend.feed import Feed, PixelFeed
 from train.reader.batches import RecordBatch
 from train.reader.config import Reading
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
 from train.reader.retry import missing
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import Feed, PixelFeed
 
 RAW, RECORDS, DECODED = WAYS = ("raw", "records", "decoded")
 CHUNK_BYTES = 8 << 20

@@ -6,6 +6,7 @@ the last one when a rank is lost; a checkpoint is one that was written down.
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ import numpy as np
 from etl.errors import EnvironmentFailure
 from train.checkpoints.background import Saver
 from train.checkpoints.safetensors_file import Arrays
-from train.tf_backend.variables import assign, snapshot
 from train.parallel.elastic import HostsChanged, Membership
 from train.parallel.strategy import weights_digest
 from train.runs.audit import Audit
@@ -24,13 +24,16 @@ from train.runs.hooks import NO_HOOKS, Hooks
 from train.runs.metrics import SUMS, Line, StepOfRank, epoch_line, step_lines, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Metrics, Position
+from train.tf_backend.variables import assign, snapshot
 from train.trainer.divergence import LossCheck, SkipCheck, diverged, require_finite_weights
 from train.trainer.restore import restore
-from train.trainer.session import Choice, Session, Signal
+from train.trainer.session import Choice, Session
 from train.trainer.step_runner import StepResult
 
-METRICS_S = 20.0  # of steps, after which they are written: on disk within 30 s
-STEPS_TO_PUBLISH = 2  # from when metrics are due until all ranks know it
+REPORT_S = 10.0  # of steps from one report to the next
+MAX_REPORT_STEPS = 256  # likewise
+METRICS_S = 15.0  # after which a report has the metrics written: on storage within 30 s
+RECENT_STEPS = 20  # that the progress bar is about
 WAITING = "waiting for the last checkpoint to be written"
 
 
@@ -47,18 +50,19 @@ class Memory:
     started: float = field(default_factory=time.monotonic)
 
 
-@dataclass
-class Tally:
-    """What this rank measured at each step, and the keys of its examples, since the last commit."""
+@dataclass(frozen=True)
+class _Plan:
+    """What rank 0 decides at a report, for all ranks."""
 
-    steps: list[StepOfRank] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
+    next_report: int  # the step after which it is due
+    is_time_over: bool
+    is_write_due: bool  # of the metrics
 
-    def add(self, step: StepOfRank, keys: Any = None) -> None:
-        """Count a step; ``keys`` are a tensor of strings."""
-        self.steps.append(step)
-        if keys is not None:
-            self.keys += keys.numpy().tolist()
+
+def steps_to_report(step_s: float, left_s: float) -> int:
+    """Steps from one report to the next if a step takes ``step_s`` and the run may go on for ``left_s``. Pure."""
+    seconds = min(REPORT_S, left_s)
+    return max(1, int(min(MAX_REPORT_STEPS, seconds / step_s if step_s else MAX_REPORT_STEPS)))
 
 
 class Keeper:
@@ -88,10 +92,13 @@ class Keeper:
             )
         self._audit = Audit(session.run, session.attempts, session.strategy.rank, session.strategy.size)
         self._published = time.monotonic()  # when the metrics were, the last time
-        self._step_s = 0.0  # of the last step
+        self._next_report = 0
+        self._is_time_over = False
         self._losses = LossCheck(session)
         self._skips = SkipCheck(session)
-        self.tally = Tally()
+        self._steps: list[StepOfRank] = []  # since the last report
+        self._keys: list[bytes] = []  # since the last commit
+        self.recent: deque[StepOfRank] = deque(maxlen=RECENT_STEPS)
 
     def recall(self) -> Position:
         """Where to go on, with the weights that belong there, on every rank: the newest commit that any rank has, else
@@ -120,6 +127,7 @@ class Keeper:
         strategy.broadcast(session.variables, source)
         strategy.from_root(lambda: self._roll_back(position.step))
         self._audit.begin(position.step)
+        self._next_report = position.step + 1
         position = replace(position, reader=session.shared(position.reader))
         self._remember(position)
         return position
@@ -132,57 +140,86 @@ class Keeper:
     def _position(self, told: dict[str, Any]) -> Position:
         return Position.from_json(told, self.session.identity["slices"], self.session.examples)
 
-    def take_in(self, results: Sequence[StepResult]) -> Signal:
-        """Count these steps; the greatest signal of them.
-
-        Raises DataError if too many in a row were not taken.
-        """
+    def add(self, results: Sequence[StepResult]) -> None:
+        """Count these steps. Raises DataError if too many in a row were not taken."""
         for result in results:
             self._skips.add(result.measured.step, result.is_skipped)
-            self.tally.add(result.measured, result.keys)
-            self._step_s = result.measured.step_s
-        return max((result.signal for result in results), default=Signal.NONE)
+            self._steps.append(result.measured)
+            self.recent.append(result.measured)
+            if result.keys is not None:
+                self._keys += result.keys.numpy().tolist()
 
-    def is_commit_due(self, step: int) -> bool:
-        """Whether it is the turn of a commit after ``step``, on all ranks; of a checkpoint, too, which is one."""
-        is_due = self._membership is not None and step % self.session.settings.commit_steps == 0
-        return is_due or self._is_checkpoint_due(step)
+    def after_step(self, position: Position) -> None:
+        """Call the hook; raise what a failure of the checkpoints before is to end the run with."""
+        self._memory.steps_since += 1
+        self._hooks.on_step(self, position)
+        if self._saver is not None:
+            self._saver.check()
+
+    def is_report_due(self, step: int) -> bool:
+        """True at the same steps on all ranks: the last report contained the step of the next."""
+        commit_steps = self.session.settings.commit_steps if self._membership is not None else 0
+        is_commit_due = commit_steps > 0 and step % commit_steps == 0
+        return step == self._next_report or is_commit_due or self._is_checkpoint_due(step) or self.is_over(step)
 
     def _is_checkpoint_due(self, step: int) -> bool:
         steps = self.session.settings.checkpoint_steps
         return bool(steps) and step % steps == 0
 
-    def after_step(self, position: Position, last: bool) -> Position:
-        """Commit, and have a checkpoint written, where it is their turn after this step.
+    def is_over(self, step: int) -> bool:
+        """True on all ranks if the run takes no more steps after ``step``, in mid-epoch too."""
+        return self._is_time_over or self.session.settings.stopping.why_in_epoch(step, seconds=0) != ""
 
-        The ``last`` step of an epoch has its own, with the metrics.
+    def report(self, position: Position, is_epoch_over: bool) -> Position:
+        """Sum over the ranks what they have measured since the last report, and take over what rank 0 plans.
+
+        An elastic run commits with each report: the lines in a file are of steps that are not taken again. A checkpoint
+        follows if it is due, but not after the last step of an epoch or of the run, which has its own.
         """
-        self._memory.steps_since += 1
-        self._hooks.on_step(self, position)
-        if self._saver is not None:
-            self._saver.check()
-        if last or not self.is_commit_due(position.step):
-            return position
-        position = self.commit(position)
-        if self._is_checkpoint_due(position.step):
+        self.session.monitor.phase("reporting")
+        plan = self.session.strategy.from_root(lambda: self._plan(position.step))
+        self._next_report, self._is_time_over = plan.next_report, plan.is_time_over
+        is_checkpoint_due = self._is_checkpoint_due(position.step)
+        if is_epoch_over or self.is_over(position.step):
+            return self.commit(position)
+        is_commit = is_checkpoint_due or self._membership is not None
+        position = self.commit(position) if is_commit else self._measure(position)
+        if plan.is_write_due:
+            self._write_metrics()
+        if is_checkpoint_due:
             self.checkpoint(position)
         self.check_members()
         return position
+
+    def _plan(self, step: int) -> _Plan:
+        max_time_s = self.session.settings.stopping.max_time_s
+        left_s = math.inf if max_time_s is None else max_time_s - self.session.seconds
+        step_s = self.recent[-1].step_s if self.recent else 0.0
+        is_write_due = time.monotonic() - self._published > METRICS_S
+        return _Plan(step + steps_to_report(step_s, left_s), left_s <= 0, is_write_due)
+
+    def _write_metrics(self) -> None:
+        """Write down, in the background, what all ranks have measured."""
+        self._published = time.monotonic()
+        if self.session.is_root:
+            self._metrics.start()
+        else:
+            self._memory.lines.clear()
 
     def commit(self, position: Position) -> Position:
         """The position, with what all ranks have counted since the last commit; from here on it can be gone back to."""
         session = self.session
         self.session.monitor.phase("committing")
         if session.settings.audit:
-            self._audit.publish(position, self.tally.keys)
-            self.tally.keys = []
+            self._audit.publish(position, self._keys)
+            self._keys = []
         position = self._measure(position)
         self._remember(position)
         return position
 
     def _measure(self, position: Position) -> Position:
         """The position, with what all ranks have measured since the last time; the lines of these steps are kept."""
-        steps, self.tally.steps = self.tally.steps, []
+        steps, self._steps = self._steps, []
         if not steps:
             return position
         strategy = self.session.strategy
@@ -195,25 +232,6 @@ class Keeper:
         is_finite = np.isfinite(loss)
         counted = loss[is_finite].sum(), examples[is_finite].sum(), hits.sum(), examples.sum()
         return position.counting(tuple(map(float, counted)))
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the metrics are to be published after the next step, as rank 0 sees it."""
-        return time.monotonic() - self._published + STEPS_TO_PUBLISH * self._step_s > METRICS_S
-
-    def publish_metrics(self, position: Position) -> Position:
-        """Write down, in the background, what all ranks have measured; the position as `commit` returns it.
-
-        In an elastic run it is a commit: the lines in a file are of steps that are not taken again.
-        """
-        self.session.monitor.phase("reducing the metrics")
-        position = self._measure(position) if self._membership is None else self.commit(position)
-        self._published = time.monotonic()
-        if self.session.is_root:
-            self._metrics.start()
-        else:
-            self._memory.lines.clear()
-        return position
 
     def require_finite_loss(self, step: int, split: str, metrics: Metrics) -> None:
         """Raise DataError if the loss on ``split`` is not finite; the checkpoint of ``step`` is then removed."""

@@ -13,16 +13,16 @@ from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint, DamagedError
-from train.tf_backend.variables import assign
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, Settings
 from train.config.stopping import scores_of
 from train.monitor.monitor import Monitor
-from train.tf_backend.devices import take_device
 from train.parallel.strategy import Horovod, Strategy, telling_lost_peers
 from train.reader.config import Reading
 from train.runs.folder import Dataset, choose_run, find_dataset
 from train.runs.position import Metrics
+from train.tf_backend.devices import take_device
+from train.tf_backend.variables import assign
 from train.trainer.rank_consistency import require_agreement
 from train.trainer.session import Choice, Session, open_session
 from train.trainer.steps import compile_steps, evaluate

@@ -8,8 +8,8 @@ from etl.slices.manifest import Manifest
 from etl.storage.place import Place
 from train.checkpoints import store
 from train.config.recipe import COSINE, Recipe
-from train.config.settings import Settings
 from train.config.schedule import Schedule
+from train.config.settings import Settings
 from train.runs.folder import Dataset
 from train.runs.position import Position
 

@@ -12,9 +12,9 @@ import horovod.tensorflow as hvd
 
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from train.config.settings import Settings
-from train.tf_backend.devices import VISIBLE, take_device
 from train.parallel.strategy import Strategy
 from train.runs.folder import Dataset
+from train.tf_backend.devices import VISIBLE, take_device
 
 PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy")
 

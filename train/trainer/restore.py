@@ -5,8 +5,8 @@ from typing import Any
 from etl.errors import UsageError
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
-from train.tf_backend.variables import assign
 from train.config.recipe import option_of
+from train.tf_backend.variables import assign
 from train.trainer.session import Session
 
 

@@ -1,6 +1,7 @@
 """What rank 0 tells of a run and writes down of it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from etl.progress import Progress
@@ -9,17 +10,14 @@ from etl.stages.stage import RUN_FILE, WORK_FOLDER, Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes, withdraw
 from etl.storage.json_files import json_bytes
-from train.tf_backend.records_op import why_not_native
 from train.runs.confusion import Confusion
 from train.runs.folder import RESULT_FORMAT
-from train.runs.metrics import shares, sums_over
+from train.runs.metrics import StepOfRank, shares, sums_over
 from train.runs.position import Metrics, Position
-from train.trainer.commits import Tally
+from train.tf_backend.records_op import why_not_native
 from train.trainer.learning_rate import schedule_notes
 from train.trainer.rank_consistency import counted
 from train.trainer.session import Session
-
-LAST_STEPS = 20  # that a progress bar tells of
 
 Weights = dict[str, int]  # the epoch and the step after which they were the model's
 
@@ -76,16 +74,15 @@ def say_notes(session: Session, position: Position) -> None:
         )
 
 
-def tell_progress(progress: Progress, step: int, tally: Tally, global_batch: int) -> None:
-    """Show how the last steps went, as this rank sees it."""
-    last = tally.steps[-LAST_STEPS:]
-    if not last:
+def show_progress(progress: Progress, step: int, recent: Sequence[StepOfRank], global_batch: int) -> None:
+    """Show how the ``recent`` steps went, as this rank sees it."""
+    if not recent:
         return progress.update(step)
-    loss, hits, examples = sums_over(last)
-    seconds = sum(each.step_s for each in last)
-    of_time = ", ".join(f"{name} {share:.0%}" for name, share in shares(last).items())
+    loss, hits, examples = sums_over(recent)
+    seconds = sum(each.step_s for each in recent)
+    of_time = ", ".join(f"{name} {share:.0%}" for name, share in shares(recent).items())
     found = max(1.0, examples)
-    rate = global_batch * len(last) / seconds
+    rate = global_batch * len(recent) / seconds
     progress.update(step, f"loss {loss / found:.3f}, accuracy {hits / found:.3f}, {rate:,.0f} images/s ({of_time})")
 
 

@@ -3,7 +3,6 @@
 import os
 import time
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any
 
 import keras
@@ -13,16 +12,9 @@ from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.stage import WORK_FOLDER
 from etl.storage.place import Place, open_place
-from train.tf_backend.variables import Groups
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
-from train.config.settings import Settings
-from train.tf_backend.augment import NOTHING, Augmentation
-from train.tf_backend.decode import Decoder
-from train.tf_backend.feed import PixelFeed
-from train.tf_backend.batch_norm import synchronised
-from train.tf_backend.builders import build
-from train.tf_backend.optimizer import make_optimizer
 from train.config.schedule import Schedule
+from train.config.settings import Settings
 from train.monitor.monitor import Monitor
 from train.parallel.strategy import Strategy, root_first
 from train.reader.intervals import run_of
@@ -30,18 +22,17 @@ from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
 from train.runs.folder import Dataset, choose_run, find_dataset
 from train.runs.position import FIRST_EPOCH, Position
+from train.tf_backend.augment import NOTHING, Augmentation
+from train.tf_backend.batch_norm import synchronised
+from train.tf_backend.builders import build
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import PixelFeed
+from train.tf_backend.optimizer import make_optimizer
+from train.tf_backend.variables import Groups
 from train.trainer.learning_rate import recipe_of_run
 from train.trainer.rank_consistency import describe_devices, require_agreement
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
-
-
-class Signal(IntEnum):
-    """What rank 0 tells the others with a step."""
-
-    NONE = 0
-    METRICS = 1
-    LAST = 2
 
 
 @dataclass(frozen=True)
@@ -93,19 +84,6 @@ class Session:
     def groups(self) -> Groups:
         """The same, by what they belong to: each is a file of a checkpoint."""
         return {"model": self.model.weights, "optimizer": self.optimizer.variables}
-
-    def signal_after(self, steps: int, is_due: bool) -> Signal:
-        """What this rank adds to the signal of all ranks at a step; only rank 0 gives one, for what follows the next
-        step: that this is to be the last one, in mid-epoch too, or that the metrics are due.
-        """
-        if not self.is_root:
-            return Signal.NONE
-        is_last = self.settings.stopping.why_in_epoch(steps, self.seconds) != ""
-        return Signal.LAST if is_last else Signal.METRICS if is_due else Signal.NONE
-
-    def read_signal(self, mean: float) -> "Signal":
-        """The signal of rank 0, from the mean over all ranks."""
-        return Signal(round(mean * self.strategy.size))
 
     @property
     def global_batch(self) -> int:

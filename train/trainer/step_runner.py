@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from train.tf_backend.feed import PixelBatch
 from train.runs.metrics import StepOfRank, now
-from train.trainer.session import Session, Signal
+from train.tf_backend.feed import PixelBatch
+from train.trainer.session import Session
 from train.trainer.steps import NO_NUMBERS
 
 
@@ -21,11 +21,10 @@ from train.trainer.steps import NO_NUMBERS
 class StepResult:
     """What this rank measured at a step, and the keys of its examples (a tensor of strings, or None).
 
-    Equal on all ranks are ``signal``, rank 0's, and ``is_skipped``: its gradient was not finite.
+    ``is_skipped``, equal on all ranks: its gradient was not finite.
     """
 
     measured: StepOfRank
-    signal: Signal
     is_skipped: bool
     keys: Any
 
@@ -61,13 +60,11 @@ class StepRunner:
             yield batch
             asked = time.perf_counter()
 
-    def take(self, batch: PixelBatch, steps: int, rate: float, signal: Signal) -> list[StepResult]:
-        """Take a step, after so many ``steps``, and give this rank's ``signal``; the result of the step before, if it
-        is not known yet.
-        """
+    def take(self, batch: PixelBatch, steps: int, rate: float) -> list[StepResult]:
+        """Take a step, after so many ``steps``; the result of the step before, if it is not known yet."""
         session = self._session
         session.optimizer.learning_rate = rate
-        inputs = {"ends": tf.constant(float(signal)), "step": tf.constant(steps), "before": self._numbers}
+        inputs = {"step": tf.constant(steps), "before": self._numbers}
         self._numbers, before, moments = self._train_step(batch.pixels, batch.labels, batch.weights, **inputs)
         begun, computed, reduced = moments.numpy().tolist()
         results = self._results(before)
@@ -85,6 +82,6 @@ class StepRunner:
         if self._taken is None:
             return []
         taken, self._taken = self._taken, None
-        *sums, mean, skips = numbers.numpy().tolist()
+        *sums, skips = numbers.numpy().tolist()
         measured = StepOfRank.of(taken.step, taken.rate, sums, taken.seconds, taken.time)
-        return [StepResult(measured, self._session.read_signal(mean), skips > 0, taken.keys)]
+        return [StepResult(measured, skips > 0, taken.keys)]

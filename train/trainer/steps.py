@@ -7,18 +7,18 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from train.config.recipe import FP16
-from train.tf_backend.gradients import gradients_of, moment_after, sums_of
-from train.tf_backend.optimizer import apply_finite
-from train.tf_backend.state import RandomDraws, running_statistics
 from train.monitor.heartbeat import READING
 from train.reader.config import STOP
 from train.reader.intervals import Steps
 from train.runs.confusion import Confusion
 from train.runs.position import Metrics
+from train.tf_backend.gradients import gradients_of, moment_after, sums_of
+from train.tf_backend.optimizer import apply_finite
+from train.tf_backend.state import RandomDraws, running_statistics
 from train.trainer.session import Session
 
 EVALUATION_EPOCH = 0  # its order is that of every evaluation
-NO_NUMBERS = (0.0,) * 5  # of the step before the first
+NO_NUMBERS = (0.0,) * 4  # of the step before the first
 
 
 def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -37,13 +37,13 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
 
     @tf.function(autograph=False)
     def train_step(
-        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *, ends: tf.Tensor, step: tf.Tensor, before: tf.Tensor
+        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *, step: tf.Tensor, before: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The numbers of this step, on the device; ``before``, those of the step before, on the host; and, on the host,
         the moments before and after computing, and after reducing (float64 seconds).
 
-        Numbers are float32 of shape (5,): this rank's `Sums`, and two that are equal on all ranks: above 0 if any rank
-        ends, and 1 if the step was not taken because its gradient is not finite.
+        Numbers are float32 of shape (4,): this rank's `Sums`, and, equal on all ranks, 1 if the step was not taken
+        because its gradient is not finite.
         """
         with tf.device("/CPU:0"):
             before = tf.identity(before)
@@ -56,7 +56,7 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
         own = sums[2] / recipe.examples_per_step
         changes = [tf.cast(each.value - old, own.dtype) for each, old in zip(statistics, olds, strict=True)]
         changes = [tf.math.multiply_no_nan(each, own) for each in changes]  # 0 of a rank that has but padding
-        full, ends, *changes = strategy.average([own, ends, *changes])
+        full, *changes = strategy.average([own, *changes])
         gradients = strategy.average_gradients(gradients, half=recipe.compression == FP16)
         reduced = moment_after(gradients, deterministic)
         for variable, old, change in zip(statistics, olds, changes, strict=True):
@@ -65,7 +65,7 @@ def compile_steps(session: Session) -> tuple[Callable[..., Any], Callable[..., A
         skips = apply_finite(optimizer, gradients, recipe)
         with tf.device("/CPU:0"):
             moments = tf.stack([begun, computed, reduced])
-        return tf.stack([*sums, ends, skips]), before, moments
+        return tf.stack([*sums, skips]), before, moments
 
     @tf.function(autograph=False)
     def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:

@@ -21,11 +21,11 @@ class TensorFlowSteps:
             from etl.errors import EnvironmentFailure
             from lib.ways.our_reader import OurReader
             from train.config.recipe import Recipe
+            from train.reader.config import Reading
             from train.tf_backend.builders import build
+            from train.tf_backend.devices import take_device
             from train.tf_backend.gradients import gradients_of
             from train.tf_backend.optimizer import make_optimizer
-            from train.tf_backend.devices import take_device
-            from train.reader.config import Reading
 
         taken = take_device(job.device)
         if taken.lacks:

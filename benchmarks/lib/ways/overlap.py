@@ -22,11 +22,11 @@ with loading():
     import tensorflow as tf
 
     from train.config.recipe import Recipe
-    from train.tf_backend.builders import build
-    from train.tf_backend.optimizer import make_optimizer
     from train.monitor.monitor import Monitor
     from train.parallel import strategy as strategies
     from train.parallel.strategy import Horovod
+    from train.tf_backend.builders import build
+    from train.tf_backend.optimizer import make_optimizer
     from train.trainer.session import Session
     from train.trainer.steps import NO_NUMBERS, compile_steps
 
@@ -54,7 +54,7 @@ def make_step(model: str, side: int, batch: int, ring: Horovod) -> Any:
     generator = np.random.default_rng(ring.rank)
     pixels = tf.constant(generator.integers(0, 256, (batch, *shape), np.uint8))
     labels, weights = tf.constant(generator.integers(0, CLASSES, batch)), tf.ones(batch)
-    numbers = {"ends": tf.constant(0.0), "step": tf.constant(0), "before": tf.constant(NO_NUMBERS)}
+    numbers = {"step": tf.constant(0), "before": tf.constant(NO_NUMBERS)}
     return lambda: train_step(pixels, labels, weights, **numbers)
 
 

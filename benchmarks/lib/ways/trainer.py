@@ -37,9 +37,9 @@ def fit(job: Job) -> list[float]:
     import numpy as np
 
     from lib.ways.our_reader import OurReader
-    from train.tf_backend.decode import Decoder
-    from train.tf_backend.builders import build
     from train.reader.config import Reading
+    from train.tf_backend.builders import build
+    from train.tf_backend.decode import Decoder
 
     reader = OurReader(job.slices, job.batch, Reading(), drop_last=False)
     manifest = reader.manifest
@@ -85,9 +85,9 @@ def feed(job: Job) -> dict[str, float]:
     within seconds: each takes five turns.
     """
     from lib.ways.our_reader import OurReader
+    from train.reader.config import Reading
     from train.tf_backend.decode import Decoder
     from train.tf_backend.throughput import BATCH
-    from train.reader.config import Reading
 
     reader = OurReader(job.slices, BATCH, Reading())
     pictures = reader.pictures(count(), Decoder(reader.manifest, reader.manifest.size))

@@ -47,9 +47,9 @@ with without(OPTIONAL):
     import tensorflow as tf
 
     from tests.lib.ranks.strategies import Alone, Identity, LocalStatistics
-    from train.tf_backend.variables import assign, snapshot
     from train.loop import train_epoch
     from train.parallel.strategy import Horovod, Strategy, weights_digest
+    from train.tf_backend.variables import assign, snapshot
     from train.trainer.commits import Memory, keeping
     from train.trainer.session import Session, prepare
     from train.trainer.steps import compile_steps

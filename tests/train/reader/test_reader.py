@@ -18,14 +18,14 @@ from etl.errors import DataError, UsageError
 from etl.formats.example import parse
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from train.tf_backend.decode import Decoder
-from train.tf_backend.feed import PixelFeed
 from train.reader.batches import RecordBatch
 from train.reader.config import Reading
 from train.reader.intervals import Steps, length
 from train.reader.reader import SplitReader
 from train.reader.slice_file import SliceFile
 from train.reader.state import ReaderState
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import PixelFeed
 
 pytestmark = pytest.mark.integration
 

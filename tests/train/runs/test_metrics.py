@@ -180,6 +180,7 @@ def test_metrics_reach_the_disk_between_checkpoints(
     """A run that goes on from its last checkpoint takes those of the steps after it back."""
     made = stopped.copy(tmp_path / "root")
     monkeypatch.setattr(commits, "METRICS_S", 0.0)
+    monkeypatch.setattr(commits, "MAX_REPORT_STEPS", 2)
     assert train_here(*made.training, "--epochs", 2, "--resume", "--audit", hooks=Interrupt()).returncode != 0
     found = steps_of(made.folder)
     assert found == list(range(1, len(found) + 1))

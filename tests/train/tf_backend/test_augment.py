@@ -15,10 +15,10 @@ from etl.errors import UsageError
 from etl.formats.example import ImageExample, serialize
 from etl.slices.manifest import Manifest
 from tests.train.tf_backend.test_feed import batch_of
+from train.reader.batches import RecordBatch
 from train.tf_backend.augment import GRAY, Augmentation, random_window, recolour_at_random
 from train.tf_backend.decode import Decoder, Size, centre_window, epoch_seed
 from train.tf_backend.feed import PixelBatch, PixelFeed
-from train.reader.batches import RecordBatch
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -132,7 +132,7 @@ def test_tensorflows_reason(log: str, reason: str) -> None:
 @pytest.mark.integration
 def test_tensorflow_is_asked_for_its_reason() -> None:
     code = (
-        "from train.parallel import devices; devices.PROBE_TIMEOUT_S = 300;"
+        "from train.tf_backend import devices; devices.PROBE_TIMEOUT_S = 300;"
         "print(devices.why_no_gpu(None)); print(devices.why_no_gpu('-1'))"
     )
     *_, reason, hidden = succeeded(run("python", "-c", code)).stdout.splitlines()

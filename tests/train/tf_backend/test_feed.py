@@ -15,12 +15,12 @@ import tensorflow as tf
 
 from etl.errors import DataError
 from tests.lib.commands import PATIENCE_S
+from train.reader.batches import RecordBatch
+from train.reader.memory import Buffer
 from train.tf_backend import feed as feed_module
 from train.tf_backend import records_op
 from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import QUEUED_BATCHES, Feed, PixelBatch, PixelFeed
-from train.reader.batches import RecordBatch
-from train.reader.memory import Buffer
 
 # around 23 bytes TensorFlow's strings begin to live outside of themselves
 SIZES = (0, 1, 22, 23, 24, 1000, 200_000)

@@ -19,9 +19,9 @@ from tests.lib.ranks import tiny
 from tests.lib.ranks.strategies import Alone
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
-from train.tf_backend.devices import Device
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
+from train.tf_backend.devices import Device
 from train.trainer.rank_consistency import versions
 
 TRAIN = REPOSITORY / "train/main.py"

@@ -1,5 +1,6 @@
 """Where ranks that form a ring go on: the newest commit that any of them brought along."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,12 @@ import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place, open_place
-from tests.lib.ranks.threads import Ring, ThreadRank, on_ranks
+from tests.lib.ranks.threads import ThreadRank, on_ranks
 from train.monitor.monitor import Monitor
 from train.reader.state import ReaderState
-from train.runs.metrics import StepOfRank, now
 from train.runs.position import Position
-from train.trainer.commits import Keeper, Memory, require_equal_weights
-from train.trainer.session import Session, Signal
-from train.trainer.step_runner import StepResult
+from train.trainer.commits import Keeper, Memory, require_equal_weights, steps_to_report
+from train.trainer.session import Session
 
 TOTAL = 102
 Found = tuple[Position, list[float]]
@@ -70,14 +69,21 @@ def recall(folder: Path, memories: Sequence[Memory]) -> list[Found]:
     return on_ranks(len(memories), of_rank)
 
 
-def test_metrics_are_due_before_two_more_steps_would_be_too_many(tmp_path: Path) -> None:
-    def due_after(step_s: float) -> bool:
-        keeper = Keeper(session_of(ThreadRank(Ring(1), 0), open_place(str(tmp_path)), 0.0), memory(None, 0, 0), None)
-        measured = StepOfRank(1, 0.0, 0.0, 1.0, 0.1, 0.0, step_s, 0.0, step_s, now())
-        keeper.take_in([StepResult(measured, Signal.NONE, False, None)])
-        return keeper.is_due
-
-    assert [due_after(step_s) for step_s in (0.1, 11.0)] == [False, True]  # of 20 s
+@pytest.mark.parametrize(
+    ("step_s", "left_s", "steps"),
+    [
+        (0.0, math.inf, 256),
+        (0.001, math.inf, 256),
+        (0.5, math.inf, 20),
+        (11.0, math.inf, 1),
+        (0.5, 3.0, 6),
+        (0.5, -1, 1),
+    ],
+)
+def test_a_report_is_due_after_ten_seconds_of_steps_or_when_the_time_is_over(
+    step_s: float, left_s: float, steps: int
+) -> None:
+    assert steps_to_report(step_s, left_s) == steps
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])

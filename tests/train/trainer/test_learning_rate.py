@@ -16,9 +16,9 @@ from tests.lib.train_in_process import train_here
 from tests.train.conftest import MODEL, TrainedRun
 from train.config.recipe import Recipe
 from train.config.recipe_options import read_recipe
+from train.config.schedule import Schedule
 from train.config.settings import AUTO, Settings
 from train.config.stopping import Stopping
-from train.config.schedule import Schedule
 from train.monitor.monitor import Monitor
 from train.runs.folder import find_dataset
 from train.trainer.learning_rate import recipe_of_run, schedule_notes

@@ -8,20 +8,17 @@ import pytest
 import tensorflow as tf
 
 from train.tf_backend.feed import PixelBatch
-from train.trainer.session import Session, Signal
+from train.trainer.session import Session
 from train.trainer.step_runner import StepRunner
-
-RANKS = 4
 
 
 def numbered_step(skipped: int) -> Callable[..., Any]:
     """A step whose numbers identify it: losses, hits and examples are those of its labels."""
 
-    def step(pixels: Any, labels: Any, weights: Any, *, ends: Any, step: Any, before: Any) -> Any:
-        signal = float(ends) / RANKS  # the mean of rank 0's and of those of the others, which are 0
+    def step(pixels: Any, labels: Any, weights: Any, *, step: Any, before: Any) -> Any:
         sums = [float(step), float(labels[0]), float(tf.reduce_sum(weights))]
-        numbers = [*sums, signal, float(int(step) == skipped)]
-        return tf.constant(numbers), tf.identity(before), tf.constant([10.0, 11.0, 13.0], tf.float64)
+        numbers = tf.constant([*sums, float(int(step) == skipped)])
+        return numbers, tf.identity(before), tf.constant([10.0, 11.0, 13.0], tf.float64)
 
     return step
 
@@ -33,22 +30,14 @@ def batches(count: int) -> Iterator[PixelBatch]:
 
 
 def test_results_are_those_of_the_step_before_and_each_is_given_once() -> None:
-    session = SimpleNamespace(
-        optimizer=SimpleNamespace(learning_rate=0.0),
-        settings=SimpleNamespace(audit=True),
-        read_signal=lambda mean: Signal(round(mean * RANKS)),
-    )
+    session = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=0.0), settings=SimpleNamespace(audit=True))
     runner = StepRunner(cast(Session, session), numbered_step(skipped=2))
-    signals = [Signal.NONE, Signal.METRICS, Signal.NONE, Signal.LAST]
-    told = [
-        runner.take(batch, step, 0.1 * step, signals[step]) for step, batch in enumerate(runner.batches(batches(4)))
-    ]
+    told = [runner.take(batch, step, 0.1 * step) for step, batch in enumerate(runner.batches(batches(4)))]
     told.append(runner.finish())
     assert [[each.measured.step for each in results] for results in told] == [[], [1], [2], [3], [4]]
     found = [result for results in told for result in results]
     assert [each.measured.sums for each in found] == [(n, n, 1) for n in range(4)]
     assert [each.measured.rate for each in found] == pytest.approx([0.0, 0.1, 0.2, 0.3])
-    assert [each.signal for each in found] == signals
     assert [each.is_skipped for each in found] == [False, False, True, False]
     assert [(each.measured.compute_s, each.measured.reduce_s) for each in found] == [(1.0, 2.0)] * 4
     assert [each.keys.numpy().tolist() for each in found] == [[f"key {n}".encode()] for n in range(4)]

@@ -25,7 +25,7 @@ INPUTS = RANDOM.normal(size=(len(ALL), FEATURES)).astype(np.float32)
 LABELS = RANDOM.integers(0, CLASSES, len(ALL))
 
 Arrays = list[npt.NDArray[Any]]
-Results = tuple[Arrays, list[float], float]
+Results = tuple[Arrays, list[float]]
 
 
 @pytest.fixture(autouse=True)
@@ -47,11 +47,10 @@ def take_step(
     strategy: ThreadRank,
     examples: npt.NDArray[np.int64],
     weights: Any,
-    ends: bool = False,
     make: Callable[[], keras.Model] = model,
     **options: Any,
 ) -> Results:
-    """Weights after a step of these examples of all ranks, this rank's sums, and whether the run ends."""
+    """Weights after a step of these examples of all ranks, and this rank's sums."""
     batch = len(examples) // strategy.size
     own = slice(strategy.rank * batch, (strategy.rank + 1) * batch)
     recipe = Recipe(batch=batch // options.get("accumulate", 1), momentum=0.9, weight_decay=0.0, **options)
@@ -64,25 +63,25 @@ def take_step(
     session = SimpleNamespace(model=made, optimizer=optimizer, strategy=strategy, settings=settings)
     train_step, _ = compile_steps(cast(Session, session))
     told = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
-    earlier = tf.constant([1.0, 2.0, 3.0, 0.0, 0.0])
-    numbers, before, moments = train_step(*told, ends=tf.constant(float(ends)), step=tf.constant(0), before=earlier)
+    earlier = tf.constant([1.0, 2.0, 3.0, 0.0])
+    numbers, before, moments = train_step(*told, step=tf.constant(0), before=earlier)
     assert np.array_equal(before, earlier) and (np.diff(moments) >= 0).all()
-    *sums, over, skips = numbers.numpy().tolist()
+    *sums, skips = numbers.numpy().tolist()
     assert skips == 0
-    return [each.numpy() for each in made.variables], sums, over
+    return [each.numpy() for each in made.variables], sums
 
 
 @pytest.mark.parametrize("padding", [[], [8, 9, 10, 11], [3, 7, 9, 10, 11]])
 def test_ranks_take_the_step_of_one_that_has_no_repeats(padding: list[int]) -> None:
     real, weights = np.delete(ALL, padding), np.ones(len(ALL), np.float32)
     weights[padding] = 0
-    ((whole, sums, _),) = on_ranks(1, lambda strategy: take_step(strategy, real, weights[real]))
+    ((whole, sums),) = on_ranks(1, lambda strategy: take_step(strategy, real, weights[real]))
     ranks = on_ranks(3, lambda strategy: take_step(strategy, ALL, weights))
-    for own, _, _ in ranks:
+    for own, _ in ranks:
         for ours, theirs, first in zip(own, whole, ranks[0][0], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
             assert np.array_equal(ours, first)
-    assert np.sum([own for _, own, _ in ranks], axis=0) == pytest.approx(sums, rel=1e-5)
+    assert np.sum([own for _, own in ranks], axis=0) == pytest.approx(sums, rel=1e-5)
     assert sums[2] == len(real)
     assert not np.allclose(whole[0], model().get_weights()[0])
 
@@ -94,16 +93,9 @@ def test_layers_of_another_type_are_trained_too(dtype: str) -> None:
         return keras.Sequential([keras.Input((FEATURES,)), *inner, keras.layers.Dense(CLASSES)])
 
     weights = np.ones(len(ALL), np.float32)
-    ((own, _, _),) = on_ranks(1, lambda strategy: take_step(strategy, ALL, weights, make=make))
+    ((own, _),) = on_ranks(1, lambda strategy: take_step(strategy, ALL, weights, make=make))
     assert str(own[0].dtype) == dtype
     assert all(np.isfinite(each.astype(float)).all() for each in own)
-
-
-@pytest.mark.parametrize("ending", [None, 1])
-def test_all_ranks_learn_that_one_ends(ending: int | None) -> None:
-    weights = np.ones(len(ALL), np.float32)
-    results = on_ranks(2, lambda strategy: take_step(strategy, ALL, weights, strategy.rank == ending))
-    assert [over > 0 for _, _, over in results] == [ending is not None] * 2
 
 
 def with_statistics() -> keras.Model:
@@ -122,7 +114,7 @@ def on_three(weights: Any, **options: Any) -> list[Results]:
 def test_a_step_of_padding_alone_changes_nothing(batch_norm: str) -> None:
     """Each rank's padding is another example."""
     before = with_statistics().get_weights()
-    for own, sums, _ in on_three(np.zeros(len(ALL), np.float32), batch_norm=batch_norm):
+    for own, sums in on_three(np.zeros(len(ALL), np.float32), batch_norm=batch_norm):
         assert sums == [0, 0, 0]
         for ours, first in zip(own, before, strict=True):
             np.testing.assert_allclose(ours, first, rtol=1e-6)
@@ -134,7 +126,7 @@ def test_what_a_step_does_not_change_keeps_its_bits(batch_norm: str) -> None:
     weights[[3, 10, 11]] = 0
     before = with_statistics().get_weights()
     ranks = on_three(weights, batch_norm=batch_norm)
-    for own, _, _ in ranks:
+    for own, _ in ranks:
         assert all(map(np.array_equal, own, ranks[0][0]))
         assert all(map(np.array_equal, own[:2], before[:2]))
         assert not np.array_equal(own[5], before[5])
@@ -144,5 +136,5 @@ def test_a_part_without_examples_on_any_rank_leaves_synchronised_statistics_fini
     """Three ranks of 3 examples each take a step in 4 parts."""
     weights = np.ones(len(ALL), np.float32)
     weights[[3, 7, 11]] = 0
-    for own, _, _ in on_three(weights, batch_norm=SYNCHRONISED, accumulate=4):
+    for own, _ in on_three(weights, batch_norm=SYNCHRONISED, accumulate=4):
         assert all(np.isfinite(each).all() for each in own)
