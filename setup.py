@@ -20,6 +20,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
+    py_modules=["ringslice_entry"],
     packages=find_packages(include=["etl*", "mapreduce*", "train*"]),
     package_data={
         "etl": ["py.typed"],
@@ -30,7 +31,7 @@ setup(
         "train.config": ["recipes/*.toml"],
         "train.toolchain": ["native/*.cc"],
     },
-    entry_points={"console_scripts": ["ringslice = etl.cli:main"]},
+    entry_points={"console_scripts": ["ringslice = ringslice_entry:main"]},
     install_requires=[
         "click>=8.1",
         "crc32c>=2.7",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from etl.processes import tie_to_parent
+from etl.processes import tie_to_parent, unblock_interrupts
 
 INTERRUPTED = 130
 DEBUG_VARIABLE = "RINGSLICE_DEBUG"
@@ -154,13 +154,14 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell had us ignore it
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a shell may have had us ignore it
         signal.signal(signal.SIGINT, interrupt)
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of classes may have what the output's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
+        unblock_interrupts()
         tie_to_parent()
         if sys.getfilesystemencoding() != "utf-8":
             raise EnvironmentFailure("names of files are not UTF-8 in this locale. Set LC_ALL=C.UTF-8, or PYTHONUTF8=1")

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)  # loaded now: between a fork and its exec only a system call is safe
@@ -34,6 +35,28 @@ def tie_to_parent() -> None:
             os.kill(os.getpid(), number)
 
 
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def block_interrupts() -> Iterator[None]:
+    """Have children that are started meanwhile begin with SIGINT and SIGTERM blocked, until `unblock_interrupts`.
+
+    An interrupt while a child imports its modules would end it with a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock_interrupts() -> None:
+    """Let interrupts come, now that they have handlers; one that came while they were blocked comes now."""
+    for number in _INTERRUPTS:  # one by one: the handler of the first may have the next ignored
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
 STOP_TIMEOUT_S = 20.0
 
 
@@ -47,7 +70,9 @@ def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> 
     child. There is no limit on its time: a job may take days, and its own parts have limits.
     """
     words, output = [sys.executable, "-P", "-m", module, *arguments], subprocess.PIPE if capture else None
-    with subprocess.Popen(words, stdout=output, text=True, env=tied_environment(signal.SIGKILL)) as child:
+    with block_interrupts():
+        child = subprocess.Popen(words, stdout=output, text=True, env=tied_environment(signal.SIGKILL))
+    with child:
         try:
             text, _ = child.communicate()
         except KeyboardInterrupt:

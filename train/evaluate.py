@@ -7,6 +7,11 @@
 The number of ranks need not be the training's. The work itself is in train/trainer/evaluation.py.
 """
 
+if __name__ == "__main__":  # before packages of ours are imported
+    from ringslice_entry import prepare
+
+    prepare()
+
 from typing import Any, NoReturn
 
 import click

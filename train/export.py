@@ -6,6 +6,11 @@
 It is one process, and takes no GPU. The work itself is in train/serving/exporter.py.
 """
 
+if __name__ == "__main__":  # before packages of ours are imported
+    from ringslice_entry import prepare
+
+    prepare()
+
 from typing import Any, NoReturn
 
 import click

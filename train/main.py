@@ -8,6 +8,11 @@ This file is what a rank is started with: it reads the command line, takes its s
 TensorFlow. The loop itself is in train/loop.py, to be read from top to bottom.
 """
 
+if __name__ == "__main__":  # before packages of ours are imported
+    from ringslice_entry import prepare
+
+    prepare()
+
 from typing import NoReturn
 
 from train.config.settings import Settings, command

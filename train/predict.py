@@ -6,6 +6,11 @@
 The work itself is in train/serving/predictor.py.
 """
 
+if __name__ == "__main__":  # before packages of ours are imported
+    from ringslice_entry import prepare
+
+    prepare()
+
 import os
 from typing import NoReturn
 

@@ -35,7 +35,7 @@ from typing import IO, Self
 from etl.errors import EnvironmentFailure
 from etl.images.config import NormalizeConfig
 from etl.images.result import Normalized, Reason, Reject
-from etl.processes import tie_to_parent, tied_environment
+from etl.processes import block_interrupts, tie_to_parent, tied_environment
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -111,13 +111,14 @@ class ImageHelper:
 
     def _start(self) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-P", "-m", "etl.images.sandbox", json.dumps(self.config.to_json())]
-        process = self._process = subprocess.Popen(
-            words,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=tied_environment(signal.SIGKILL, os.environ | _ENVIRONMENT),
-        )
+        with block_interrupts():
+            process = self._process = subprocess.Popen(
+                words,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=tied_environment(signal.SIGKILL, os.environ | _ENVIRONMENT),
+            )
         assert process.stdin is not None
         assert process.stdout is not None
         for pipe in (process.stdin, process.stdout):

@@ -1,0 +1,40 @@
+"""What commands do before they import packages of ours, and how their children begin."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from etl.processes import run_module
+from tests.lib.commands import REPOSITORY, failed, run
+
+pytestmark = pytest.mark.integration
+
+RINGSLICE = ("python", "-P", "-m", "ringslice_entry")
+
+
+@pytest.mark.parametrize("words", [RINGSLICE, ("python", "train/main.py")], ids=["ringslice", "train/main.py"])
+def test_a_package_of_another_project_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "etl").mkdir()
+    (tmp_path / "etl/__init__.py").touch()
+    told = run(*words, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    failed(told, 3, f"{tmp_path}/etl comes before {REPOSITORY}/etl")
+
+
+def test_an_interrupt_during_the_first_imports_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    told = run(*RINGSLICE, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_an_interrupt_during_the_imports_of_a_child_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Both signals, as Ctrl-C sends the one and the parent, which it interrupts too, the other."""
+    interrupt = "for number in (signal.SIGINT, signal.SIGTERM): os.kill(os.getpid(), number)"
+    end = "from etl.errors import run_reporting\nsys.exit(run_reporting(lambda: 0))"
+    (tmp_path / "stage.py").write_text(f"import os, signal, sys\n{interrupt}\n{end}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
+    assert run_module("stage", []) == (130, "")
+    errors = capfd.readouterr().err
+    assert errors.startswith("ringslice: error: interrupted") and errors.count("\n") == 1, errors
