@@ -138,7 +138,7 @@ def _as_image(pixels: Pixels) -> Image.Image:
 def _decode_by_pillow(data: bytes, header: Header, want: Want) -> Pixels | Reject:
     with opened(data, header.format) as image:
         known = load_known(image, data, header.format)
-        profile = image.info.get("icc_profile") or b""
+        profile = header.profile or image.info.get("icc_profile") or b""
     return known if isinstance(known, Reject) else _finish(known, profile, want)
 
 

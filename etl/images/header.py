@@ -57,6 +57,7 @@ _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
 _MOST_PNM_BYTES = 1 << 16  # up to the width: for each byte the expression takes a hundred
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
+_XMP_ORIENTATION = re.compile(rb"""tiff:Orientation(?:\s*=\s*["']|\s*>)\s*([1-8])""")
 # in what decoders say
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
 # samples and compressions that they do not know, and more than we let them unpack
@@ -76,12 +77,12 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody l
 class Header:
     """``format`` is Pillow's name of it in lower case; ``width`` and ``height`` are of the first frame as stored.
 
-    ``orientation`` is EXIF's, 1 to 8: 1 where the stored pixels are upright. ``components`` are those of a JPEG with
-    a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile. ``bare`` says that a
-    PNG carries nothing but its picture, a JPEG nothing before it. ``offset`` is where a JPEG's first scan or the plain
-    pixels of a PNM file begin, else 0. ``is_plain`` says that to decode it takes time and memory by the number of its
-    pixels, and that no metadata is used: such are PNM files of plain pixels, sequential JPEGs without a profile, and
-    bare PNGs of 8 bits.
+    ``orientation`` is EXIF's or an XMP packet's, 1 to 8: 1 where the stored pixels are upright. ``components`` are
+    those of a JPEG with a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile, or
+    made of what a PNG says of its colours. ``bare`` says that a PNG carries nothing but its picture, a JPEG nothing
+    before it. ``offset`` is where a JPEG's first scan or the plain pixels of a PNM file begin, else 0. ``is_plain``
+    says that to decode it takes time and memory by the number of its pixels, and that no metadata is used: such are PNM
+    files of plain pixels, sequential JPEGs without a profile, and bare PNGs of 8 bits.
     """
 
     format: str
@@ -115,12 +116,17 @@ def read_header(data: bytes) -> Header | Reject:
     chunks = png.read_chunks(data) if found == PNG else None
     if isinstance(chunks, Reject):
         return chunks
-    exif = chunks.exif if chunks else b""
-    header = _read_by_pillow(data, found, exif)
+    header = _read_by_pillow(data, found)
     if chunks is None or isinstance(header, Reject):
         return header
-    is_plain = chunks.bare and chunks.components > 0
-    return replace(header, components=chunks.components, bare=chunks.bare, is_plain=is_plain)
+    return replace(
+        header,
+        orientation=_stored_orientation(chunks.exif, chunks.xmp),
+        components=chunks.components,
+        profile=chunks.profile,
+        bare=chunks.bare,
+        is_plain=chunks.bare and chunks.components > 0,
+    )
 
 
 def is_maybe_plain(data: bytes) -> bool:
@@ -212,12 +218,11 @@ def _read_jpeg(data: bytes) -> Header | Reject:
     found = jpeg.read_segments(data)
     if isinstance(found, Reject):
         return found
-    orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
     return Header(
         JPEG,
         found.width,
         found.height,
-        orientation=orientation,
+        orientation=_stored_orientation(found.exif, found.xmp),
         components=0 if found.lossless else found.components,
         profile=found.profile,
         bare=found.bare,
@@ -230,19 +235,27 @@ def _read_webp(data: bytes) -> Header | Reject:
     found = webp.read_chunks(data)
     if isinstance(found, Reject):
         return found
-    orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
-    return Header(WEBP, found.width, found.height, found.frames, orientation)
+    return Header(WEBP, found.width, found.height, found.frames, _stored_orientation(found.exif, found.xmp))
 
 
-def _read_by_pillow(data: bytes, format: str, exif: bytes) -> Header | Reject:
+def _read_by_pillow(data: bytes, format: str) -> Header | Reject:
     try:
         with opened(data, format) as image:
-            # Pillow turns a TIFF by itself, and to look for EXIF decodes the whole of a PNG
-            read = partial(_load_exif, exif) if format == PNG else image.getexif
-            orientation = 1 if format == TIFF else _orientation(read)
+            orientation = 1 if format == PNG else _tiff_orientation(image) if format == TIFF else 0
+            orientation = orientation or _orientation(image.getexif) or 1  # of a PNG, that decodes the whole of it
             return Header(format, *image.size, _count_frames(image), orientation)
     except Exception as error:
         return reject_for(error, data, format)
+
+
+def _tiff_orientation(image: ImageFile.ImageFile) -> int:
+    """That of the XMP packet if there is no tag; Pillow turns the picture as the tag says."""
+    xmp = image.info.get("xmp")
+    return (
+        1
+        if ORIENTATION in getattr(image, "tag_v2", {}) or not isinstance(xmp, bytes)
+        else _stored_orientation(b"", xmp)
+    )
 
 
 def _count_frames(image: ImageFile.ImageFile) -> int:
@@ -255,6 +268,13 @@ def _count_frames(image: ImageFile.ImageFile) -> int:
         return 1
 
 
+def _stored_orientation(exif: bytes, xmp: bytes) -> int:
+    """As EXIF says; if it does not, as an XMP packet says (XMP specification, part 2, section 3.2), or 1."""
+    return (_orientation(partial(_load_exif, exif)) if exif else 0) or (
+        int(found[1]) if (found := _XMP_ORIENTATION.search(xmp)) else 1
+    )
+
+
 def _load_exif(segment: bytes) -> Image.Exif:
     found = Image.Exif()
     found.load(segment)
@@ -262,7 +282,7 @@ def _load_exif(segment: bytes) -> Image.Exif:
 
 
 def _orientation(read: Callable[[], Image.Exif]) -> int:
-    """As EXIF says, or 1: a picture is worth more than what is said of it, and so is looked at with broken EXIF too."""
+    """As EXIF says, or 0: a picture is worth more than what is said of it, and so is looked at with broken EXIF too."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -270,5 +290,5 @@ def _orientation(read: Callable[[], Image.Exif]) -> int:
     except MemoryError:
         raise
     except Exception:  # whatever Pillow makes of it
-        return 1
-    return int(value) if value is not None and value in range(1, 9) else 1
+        return 0
+    return int(value) if value is not None and value in range(1, 9) else 0

@@ -136,6 +136,7 @@ def _prepare_tiff(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     colors = tags.get(_COLORS, ())
     if image.mode == "P" and colors and max(colors) < 256:  # written with 8 bits, as libtiff finds out, too
         image.palette = ImagePalette.raw("RGB;L", bytes(colors))
+    image.info.pop("xmp", None)  # else Pillow turns the picture as that says, too
     return None
 
 

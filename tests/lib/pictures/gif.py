@@ -30,6 +30,7 @@ from tests.lib.pictures.base import (
     save,
 )
 from tests.lib.pictures.jpeg import exif, upside
+from tests.lib.pictures.png import xmp_packet
 
 PART = (slice(8, 32), slice(12, 40))
 
@@ -91,6 +92,7 @@ def webp_pictures() -> Iterator[Picture]:
         "webp-lossless": lossless(),
         "webp-animated": lossless(**animated),
         "webp-exif-6": lossless(upside(COLORS, 6), exif=exif(6)),
+        "webp-xmp-6": lossless(upside(COLORS, 6), xmp=xmp_packet(6)),
         "webp-trailing": lossless() + TRAILING,
     }
     yield from alike(COLORS, files)

@@ -1,7 +1,7 @@
 """PNG files of every kind, by hand where Pillow cannot write them.
 
 Format: RFC 2083 (PNG 1.0): chunks in section 3.2, colour types in 4.1.1, bit packing in 2.3, Adam7 in 2.6, one clear
-colour in 4.2.9; eXIf: PNG 1.5 extensions. A gamma (gAMA) is not applied: that of sRGB is all that is common.
+colour in 4.2.9; eXIf: PNG 1.5 extensions; gAMA, cHRM and cICP: W3C, PNG specification, third edition, 11.3.2.
 """
 
 import struct
@@ -29,11 +29,13 @@ from tests.lib.pictures.base import (
     over_white,
     palette,
     palette_image,
+    rejects,
     save,
 )
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGBA = 0, 2, 3, 4, 6
+DISPLAY_P3 = (31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000)  # 100,000ths, as in cHRM
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 Samples = npt.NDArray[Any]
@@ -81,6 +83,10 @@ def orientation_exif(orientation: int, order: str = ">") -> bytes:
     return mark + struct.pack(f"{order}HIH", 42, 8, 1) + entry + bytes(4)
 
 
+def xmp_packet(orientation: int) -> bytes:
+    return f"<x:xmpmeta xmlns:x='adobe:ns:meta/'><tiff:Orientation>{orientation}</tiff:Orientation>".encode()
+
+
 def _deep(pixels: Samples) -> Samples:
     return pixels.astype(np.int64) * 257
 
@@ -90,6 +96,7 @@ def png_pictures() -> Iterator[Picture]:
     yield from _plain()
     yield from _transparent()
     yield from _with_metadata()
+    yield from _of_stated_colors()
 
 
 def _plain() -> Iterator[Picture]:
@@ -174,6 +181,7 @@ def _with_metadata() -> Iterator[Picture]:
         "png-text-long": png(COLORS, 8, RGB, chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(2 << 20)))),
         "png-pHYs-short": png(COLORS, 8, RGB, chunk(b"pHYs", bytes(4))),
         "png-icc-wrong-crc": png(COLORS, 8, RGB, adobe[:-1] + bytes([adobe[-1] ^ 1])),
+        "png-xmp-6": png(np.rot90(COLORS), 8, RGB, chunk(b"iTXt", b"XML:com.adobe.xmp" + bytes(5) + xmp_packet(6))),
         "png-exif-wrong-crc": png(COLORS, 8, RGB, chunk(b"eXIf", orientation_exif(6))[:-1] + b"?"),
         "png-trailing": save(COLORS, "PNG") + TRAILING,
         "png-animated": save(COLORS, "PNG", **other),
@@ -198,3 +206,28 @@ def _with_metadata() -> Iterator[Picture]:
     shown = over_white(profiles.from_gray_gamma(GRAYS))
     yield good("png-icc-gray-alpha", png(np.dstack([GRAYS, ALPHA]), 8, GRAY_ALPHA, gray_icc), shown, 1, 2)
     yield good("png-icc-rgb-on-gray", png(GRAYS, 8, GRAY, adobe), GRAYS)  # a profile of another space: left alone
+
+
+def _of_stated_colors() -> Iterator[Picture]:
+    """Colours by chunks of numbers; an ICC profile or sRGB is worth more than gAMA and cHRM, and cICP most."""
+    linear, p3 = chunk(b"gAMA", struct.pack(">I", 100_000)), struct.pack(">8I", *DISPLAY_P3)
+    icc, srgb = chunk(b"iCCP", b"made\0\0" + zlib.compress(profiles.adobe_rgb())), chunk(b"sRGB", b"\0")
+    codes = chunk(b"cICP", bytes([12, 13, 0, 1]))
+    files = {
+        "png-gamma-srgb-chunk": png(COLORS, 8, RGB, srgb + linear),
+        "png-gamma-0": png(COLORS, 8, RGB, chunk(b"gAMA", bytes(4))),
+        "png-chrm-all-0": png(COLORS, 8, RGB, chunk(b"cHRM", bytes(32))),
+        "png-codes-srgb": png(COLORS, 8, RGB, chunk(b"cICP", bytes([1, 13, 0, 1])) + icc),
+    }
+    yield from alike(COLORS, files, 1, 1)
+    light = profiles.from_gamma(COLORS, 1)
+    yield from alike(light, {"png-gamma-1": png(COLORS, 8, RGB, linear)}, 1, 2)
+    yield good("png-gamma-1-alpha", png(TRANSLUCENT, 8, RGBA, linear), over_white(light), 1, 2)
+    yield good("png-gamma-1-gray", png(_deep(GRAYS), 16, GRAY, linear), profiles.from_gamma(GRAYS, 1), 1, 2)
+    indexed = png(bands(16), 4, PALETTE, linear + chunk(b"PLTE", palette(16).tobytes()))
+    yield good("png-gamma-1-palette", indexed, profiles.from_gamma(palette(16), 1)[bands(16)], 1, 2)
+    files = {"png-chrm-p3": png(COLORS, 8, RGB, chunk(b"cHRM", p3)), "png-codes-p3": png(COLORS, 8, RGB, codes + icc)}
+    yield from alike(profiles.from_display_p3(COLORS), files, 1, 2)
+    yield good("png-gamma-icc", png(COLORS, 8, RGB, icc + linear), profiles.from_adobe_rgb(COLORS), 1, 2)
+    hdr = png(COLORS, 8, RGB, chunk(b"cICP", bytes([9, 16, 0, 1])))
+    yield from rejects({"png-codes-hdr": hdr}, "unsupported")

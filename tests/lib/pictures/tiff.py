@@ -32,9 +32,10 @@ from tests.lib.pictures.base import (
     save,
 )
 from tests.lib.pictures.jpeg import TWICE_OFF, upside
+from tests.lib.pictures.png import xmp_packet
 
 TAGS = {"width": 256, "height": 257, "bits": 258, "compression": 259, "photometric": 262, "orientation": 274}
-TAGS |= {"subfile": 254, "sub_ifds": 330, "inks": 332, "dng_version": 50706}
+TAGS |= {"xmp": 700, "profile": 34675, "subfile": 254, "sub_ifds": 330, "inks": 332, "dng_version": 50706}
 TAGS |= {"channels": 277, "planar": 284, "predictor": 317, "colors": 320, "extra": 338, "sample_format": 339}
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, INDEXED, INKS = 0, 1, 2, 3, 5
 DEFLATE = 8
@@ -47,7 +48,6 @@ def tiff(
     *,
     order: str = "<",
     tiled: bool = False,
-    profile: bytes = b"",
     **tags: Any,
 ) -> bytes:
     """A TIFF file of one page of samples (height, width) or (height, width, channels); ``order`` is struct's.
@@ -59,7 +59,10 @@ def tiff(
     height, width, channels = cube.shape
     values = {"width": width, "height": height, "channels": channels, "bits": [cube.itemsize * 8] * channels}
     values |= {"photometric": photometric, "compression": 1} | tags
-    entries = {TAGS[name]: ("H", value if isinstance(value, list) else [value]) for name, value in values.items()}
+    entries = {
+        TAGS[name]: ("B" if isinstance(value, bytes) else "H", [value] if isinstance(value, int) else list(value))
+        for name, value in values.items()
+    }
     if tiled:
         cube = np.pad(cube, ((0, -height % TILE), (0, -width % TILE), (0, 0)))
         entries |= {322: ("H", [TILE]), 323: ("H", [TILE])}
@@ -76,7 +79,6 @@ def tiff(
         pieces = list(map(zlib.compress, pieces))
     starts = [8 + sum(map(len, pieces[:number])) for number in range(len(pieces))]
     entries |= {324 if tiled else 273: ("I", starts), 325 if tiled else 279: ("I", list(map(len, pieces)))}
-    entries |= {34675: ("B", list(profile))} if profile else {}
     body = b"".join(pieces)
     directory = struct.pack(f"{order}H", len(entries))
     for tag, (letter, numbers) in sorted(entries.items()):
@@ -114,6 +116,10 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-rgbx": tiff(TRANSLUCENT, extra=0),  # 0: it is not alpha
     }
     files |= {f"tiff-orientation-{each}": tiff(upside(COLORS, each), orientation=each) for each in range(1, 9)}
+    files |= {
+        "tiff-xmp-6": tiff(upside(COLORS, 6), xmp=xmp_packet(6)),
+        "tiff-xmp-6-and-1": tiff(COLORS, xmp=xmp_packet(6), orientation=1),
+    }
     yield from alike(COLORS, files)
     files = {f"tiff-gray-{name}": save(GRAYS, "TIFF", compression=way) for name, way in ways.items()}
     yield from alike(GRAYS, files | {"tiff-white-is-zero": tiff(255 - GRAYS, WHITE_IS_ZERO)})
