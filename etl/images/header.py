@@ -4,7 +4,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,9 +12,10 @@ from itertools import chain
 
 from PIL import AvifImagePlugin, Image, ImageFile, PngImagePlugin
 
-from etl.images import jpeg, png, webp
+from etl.images import icc
+from etl.images.containers import bmp, jpeg, jpeg_2000, png, webp
+from etl.images.containers.truncation import is_cut
 from etl.images.result import Reason, Reject
-from etl.images.truncation import is_cut
 
 JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
 BMP = "bmp"
@@ -43,12 +44,19 @@ _OTHER_SIGNATURES = {
     b"v/1\1": "OpenEXR",
     b"#?RADIANCE\n": "Radiance HDR",
 }
+# Truevision's TGA 2.0 has no signature: without or with colours, its type, sides that are not 0, bits of a pixel
+_TGA = re.compile(
+    rb".(?:\0[\x02\x03\x0a\x0b].{5}|\x01[\x01\x02\x09\x0a].{4}[\x0f\x10\x18\x20])"
+    rb".{4}(?!\0\0)..(?!\0\0)..[\x08\x0f\x10\x18\x20]",
+    re.DOTALL,
+)
 _AVIF_BRANDS = {b"avif", b"avis"}
 _OTHER_BRANDS = {  # of ISO/IEC 23008-12, annex B
     "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"},
     "HEIF": {b"mif1", b"mif2", b"msf1", b"miaf"},
 }
 _IMAGE_SIZE = re.compile(rb"ispe\0{4}(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, section 6.5.3
+_CODES = re.compile(rb"colrnclx(..)(..)", re.DOTALL)  # ISO/IEC 14496-12, section 12.1.5
 _MOST_META_BYTES = 1 << 16
 _MOST_AVIF_PIXELS, _MOST_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
@@ -59,12 +67,15 @@ _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pg
 ORIENTATION = 0x0112
 _XMP_ORIENTATION = re.compile(rb"""tiff:Orientation(?:\s*=\s*["']|\s*>)\s*([1-8])""")
 # in what decoders say
-_TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
+_NO_ROWS = "not enough image data"
+_TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", _NO_ROWS)
 # samples and compressions that they do not know, and more than we let them unpack
-_UNSUPPORTED = re.compile(
-    "unsupported (?!BMP palette)|unknown pixel mode|not supported|not implemented|too large for", re.IGNORECASE
-)
-_NO_MODE = "not identified by this driver"
+_UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for", re.IGNORECASE)
+_CLEARER = {
+    "not identified by this driver": "its header states a side of 0 pixels, or no known samples",
+    "Unsupported BMP Palette size": "its header states a number of colours that no palette has",
+    "unknown pixel mode": "samples of a layout that is not supported",
+}
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
@@ -78,11 +89,11 @@ class Header:
     """``format`` is Pillow's name of it in lower case; ``width`` and ``height`` are of the first frame as stored.
 
     ``orientation`` is EXIF's or an XMP packet's, 1 to 8: 1 where the stored pixels are upright. ``components`` are
-    those of a JPEG with a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile, or
-    made of what a PNG says of its colours. ``bare`` says that a PNG carries nothing but its picture, a JPEG nothing
-    before it. ``offset`` is where a JPEG's first scan or the plain pixels of a PNM file begin, else 0. ``is_plain``
-    says that to decode it takes time and memory by the number of its pixels, and that no metadata is used: such are PNM
-    files of plain pixels, sequential JPEGs without a profile, and bare PNGs of 8 bits.
+    those of a JPEG with a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is an ICC profile, or made
+    of what the file says of its colours, and empty where Pillow tells it. ``bare`` says that a PNG carries nothing but
+    its picture, a JPEG nothing before it. ``offset`` is where a JPEG's first scan or the plain pixels of a PNM file
+    begin, else 0. ``is_plain`` says that to decode it takes time and memory by the number of its pixels, and that no
+    metadata is used: such are PNM files of plain pixels, sequential JPEGs without a profile, and bare PNGs of 8 bits.
     """
 
     format: str
@@ -117,8 +128,11 @@ def read_header(data: bytes) -> Header | Reject:
     if isinstance(chunks, Reject):
         return chunks
     header = _read_by_pillow(data, found)
-    if chunks is None or isinstance(header, Reject):
+    if isinstance(header, Reject):
         return header
+    if chunks is None:
+        profile = _profile(data, found)
+        return profile if isinstance(profile, Reject) else replace(header, profile=profile)
     return replace(
         header,
         orientation=_stored_orientation(chunks.exif, chunks.xmp),
@@ -160,25 +174,28 @@ def _name_of_unsupported(data: bytes) -> str:
     brands = _brands(data)
     by_brand = (name for name, known in _OTHER_BRANDS.items() if brands & known)
     by_signature = (name for signature, name in _OTHER_SIGNATURES.items() if data.startswith(signature))
-    return next(chain(by_brand, by_signature), "")
+    return next(chain(by_brand, by_signature, ["TGA"] if _TGA.match(data) else []), "")
 
 
 @contextmanager
 def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
     """The image, opened by the one plugin of Pillow that is asked for, and without Pillow's own limit of pixels.
 
-    The plugin is called directly, because `Image.open` hides why it refuses a file. A PNG is opened
-    without what is not its picture. Notes on odd metadata are not shown. Over a damaged file Pillow raises whatever
-    exception comes of it.
+    The plugin is called directly, because `Image.open` hides why it refuses a file. A PNG is opened without what is not
+    its picture, a BMP in a form that Pillow knows. Notes on odd metadata are not shown. Over a damaged file Pillow
+    raises whatever exception comes of it.
     """
     most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with _plugin(format)(io.BytesIO(png.without_extras(data) if format == PNG else data), "") as image:
+            with _plugin(format)(io.BytesIO(_PLAINER.get(format, bytes)(data)), "") as image:
                 yield image
     finally:
         Image.MAX_IMAGE_PIXELS = most
+
+
+_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {PNG: png.without_extras, BMP: bmp.in_known_form}
 
 
 def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:
@@ -193,10 +210,12 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
-    if _NO_MODE in text:
-        text = "its header states a side of 0 pixels, or no known samples"
-    if format == TIFF and isinstance(error.__cause__, KeyError):
-        text = f"compression {text} is not supported"
+    if format == BMP and _NO_ROWS in text and not is_cut(data, format):
+        return Reject(Reason.UNSUPPORTED, "run lengths that leave pixels without a colour are not supported")
+    clearer = next((plain for said, plain in _CLEARER.items() if said in text), "")
+    if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):
+        clearer = f"compression {text} is not supported"
+    text = clearer or text
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
     if told or is_cut(data, format):
         return Reject(Reason.TRUNCATED, text)
@@ -212,6 +231,21 @@ def _too_large_for_libavif(data: bytes) -> str:
         if width * height > _MOST_AVIF_PIXELS or max(width, height) > _MOST_AVIF_SIDE:
             return f"{width}x{height}"
     return ""
+
+
+def _profile(data: bytes, format: str) -> bytes | Reject:
+    """The profile of a file's colours where Pillow does not tell it; empty if there is none."""
+    if format == BMP:
+        return bmp.embedded_profile(data)
+    if format == JPEG_2000:
+        return jpeg_2000.embedded_profile(data)
+    found = _CODES.search(data, 0, _MOST_META_BYTES) if format == AVIF else None
+    if not found or any(kind in data[:_MOST_META_BYTES] for kind in (b"colrprof", b"colrrICC")):
+        return b""
+    primaries, curve = map(int.from_bytes, found.groups())
+    profile = icc.profile_of_codes(primaries, curve)
+    unknown = Reject(Reason.UNSUPPORTED, f"{icc.UNKNOWN_CODES} {primaries}, {curve}")
+    return unknown if profile is None else profile
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:

@@ -15,17 +15,20 @@ _STEPS = range(0, 256, 51)
 _SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
 
 # x and y of white, red, green and blue, by ColourPrimaries of ITU-T H.273
-_SRGB_PRIMARIES = (0.3127, 0.3290, 0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
+_D65, _SRGB = (0.3127, 0.3290), (0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
 _PRIMARIES: Mapping[int, Sequence[float]] = {
-    1: _SRGB_PRIMARIES,
-    2: _SRGB_PRIMARIES,  # not specified
-    9: (0.3127, 0.3290, 0.708, 0.292, 0.170, 0.797, 0.131, 0.046),
-    12: (0.3127, 0.3290, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
+    1: (*_D65, *_SRGB),
+    2: (*_D65, *_SRGB),  # not specified
+    5: (*_D65, 0.64, 0.33, 0.29, 0.60, 0.15, 0.06),
+    6: (*_D65, 0.630, 0.340, 0.310, 0.595, 0.155, 0.070),
+    9: (*_D65, 0.708, 0.292, 0.170, 0.797, 0.131, 0.046),
+    12: (*_D65, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
 }
+# Exponents by TransferCharacteristics of ITU-T H.273. Video's curves (1, 6, 14, 15) are shown as sRGB's.
 SRGB_CURVE = 0.0
 _SRGB_PARAMETERS = (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)  # IEC 61966-2-1
-# Exponents by TransferCharacteristics of ITU-T H.273. Video's curves (1, 6, 14, 15) are shown as sRGB's.
 _CURVES = dict.fromkeys((1, 2, 6, 13, 14, 15), SRGB_CURVE) | {4: 2.2, 5: 2.8, 8: 1.0}
+UNKNOWN_CODES = "colours of primaries and transfer characteristics (ITU-T H.273)"
 _D50 = np.array([0.9642, 1.0, 0.8249])
 _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 
@@ -82,7 +85,7 @@ def make_profile(exponent: float, primaries: Sequence[float] = (), is_gray: bool
         curve = _parametric(0, exponent) if exponent else _parametric(3, *_SRGB_PARAMETERS)
         if is_gray:
             return _pack_profile(b"GRAY", {b"wtpt": _xyz(_D50), b"kTRC": curve})
-        columns = _colorants(np.array(primaries or _SRGB_PRIMARIES).reshape(4, 2)).T
+        columns = _colorants(np.array(primaries or _PRIMARIES[1]).reshape(4, 2)).T
         tags = {name + b"TRC": curve for name in (b"r", b"g", b"b")}
         tags |= {name + b"XYZ": _xyz(column) for name, column in zip((b"r", b"g", b"b"), columns, strict=True)}
         return _pack_profile(b"RGB ", {b"wtpt": _xyz(_D50)} | tags)

@@ -27,11 +27,13 @@ from tests.lib.pictures.base import (
     over_white,
     palette,
     palette_image,
+    rejects,
     save,
 )
 from tests.lib.pictures.jpeg import exif, upside
 from tests.lib.pictures.png import xmp_packet
 
+P3, HDR = (0, 12, 0, 13), (0, 9, 0, 16)  # ITU-T H.273: primaries, transfer characteristics
 PART = (slice(8, 32), slice(12, 40))
 
 
@@ -127,5 +129,17 @@ def other_pictures() -> Iterator[Picture]:
     brand = files["avif-4:2:0"]
     files |= {f"avif-{name.decode()}": brand[:8] + name + brand[12:] for name in (b"mif1", b"miaf")}
     yield from alike(COLORS, files, 2, 12)
+    codes = files["avif-4:4:4"].index(b"nclx") + 4
+    p3, hdr = (files["avif-4:4:4"][:codes] + bytes(each) + files["avif-4:4:4"][codes + 4 :] for each in (P3, HDR))
+    yield good("avif-codes-p3", p3, profiles.from_display_p3(COLORS), 3, 20)
+    yield from rejects({"avif-codes-hdr": hdr}, "unsupported")
+    plain = save(COLORS, "JPEG2000")
+    start, profile = plain.index(b"colr") - 4, profiles.adobe_rgb()
+    size = struct.unpack_from(">I", plain, start)[0]
+    box = struct.pack(">I4s3B", 11 + len(profile), b"colr", 2, 0, 0) + profile
+    outer = plain.index(b"jp2h") - 4
+    longer = struct.pack(">I", struct.unpack_from(">I", plain, outer)[0] + len(box) - size)
+    data = plain[:outer] + longer + plain[outer + 4 : start] + box + plain[start + size :]
+    yield good("jpeg2000-icc-adobe", data, profiles.from_adobe_rgb(COLORS), 1, 2)
     translucent = save(TRANSLUCENT, "AVIF", quality=95, subsampling="4:4:4")
     yield good("avif-alpha", translucent, over_white(COLORS), 3, 20)

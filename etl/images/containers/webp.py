@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from etl.images.containers.truncation import is_cut
 from etl.images.result import Reason, Reject
-from etl.images.truncation import is_cut
 
 _RIFF_HEADER = 12  # "RIFF", the size of what follows, "WEBP"
 _START_CODE = b"\x9d\x01\x2a"  # of a key frame: RFC 6386, section 9.1

@@ -78,7 +78,7 @@ def _checked(data: bytes, found: PngChunks, colors: Mapping[bytes, bytes]) -> Pn
     depth, color_type = data[_HEADER + 8 : _HEADER + 10] if data[12:16] == b"IHDR" else (0, 0)
     profile = _profile(colors, color_type in _GRAYS)
     if profile is None:
-        return Reject(Reason.UNSUPPORTED, f"a PNG of colours with the codes {[*colors[b'cICP'][:3]]} of ITU-T H.273")
+        return Reject(Reason.UNSUPPORTED, f"{icc.UNKNOWN_CODES} {colors[b'cICP'][0]}, {colors[b'cICP'][1]}")
     return replace(found, components=_COMPONENTS.get(color_type, 0) if depth == 8 else 0, profile=profile)
 
 
