@@ -18,7 +18,7 @@ from etl.images.result import Reason, Reject
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
 _BAND_PIXELS = 1 << 18
-_DEEP_COLOR = "RGB;16B"
+_DEEP_COLOR, _DEEP_GRAY_ALPHA = "RGB;16B", "LA;16B"
 # tags of TIFF 6.0, DNG 1.4 and Adobe's notes on TIFF
 _SUBFILE, _OLD_SUBFILE, _PHOTOMETRIC, _PLANAR, _COLORS, _SUB_IFDS = 254, 255, 262, 284, 320, 330
 _STRIP_SIZES = 279
@@ -42,6 +42,8 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
     image.load()
     if (corrected := _corrected(image, data, format)) is not None:
         return corrected
+    if raw_mode == _DEEP_GRAY_ALPHA:  # which Pillow makes RGBA of, and to that no gray profile applies
+        return image.convert("LA")
     if image.mode == "P" and image.palette is None:
         return Reject(Reason.BROKEN, "its palette is missing")
     if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):

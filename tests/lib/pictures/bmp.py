@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tests.lib.pictures import profiles
 from tests.lib.pictures.base import (
     COLORS,
     GRAYS,
@@ -106,8 +105,6 @@ def bmp_pictures() -> Iterator[Picture]:
     }
     yield from alike(COLORS, files, 5, 8)
     yield from _of_bit_fields()
-    adobe = bmp(rows, 24, profile=profiles.adobe_rgb())
-    yield good("bmp-icc-adobe", adobe, profiles.from_adobe_rgb(COLORS), 1, 2)
     yield good("bmp-300-colors", bmp([bytes(row) for row in bands(256)], 8, palette(300)), palette(300)[bands(256)])
     without_rows = bmp([*runs[:9], b"\0\1"], 8, palette(16), compression=RLE8)
     yield from rejects({"bmp-rle8-without-rows": without_rows}, "unsupported")
