@@ -12,10 +12,10 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
+from etl.images.containers.jpeg import without_gaps, without_profile
 from etl.images.geometry import Size
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
 from etl.images.icc import to_srgb
-from etl.images.jpeg import without_gaps, without_profile
 from etl.images.pillow_modes import bands, load_known
 from etl.images.result import Reason, Reject
 
@@ -138,7 +138,7 @@ def _as_image(pixels: Pixels) -> Image.Image:
 def _decode_by_pillow(data: bytes, header: Header, want: Want) -> Pixels | Reject:
     with opened(data, header.format) as image:
         known = load_known(image, data, header.format)
-        profile = image.info.get("icc_profile") or b""
+        profile = header.profile or image.info.get("icc_profile") or b""
     return known if isinstance(known, Reject) else _finish(known, profile, want)
 
 

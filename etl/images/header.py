@@ -4,7 +4,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,9 +12,10 @@ from itertools import chain
 
 from PIL import AvifImagePlugin, Image, ImageFile, PngImagePlugin
 
-from etl.images import jpeg, png, webp
+from etl.images import icc
+from etl.images.containers import bmp, jpeg, jpeg_2000, png, webp
+from etl.images.containers.truncation import is_cut
 from etl.images.result import Reason, Reject
-from etl.images.truncation import is_cut
 
 JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
 BMP = "bmp"
@@ -43,12 +44,19 @@ _OTHER_SIGNATURES = {
     b"v/1\1": "OpenEXR",
     b"#?RADIANCE\n": "Radiance HDR",
 }
+# Truevision's TGA 2.0 has no signature: without or with colours, its type, sides that are not 0, bits of a pixel
+_TGA = re.compile(
+    rb".(?:\0[\x02\x03\x0a\x0b].{5}|\x01[\x01\x02\x09\x0a].{4}[\x0f\x10\x18\x20])"
+    rb".{4}(?!\0\0)..(?!\0\0)..[\x08\x0f\x10\x18\x20]",
+    re.DOTALL,
+)
 _AVIF_BRANDS = {b"avif", b"avis"}
 _OTHER_BRANDS = {  # of ISO/IEC 23008-12, annex B
     "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"},
     "HEIF": {b"mif1", b"mif2", b"msf1", b"miaf"},
 }
 _IMAGE_SIZE = re.compile(rb"ispe\0{4}(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, section 6.5.3
+_CODES = re.compile(rb"colrnclx(..)(..)", re.DOTALL)  # ISO/IEC 14496-12, section 12.1.5
 _MOST_META_BYTES = 1 << 16
 _MOST_AVIF_PIXELS, _MOST_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
@@ -57,13 +65,17 @@ _PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
 _MOST_PNM_BYTES = 1 << 16  # up to the width: for each byte the expression takes a hundred
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
+_XMP_ORIENTATION = re.compile(rb"""tiff:Orientation(?:\s*=\s*["']|\s*>)\s*([1-8])""")
 # in what decoders say
-_TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", "not enough image data")
+_NO_ROWS = "not enough image data"
+_TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", _NO_ROWS)
 # samples and compressions that they do not know, and more than we let them unpack
-_UNSUPPORTED = re.compile(
-    "unsupported (?!BMP palette)|unknown pixel mode|not supported|not implemented|too large for", re.IGNORECASE
-)
-_NO_MODE = "not identified by this driver"
+_UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for", re.IGNORECASE)
+_CLEARER = {
+    "not identified by this driver": "its header states a side of 0 pixels, or no known samples",
+    "Unsupported BMP Palette size": "its header states a number of colours that no palette has",
+    "unknown pixel mode": "samples of a layout that is not supported",
+}
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
@@ -76,12 +88,12 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody l
 class Header:
     """``format`` is Pillow's name of it in lower case; ``width`` and ``height`` are of the first frame as stored.
 
-    ``orientation`` is EXIF's, 1 to 8: 1 where the stored pixels are upright. ``components`` are those of a JPEG with
-    a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is a JPEG's ICC profile. ``bare`` says that a
-    PNG carries nothing but its picture, a JPEG nothing before it. ``offset`` is where a JPEG's first scan or the plain
-    pixels of a PNM file begin, else 0. ``is_plain`` says that to decode it takes time and memory by the number of its
-    pixels, and that no metadata is used: such are PNM files of plain pixels, sequential JPEGs without a profile, and
-    bare PNGs of 8 bits.
+    ``orientation`` is EXIF's or an XMP packet's, 1 to 8: 1 where the stored pixels are upright. ``components`` are
+    those of a JPEG with a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is an ICC profile, or made
+    of what the file says of its colours, and empty where Pillow tells it. ``bare`` says that a PNG carries nothing but
+    its picture, a JPEG nothing before it. ``offset`` is where a JPEG's first scan or the plain pixels of a PNM file
+    begin, else 0. ``is_plain`` says that to decode it takes time and memory by the number of its pixels, and that no
+    metadata is used: such are PNM files of plain pixels, sequential JPEGs without a profile, and bare PNGs of 8 bits.
     """
 
     format: str
@@ -115,12 +127,20 @@ def read_header(data: bytes) -> Header | Reject:
     chunks = png.read_chunks(data) if found == PNG else None
     if isinstance(chunks, Reject):
         return chunks
-    exif = chunks.exif if chunks else b""
-    header = _read_by_pillow(data, found, exif)
-    if chunks is None or isinstance(header, Reject):
+    header = _read_by_pillow(data, found)
+    if isinstance(header, Reject):
         return header
-    is_plain = chunks.bare and chunks.components > 0
-    return replace(header, components=chunks.components, bare=chunks.bare, is_plain=is_plain)
+    if chunks is None:
+        profile = _profile(data, found)
+        return profile if isinstance(profile, Reject) else replace(header, profile=profile)
+    return replace(
+        header,
+        orientation=_stored_orientation(chunks.exif, chunks.xmp),
+        components=chunks.components,
+        profile=chunks.profile,
+        bare=chunks.bare,
+        is_plain=chunks.bare and chunks.components > 0,
+    )
 
 
 def is_maybe_plain(data: bytes) -> bool:
@@ -154,25 +174,28 @@ def _name_of_unsupported(data: bytes) -> str:
     brands = _brands(data)
     by_brand = (name for name, known in _OTHER_BRANDS.items() if brands & known)
     by_signature = (name for signature, name in _OTHER_SIGNATURES.items() if data.startswith(signature))
-    return next(chain(by_brand, by_signature), "")
+    return next(chain(by_brand, by_signature, ["TGA"] if _TGA.match(data) else []), "")
 
 
 @contextmanager
 def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
     """The image, opened by the one plugin of Pillow that is asked for, and without Pillow's own limit of pixels.
 
-    The plugin is called directly, because `Image.open` hides why it refuses a file. A PNG is opened
-    without what is not its picture. Notes on odd metadata are not shown. Over a damaged file Pillow raises whatever
-    exception comes of it.
+    The plugin is called directly, because `Image.open` hides why it refuses a file. A PNG is opened without what is not
+    its picture, a BMP in a form that Pillow knows. Notes on odd metadata are not shown. Over a damaged file Pillow
+    raises whatever exception comes of it.
     """
     most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with _plugin(format)(io.BytesIO(png.without_extras(data) if format == PNG else data), "") as image:
+            with _plugin(format)(io.BytesIO(_PLAINER.get(format, bytes)(data)), "") as image:
                 yield image
     finally:
         Image.MAX_IMAGE_PIXELS = most
+
+
+_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {PNG: png.without_extras, BMP: bmp.in_known_form}
 
 
 def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:
@@ -187,10 +210,12 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
-    if _NO_MODE in text:
-        text = "its header states a side of 0 pixels, or no known samples"
-    if format == TIFF and isinstance(error.__cause__, KeyError):
-        text = f"compression {text} is not supported"
+    if format == BMP and _NO_ROWS in text and not is_cut(data, format):
+        return Reject(Reason.UNSUPPORTED, "run lengths that leave pixels without a colour are not supported")
+    clearer = next((plain for said, plain in _CLEARER.items() if said in text), "")
+    if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):
+        clearer = f"compression {text} is not supported"
+    text = clearer or text
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
     if told or is_cut(data, format):
         return Reject(Reason.TRUNCATED, text)
@@ -208,16 +233,30 @@ def _too_large_for_libavif(data: bytes) -> str:
     return ""
 
 
+def _profile(data: bytes, format: str) -> bytes | Reject:
+    """The profile of a file's colours where Pillow does not tell it; empty if there is none."""
+    if format == BMP:
+        return bmp.embedded_profile(data)
+    if format == JPEG_2000:
+        return jpeg_2000.embedded_profile(data)
+    found = _CODES.search(data, 0, _MOST_META_BYTES) if format == AVIF else None
+    if not found or any(kind in data[:_MOST_META_BYTES] for kind in (b"colrprof", b"colrrICC")):
+        return b""
+    primaries, curve = map(int.from_bytes, found.groups())
+    profile = icc.profile_of_codes(primaries, curve)
+    unknown = Reject(Reason.UNSUPPORTED, f"{icc.UNKNOWN_CODES} {primaries}, {curve}")
+    return unknown if profile is None else profile
+
+
 def _read_jpeg(data: bytes) -> Header | Reject:
     found = jpeg.read_segments(data)
     if isinstance(found, Reject):
         return found
-    orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
     return Header(
         JPEG,
         found.width,
         found.height,
-        orientation=orientation,
+        orientation=_stored_orientation(found.exif, found.xmp),
         components=0 if found.lossless else found.components,
         profile=found.profile,
         bare=found.bare,
@@ -230,19 +269,27 @@ def _read_webp(data: bytes) -> Header | Reject:
     found = webp.read_chunks(data)
     if isinstance(found, Reject):
         return found
-    orientation = _orientation(lambda: _load_exif(found.exif)) if found.exif else 1
-    return Header(WEBP, found.width, found.height, found.frames, orientation)
+    return Header(WEBP, found.width, found.height, found.frames, _stored_orientation(found.exif, found.xmp))
 
 
-def _read_by_pillow(data: bytes, format: str, exif: bytes) -> Header | Reject:
+def _read_by_pillow(data: bytes, format: str) -> Header | Reject:
     try:
         with opened(data, format) as image:
-            # Pillow turns a TIFF by itself, and to look for EXIF decodes the whole of a PNG
-            read = partial(_load_exif, exif) if format == PNG else image.getexif
-            orientation = 1 if format == TIFF else _orientation(read)
+            orientation = 1 if format == PNG else _tiff_orientation(image) if format == TIFF else 0
+            orientation = orientation or _orientation(image.getexif) or 1  # of a PNG, that decodes the whole of it
             return Header(format, *image.size, _count_frames(image), orientation)
     except Exception as error:
         return reject_for(error, data, format)
+
+
+def _tiff_orientation(image: ImageFile.ImageFile) -> int:
+    """That of the XMP packet if there is no tag; Pillow turns the picture as the tag says."""
+    xmp = image.info.get("xmp")
+    return (
+        1
+        if ORIENTATION in getattr(image, "tag_v2", {}) or not isinstance(xmp, bytes)
+        else _stored_orientation(b"", xmp)
+    )
 
 
 def _count_frames(image: ImageFile.ImageFile) -> int:
@@ -255,6 +302,13 @@ def _count_frames(image: ImageFile.ImageFile) -> int:
         return 1
 
 
+def _stored_orientation(exif: bytes, xmp: bytes) -> int:
+    """As EXIF says; if it does not, as an XMP packet says (XMP specification, part 2, section 3.2), or 1."""
+    return (_orientation(partial(_load_exif, exif)) if exif else 0) or (
+        int(found[1]) if (found := _XMP_ORIENTATION.search(xmp)) else 1
+    )
+
+
 def _load_exif(segment: bytes) -> Image.Exif:
     found = Image.Exif()
     found.load(segment)
@@ -262,7 +316,7 @@ def _load_exif(segment: bytes) -> Image.Exif:
 
 
 def _orientation(read: Callable[[], Image.Exif]) -> int:
-    """As EXIF says, or 1: a picture is worth more than what is said of it, and so is looked at with broken EXIF too."""
+    """As EXIF says, or 0: a picture is worth more than what is said of it, and so is looked at with broken EXIF too."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -270,5 +324,5 @@ def _orientation(read: Callable[[], Image.Exif]) -> int:
     except MemoryError:
         raise
     except Exception:  # whatever Pillow makes of it
-        return 1
-    return int(value) if value is not None and value in range(1, 9) else 1
+        return 0
+    return int(value) if value is not None and value in range(1, 9) else 0

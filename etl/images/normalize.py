@@ -5,11 +5,11 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.images.config import JPEG, NormalizeConfig
+from etl.images.containers.jpeg import is_last_scan
 from etl.images.decode import GRAY, Want, decode, mirrored, upright_size
 from etl.images.encode import LARGEST_JPEG_SIDE, encode
 from etl.images.geometry import Plan, Size, make_plan
 from etl.images.header import Header, read_header
-from etl.images.jpeg import is_last_scan
 from etl.images.resize import apply_plan
 from etl.images.result import Normalized as Normalized
 from etl.images.result import Reason as Reason

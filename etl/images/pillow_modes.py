@@ -3,7 +3,6 @@
 Samples that Pillow would decode by assumption are rejected here.
 """
 
-import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImagePalette, TiffImagePlugin
 
-from etl.images import webp
+from etl.images.containers import jpeg_2000, webp
 from etl.images.header import BMP, GIF, JPEG_2000, PNG, PNM, TIFF, WEBP
 from etl.images.result import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
 _SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
 _BAND_PIXELS = 1 << 18
-_DEEP_COLOR = "RGB;16B"
+_DEEP_COLOR, _DEEP_GRAY_ALPHA = "RGB;16B", "LA;16B"
 # tags of TIFF 6.0, DNG 1.4 and Adobe's notes on TIFF
 _SUBFILE, _OLD_SUBFILE, _PHOTOMETRIC, _PLANAR, _COLORS, _SUB_IFDS = 254, 255, 262, 284, 320, 330
 _STRIP_SIZES = 279
@@ -28,11 +27,6 @@ _REDUCED, _OLD_REDUCED = 1, 2
 _WHITE_IS_ZERO, _YCBCR = 0, 6
 _SEPARATE, _CMYK, _UNSIGNED = 2, 1, 1
 _MISPLACED = ("LA", "La", "PA")  # of separate planes, Pillow takes the second for green
-# ISO/IEC 15444-1, annexes A and I
-_CODESTREAM = b"\xff\x4f\xff\x51"  # SOC, SIZ
-_CSIZ = 40  # from there on: the number of components, and three bytes for each
-_COLOR_SPACES = (0, 12, 15, 16, 17, 18)  # bi-level, CMYK, bi-level, sRGB, gray, sYCC
-_ENUMERATED = 1
 
 
 def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
@@ -48,6 +42,8 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
     image.load()
     if (corrected := _corrected(image, data, format)) is not None:
         return corrected
+    if raw_mode == _DEEP_GRAY_ALPHA:  # which Pillow makes RGBA of, and to that no gray profile applies
+        return image.convert("LA")
     if image.mode == "P" and image.palette is None:
         return Reject(Reason.BROKEN, "its palette is missing")
     if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
@@ -74,7 +70,7 @@ def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 def _corrected(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | None:
     """The image if it is of a kind that Pillow decodes a little differently from what the file means."""
     if format == JPEG_2000:
-        return _scaled(image, data)
+        return jpeg_2000.scaled(image, data)
     if format == BMP and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
         return image.convert("RGB")  # programs leave the alpha unset; ImageMagick and browsers show such files opaque
     return image.convert("LA") if image.mode == "La" else None
@@ -136,6 +132,7 @@ def _prepare_tiff(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     colors = tags.get(_COLORS, ())
     if image.mode == "P" and colors and max(colors) < 256:  # written with 8 bits, as libtiff finds out, too
         image.palette = ImagePalette.raw("RGB;L", bytes(colors))
+    image.info.pop("xmp", None)  # else Pillow turns the picture as that says, too
     return None
 
 
@@ -173,53 +170,4 @@ def _unknown_samples(image: ImageFile.ImageFile, tags: Mapping[int, Any]) -> str
     return ""
 
 
-def _check_jpeg_2000(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
-    """Reject an opened file that Pillow would decode by assumption."""
-    color, depths = _box(data, b"colr"), _depths(data)
-    space = int.from_bytes(color[3:7])
-    if color[:1] == bytes([_ENUMERATED]) and space not in _COLOR_SPACES:
-        return Reject(Reason.UNSUPPORTED, f"the colour space {space} of a jpeg2000")
-    palette = _box(data, b"pclr")
-    if palette and not _is_plain_palette(image, data, palette):
-        return Reject(
-            Reason.UNSUPPORTED, "a palette with equal colours, reordered or of more than 8 bits in a jpeg2000"
-        )
-    if min(depths) < 8 and (len(depths) > 1 or palette):
-        return Reject(Reason.UNSUPPORTED, f"samples of {sorted(depths)} bits in a jpeg2000")
-    return None
-
-
-def _scaled(image: Image.Image, data: bytes) -> Image.Image | None:
-    """The decoded image, whose samples of less than 8 bits Pillow only shifts; None if they are right."""
-    if (depth := min(_depths(data))) >= 8:
-        return None
-    most = 256 - (1 << 8 - depth)
-    return image.point([min(255, value * 255 // most) for value in range(256)] * len(image.getbands()))
-
-
-def _is_plain_palette(image: ImageFile.ImageFile, data: bytes, palette: bytes) -> bool:
-    """Pillow counts equal colours once, and ignores the order of channels."""
-    columns = range(palette[2])
-    mapped, defined = _box(data, b"cmap"), _box(data, b"cdef")
-    return (
-        image.palette is not None
-        and len(image.palette.colors) == int.from_bytes(palette[:2])
-        and mapped.startswith(b"".join(struct.pack(">HBB", 0, 1, each) for each in columns))
-        and (not defined or defined[2:].startswith(b"".join(struct.pack(">3H", n, 0, n + 1) for n in columns)))
-    )
-
-
-def _depths(data: bytes) -> set[int]:
-    """The numbers of bits of the components."""
-    start = data.find(_CODESTREAM) + _CSIZ
-    count = int.from_bytes(data[start : start + 2])
-    return {(each & 0x7F) + 1 for each in data[start + 2 : start + 2 + 3 * count : 3]} or {8}
-
-
-def _box(data: bytes, kind: bytes) -> bytes:
-    """What follows the type of a box before the codestream; empty if there is none."""
-    start, end = data.find(kind, 0, data.find(_CODESTREAM)), data.find(_CODESTREAM)
-    return data[start + 4 : end] if start >= 0 and end >= 0 else b""
-
-
-_PREPARE = {TIFF: _prepare_tiff, JPEG_2000: _check_jpeg_2000}
+_PREPARE = {TIFF: _prepare_tiff, JPEG_2000: jpeg_2000.check}

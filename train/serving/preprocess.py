@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from etl.images import jpeg, png
 from etl.images.config import NormalizeConfig
+from etl.images.containers import jpeg, png
 from etl.images.geometry import CROP, PAD
 from etl.images.normalize import SPARE, in_channels
 from train.serving.exif import is_mirrored, is_turned, make_upright, read_orientation

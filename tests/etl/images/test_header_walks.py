@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from etl.images.config import NormalizeConfig
+from etl.images.containers.jpeg import MOST_PASSED_BYTES, MOST_SEGMENTS
+from etl.images.containers.png import MOST_CHUNKS
 from etl.images.header import Header, is_maybe_plain, read_header
-from etl.images.jpeg import MOST_PASSED_BYTES, MOST_SEGMENTS
 from etl.images.normalize import normalize_image
-from etl.images.png import MOST_CHUNKS
 from etl.images.result import Normalized, Reason, Reject
 from tests.lib.pictures.base import content, save
 from tests.lib.pictures.jpeg import inserted, segment

@@ -12,6 +12,7 @@ from etl.images.config import NormalizeConfig
 from etl.images.normalize import Reject, normalize_image
 from etl.sources import FolderSource
 from etl.storage.place import open_place
+from tests.lib.pictures import matrix
 from tests.lib.pictures.base import HEIGHT, Picture, Pixels, luma
 from tests.lib.pictures.table import FORMATS, pictures, pictures_of
 from tests.lib.sources.archives import contents_of
@@ -60,6 +61,18 @@ def test_the_right_picture_or_the_right_reason(format: str) -> None:
     table = pictures_of(format)
     assert table
     assert {name: found for name, picture in table.items() if (found := fault(picture))} == {}
+
+
+@pytest.mark.parametrize("format", matrix.FORMATS)
+def test_every_cell_of_the_matrix(format: str) -> None:
+    """The negative control: no wrong picture would pass."""
+    found = {picture.name: picture for picture in matrix.matrix_of(format)}
+    assert len(found) == len(list(matrix.cells(format))) > 9
+    assert {name: why for name, picture in found.items() if (why := fault(picture))} == {}
+    for name, picture in found.items():
+        if picture.pixels is not None:
+            for wrong in wrong_pictures(picture.pixels):
+                assert is_off(wrong, picture.pixels, picture.mean, picture.worst), name
 
 
 @pytest.mark.parametrize("gray", [False, True])

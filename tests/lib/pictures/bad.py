@@ -65,6 +65,8 @@ def _no_images() -> Iterator[Picture]:
         "jpeg-xl-codestream": b"\xff\x0a" + bytes(500),
         "jpeg-ls": b"\xff\xd8\xff\xf7\0\x0b\x08\0\1\0\1\1\1\x11\0" + bytes(500),
         "ico": save(COLORS, "ICO"),
+        "tga": save(COLORS, "TGA"),
+        "tga-palette": save(palette_image(256), "TGA"),
     }
     yield from rejects(files, "unsupported")
 
@@ -174,7 +176,7 @@ def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
         "tiff-rgb-float": tiff(COLORS.astype(np.float32), sample_format=3),
         "tiff-five-channels": tiff(np.dstack([COLORS, GRAYS, GRAYS]), extra=0),
         "tiff-unknown-compression": tiff(COLORS, compression=999),
-        "bmp-other-masks": bmp([bytes(4 * WIDTH)] * HEIGHT, 32, compression=BITFIELDS, masks=(0x3FC, 0xFF0000, 0xFC00)),
+        "bmp-masks-with-gaps": bmp([bytes(4 * WIDTH)] * HEIGHT, 32, compression=BITFIELDS, masks=(5, 0xFF0000, 0xFC00)),
     }
     yield from rejects(files, "unsupported")
     many_samples = tiff(COLORS, channels=60_000)  # Pillow logs of it

@@ -26,6 +26,7 @@ from tests.lib.pictures.base import (
     over_white,
     palette,
     palette_image,
+    rejects,
     save,
 )
 
@@ -41,17 +42,23 @@ def bmp(
     size: tuple[int, int] = (WIDTH, HEIGHT),
     compression: int = 0,
     masks: Sequence[int] = (),
+    profile: bytes = b"",
 ) -> bytes:
     """A BMP file of rows from the top: stored so if the height is negative.
 
-    With a mask of alpha, the fourth, the header is of version 5; ``colors`` are (colours, 3).
+    With a mask of alpha, the fourth, or a profile the header is of version 5; ``colors`` are (colours, 3).
     """
     upwards = rows[::-1] if size[1] > 0 else rows
     body = b"".join(row + bytes(-len(row) % 4) if compression in (0, BITFIELDS) else row for row in upwards)
     table = b"".join(bytes([*color[::-1], 0]) for color in ([] if colors is None else colors.tolist()))
-    kind = 124 if len(masks) == 4 else 40
+    kind = 124 if len(masks) == 4 or profile else 40
     head = struct.pack("<IiiHHIIiiII", kind, *size, 1, bits, compression, len(body), 2835, 2835, len(table) // 4, 0)
     head += struct.pack(f"<{len(masks)}I", *masks)
+    if profile:
+        embedded = struct.pack("<II", kind + len(table) + len(body), len(profile))
+        return (
+            with_file_header(head.ljust(56, b"\0") + b"DEBM" + bytes(52) + embedded + bytes(4) + table, body) + profile
+        )
     return with_file_header((head + b"BGRs").ljust(kind, b"\0")[: max(kind, len(head))] + table, body)
 
 
@@ -97,7 +104,32 @@ def bmp_pictures() -> Iterator[Picture]:
         "bmp-16-555": bmp([row.tobytes() for row in red >> 3 << 10 | green >> 3 << 5 | blue >> 3], 16),
     }
     yield from alike(COLORS, files, 5, 8)
+    yield from _of_bit_fields()
+    yield good("bmp-300-colors", bmp([bytes(row) for row in bands(256)], 8, palette(300)), palette(300)[bands(256)])
+    without_rows = bmp([*runs[:9], b"\0\1"], 8, palette(16), compression=RLE8)
+    yield from rejects({"bmp-rle8-without-rows": without_rows}, "unsupported")
     yield good("bmp-gray-by-pillow", save(GRAYS, "BMP"), GRAYS)
+
+
+def _of_bit_fields() -> Iterator[Picture]:
+    """Samples of any widths at any places, with and without alpha."""
+    for name, bits, masks in (
+        ("444", 16, (0xF00, 0xF0, 0xF)),
+        ("4444", 16, (0xF00, 0xF0, 0xF, 0xF000)),
+        ("1555", 16, (0x7C00, 0x3E0, 0x1F, 0x8000)),
+        ("101010", 32, (0x3FF00000, 0xFFC00, 0x3FF)),
+        ("bytes-elsewhere", 32, (0xFF00, 0xFF, 0xFF000000)),
+        ("alpha-of-2", 32, (0x3FF00000, 0xFFC00, 0x3FF, 0xC0000000)),
+    ):
+        packed, levels = np.zeros((HEIGHT, WIDTH), np.int64), []
+        for samples, mask in zip(TRANSLUCENT.transpose(2, 0, 1), masks, strict=False):
+            shift = (mask & -mask).bit_length() - 1
+            values = np.round(samples / 255 * (mask >> shift)).astype(np.int64)
+            packed |= values << shift
+            levels.append(np.round(values * 255 / (mask >> shift)).astype(np.uint8))
+        file = bmp([row.tobytes() for row in packed.astype(f"<u{bits // 8}")], bits, compression=BITFIELDS, masks=masks)
+        shown = np.dstack(levels[:3])
+        yield good(f"bmp-fields-{name}", file, over_white(shown, levels[3]) if len(levels) > 3 else shown, 1, 1)
 
 
 def pnm_pictures() -> Iterator[Picture]:

@@ -27,6 +27,7 @@ from tests.lib.pictures.base import (
     over_white,
     palette,
     palette_image,
+    rejects,
     save,
 )
 from tests.lib.pictures.jpeg import exif, upside
@@ -114,6 +115,15 @@ def webp_pictures() -> Iterator[Picture]:
     yield good("webp-part", b"RIFF" + struct.pack("<I", len(body)) + body, partly)
 
 
+def with_jp2_profile(data: bytes, profile: bytes) -> bytes:
+    """A JP2 file whose colour specification is an ICC profile."""
+    outer, start = (data.index(kind) - 4 for kind in (b"jp2h", b"colr"))
+    sizes = [struct.unpack_from(">I", data, each)[0] for each in (outer, start)]
+    box = struct.pack(">I4s3B", 11 + len(profile), b"colr", 2, 0, 0) + profile
+    head = data[:outer] + struct.pack(">I", sizes[0] + len(box) - sizes[1]) + data[outer + 4 : start]
+    return head + box + data[start + sizes[1] :]
+
+
 def other_pictures() -> Iterator[Picture]:
     """JPEG 2000 (ITU-T T.800, a JP2 file and a bare codestream) and AVIF: what Pillow decodes besides."""
     few = gray_content(16).astype(np.uint8)  # of 4 bits; the shift of level is 120 less than that of 8 bits
@@ -125,5 +135,8 @@ def other_pictures() -> Iterator[Picture]:
     brand = files["avif-4:2:0"]
     files |= {f"avif-{name.decode()}": brand[:8] + name + brand[12:] for name in (b"mif1", b"miaf")}
     yield from alike(COLORS, files, 2, 12)
+    codes = files["avif-4:4:4"].index(b"nclx") + 4
+    hdr = files["avif-4:4:4"][:codes] + bytes([0, 9, 0, 16]) + files["avif-4:4:4"][codes + 4 :]  # ITU-T H.273
+    yield from rejects({"avif-codes-hdr": hdr}, "unsupported")
     translucent = save(TRANSLUCENT, "AVIF", quality=95, subsampling="4:4:4")
     yield good("avif-alpha", translucent, over_white(COLORS), 3, 20)

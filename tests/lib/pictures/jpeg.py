@@ -29,7 +29,7 @@ from tests.lib.pictures.base import (
     rejects,
     save,
 )
-from tests.lib.pictures.png import orientation_exif
+from tests.lib.pictures.png import orientation_exif, xmp_packet
 
 SOF0, SOF1, SOF2, SOF3 = FRAMES = (0xC0, 0xC1, 0xC2, 0xC3)
 DHT, SOS, DQT, APP0, APP1, APP2, APP14 = 0xC4, 0xDA, 0xDB, 0xE0, 0xE1, 0xE2, 0xEE
@@ -199,6 +199,8 @@ def _inks() -> Iterator[Picture]:
 
 def _orientations() -> Iterator[Picture]:
     files = {f"jpeg-exif-{number}": jpeg(upside(COLORS, number), exif=exif(number)) for number in range(1, 9)}
+    files["jpeg-xmp-6"] = jpeg(upside(COLORS, 6), xmp=xmp_packet(6))
+    files["jpeg-xmp-6-exif-1"] = jpeg(xmp=xmp_packet(6), exif=exif(1))
     files["jpeg-exif-6-little-endian"] = jpeg(upside(COLORS, 6), exif=exif(6, "<"), progressive=True)
     body = exif(8) + jpeg(np.zeros((8, 8, 3), np.uint8))  # a whole JPEG file, of another picture
     files["jpeg-exif-8-thumbnail"] = inserted(jpeg(upside(COLORS, 8)), segment(APP1, body))

@@ -1,7 +1,7 @@
 """PNG files of every kind, by hand where Pillow cannot write them.
 
 Format: RFC 2083 (PNG 1.0): chunks in section 3.2, colour types in 4.1.1, bit packing in 2.3, Adam7 in 2.6, one clear
-colour in 4.2.9; eXIf: PNG 1.5 extensions. A gamma (gAMA) is not applied: that of sRGB is all that is common.
+colour in 4.2.9; eXIf: PNG 1.5 extensions; gAMA, cHRM and cICP: W3C, PNG specification, third edition, 11.3.2.
 """
 
 import struct
@@ -29,11 +29,13 @@ from tests.lib.pictures.base import (
     over_white,
     palette,
     palette_image,
+    rejects,
     save,
 )
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGBA = 0, 2, 3, 4, 6
+DISPLAY_P3 = (31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000)  # 100,000ths, as in cHRM
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 Samples = npt.NDArray[Any]
@@ -62,13 +64,14 @@ def png(samples: Samples, depth: int, color_type: int, extra: bytes = b"", *, in
     """A PNG file of integer samples (height, width) or (height, width, channels); ``extra`` chunks precede its IDAT."""
     height, width = samples.shape[:2]
     passes = [samples[y::down, x::across] for x, y, across, down in _ADAM7] if interlaced else [samples]
-    rows = b"".join(b"\0" + _pack(row, depth) for each in passes if each.size for row in each)
+    rows = b"".join(b"\0" + packed(row, depth) for each in passes if each.size for row in each)
     start = SIGNATURE + header(width, height, depth, color_type, int(interlaced)) + extra
     return start + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def _pack(row: Samples, depth: int) -> bytes:
-    if depth >= 8:
+def packed(row: Samples, depth: int) -> bytes:
+    """A row of samples, big-endian or in bits."""
+    if depth % 8 == 0:
         return row.astype(f">u{depth // 8}").tobytes()
     bits = row.reshape(-1, 1) >> np.arange(depth - 1, -1, -1) & 1
     return np.packbits(bits.astype(np.uint8)).tobytes()
@@ -81,6 +84,21 @@ def orientation_exif(orientation: int, order: str = ">") -> bytes:
     return mark + struct.pack(f"{order}HIH", 42, 8, 1) + entry + bytes(4)
 
 
+def icc_chunk(profile: bytes) -> bytes:
+    return chunk(b"iCCP", b"made\0\0" + zlib.compress(profile))
+
+
+def raw_profile(exif: bytes, keyword: bytes = b"exif", kind: bytes = b"zTXt") -> bytes:
+    """A text chunk of EXIF in hexadecimal, as ImageMagick writes it."""
+    text = f"\nexif\n{len(exif):8}\n{exif.hex()}\n".encode()
+    body = b"\0" + zlib.compress(text) if kind == b"zTXt" else text
+    return chunk(kind, b"Raw profile type " + keyword + b"\0" + body)
+
+
+def xmp_packet(orientation: int) -> bytes:
+    return f"<x:xmpmeta xmlns:x='adobe:ns:meta/'><tiff:Orientation>{orientation}</tiff:Orientation>".encode()
+
+
 def _deep(pixels: Samples) -> Samples:
     return pixels.astype(np.int64) * 257
 
@@ -90,6 +108,7 @@ def png_pictures() -> Iterator[Picture]:
     yield from _plain()
     yield from _transparent()
     yield from _with_metadata()
+    yield from _of_stated_colors()
 
 
 def _plain() -> Iterator[Picture]:
@@ -144,13 +163,9 @@ def _transparent() -> Iterator[Picture]:
 
 
 def _with_metadata() -> Iterator[Picture]:
-    def icc_chunk(profile: bytes) -> bytes:
-        return chunk(b"iCCP", b"made\0\0" + zlib.compress(profile))
-
     gamma, adobe = chunk(b"gAMA", struct.pack(">I", 45455)), icc_chunk(profiles.adobe_rgb())
     first, data, last = chunks(save(COLORS, "PNG"))
     exif = b"Exif\0\0" + orientation_exif(6)
-    raw = f"\nexif\n{len(exif):8}\n{exif.hex()}\n".encode()
     cut = [chunk(b"IDAT", data[8:-4][start : start + 100]) for start in range(0, len(data) - 12, 100)]
     text = PngImagePlugin.PngInfo()
     text.add_text("Comment", "x" * 2000, zip=True)
@@ -165,11 +180,7 @@ def _with_metadata() -> Iterator[Picture]:
         "png-srgb-chunk": png(COLORS, 8, RGB, chunk(b"sRGB", b"\0") + gamma),
         "png-icc-cmyk-on-rgb": png(COLORS, 8, RGB, icc_chunk(profiles.cmyk())),
         "png-icc-broken": png(COLORS, 8, RGB, icc_chunk(b"no profile at all")),
-        "png-exif-6": png(np.rot90(COLORS), 8, RGB, chunk(b"eXIf", orientation_exif(6))),
-        "png-raw-profile-6": png(
-            np.rot90(COLORS), 8, RGB, chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(raw))
-        ),
-        "png-raw-profile-6-text": png(np.rot90(COLORS), 8, RGB, chunk(b"tEXt", b"Raw profile type APP1\0" + raw)),
+        "png-raw-profile-6-text": png(np.rot90(COLORS), 8, RGB, raw_profile(exif, b"APP1", b"tEXt")),
         "png-texts": save(COLORS, "PNG", pnginfo=text),
         "png-text-long": png(COLORS, 8, RGB, chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(2 << 20)))),
         "png-pHYs-short": png(COLORS, 8, RGB, chunk(b"pHYs", bytes(4))),
@@ -187,14 +198,27 @@ def _with_metadata() -> Iterator[Picture]:
         "png-rgb-16-interlaced": png(_deep(COLORS), 16, RGB, interlaced=True),
     }
     yield from alike(COLORS, files, 1, 1)
-    converted = profiles.from_adobe_rgb(COLORS)
-    files = {"png-icc-adobe": png(COLORS, 8, RGB, adobe), "png-icc-adobe-16": png(_deep(COLORS), 16, RGB, adobe)}
-    yield from alike(converted, files, 1, 2)
-    yield good("png-icc-adobe-alpha", png(TRANSLUCENT, 8, RGBA, adobe), over_white(converted), 1, 3)
+    yield good("png-icc-adobe", png(COLORS, 8, RGB, adobe), profiles.from_adobe_rgb(COLORS), 1, 2)
     indexed = save(palette_image(16), "PNG", icc_profile=profiles.adobe_rgb())
     yield good("png-icc-adobe-palette", indexed, profiles.from_adobe_rgb(palette(16)[bands(16)]), 1, 2)
-    gray_icc = icc_chunk(profiles.gray_gamma())
-    yield good("png-icc-gray", png(GRAYS, 8, GRAY, gray_icc), profiles.from_gray_gamma(GRAYS), 1, 2)
-    shown = over_white(profiles.from_gray_gamma(GRAYS))
-    yield good("png-icc-gray-alpha", png(np.dstack([GRAYS, ALPHA]), 8, GRAY_ALPHA, gray_icc), shown, 1, 2)
     yield good("png-icc-rgb-on-gray", png(GRAYS, 8, GRAY, adobe), GRAYS)  # a profile of another space: left alone
+
+
+def _of_stated_colors() -> Iterator[Picture]:
+    """Colours by chunks of numbers; an ICC profile or sRGB is worth more than gAMA and cHRM, and cICP most."""
+    linear, p3 = chunk(b"gAMA", struct.pack(">I", 100_000)), struct.pack(">8I", *DISPLAY_P3)
+    icc, srgb = icc_chunk(profiles.adobe_rgb()), chunk(b"sRGB", b"\0")
+    codes = chunk(b"cICP", bytes([12, 13, 0, 1]))
+    files = {
+        "png-gamma-srgb-chunk": png(COLORS, 8, RGB, srgb + linear),
+        "png-gamma-0": png(COLORS, 8, RGB, chunk(b"gAMA", bytes(4))),
+        "png-chrm-all-0": png(COLORS, 8, RGB, chunk(b"cHRM", bytes(32))),
+        "png-codes-srgb": png(COLORS, 8, RGB, chunk(b"cICP", bytes([1, 13, 0, 1])) + icc),
+    }
+    yield from alike(COLORS, files, 1, 1)
+    yield good("png-gamma-1", png(COLORS, 8, RGB, linear), profiles.from_gamma(COLORS, 1), 1, 2)
+    files = {"png-chrm-p3": png(COLORS, 8, RGB, chunk(b"cHRM", p3)), "png-codes-p3": png(COLORS, 8, RGB, codes + icc)}
+    yield from alike(profiles.from_display_p3(COLORS), files, 1, 2)
+    yield good("png-gamma-icc", png(COLORS, 8, RGB, icc + linear), profiles.from_adobe_rgb(COLORS), 1, 2)
+    hdr = png(COLORS, 8, RGB, chunk(b"cICP", bytes([9, 16, 0, 1])))
+    yield from rejects({"png-codes-hdr": hdr}, "unsupported")

@@ -17,6 +17,7 @@ from tests.lib.pictures.base import Pixels
 # colorants relative to D50, columns red, green, blue
 _ADOBE_RGB = np.array([[0.60974, 0.20528, 0.14919], [0.31111, 0.62567, 0.06322], [0.01947, 0.06087, 0.74457]])
 _SRGB = np.array([[0.43607, 0.38515, 0.14307], [0.22249, 0.71687, 0.06061], [0.01392, 0.09708, 0.71410]])
+_DISPLAY_P3 = np.array([[1.2249, -0.2247, 0], [-0.0420, 1.0419, 0], [-0.0197, -0.0786, 1.0979]])  # to linear sRGB
 _ADOBE_GAMMA, _GRAY_GAMMA = 563 / 256, 1.5
 _D50 = (0.9642, 1.0, 0.8249)
 
@@ -44,6 +45,18 @@ def gray_gamma() -> bytes:
 def from_gray_gamma(pixels: Pixels) -> Pixels:
     """Gray pixels of `gray_gamma` as sRGB."""
     return _encode_srgb((pixels / 255) ** _GRAY_GAMMA)
+
+
+def from_gamma(pixels: Pixels, exponent: float) -> Pixels:
+    """Pixels whose light is a power of their samples as sRGB."""
+    return _encode_srgb((pixels / 255) ** exponent)
+
+
+def from_display_p3(pixels: Pixels) -> Pixels:
+    """Pixels of Display P3, whose curve is sRGB's, as sRGB."""
+    scaled = pixels / 255
+    linear = np.where(scaled <= 0.04045, scaled / 12.92, ((scaled + 0.055) / 1.055) ** 2.4)
+    return _encode_srgb(linear @ _DISPLAY_P3.T)
 
 
 def cmyk() -> bytes:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from etl.images.containers.truncation import is_cut
 from etl.images.result import Reason, Reject
-from etl.images.truncation import is_cut
 
 _RIFF_HEADER = 12  # "RIFF", the size of what follows, "WEBP"
 _START_CODE = b"\x9d\x01\x2a"  # of a key frame: RFC 6386, section 9.1
@@ -13,8 +13,9 @@ _SIDE = 0x3FFF  # the 14 bits of a side
 
 @dataclass
 class WebpChunks:
-    """``width`` and ``height`` are those of the canvas; ``frames`` of an animation, else 1; ``exif`` may be empty.
+    """``width`` and ``height`` are those of the canvas; ``frames`` of an animation, else 1.
 
+    ``exif`` and ``xmp`` may be empty.
     ``first`` is where an animation's first frame lies: left, top, and the first column and row behind it.
     """
 
@@ -22,6 +23,7 @@ class WebpChunks:
     height: int = 0
     frames: int = 0
     exif: bytes = b""
+    xmp: bytes = b""
     first: tuple[int, int, int, int] | None = None
 
     def take(self, kind: bytes, body: bytes) -> None:
@@ -35,6 +37,8 @@ class WebpChunks:
             self.frames += 1
         if kind == b"EXIF":
             self.exif = self.exif or body
+        if kind == b"XMP ":
+            self.xmp = self.xmp or body
 
     @staticmethod
     def _size(kind: bytes, body: bytes) -> tuple[int, int] | None:

@@ -4,9 +4,12 @@ Decoders look at the CRC of few of them, and so may show what a flipped bit made
 """
 
 import re
+import struct
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from etl.images import icc
 from etl.images.result import Reason, Reject
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -14,14 +17,19 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MOST_CHUNKS = 100_000  # with 4 KiB in each, as little as programs put there, that is more than --max-bytes
 
 _FRAMING_BYTES = 12  # length, type, CRC
+_HEADER = 16  # where the body of IHDR begins
 _HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
 _NEEDED = {b"tRNS", b"iCCP", b"acTL", b"fcTL", b"fdAT"}  # of the ancillary ones, to decode the picture
 _ANCILLARY = 0x20  # bit 5 of the type's first byte
+_COLORS = {b"cICP": 4, b"iCCP": 1, b"sRGB": 1, b"gAMA": 4, b"cHRM": 32}  # each with the least of bytes
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_XMP = b"XML:com.adobe.xmp\0"
 _RAW_EXIF = re.compile(rb"Raw profile type (?:exif|APP1)\0")
 _HEX = re.compile(rb"\n\w+\n *\d+\n([0-9a-fA-F\n]+)")
-_MOST_EXIF = 1 << 18  # hex of the most that a JPEG has, twice
+_MOST_TEXT = 1 << 18  # hex of the most EXIF that a JPEG has, twice
 _COMPONENTS = {0: 1, 2: 3}  # of colour types without palette and alpha
+_GRAYS = (0, 4)  # colour types
+_GAMMA_OF_SRGB, _GAMMA_TOLERANCE = 45_455, 0.05  # within it libpng does not correct
 
 
 @dataclass(frozen=True)
@@ -29,52 +37,86 @@ class PngChunks:
     """``components`` by pixel, 0 where they are not 8 bits of gray or of red, green and blue.
 
     ``bare`` says that the file carries nothing but the picture; without ``exif`` that is empty. It is that of eXIf,
-    or of the text that ImageMagick and ExifTool write.
+    or of the text that ImageMagick and ExifTool write. ``profile`` is made of gAMA and cHRM, or of cICP; it is empty if
+    the file has an ICC profile.
     """
 
     components: int
     bare: bool
     exif: bytes
+    xmp: bytes
+    profile: bytes
 
 
 def read_chunks(data: bytes) -> PngChunks | Reject:
     """Walk the chunks to IEND and check the CRC of those that the picture is made of."""
-    view, position, bare, components, exif = memoryview(data), len(SIGNATURE), True, 0, b""
+    view, position, bare, colors, exif, xmp = memoryview(data), len(SIGNATURE), True, dict[bytes, bytes](), b"", b""
     for _ in range(MOST_CHUNKS):
         length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
         end = position + _FRAMING_BYTES + length
         if end > len(data):
             return Reject(Reason.TRUNCATED, f"{len(data)} bytes, the chunk at offset {position} needs {end}")
-        is_right = _is_right(view[position:end])
+        is_right, body = _is_right(view[position:end]), view[position + 8 : end - 4]
         if not is_right and (not kind[0] & _ANCILLARY or kind == b"tRNS"):
             return Reject(Reason.BROKEN, f"wrong CRC of the chunk {kind!r} at offset {position}")
-        if kind == b"IHDR" and length >= 10 and data[position + 16] == 8:
-            components = _COMPONENTS.get(data[position + 17], 0)
+        if is_right and length >= _COLORS.get(kind, length + 1):
+            colors[kind] = bytes(body[:32])
         if kind == b"eXIf" and is_right:
-            exif = bytes(view[position + 8 : end - 4])
-        if kind in _TEXTS and is_right and not exif:
-            exif = _raw_exif(kind, bytes(view[position + 8 : end - 4]))
+            exif = bytes(body)
+        if kind in _TEXTS and is_right:
+            exif = exif or _raw_exif(kind, bytes(body))
+            xmp = xmp or _text(kind, bytes(body[len(_XMP) :])) if body[: len(_XMP)] == _XMP else xmp
         bare = bare and is_right and kind in _HARMLESS
         if kind == b"IEND":
-            return PngChunks(components, bare and end == len(data), exif)
+            return _checked(data, PngChunks(0, bare and end == len(data), exif, xmp, b""), colors)
         position = end
     return Reject(Reason.BROKEN, f"more than {MOST_CHUNKS} chunks")
 
 
+def _checked(data: bytes, found: PngChunks, colors: Mapping[bytes, bytes]) -> PngChunks | Reject:
+    """With what the header and the chunks of colour say."""
+    depth, color_type = data[_HEADER + 8 : _HEADER + 10] if data[12:16] == b"IHDR" else (0, 0)
+    profile = _profile(colors, color_type in _GRAYS)
+    if profile is None:
+        return Reject(Reason.UNSUPPORTED, f"{icc.UNKNOWN_CODES} {colors[b'cICP'][0]}, {colors[b'cICP'][1]}")
+    return replace(found, components=_COMPONENTS.get(color_type, 0) if depth == 8 else 0, profile=profile)
+
+
+def _profile(colors: Mapping[bytes, bytes], is_gray: bool) -> bytes | None:
+    """In the order of section 4.3 of the specification; None if the colours are not known."""
+    if b"cICP" in colors:
+        primaries, curve = colors[b"cICP"][:2]
+        return icc.profile_of_codes(primaries, curve, is_gray)
+    if b"iCCP" in colors or b"sRGB" in colors:
+        return b""
+    gamma = int.from_bytes(colors.get(b"gAMA", b""))
+    is_srgb = abs(gamma - _GAMMA_OF_SRGB) <= _GAMMA_TOLERANCE * _GAMMA_OF_SRGB or not gamma
+    if is_srgb and b"cHRM" not in colors:
+        return b""
+    points = [each / 100_000 for each in struct.unpack(">8I", colors[b"cHRM"])] if b"cHRM" in colors else ()
+    return icc.make_profile(icc.SRGB_CURVE if is_srgb else 100_000 / gamma, points, is_gray)
+
+
 def _raw_exif(kind: bytes, text: bytes) -> bytes:
     """EXIF in hexadecimal, as a text chunk has it; empty if there is none."""
-    if not (keyword := _RAW_EXIF.match(text)):
+    keyword = _RAW_EXIF.match(text)
+    found = _HEX.match(_text(kind, text[keyword.end() :])) if keyword else None
+    try:
+        return bytes.fromhex(found[1].decode()) if found else b""
+    except ValueError:
         return b""
-    body = text[keyword.end() :]
+
+
+def _text(kind: bytes, body: bytes) -> bytes:
+    """The text that follows the keyword of a chunk; empty if it is damaged."""
     try:
         if kind == b"zTXt":
-            body = zlib.decompressobj().decompress(body[1:], _MOST_EXIF)
+            return zlib.decompressobj().decompress(body[1:], _MOST_TEXT)
         if kind == b"iTXt":
             is_compressed, body = body[:1] == b"\1", body[2:].split(b"\0", 2)[2]
-            body = zlib.decompressobj().decompress(body, _MOST_EXIF) if is_compressed else body
-        found = _HEX.match(body)
-        return bytes.fromhex(found[1].decode()) if found else b""
-    except (zlib.error, IndexError, ValueError):
+            return zlib.decompressobj().decompress(body, _MOST_TEXT) if is_compressed else body
+        return body
+    except (zlib.error, IndexError):
         return b""
 
 

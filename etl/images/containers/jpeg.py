@@ -19,14 +19,15 @@ _JPEG_LS = 0xF7  # SOF55 of ITU-T T.87
 _SEQUENTIAL = {0xC0, 0xC1}  # Huffman-coded, in one pass
 _LOSSLESS = {0xC3, 0xC7, 0xCB, 0xCF}
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the others are DHT, JPG, DAC
-_EXIF, _PROFILE = b"Exif\0\0", b"ICC_PROFILE\0"
+_EXIF, _XMP, _PROFILE = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0", b"ICC_PROFILE\0"
 _JFIF_BYTES = 14  # without a thumbnail
 
 
 @dataclass
 class JpegSegments:
-    """``components`` by pixel, ``scan`` is where the first scan begins; without ``exif`` or ``profile`` they are empty.
+    """``components`` by pixel, ``scan`` is where the first scan begins.
 
+    ``exif``, ``xmp`` and ``profile`` are empty if there are none.
     ``lossless`` says that there is no DCT in it, and so no smaller picture than the whole.
     ``sequential`` says that libjpeg needs one pass, and no more memory than for a few rows.
     ``bare`` says that nothing but what the picture needs stands before it: no metadata, no profile, no comment.
@@ -40,6 +41,7 @@ class JpegSegments:
     sequential: bool = False
     lossless: bool = False
     exif: bytes = b""
+    xmp: bytes = b""
     parts: list[tuple[int, int, bytes]] = field(default_factory=list)
     bare: bool = True
 
@@ -58,6 +60,8 @@ class JpegSegments:
             self.height, self.width = int.from_bytes(body[1:3]), int.from_bytes(body[3:5])
         elif marker == _APP1 and body.startswith(_EXIF):
             self.exif = self.exif or body
+        elif marker == _APP1 and body.startswith(_XMP):
+            self.xmp = self.xmp or body
         elif marker == _APP2 and body.startswith(_PROFILE) and len(body) >= len(_PROFILE) + 2:
             number, count = body[len(_PROFILE) : len(_PROFILE) + 2]
             self.parts.append((number, count, body[len(_PROFILE) + 2 :]))

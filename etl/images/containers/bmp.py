@@ -1,0 +1,72 @@
+"""BMP files of kinds that Pillow does not know, in a form that it knows; and what they say of their colours.
+
+Format: Microsoft, "Bitmap Storage": BITMAPFILEHEADER, BITMAPINFOHEADER, BITMAPV3INFOHEADER to BITMAPV5HEADER.
+"""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+_FILE_HEADER, _INFO, _V3, _V5 = 14, 40, 56, 124  # sizes of headers
+_WITH_MASKS = (40, 52, 56, 108, 124)  # not that of OS/2, of 64
+_MASKS, _COLORS, _COLOR_SPACE, _PROFILE = 54, 46, 70, 126  # offsets
+_BIT_FIELDS, _ALPHA_BIT_FIELDS = 3, 6  # of compression
+_EMBEDDED = b"DEBM"  # PROFILE_EMBEDDED
+_KNOWN_MASKS = {
+    16: ((0xF800, 0x7E0, 0x1F, 0), (0x7C00, 0x3E0, 0x1F, 0)),
+    32: ((0xFF0000, 0xFF00, 0xFF, 0), (0xFF0000, 0xFF00, 0xFF, 0xFF000000)),
+}
+_MASKS_OF_BYTES = _KNOWN_MASKS[32][1]
+
+
+def embedded_profile(data: bytes) -> bytes:
+    """The ICC profile; empty if there is none."""
+    if int.from_bytes(data[_FILE_HEADER : _FILE_HEADER + 4], "little") < _V5 or data[_COLOR_SPACE:][:4] != _EMBEDDED:
+        return b""
+    start, size = struct.unpack_from("<2I", data.ljust(_PROFILE + 8, b"\0"), _PROFILE)
+    return data[_FILE_HEADER + start :][:size]
+
+
+def in_known_form(data: bytes) -> bytes:
+    """The file; samples of unusual bit fields as bytes, and without colours that no index has room for."""
+    if len(data) < _MASKS + 16:
+        return data
+    offset, header, width, height, bits, compression = struct.unpack_from("<IIiixxHI", data, 10)
+    if compression in (_BIT_FIELDS, _ALPHA_BIT_FIELDS) and bits in _KNOWN_MASKS and header in _WITH_MASKS:
+        count = 4 if header >= _V3 or compression == _ALPHA_BIT_FIELDS else 3
+        masks = (*struct.unpack_from(f"<{count}I", data, _MASKS), 0)[:4]
+        if compression == _BIT_FIELDS and masks in _KNOWN_MASKS[bits]:
+            return data
+        return _with_bytes(data, (width, height), _samples(data[offset:], width, bits), masks)
+    colors = int.from_bytes(data[_COLORS : _COLORS + 4], "little")
+    if bits <= 8 and colors > 1 << bits and header >= _INFO and _FILE_HEADER + header + 4 * colors <= offset:
+        return data[:_COLORS] + struct.pack("<I", 1 << bits) + data[_COLORS + 4 :]
+    return data
+
+
+def _samples(body: bytes, width: int, bits: int) -> npt.NDArray[np.unsignedinteger]:
+    """Whole rows of samples, as they are in the file."""
+    stride = (max(width, 0) * bits + 31) // 32 * 4
+    rows = len(body) // stride if stride else 0
+    return np.frombuffer(body, f"<u{bits // 8}", rows * stride // (bits // 8)).reshape(rows, -1)[:, : max(width, 0)]
+
+
+def _with_bytes(
+    data: bytes, size: tuple[int, int], samples: npt.NDArray[np.unsignedinteger], masks: Sequence[int]
+) -> bytes:
+    """A file of 32 bits with the samples that ``masks`` mean; ``data`` as it is if they mean none."""
+    shifts = [(mask & -mask).bit_length() - 1 for mask in masks]
+    largest = [mask >> shift if mask else 0 for mask, shift in zip(masks, shifts, strict=True)]
+    if sum(masks) > 0xFFFFFFFF or any(most & most + 1 for most in largest):
+        return data
+    pixels = np.zeros((*samples.shape, 4), np.uint8)  # blue, green, red, alpha
+    for place, mask, shift, most in zip((2, 1, 0, 3), masks, shifts, largest, strict=True):
+        if most:
+            for row, values in zip(pixels, samples, strict=True):
+                row[:, place] = (((values.astype(np.int64) & mask) >> shift) * 255 + most // 2) // most
+    known = _MASKS_OF_BYTES if masks[3] else (*_MASKS_OF_BYTES[:3], 0)
+    fields = (_V3, *size, 1, 32, _BIT_FIELDS, pixels.nbytes, 0, 0, 0, 0, *known)
+    start = _FILE_HEADER + _V3
+    return struct.pack("<2sIIIIiiHH6I4I", b"BM", start + pixels.nbytes, 0, start, *fields) + pixels.tobytes()
