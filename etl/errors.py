@@ -4,6 +4,7 @@ Status 0 done, 1 the data falls short, 2 wrong use, 3 the environment fails, 130
 """
 
 import errno
+import fcntl
 import io
 import os
 import signal
@@ -130,10 +131,17 @@ def end_process(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _is_read_only(number: int) -> bool:
+    return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
 def _open_closed_streams() -> None:
-    """Connect standard streams that the caller closed to /dev/null, so that no file gets their numbers."""
+    """Connect standard streams that the caller closed to /dev/null, so that no file gets their numbers.
+
+    If bash runs a wrapper script without standard error, the script itself, open for reading, has its number.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
+        if getattr(sys, name) is None or (number and _is_read_only(number)):
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != number:
                 os.dup2(opened, number)

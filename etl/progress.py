@@ -3,7 +3,6 @@
 import sys
 import time
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ class Progress:
             self._tell(f"{self.total:,} {self.unit} to do")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._rich is not None:
             self._rich.stop()
 

@@ -121,6 +121,10 @@ def test_what_surrounds_a_command_does_not_matter(make_tree: TreeMaker, tmp_path
     assert run("bash", "-c", words, cwd=tmp_path, variables=variables).returncode == 0
     ascii_names = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     failed(ringslice("verify", tmp_path / "root", **ascii_names), 3, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1")
+    wrapper = tmp_path / "wrapper"  # without standard error, bash opens it as that
+    wrapper.write_text('#!/bin/bash\nexec ringslice "$@"\n')
+    wrapper.chmod(0o755)
+    assert run("bash", "-c", "./wrapper verify root 2>&-", cwd=tmp_path).returncode == 0
     failed(ringslice("verify", "--name", "\udcff"), 2, r"an argument is not UTF-8: b'\xff'")
     assert (tmp_path / "root/verified/default/verification.json").exists()
 
