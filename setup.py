@@ -55,7 +55,6 @@ setup(
         "report": ["jinja2>=3.1", "matplotlib>=3.9"],
         "airflow": ["apache-airflow>=3.3,<4"],
         "dev": [
-            "duckdb>=1.1",
             "hypothesis>=6",
             "jsonschema>=4.23",
             "mypy>=1.15",

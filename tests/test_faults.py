@@ -1,4 +1,4 @@
-"""Stages, renewals and an erasure, with a call of storage that fails, or a process that is gone from it on.
+"""Stages, renewals, a retry and an erasure, with a call of storage that fails, or a process that is gone from it on.
 
 Run again, they leave the same bytes.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from etl.errors import RingsliceError
 from etl.stages.layout import normalized_stage, raw_stage
@@ -20,6 +21,7 @@ from tests.lib.commands import contents, copy_some
 from tests.lib.faults import Fault, FaultError, FaultyFilesystem, faults, some_and_every_call
 from tests.lib.inline import erase_here, ingest_here, normalize_here, shard_here
 
+IMAGES = ("--size", 8, "--color", "gray", "--format", "png", "--max-aspect", 100, "--max-rejects", 1)
 SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5", "--splits-from", "newest")
 
 
@@ -33,7 +35,18 @@ def renew(folder: Path, root: Path) -> None:
 
 def normalize(folder: Path, root: Path) -> None:
     del folder
-    normalize_here(root, "--size", 8, "--color", "gray", "--format", "png")
+    normalize_here(root, *IMAGES)
+
+
+def normalize_strictly(folder: Path, root: Path) -> None:
+    """With a limit that rejects the one larger image."""
+    del folder
+    normalize_here(root, *IMAGES, "--max-pixels", 100)
+
+
+def retry_rejects(folder: Path, root: Path) -> None:
+    del folder
+    normalize_here(root, *IMAGES, "--max-pixels", 1000, "--retry-rejects")
 
 
 def shard(folder: Path, root: Path) -> None:
@@ -66,6 +79,7 @@ WORKS = {
     "shard": Work(shard, (ingest, normalize)),
     "renew raw": Work(renew, (ingest, normalize)),
     "renew normalized": Work(normalize, (ingest, normalize, renew)),
+    "retry rejects": Work(retry_rejects, (ingest, normalize_strictly)),
     "erase": Work(erase, (*FIRST_NIGHT, renew, normalize, shard_again), stride=4),
 }
 
@@ -77,6 +91,8 @@ def folder(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = copy_some(digits, folder / "source", "01", slice(24))
     zeros, ones = sorted((source / "0").iterdir()), sorted((source / "1").iterdir())
     shutil.copy(zeros[0], source / "1" / "copy.png")
+    Image.effect_noise((20, 20), 99).save(source / "1" / "large.png")
+    Image.new("L", (400, 1)).save(source / "1" / "line.png")
     renewed = copy_some(digits, shutil.copytree(source, folder / "source-2"), "029", slice(30, 40))
     (renewed / "1" / ones[0].name).unlink()
     (renewed / "0" / zeros[3].name).unlink()

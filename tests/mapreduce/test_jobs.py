@@ -42,26 +42,6 @@ def job_file(root: Path, **job: Any) -> str:
     return str(path)
 
 
-@pytest.mark.integration
-def test_normalize_maps_a_line_to_a_part(make_tree: TreeMaker, tmp_path: Path) -> None:
-    root = ingest(make_tree({"a": 3, "b": 2}), tmp_path / "root")
-    config = {"size": [8, 8], "fit": "crop", "color": "rgb", "format": "png"}
-    pack = json.loads((root / "raw/dataset.json").read_text())["packs"][0]
-    job = Normalize(["--mapper", "--job-file", job_file(root, config=config, classes=["a", "b"])])
-    job.sandbox(stdin=io.BytesIO(json.dumps(pack).encode()))
-    job.run_mapper()
-    assert job.stdout.getvalue() == b'"pack-00000"\t5\n'
-    with (root / "normalized/parts/pack-00000.tfrecord").open("rb") as stream:
-        examples = [parse(record.data) for record in read_records(stream, "x")]
-    assert [(example.key, example.label, example.text) for example in examples] == [
-        *((f"a/{number:03d}.png", 0, "a") for number in range(3)),
-        *((f"b/{number:03d}.png", 1, "b") for number in range(2)),
-    ]
-    assert {(example.height, example.width, example.channels, example.format) for example in examples} == {
-        (8, 8, 3, "PNG")
-    }
-
-
 def shuffled(output: bytes, transport: str) -> list[bytes]:
     """What a mapper wrote, pair by pair, as the shuffle sorts it."""
     if transport != RECORDS:
@@ -134,25 +114,6 @@ def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy:
     succeeded(run("mapreduce/shard.py", "-r", "inline", digits_copy))
     for stage in ("normalized", "slices"):
         assert contents(digits_copy / stage, "run.json") == contents(digits_root / stage, "run.json")
-
-
-@pytest.mark.integration
-def test_seed_and_partition_decide_the_slices(digits_root: Path, digits_copy: Path) -> None:
-    shutil.copytree(digits_root / "normalized", digits_copy / "normalized")
-    before = contents(digits_copy / "normalized")
-    for name, words in (("seed", ("--seed", 1)), ("uniform", ("--partition", "uniform"))):
-        shard_here(digits_copy, "--name", name, *words)
-    assert contents(digits_copy / "normalized") == before
-    default = split_of_keys(digits_root / "slices/default")
-    for name in ("seed", "uniform"):
-        splits = split_of_keys(digits_copy / "slices" / name)
-        assert splits.keys() == default.keys()
-        assert splits != default
-
-
-def split_of_keys(folder: Path) -> dict[str, str]:
-    table = pq.read_table(folder / "examples.parquet", columns=["key", "split"])
-    return dict(zip(table["key"].to_pylist(), table["split"].to_pylist(), strict=True))
 
 
 @pytest.mark.integration

@@ -48,26 +48,6 @@ def test_an_experiment_is_no_night(nights: Nights, capsys: pytest.CaptureFixture
     assert nights.night() == first
 
 
-def test_exchanged_renamed_and_exported_again(nights: Nights) -> None:
-    first = nights.night()
-    one, two = [
-        nights.source / key for key, split in sorted(key_splits(nights, "night-1").items()) if split == "train"
-    ][:2]
-    one_bytes = one.read_bytes()
-    one.write_bytes(two.read_bytes())
-    two.write_bytes(one_bytes)
-    assert nights.night() == first
-    assert nights.known() == told(kept=40)
-    (nights.source / "ant").rename(nights.source / "wasp")
-    assert nights.night() == first
-    assert nights.known() == told(kept=40, moved=20)
-    for number, path in enumerate(sorted(nights.source.rglob("*.png"))):
-        path.rename(path.with_name(f"export-{number:04d}.png"))
-    shutil.move(nights.source / "bee/export-0000.png", nights.source / "wasp/export-9999.png")
-    assert nights.night() == first
-    assert nights.known() == told(kept=40, moved=40)
-
-
 def test_images_that_were_moved_and_changed_at_once_are_reported(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,29 +90,6 @@ def test_a_content_of_two_splits_keeps_both_while_one_copy_is_away_or_dropped(tm
     for name, *words in (("n3",), ("n4", "--drop-duplicates"), ("n5",)):
         shard_here(nights.root, *plain, "--name", name, *words)
     assert key_splits(nights, "n3") == key_splits(nights, "n5") == first
-
-
-@pytest.mark.parametrize("by_key", [False, True])
-def test_a_row_is_put_in_front_of_a_parquet_file(by_key: bool, tmp_path: Path) -> None:
-    nights = Nights(tmp_path / "source", tmp_path / "root")
-    values: dict[str, object] = {"key_column": "id"} if by_key else {}
-
-    def write(numbers: list[int]) -> None:
-        images = image_column([some_png(number) for number in numbers])
-        table = pa.table({"image": images, "label": ["x"] * len(numbers), "id": [f"scan-{n}" for n in numbers]})
-        write_parquet(open_place(str(nights.source / "all.parquet")), table)
-
-    write(list(range(30)))
-    first = nights.night(**values)
-    write([100, *range(30)])
-    second = nights.night(**values)
-    assert {content: second[content] for content in first} == first
-    known = nights.known()
-    if by_key:
-        assert known == told(kept=30, new=1)
-    else:  # the first row's key is that of another image, the last row's is new
-        assert known == told(kept=30, moved=1, changed=1, disagreeing=known["disagreeing"])
-        assert known["disagreeing"] > 5
 
 
 def test_a_corrected_group_is_named_with_a_remedy(nights: Nights, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
@@ -41,12 +40,6 @@ def splits_of(root: Path, name: str = "default") -> dict[str, str]:
     splits = {row["key"]: row["split"] for row in rows}
     assert len(splits) == len(rows)
     return splits
-
-
-def query(text: str) -> list[tuple[Any, ...]]:
-    result = duckdb.sql(text)
-    assert result is not None
-    return result.fetchall()
 
 
 @pytest.fixture
@@ -169,23 +162,6 @@ def test_wrong_use_is_one_line(normalized: Path, tmp_path: Path) -> None:
     marker.write_text(marker.read_text().replace("slices/3", "slices/4"))
     line = "has format 'ringslice.slices/4', this version reads 'ringslice.slices/3'"
     refused(Shard, 2, line, normalized, "--workers", 2, "--name", "next", "--splits-from", "default")
-
-
-@pytest.mark.integration
-def test_tables_answer_questions_in_sql(digits_root: Path) -> None:
-    folder = digits_root / "slices/default"
-    counted = query(
-        f"SELECT slice, split, label, count(*)::INT AS records FROM '{folder}/examples.parquet' GROUP BY ALL"
-    )
-    told = query(f"SELECT slice, split, label, records FROM '{folder}/class_counts.parquet'")
-    assert sorted(counted) == sorted(told)
-    key = pq.read_table(folder / "examples.parquet")["key"][700].as_py()
-    source, offset = query(
-        f"SELECT source, r.offset FROM '{folder}/examples.parquet' e JOIN '{digits_root}/normalized/parts/*.parquet' r"
-        f" USING (key) WHERE key = '{key}' AND e.sha256 = r.sha256"
-    )[0]
-    with (digits_root / f"normalized/parts/{source}.tfrecord").open("rb") as stream:
-        assert key.encode() in next(each for each in read_records(stream, "x") if each.offset == offset).data
 
 
 @pytest.mark.integration

@@ -239,7 +239,6 @@ def test_what_else_is_told_becomes_columns(tmp_path: Path) -> None:
 INNER = tar_of([Entry("1.jpg", b"1")])
 BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no label": ({"1.jpg": b""}, {}, "'1.jpg' of .*some.tar has no label: name it as in CLASS/IMAGE.jpg"),
-    "no label in a split": ({"val/1.jpg": b""}, {"split_folders": True}, "has no label: name it as in SPLIT/CLASS/"),
     "no split": ({"dev/a/1.jpg": b""}, {"split_folders": True}, "some.tar/dev names no split"),
     "splits as classes": ({"val/a/1.jpg": b"", "test/1.jpg": b""}, {}, "look like splits, not classes"),
     "a folder around": ({"all/a/1.jpg": b"", "all/b/1.jpg": b""}, {}, "below 'all', which would be"),
@@ -258,7 +257,6 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
         {},
         "'a.1.jpg' .* no label: 'a.1.cls' has the extension '1.cls' and the key 'a' .* up to the first dot .* Rename",
     ),
-    "dots in a key, in a folder": ({"x/a.1.jpg": b"", "x/a.1.cls": b"a"}, {}, "'x/a.1.cls' has the extension '1.cls'"),
     "dots in keys of one label": (
         {"a.1.jpg": b"", "a.2.jpg": b"", "a.json": b'{"label": 1}'},
         {},
@@ -268,7 +266,6 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "one label for two": ({"1.cls": b"a", "1.jpg": b"", "1.seg.png": b""}, {}, "'1.seg.png' .* share"),
     "two labels": ({"1.cls": b"a", "1.jpg": b"", "1.CLS": b"b"}, {}, "'1.cls' and '1.CLS' .* one"),
     "beside and within": ({"a/1.jpg": b"", "b.tar": INNER}, {}, r"\('b.tar'\) and beside them \('a/1.jpg'\)"),
-    "within and beside": ({"b.tar": INNER, "a/1.jpg": b""}, {}, r"\('b.tar'\) and beside them \('a/1.jpg'\)"),
     "a folder in the only one": ({"b.tar": tar_of([Entry("a/1.jpg")])}, {}, "below 'b', which would be their only"),
     "one name by two ways": ({"b.tar": INNER, "b/1.jpg": b""}, {}, "some.tar has two members 'b/1.jpg'"),
     "archives thrice": ({"c.tar": tar_of([Entry("b.tar", INNER)])}, {}, "'c.tar' in .*some.tar contains .* 'b.tar'"),
@@ -281,14 +278,10 @@ BAD_LABELS = {
     "two lines": (".cls", b"a\nb", r"holds control characters: 'a\\nb'"),
     "no text": (".cls", NO_TEXT, "'1.cls' .* is not UTF-8"),
     "no JSON": (".json", b"{'a': 1}", "'1.json' .* is no JSON"),
-    "JSON that is no text": (".json", NO_TEXT, "'1.json' .* is not UTF-8"),
     "deep JSON": (".json", b"[" * 100_000, "'1.json' .* is no JSON"),
     "a list": (".json", b"[]", "holds no JSON object"),
-    "a large number": (".json", b'{"a": 1' + b"0" * 5000 + b"}", "is no JSON"),
-    "half a character": (".json", b'{"label": 1, "a": "\\ud800"}', "surrogate"),
     "half a label": (".json", b'{"label": "\\ud800"}', "a label that is not UTF-8"),
     "a label of parts": (".json", b'{"label": ["a"]}', "no text and no whole number"),
-    "a label that is true": (".json", b'{"label": true}', "no text and no whole number"),
     "another split": (".json", b'{"split": "dev", "label": 1}', "the split 'dev'"),
 }
 BAD |= {what: ({"1.jpg": b"", f"1{suffix}": data}, {}, told) for what, (suffix, data, told) in BAD_LABELS.items()}

@@ -2,15 +2,10 @@
 
 import gzip
 import io
-import os
 import random
-import re
-import shutil
 import sys
 import tarfile
-import zlib
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,16 +20,13 @@ from tests.lib.sources.archives import (
     contents_of,
     open_archive,
     packed,
-    packed_by_zstd,
     some_images,
-    tar_by_program,
     tar_of,
 )
 
 BLOCK = tarfile.BLOCKSIZE
 LONG_NAME = "cats/" + "long" * 60 + ".jpg"
 
-needs_zstd = pytest.mark.skipif(not shutil.which("zstd"), reason="needs the program zstd")
 by_kind = pytest.mark.parametrize("kind", list(FORMATS))
 
 
@@ -154,7 +146,6 @@ DAMAGED = {
     "a huge name": (header(type=tarfile.GNUTYPE_LONGNAME, size=1 << 40), f"an extended header of {1 << 40} bytes"),
     "a huge pax header": (header(type=tarfile.XHDTYPE, size=MOST_EXTENDED_BYTES + 1), "an extended header of 1048577"),
     "pax without records": (pax(b"path\n") + header(), "no list of pax records"),
-    "a record of length 0": (pax(b"0 path=x\n") + header(), "no list of pax records"),
     "a record that is too long": (pax(b"99 path=x\n") + header(), "no list of pax records"),
     "a record that is too short": (pax(b"7 path=x\n") + header(), "no list of pax records"),
     "a name for all": (pax(record("path", "a/b.jpg"), tarfile.XGLTYPE) + header(), "a global header with 'path'"),
@@ -170,7 +161,6 @@ DAMAGED = {
 REFUSED = {
     "an absolute name": (header("/etc/passwd.jpg"), "'/etc/passwd.jpg' .* its name is absolute"),
     "a name that leads out": (header("../../x.jpg"), r"'../../x.jpg' .* its name has the part '\.\.'"),
-    "one that leads out inside": (header("a/../../x.jpg"), r"the part '\.\.'"),
     "one by pax": (pax(record("path", "a/../x.jpg")) + header(), r"the part '\.\.'"),
     "a folder left out": (header("a//x.jpg"), "the part ''"),
     "a dot": (header("a/./x.jpg"), r"the part '\.'"),
@@ -185,7 +175,6 @@ REFUSED = {
     ),
     "a symbolic link": (header(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "a symbolic link; .* tar --dereference"),
     "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* a device"),
-    "a disk": (header(type=tarfile.BLKTYPE), "a device; pack again without it"),
     "a FIFO": (header(type=tarfile.FIFOTYPE), "a FIFO; pack again without it"),
     "a sparse file": (header(type=tarfile.GNUTYPE_SPARSE), "a sparse file; pack again without: tar --sparse"),
     "a sparse file by pax": (pax(record("GNU.sparse.name", "a/b.jpg")) + header(), "'a/b.jpg' .* a sparse file"),
@@ -206,30 +195,6 @@ def test_what_no_archive_of_images_says_is_told_and_nothing_is_written(what: str
     with pytest.raises(type(raised.value), match=told):
         ingest_here(tmp_path / "source", tmp_path / "below" / "root")
     assert contents(tmp_path) == before
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", ["gnu", "pax"])
-def test_links_and_sparse_files_as_the_program_writes_them(kind: str, tmp_path: Path) -> None:
-    folder = tmp_path / "files" / "cats"
-    folder.mkdir(parents=True)
-    (folder / "1.jpg").write_bytes(b"1")
-
-    def told_of(*options: str) -> str:
-        with pytest.raises(UsageError) as raised:
-            open_archive(tmp_path / "source", tar_by_program(tmp_path / "files", f"--format={kind}", *options))
-        return str(raised.value)
-
-    (folder / "2.jpg").symlink_to("1.jpg")
-    assert "'./cats/2.jpg'" in told_of()
-    (folder / "2.jpg").unlink()
-    os.link(folder / "1.jpg", folder / "2.jpg")
-    assert "a hard link" in told_of()
-    (folder / "2.jpg").unlink()
-    os.truncate(folder / "1.jpg", 1 << 20)
-    assert "a sparse file" in told_of("--sparse")
-    source = open_archive(tmp_path / "source", tar_by_program(tmp_path / "files", f"--format={kind}"))
-    assert contents_of(source) == {"some/cats/1.jpg": b"1" + bytes((1 << 20) - 1)}
 
 
 def damaged(data: bytes, how: str, chance: random.Random) -> bytes:
@@ -270,18 +235,9 @@ def test_damage_is_told_or_loses_nothing(how: str, codec: str, tmp_path: Path) -
     assert outcomes["DataError"] > 5
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("pack", "start"),
-    [
-        pytest.param(gzip.compress, 10, id="gzip"),  # behind the header, whose time and system are nobody's concern
-        pytest.param(packed_by_zstd, 0, id="zstd", marks=needs_zstd),
-    ],
-)
-def test_damage_to_what_is_packed_with_a_checksum_gives_no_wrong_byte(
-    pack: Callable[[bytes], bytes], start: int, tmp_path: Path
-) -> None:
-    data = pack(tar_of(example("pax")))
+def test_damage_to_what_is_packed_with_a_checksum_gives_no_wrong_byte(tmp_path: Path) -> None:
+    start = 10  # behind the header of gzip, whose time and system are nobody's concern
+    data = packed(tar_of(example("pax")), "gzip")
     expected = contents_of(open_archive(tmp_path / "source", data))
     refused = 0
     for byte in range(start, len(data), 3):
@@ -347,10 +303,3 @@ def test_a_bomb_streams_by(codec: str, tmp_path: Path) -> None:
     assert (tmp_path / "bomb.tar").stat().st_size < 100_000
     small = write_tar_gz(tmp_path / "small.tar.gz", 8, 1000)
     assert grown_by(small, tmp_path / "bomb.tar", tmp_path / "root") < MOST_GROWTH
-
-
-def test_a_bomb_that_claims_to_be_an_image_is_refused_by_its_header(tmp_path: Path) -> None:
-    packer = zlib.compressobj(wbits=31)
-    data = packer.compress(header(size=MOST_MEMBER_BYTES + 1)) + packer.compress(bytes(10_000_000)) + packer.flush()
-    with pytest.raises(DataError, match=re.escape(f"claims {MOST_MEMBER_BYTES + 1} bytes, at byte 0 of its content")):
-        open_archive(tmp_path / "source", data)

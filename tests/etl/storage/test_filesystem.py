@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from pyarrow import fs
 
@@ -76,28 +74,6 @@ def test_a_new_name_must_be_free(root: Place) -> None:
     rename(one.path, (root / "folder" / "three").path)
     assert names(root, recursive=True) == ["folder", "folder/three", "two"]
     assert (root / "folder" / "three").read_bytes() == b"1"
-
-
-def test_of_many_new_files_or_renames_to_one_name_one_wins(root: Place) -> None:
-    def make(number: int) -> bool:
-        with suppress(FileExistsError):
-            root.filesystem.open_new((root / "new").path).close()
-            return True
-        return False
-
-    def rename(number: int) -> bool:
-        with suppress(FileExistsError):
-            root.filesystem.rename_new((root / f"attempt-{number}").path, (root / "final").path)
-            return True
-        return False
-
-    for number in range(8):
-        write(root / f"attempt-{number}")
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(make, range(8))).count(True) == 1
-        won = list(pool.map(rename, range(8)))
-    assert won.count(True) == 1
-    assert names(root) == [*(f"attempt-{number}" for number in range(8) if not won[number]), "final", "new"]
 
 
 def test_a_name_is_given_in_place_of_another_file(root: Place) -> None:
@@ -265,16 +241,6 @@ def test_a_large_file_of_many_blocks_is_read_by_many_threads(root: Place, monkey
         starts = range(across - 500_000, across + 500_000, 1000)
         parts = pool.map(lambda offset: opened.read_at(1000, offset), starts)
         assert b"".join(parts) == data[starts[0] : starts[-1] + 1000]
-
-
-def test_a_table_is_written_and_read(root: Place) -> None:
-    table = pyarrow.table({"key": [f"ä{number}" for number in range(1000)], "size": range(1000)})
-    file = root / "table.parquet"
-    with file.filesystem.open_new(file.path) as stream:
-        pyarrow.parquet.write_table(table, stream)
-    with file.open_input() as opened:
-        assert pyarrow.parquet.read_table(opened).equals(table)
-    assert pyarrow.parquet.read_table(file.path, filesystem=file.filesystem.arrow, columns=["size"]).num_rows == 1000
 
 
 def test_a_damaged_marker_is_named(root: Place) -> None:

@@ -127,18 +127,6 @@ def test_a_connection_does_not_outlive_a_fork(driver: str, hdfs_root: Place) -> 
     assert unused.splitlines() == ["there", "parent True"], "a place that was not used may be used in a fork"
 
 
-def test_a_place_is_the_same_by_name(hdfs_root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an authority it is the site's default; the same address is one connection."""
-    from etl.storage.place import open_place
-
-    by_default = open_place(f"hdfs://{hdfs_root.path}")
-    assert by_default.exists()
-    assert by_default.uri == hdfs_root.uri
-    assert open_place(hdfs_root.uri).filesystem is hdfs_root.filesystem
-    monkeypatch.setenv(REPLICATION_VARIABLE, "2")
-    assert open_place(hdfs_root.uri).filesystem is not hdfs_root.filesystem
-
-
 @by_driver
 def test_a_nameservice_whose_first_namenode_is_dead(
     driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path
@@ -207,22 +195,3 @@ def test_the_site_is_heeded_as_hadoop_heeds_it(
         "/folder/below/file": "0o640",
         "/stream": "0o640",
     }
-
-
-@by_driver
-def test_a_name_that_no_host_has(driver: str, cluster: Cluster, tmp_path: Path) -> None:
-    write_site(tmp_path / "hdfs-site.xml", {"dfs.nameservices": "pair,other"})
-    script = """
-        import sys
-        from etl.errors import EnvironmentFailure
-        from etl.storage.place import open_place
-
-        try:
-            open_place("hdfs://no-such-pair/x").exists()
-        except EnvironmentFailure as error:
-            print(error)
-        """
-    told = run_python(script, **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)})
-    assert told.startswith("cannot reach the NameNode of hdfs://no-such-pair:8020 (")
-    remedy = "no host has that name, and dfs.nameservices of hdfs-site.xml has pair, other), or set HADOOP_CONF_DIR\n"
-    assert told.endswith(f"check the address ({remedy}")

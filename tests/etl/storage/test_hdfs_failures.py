@@ -89,16 +89,6 @@ def test_what_the_namenode_refuses(driver: str, cluster: Cluster, hdfs_root: Pla
         succeeded(ingest(source, folders["space"]))
 
 
-@by_driver
-def test_debug_shows_what_java_said(driver: str, cluster: Cluster, hdfs_root: Place, source: Path) -> None:
-    finished = ingest(source, hdfs_root, driver, HADOOP_USER_NAME="alice", RINGSLICE_DEBUG="1")
-    assert finished.returncode == 3
-    assert "Traceback" in finished.stderr
-    assert "org.apache.hadoop.security.AccessControlException" in finished.stderr
-    assert "\tat org.apache.hadoop" in finished.stderr.replace("\\n\\tat ", "\n\tat ")
-    assert len([line for line in finished.stderr.splitlines() if line.startswith("ringslice: error: ")]) == 1
-
-
 # --- the site of this machine ---
 
 

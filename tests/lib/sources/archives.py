@@ -51,20 +51,10 @@ def packed(data: bytes, codec: str) -> bytes:
     return bytes(pa.Codec(codec).compress(data, asbytes=True)) if codec else data
 
 
-def _output_of(*words: str, data: bytes = b"") -> bytes:
-    """What a program prints, without the options that variables of the caller give it (TAR_OPTIONS, ZSTD_CLEVEL)."""
-    path = {"PATH": os.environ["PATH"]}
-    return subprocess.run(words, input=data, env=path, capture_output=True, check=True).stdout
-
-
-def packed_by_zstd(data: bytes) -> bytes:
-    """As the program packs it: with a checksum, which Arrow leaves out."""
-    return _output_of("zstd", "-qc", data=data)
-
-
 def tar_by_program(folder: Path, *options: str) -> bytes:
-    """What GNU tar makes of everything in a folder."""
-    return _output_of("tar", *options, "--sort=name", "-cf", "-", "-C", str(folder), ".")
+    """What GNU tar makes of everything in a folder, without the caller's TAR_OPTIONS."""
+    words = ("tar", *options, "--sort=name", "-cf", "-", "-C", str(folder), ".")
+    return subprocess.run(words, env={"PATH": os.environ["PATH"]}, capture_output=True, check=True).stdout
 
 
 def some_images(count: int = 6) -> list[Entry]:

@@ -16,7 +16,7 @@ from etl.report.dataset.samples import sample_rejects
 from etl.slices.prune import prune
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
-from tests.lib.commands import contents, flip_bit, run, succeeded
+from tests.lib.commands import contents, flip_bit
 from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
 from tests.lib.nights import some_png
 from tests.mapreduce.test_verify import verify
@@ -164,31 +164,12 @@ def test_no_part_is_made_if_no_reject_is_good_now(root: Path, capfd: pytest.Capt
     require_nothing_is_lost(root)
 
 
-def test_without_rejects_only_the_limits_change(
-    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    root = tmp_path / "root"
-    shutil.copytree(source / "b", tmp_path / "good/b", ignore=shutil.ignore_patterns("0-99.png"))
-    ingest_here(tmp_path / "good", root)
-    normalize_here(root, *WORDS, *STRICT)
-    before = contents(root)
-    normalize_here(root, *WORDS, *STRICT, RETRY)
-    assert "has no rejects to try again" in capfd.readouterr().err
-    assert contents(root) == before
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-    normalize_here(root, *WORDS, *LOOSE)
-    assert {name for name, data in contents(root).items() if "/parts/" in name and data != before.get(name)} == set()
-
-
 def test_only_looser_limits_may_differ(root: Path) -> None:
     before = contents(root)
     for line, *words in (
         ("--size: [8, 8] there, [9, 9] asked; ", *STRICT, "--size", "9"),
-        ("--format: png there, jpeg asked; ", *STRICT, "--format", "jpeg"),
-        ("--pass-through: False there, True asked; ", *STRICT, "--pass-through"),
         ("--max-pixels 100 is stricter than the 200 that", "--max-pixels", "100"),
         ("--min-side 2 is stricter than the 1 that", *STRICT, "--min-side", "2"),
-        ("--max-seconds 1.0 is stricter than the 10.0 that", *STRICT, "--max-seconds", "1"),
         ("--retry-rejects and --overwrite contradict each other", *LOOSE, "--overwrite"),
     ):
         refused(Normalize, 2, line, root, *WORDS, *words, RETRY)
@@ -205,15 +186,6 @@ def test_what_is_not_finished_has_no_rejects_to_try(root: Path, source: Path, tm
     flip_bit(root / f"raw/packs/{last}.tar", 600)
     refused(Normalize, 1, f"{last}.tar is damaged", root, *WORDS, *STRICT)  # a renewal is begun and not finished
     refused(Normalize, 2, "first run it without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
-
-
-@pytest.mark.integration
-def test_runners_make_the_same_bytes(root: Path, strict: Path, tmp_path: Path) -> None:
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-    other = shutil.copytree(strict, tmp_path / "other")
-    told = succeeded(run("mapreduce/normalize.py", "-r", "local", other, *WORDS, *LOOSE, RETRY, "--json"))
-    assert {"good": 46, "rejects": 3, "rejects_tried": 5, "now_good": 2}.items() <= json.loads(told.stdout).items()
-    assert contents(other / "normalized", "run.json") == contents(root / "normalized", "run.json")
 
 
 @pytest.mark.integration

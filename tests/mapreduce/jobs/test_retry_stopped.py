@@ -1,4 +1,4 @@
-"""--retry-rejects that is stopped in the middle and run again: the same bytes, and nothing is lost."""
+"""--retry-rejects that is killed and run again: nothing is lost; tests/test_faults.py has every call of storage."""
 
 import shutil
 import signal
@@ -8,48 +8,14 @@ import pytest
 from PIL import Image
 
 from tests.lib.commands import contents, copy_some
-from tests.lib.faults import Fault, faults, some_and_every_call
 from tests.lib.inline import ingest_here, normalize_here, shard_here
-from tests.mapreduce.jobs.test_retry_rejects import (
-    LOOSE,
-    RETRY,
-    WORDS,
-    reasons_of,
-    require_nothing_is_lost,
-    root,
-    source,
-    strict,
-)
+from tests.mapreduce.jobs.test_retry_rejects import RETRY, WORDS, reasons_of, require_nothing_is_lost
 from tests.mapreduce.test_verify import verify
-from tests.test_faults import require_earlier_generations, with_fault
 from tests.test_interrupts import KILL, TRIES, Running, Stage, stop_what_runs
 
 NARROW, WIDE = ((*WORDS, "--size", "128", "--max-aspect", aspect) for aspect in ("2", "10"))
 
-__all__ = ["root", "source", "stop_what_runs", "strict"]  # fixtures
-
-
-def retry_here(source: Path, root: Path) -> None:
-    del source
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-
-
-def fail_and_retry(fault: Fault, strict: Path, done: Path, root: Path) -> None:
-    shutil.copytree(strict, root)
-    with_fault(lambda: retry_here(root, root), fault)
-    require_earlier_generations(root)
-    retry_here(root, root)
-    assert contents(root / "normalized", "run.json") == contents(done / "normalized", "run.json"), fault
-
-
-@some_and_every_call
-def test_calls_of_storage_fail(sample: int | None, root: Path, strict: Path, tmp_path: Path) -> None:
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-    counted = Fault()
-    fail_and_retry(counted, strict, root, tmp_path / "counted")
-    for number, fault in enumerate(faults(len(counted.calls), sample)):
-        fail_and_retry(fault, strict, root, tmp_path / str(number))
-        shutil.rmtree(tmp_path / str(number))
+__all__ = ["stop_what_runs"]  # a fixture
 
 
 @pytest.fixture(scope="module")
