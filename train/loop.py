@@ -1,7 +1,7 @@
-"""Train: read, step, report; after each epoch checkpoint and evaluate.
+"""Train: read, step, report; after each epoch checkpoint and evaluate. Imports neither TensorFlow nor Horovod.
 
-A strategy (train/strategies) says which processes take part. Its trainer (train/tf_backend) has the model and takes one
-step with all of them. This file has the order of things and imports neither TensorFlow nor Horovod.
+A strategy (train/strategies) says which processes take part; its trainer (train/tf_backend) steps with all of them. A
+lost rank raises an error out of `train`. An elastic strategy then calls it again with the ranks that are left.
 """
 
 from contextlib import closing
@@ -44,7 +44,7 @@ class Training:
     ) -> None:
         self.run, self.data, self.trainer, self.strategy, self.monitor = run, data, trainer, strategy, monitor
         self.hooks, self.collective = hooks, strategy.collective
-        self.is_new = strategy.earlier is None  # else this process has trained it with other ranks before
+        self.is_new = strategy.earlier is None  # False if this process has trained the run with other ranks before
         self.metrics = MetricsLog(run, trainer, self.collective, strategy.is_elastic)
         self.checkpoints = Checkpointer(run, trainer, self.collective, monitor, metrics=self.metrics, hooks=hooks)
         self.evaluator = Evaluator(data, trainer, self.collective, monitor, hooks)
@@ -54,35 +54,35 @@ class Training:
         """Train until the run is over; then evaluate the test split and write the result."""
         with self.checkpoints:
             position = self.restore()
-            reason = self.why_over(position, seconds=0)  # a start that is given little time takes a step at least
+            reason = self.reason_to_stop(position, seconds=0)  # set-up does not count: a start takes a step at least
             self.reporter.begin(self.trainer, position, reason, was_over=self.is_new and reason != "")
             while not reason:
-                if not position.trained:
+                if not position.awaits_evaluation:
                     position = self.train_epoch(position)
-                if position.trained:
+                if position.awaits_evaluation:
                     position = self.end_epoch(position)
-                reason = self.why_over(position, self.run.seconds)
+                reason = self.reason_to_stop(position, self.run.seconds)
             self.collective.run_on_root(self.checkpoints.finish)
-            best = self.checkpoints.load_best(self.data.judge, position.history) if reason == NO_PROGRESS else {}
-            weights = best or {"epoch": position.last_epoch, "step": position.step}
+            best = self.checkpoints.load_best(self.data.score_split, position.history) if reason == NO_PROGRESS else {}
+            weights_of = best or {"epoch": position.last_epoch, "step": position.step}
             confusion = Confusion("test", self.run.manifest.classes)
             scores = self.evaluator.evaluate("test", confusion)
-            self.checkpoints.require_finite_loss(scores, "test", weights["step"])
-            self.reporter.end(position, Result(reason, scores, weights, confusion))
+            self.checkpoints.require_finite_loss(scores, "test", weights_of["step"])
+            self.reporter.end(position, Result(reason, scores, weights_of, confusion))
 
-    def why_over(self, position: Position, seconds: float) -> str:
-        """Why the run takes no more steps, ``seconds`` after its start; empty if it does, or has to evaluate first."""
-        scores = scores_of(position.history, self.data.judge)
+    def reason_to_stop(self, position: Position, seconds: float) -> str:
+        """The reason, as rank 0 finds it after so many ``seconds``; "" to go on, also to an evaluation that is due."""
+        scores = scores_of(position.history, self.data.score_split)
         why = self.run.settings.stopping.why
-        over = self.collective.run_on_root(lambda: why(position.epoch, position.step, scores, seconds))
-        return "" if position.trained else over
+        reason = self.collective.run_on_root(lambda: why(position.epoch, position.step, scores, seconds))
+        return "" if position.awaits_evaluation else reason
 
     def restore(self) -> Position:
-        """The last commit of an elastic run, else the newest checkpoint, else the beginning; shared by these ranks."""
+        """The last commit (elastic), the newest checkpoint, or the beginning; its rest is divided among the ranks."""
         found = self.strategy.restore(self.trainer, self.monitor.log)
         position, lines = found or (self.checkpoints.restore(self.data), [])
         self.metrics.begin(position, lines)
-        position = replace(position, reader=self.data.shared(position.reader))
+        position = replace(position, reader=self.data.divided(position.reader))
         self.commit(position)
         return position
 
@@ -95,46 +95,46 @@ class Training:
             for batch in batches:
                 self.monitor.phase("stepping")
                 rate = self.data.learning_rate(position)
-                self.metrics.add(self.trainer.train_step(batch, position.step, rate))  # the results of the step before
+                self.metrics.add(self.trainer.train_step(batch, position.step, rate))  # of the step before
                 position = position.after_step()
                 self.strategy.after_step()
                 self.hooks.on_step(self, position)
-                self.checkpoints.check()
+                self.checkpoints.raise_failure()
                 if any(each.is_due(position) for each in (self.metrics, self.checkpoints, self.strategy)):
                     position = self.report(position)
                 show_progress(position, self.metrics.recent)
                 self.monitor.phase("reading", step=position.step + 1)
-                if self.metrics.is_over(position.step):
+                if self.metrics.is_over(position.step):  # as the last report said, on all ranks
                     break
         if not position.steps_left:
-            position = replace(position, trained=self.metrics.of_epoch(position, self.data))
+            position = replace(position, trained=self.metrics.of_epoch(position, self.data))  # awaits its evaluation
             require_equal_weights(self.trainer, self.collective)
-        self.checkpoints.save(position)
+        self.checkpoints.save(position)  # before the evaluation, so that a failure there costs no training
         self.commit(position)
         return position
 
     def report(self, position: Position) -> Position:
-        """Sum over the ranks what they measured since the last report; checkpoint if it is due."""
+        """Sum over the ranks what they measured since the last report; checkpoint if it is due; commit."""
         self.monitor.phase("reporting")
         self.metrics.add(self.trainer.finish_steps())
         position = self.metrics.report(position)
-        if position.steps_left and self.checkpoints.is_due(position):
+        if position.steps_left and self.checkpoints.is_due(position):  # the last step has its own, after the report
             self.checkpoints.save(position)
         self.commit(position)
         return position
 
     def commit(self, position: Position) -> None:
-        """Elastic: keep the state in memory, to go on from when ranks come or go. Else nothing."""
+        """Elastic: keep the state in memory, to restore it on other ranks; raise if ranks come or go. Else nothing."""
         self.strategy.commit(self.run, position, self.trainer, self.metrics.lines)
 
     def end_epoch(self, position: Position) -> Position:
         """Evaluate, add the score to the checkpoint, and begin the next epoch."""
-        judge = self.data.judge
-        scores = self.evaluator.evaluate(judge)
-        self.checkpoints.require_finite_loss(scores, judge, position.step)
+        split = self.data.score_split
+        scores = self.evaluator.evaluate(split)
+        self.checkpoints.require_finite_loss(scores, split, position.step)
         position = position.next_epoch(self.data.begin_epoch(position.epoch + 1), scores)
         self.metrics.add_epoch(position)
-        self.checkpoints.add_score(position, scores.get(f"{judge}_accuracy"))
+        self.checkpoints.add_score(position, scores.get(f"{split}_accuracy"))
         self.commit(position)
         self.reporter.epoch(position)
         return position

@@ -94,7 +94,7 @@ class Checkpointer:
         steps = self._run.settings.checkpoint_steps
         return bool(steps) and position.step % steps == 0
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """Raise what went wrong with the last checkpoint, if no more may fail."""
         if self._saver is not None:
             self._saver.check()
@@ -136,18 +136,18 @@ class Checkpointer:
             what = f"the loss on {split} is {loss} after step {step}"
             raise diverged(self._run, self._trainer, self._collective, what)
 
-    def load_best(self, judge: str, history: Sequence[Metrics]) -> dict[str, int]:
+    def load_best(self, split: str, history: Sequence[Metrics]) -> dict[str, int]:
         """Give all ranks the weights of the best checkpoint, if there is one; returns its epoch and step, else none.
 
-        ``judge`` is the split by which it is the best.
+        ``split`` is that by which it is the best.
         """
-        weights = self._collective.run_on_root(lambda: self._load_best(judge, history))
+        weights = self._collective.run_on_root(lambda: self._load_best(split, history))
         if weights:
             self._trainer.broadcast_state()
         return weights
 
-    def _load_best(self, judge: str, history: Sequence[Metrics]) -> dict[str, int]:
-        scores = scores_of(history, judge)
+    def _load_best(self, split: str, history: Sequence[Metrics]) -> dict[str, int]:
+        scores = scores_of(history, split)
         epoch = history[scores.index(max(scores))]["epoch"]
         best = store.best(self._run.folder)
         weights = {}
@@ -159,7 +159,7 @@ class Checkpointer:
         else:
             found = f"of epoch {weights['epoch']}, the best that has one" if weights else "of the last weights"
             self._monitor.log(
-                f"epoch {epoch} was the best ({judge} accuracy {max(scores):.4f}), but has no checkpoint;"
+                f"epoch {epoch} was the best ({split} accuracy {max(scores):.4f}), but has no checkpoint;"
                 f" the result is that {found}"
             )
         return weights

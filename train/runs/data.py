@@ -33,8 +33,8 @@ class Data:
         return self.readers["train"]
 
     @property
-    def judge(self) -> str:
-        """The split that each epoch is judged by."""
+    def score_split(self) -> str:
+        """The split whose accuracy is the score of an epoch."""
         return "validation" if "validation" in self.readers else "test"
 
     @property
@@ -52,7 +52,7 @@ class Data:
 
     def begin_epoch(self, epoch: int) -> ReaderState:
         """The state of the training split's reader before the first step of an epoch."""
-        return self.shared(self.train.begin(self.slices, self.train.order(self.recipe.seed, epoch)))
+        return self.divided(self.train.begin(self.slices, self.train.order(self.recipe.seed, epoch)))
 
     def train_records(self, position: Position, rank: int) -> tuple[Iterator[RecordBatch], int]:
         """What a rank reads of what is left of the training split's epoch, and the seed of the epoch's augmentation."""
@@ -60,8 +60,8 @@ class Data:
         order = self.train.order(state.seed, state.epoch, state.window_blocks)
         return self.train.batches(order, state.steps, rank, state.left, state.taken), seed
 
-    def shared(self, state: ReaderState) -> ReaderState:
-        """This state, with what is left of its epoch shared among the ranks that there are now."""
+    def divided(self, state: ReaderState) -> ReaderState:
+        """This state, with what is left of its epoch divided among the ranks that there are now."""
         lanes = self.train.lanes(self.ranks)
         return state.shared(self.ranks, lanes, self.recipe.examples_per_step, self.recipe.drop_last)
 

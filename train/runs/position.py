@@ -34,6 +34,11 @@ class Position:
         return self.reader.epoch
 
     @property
+    def awaits_evaluation(self) -> bool:
+        """True if all steps of the epoch are taken and it is not evaluated yet."""
+        return bool(self.trained)
+
+    @property
     def steps_left(self) -> int:
         """Steps of the epoch that are left."""
         return self.reader.steps.number - self.reader.taken

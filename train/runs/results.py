@@ -129,7 +129,7 @@ def notes(run: Run, data: Data, position: Position) -> Iterator[str]:
         whole = max(1, data.begin_epoch(position.epoch).steps.number)
         last_epoch = position.epochs_after(stopping.max_steps - position.step, data.train.total, whole)
     yield from schedule_notes(run.settings, data.global_batch, last_epoch)
-    if data.judge == "test" and "test" in data.readers:
+    if data.score_split == "test" and "test" in data.readers:
         yield (
             "without a validation split, the best checkpoint, --patience and --until-accuracy go by the test split, so"
             " the accuracy on it is no measure of other images; for a validation split: ringslice shard --split"
@@ -171,6 +171,6 @@ def summary_of(run: Run, data: Data, position: Position, result: Result, was_ove
         "weights": result.weights,
         "seconds": round(run.seconds, 1),
     }
-    accuracies = (name for name in (f"{data.judge}_accuracy", "test_accuracy") if name in measured)
+    accuracies = (name for name in (f"{data.score_split}_accuracy", "test_accuracy") if name in measured)
     brief = ("ranks", "epochs", "steps", *dict.fromkeys(accuracies), "seconds")
     return Summary("train", str(run.folder), was_over, facts, brief=brief)
