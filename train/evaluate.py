@@ -4,7 +4,7 @@
     train/evaluate.py --data data/flowers --run nightly
     horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9
 
-The number of ranks need not be the training's. The work itself is in train/trainer/evaluation.py.
+The number of ranks need not be the training's. The work itself is in train/evaluation.py.
 """
 
 if __name__ == "__main__":  # before packages of ours are imported
@@ -20,7 +20,7 @@ from etl.errors import UsageError
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
-from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
+from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank, with_monitor
 from train.parallel.startup import loading
@@ -56,8 +56,10 @@ def command(monitor: Monitor, /, min_accuracy: float | None, stall_timeout_s: fl
         raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
     monitor.start(stall_timeout_s)
     with loading():
-        from train.trainer.evaluation import Evaluation, evaluate_run
-    evaluate_run(Evaluation(min_accuracy=min_accuracy, **values), monitor)
+        from train.evaluation import Evaluation, evaluate_run
+        from train.strategies.horovod_ring import run_on_ranks
+    wanted = Evaluation(min_accuracy=min_accuracy, **values)
+    run_on_ranks(lambda strategy: evaluate_run(wanted, strategy, monitor), monitor, AUTO)
 
 
 def main() -> NoReturn:

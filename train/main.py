@@ -22,11 +22,17 @@ from train.parallel.startup import loading
 
 
 def start(settings: Settings, monitor: Monitor) -> None:
-    """Load the loop, with this rank's thread budget in force, and run it."""
+    """Load TensorFlow with this rank's thread budget in force, and run the loop on the ranks that were started."""
     monitor.start(settings.stall_timeout_s, is_elastic())
     with loading():
         from train.loop import train
-    train(settings, monitor)
+        from train.strategies.elastic import run_in_rings
+        from train.strategies.horovod_ring import run_on_ranks
+    if is_elastic():
+        settings = settings.of_elastic()
+        run_in_rings(lambda strategy: train(settings, strategy, monitor), monitor, settings.device)
+    else:
+        run_on_ranks(lambda strategy: train(settings, strategy, monitor), monitor, settings.device)
 
 
 def main() -> NoReturn:

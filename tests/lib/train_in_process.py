@@ -8,14 +8,14 @@ import train.export
 import train.loop
 import train.predict
 import train.serving.exporter
-import train.trainer.evaluation
+import train.strategies.horovod_ring
 from tests.lib.commands import REPOSITORY, Finished
 from tests.lib.in_process import call_command
 from tests.lib.ranks.strategies import Alone
 from train.config.settings import Settings, command
 from train.monitor.monitor import Monitor
-from train.parallel.strategy import Strategy
 from train.runs.hooks import NO_HOOKS, Hooks
+from train.strategies import Strategy
 
 
 def train_here(
@@ -28,14 +28,14 @@ def train_here(
     """Run ``train/main.py`` with these ``hooks``, on the ranks of ``strategy`` if one is given."""
 
     def start(settings: Settings, monitor: Monitor) -> None:
-        train.loop.train(settings, monitor, strategy or Alone(), hooks)
+        train.loop.train(settings, strategy or Alone(), monitor, hooks)
 
     return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
 
 
 def evaluate_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
     """Run ``train/evaluate.py``."""
-    with mock.patch.object(train.trainer.evaluation, "Horovod", lambda monitor: Alone()):
+    with mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: Alone()):
         return call_command(train.evaluate.command, "train/evaluate.py", *words, cwd=cwd, **variables)
 
 

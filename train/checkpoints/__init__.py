@@ -1,3 +1,3 @@
 """Checkpoints: safetensors files and their JSON marker, written in the background.
 
-Imports no TensorFlow. Which step writes a checkpoint is decided in `train.trainer`."""
+Imports no TensorFlow. When a checkpoint is written is decided in `train.runs.checkpointer`."""

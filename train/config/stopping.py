@@ -52,9 +52,9 @@ class Stopping:
         return ""
 
 
-def scores_of(history: Sequence[Mapping[str, Any]], judge: str) -> list[float]:
-    """The accuracy after each epoch, on the split ``judge``."""
-    return [each[f"{judge}_accuracy"] for each in history if f"{judge}_accuracy" in each]
+def scores_of(history: Sequence[Mapping[str, Any]], split: str) -> list[float]:
+    """The accuracy after each epoch, on this ``split``."""
+    return [each[f"{split}_accuracy"] for each in history if f"{split}_accuracy" in each]
 
 
 def epochs_without_progress(scores: Sequence[float]) -> int:

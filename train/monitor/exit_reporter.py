@@ -1,4 +1,4 @@
-"""What a rank of a ring that ends says of the others: it waits for their farewells, and one rank names the cause."""
+"""What a rank of a ring that ends says of the others: it waits for their exit notices, and one rank names the cause."""
 
 import time
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from train.monitor.host_notes import BEAT_S, HostNotes
 from train.monitor.messages import PREFIX, Lost
 from train.monitor.peers import Peers, observes
 
-WORDS_S = 2.5  # for the others' farewells: the launcher kills what is left 5 s after SIGTERM
+NOTICES_S = 2.5  # for the others' exit notices: the launcher kills what is left 5 s after SIGTERM
 POLL_S = 0.05
-TELLING_S = 0.25  # between two notes of a host in a large ring, while its ranks end
+PRINTING_S = 0.25  # between two notes of a host in a large ring, while its ranks end
 
 
 class ExitReporter:
-    """``tell`` puts this rank's note again, with the farewell that it has said."""
+    """``tell`` puts this rank's note again, with the exit notice that it has put."""
 
     def __init__(self, host_notes: HostNotes, tell: Callable[[], None], remedy: str, elastic: bool) -> None:
         self._host_notes, self._tell, self._remedy, self._elastic = host_notes, tell, remedy, elastic
@@ -30,7 +30,7 @@ class ExitReporter:
             peers = self._await_words(own)
         except OSError:  # the launcher is gone
             return [], own.rank == 0
-        tellers = peers.moving if self._elastic else messages.leaving(peers.farewells, own.size)
+        tellers = peers.moving if self._elastic else messages.leaving(peers.exit_notices, own.size)
         tells = is_observer and own.rank < min(tellers, default=own.size)
         return messages.find_lost(peers.notes, peers.silent), tells
 
@@ -46,49 +46,49 @@ class ExitReporter:
             peers = self._await_words(own)
         except OSError:  # the launcher is gone
             return interrupted if own.rank == 0 else ""
-        is_first = own.rank < min(messages.leaving(peers.farewells, own.size), default=own.size)
-        if not is_first or any(each.is_cause for each in peers.farewells.values()):
+        is_first = own.rank < min(messages.leaving(peers.exit_notices, own.size), default=own.size)
+        if not is_first or any(each.is_cause for each in peers.exit_notices.values()):
             return ""
         dead = [] if self._elastic else [each for each in messages.find_lost(peers.notes, peers.silent) if each.died]
         if dead:
             return f"{PREFIX}{messages.died(dead, self._remedy)}"
-        if not peers.without_farewell:
+        if not peers.without_exit_notice:
             return interrupted
         alone = f"{PREFIX}{own.speaker} was told to end by a signal {messages.in_words(own)}; {self._remedy}"
         return "" if self._elastic else alone
 
     def _linger(self) -> None:
         """Wait for the observers to see that this rank is interrupted, and not that the ring is broken."""
-        deadline = time.monotonic() + WORDS_S
+        deadline = time.monotonic() + NOTICES_S
         while time.monotonic() < deadline:
             self._tell()  # what others of this host said, too
-            time.sleep(TELLING_S)
+            time.sleep(PRINTING_S)
 
     def _await_words(self, own: Beat) -> Peers:
-        """Wait until each other has said farewell, or one that it was the cause; an elastic one may go on, too.
+        """Wait until each other has announced its exit, or one that it was the cause; an elastic one may go on, too.
 
         In a ring of many hosts an observer does so only if none of a lower rank does. Raises OSError.
         """
         peers = Peers(self._host_notes, own.rank, own.size, own.generation)
         told = time.monotonic()
-        deadline = told + WORDS_S
+        deadline = told + NOTICES_S
         lower = [rank for rank in range(own.rank) if observes(rank, own.size)]
         if lower and self._host_notes.is_crowded and not self._elastic:
             time.sleep(BEAT_S)
             peers.look(lambda: time.monotonic() < deadline, lower)
-            if messages.leaving(peers.farewells, own.size):
+            if messages.leaving(peers.exit_notices, own.size):
                 return peers
         while True:
             try:
-                peers.look(lambda: time.monotonic() < deadline, peers.without_farewell)
+                peers.look(lambda: time.monotonic() < deadline, peers.without_exit_notice)
             except OSError:  # the launcher is gone, or so busy that it does not answer in time
                 if time.monotonic() >= deadline:
                     raise
-            pending = peers.silent if self._elastic else peers.without_farewell
-            is_told = not pending or any(each.is_cause for each in peers.farewells.values())
+            pending = peers.silent if self._elastic else peers.without_exit_notice
+            is_told = not pending or any(each.is_cause for each in peers.exit_notices.values())
             if is_told or time.monotonic() >= deadline:
                 return peers
-            if self._host_notes.is_crowded and time.monotonic() - told > TELLING_S:
+            if self._host_notes.is_crowded and time.monotonic() - told > PRINTING_S:
                 told = time.monotonic()
                 self._tell()
             time.sleep(POLL_S)

@@ -15,7 +15,7 @@ from typing import Any
 from train.monitor.heartbeat import Beat
 from train.monitor.host_board import HostBoard
 from train.monitor.kv_store import Letterbox
-from train.monitor.notes import VERDICT, Farewell, Note, Verdict, host_note, key, notes_of, scope
+from train.monitor.notes import VERDICT, ExitNotice, Note, Verdict, host_note, key, notes_of, scope
 
 BEAT_S = 1.0
 REQUESTS_PER_S = 12.0  # of all hosts; the launcher needs 0.4 to 0.8 ms for each
@@ -40,7 +40,7 @@ class HostNotes:
         self.store, self._board, self._stalled_s, self._clock = store, board, stalled_s, clock
         self._generation = -1
         self._put_at = self._last_put = self._hurries_until = 0.0
-        self._told: dict[int, Farewell] = {}
+        self._told: dict[int, ExitNotice] = {}
         self._is_stalled = False
         self._is_alone = True  # of its host, as far as this rank knows
         self.is_reporter = True
@@ -73,10 +73,10 @@ class HostNotes:
         if not at_once and not self._is_due(note, notes):
             return
         for _ in range(SETTLING):
-            self._told = _farewells(notes)
+            self._told = _exit_notices(notes)
             self.store.put(scope(note.beat.generation), key(min(notes)), host_note(notes.values()))
             notes = self._with_local(note)
-            if self._board is None or _farewells(notes) == self._told:  # else another may have put an older one
+            if self._board is None or _exit_notices(notes) == self._told:  # else another may have put an older one
                 return
 
     def hurry(self, seconds: float) -> None:
@@ -115,7 +115,7 @@ class HostNotes:
                     self._board.put(f"{VERDICT}-{generation}", found)
         return None if found is None else Verdict.from_json(found)
 
-    def last_words(self, note: Note) -> dict[str, Any]:
+    def exit_messages(self, note: Note) -> dict[str, Any]:
         """For another process that is to put ``note`` for this rank: a file of the board, and a place in the store."""
         if self._board is None or self._is_alone:
             path = self.store.path_of(scope(note.beat.generation), key(note.beat.rank))
@@ -150,10 +150,10 @@ class HostNotes:
         return sorted(ranks)
 
     def _lives(self, own: Beat, rank: int) -> bool:
-        """Whether another rank of this host writes notes, and has not said farewell."""
+        """Whether another rank of this host writes notes, and has not announced its exit."""
         max_age_s = HURRIED_S if self._clock() < self._hurries_until else FRESH_S
         found = None if self._board is None else self._board.get(f"{own.generation}-{rank}", max_age_s)
-        return found is not None and found["farewell"] is None
+        return found is not None and found["exit_notice"] is None
 
     def _with_local(self, own: Note) -> dict[int, Note]:
         """This host's notes by rank, ascending."""
@@ -171,7 +171,7 @@ class HostNotes:
         if self._is_stalled and not was_stalled:
             self._put_at = min(self._put_at, now + place * self.delay_s)
         due_at = min(self._put_at, self._last_put + BEAT_S) if now < self._hurries_until else self._put_at
-        if _farewells(notes) == self._told and now < due_at:
+        if _exit_notices(notes) == self._told and now < due_at:
             return False
         self._last_put, self._put_at = now, now + self.turn_s - BEAT_S / 2
         return True
@@ -184,8 +184,8 @@ def _hosts(size: int, local: int) -> int:
     return min(int(os.environ.get("HOROVOD_CROSS_SIZE", str(size))), math.ceil(size / local))
 
 
-def _farewells(notes: Mapping[int, Note]) -> dict[int, Farewell]:
-    return {rank: note.farewell for rank, note in notes.items() if note.farewell is not None}
+def _exit_notices(notes: Mapping[int, Note]) -> dict[int, ExitNotice]:
+    return {rank: note.exit_notice for rank, note in notes.items() if note.exit_notice is not None}
 
 
 def _name(note: Note) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from etl.errors import EnvironmentFailure
 from train.monitor.heartbeat import Beat
-from train.monitor.notes import Farewell, Note
+from train.monitor.notes import ExitNotice, Note
 from train.monitor.peers import observes
 
 PREFIX = "ringslice: error: "
@@ -23,7 +23,7 @@ class PeerLost(EnvironmentFailure):
 
 @dataclass(frozen=True)
 class Lost:
-    """A rank that is gone: ``status`` and ``line`` are its farewell's, None and "" where it died without a word.
+    """A rank that is gone: ``status`` and ``line`` are its exit notice's, None and "" where it died without a word.
 
     ``host`` and ``where`` are empty where it had not sent a beat.
     """
@@ -36,7 +36,7 @@ class Lost:
 
     @property
     def died(self) -> bool:
-        """Whether it is gone without a farewell."""
+        """Whether it is gone without an exit notice."""
         return self.status is None
 
 
@@ -45,19 +45,19 @@ def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
     lost = []
     for rank in sorted({*notes, *silent}):
         note = notes.get(rank)
-        farewell = (note and note.farewell) or Farewell(0)
-        if rank in silent or farewell.status:
-            status = None if rank in silent else farewell.status
+        exit_notice = (note and note.exit_notice) or ExitNotice(0)
+        if rank in silent or exit_notice.status:
+            status = None if rank in silent else exit_notice.status
             host, where = (note.beat.host, in_words(note.beat)) if note else ("", "")
-            lost.append(Lost(rank, host, where, status, farewell.line))
+            lost.append(Lost(rank, host, where, status, exit_notice.line))
     causes = [each for each in lost if each.line]
     dead = [each for each in lost if each.died]
     return causes or dead or lost
 
 
-def leaving(farewells: Mapping[int, Farewell], size: int) -> list[int]:
+def leaving(exit_notices: Mapping[int, ExitNotice], size: int) -> list[int]:
     """Of the observers those that end because of another: neither its cause nor done. The lowest of them tells."""
-    ending = (rank for rank, each in farewells.items() if each.status and not each.is_cause)
+    ending = (rank for rank, each in exit_notices.items() if each.status and not each.is_cause)
     return sorted(rank for rank in ending if observes(rank, size))
 
 

@@ -1,6 +1,7 @@
 """What ranks leave in the launcher's store for each other, as JSON.
 
-The ranks of a host have one note there together: of each its last beat, where its log is and, at its end, its farewell.
+The ranks of a host have one note there together: of each its last beat, the place of its log and, at the end, its
+exit notice.
 One more note, the verdict, is that of the first rank that found another late.
 """
 
@@ -15,7 +16,7 @@ VERDICT = "verdict"
 
 
 @dataclass(frozen=True)
-class Farewell:
+class ExitNotice:
     """How a rank ends: with ``status``, and ``line`` that it prints; an empty one where another tells."""
 
     status: int
@@ -33,21 +34,21 @@ class Note:
 
     beat: Beat
     log: str = ""
-    farewell: Farewell | None = None
+    exit_notice: ExitNotice | None = None
 
     @classmethod
     def from_json(cls, value: Any) -> Self | None:
         """The note; None for what is none of ours."""
         try:
-            farewell = value["farewell"]
-            ending = None if farewell is None else Farewell(**farewell)
+            exit_notice = value["exit_notice"]
+            ending = None if exit_notice is None else ExitNotice(**exit_notice)
             return cls(Beat.from_json(value["beat"]), value["log"], ending)
         except (KeyError, TypeError):
             return None
 
     def as_json(self) -> dict[str, Any]:
-        farewell = None if self.farewell is None else asdict(self.farewell)
-        return {"beat": self.beat.as_json(), "log": self.log, "farewell": farewell}
+        exit_notice = None if self.exit_notice is None else asdict(self.exit_notice)
+        return {"beat": self.beat.as_json(), "log": self.log, "exit_notice": exit_notice}
 
     def put_into(self, letterbox: Letterbox) -> None:
         """Put it where the other ranks look for it, as that of a host with this rank alone. Raises OSError."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from train.monitor.heartbeat import OUT, Beat
 from train.monitor.host_notes import HostNotes
-from train.monitor.notes import Farewell, Note, Verdict
+from train.monitor.notes import ExitNotice, Note, Verdict
 
 OBSERVERS = 8
 AFTER_ALL = 2**62  # the count of a rank that is done: nobody waits for it
@@ -112,21 +112,21 @@ class Peers:
 
     @property
     def silent(self) -> list[int]:
-        """Those that have neither said farewell nor moved since this rank began to look."""
-        return [rank for rank in self.without_farewell if rank not in self._changed]
+        """Those that have neither announced their exit nor moved since this rank began to look."""
+        return [rank for rank in self.without_exit_notice if rank not in self._changed]
 
     @property
     def moving(self) -> list[int]:
-        """Those that have moved since then, and have not said farewell."""
-        return [rank for rank in self.without_farewell if rank in self._changed]
+        """Those that have moved since then, and have not announced their exit."""
+        return [rank for rank in self.without_exit_notice if rank in self._changed]
 
     @property
-    def without_farewell(self) -> list[int]:
-        return [rank for rank in self._others if rank not in self.farewells]
+    def without_exit_notice(self) -> list[int]:
+        return [rank for rank in self._others if rank not in self.exit_notices]
 
     @property
-    def farewells(self) -> dict[int, Farewell]:
-        return {rank: note.farewell for rank, note in self.notes.items() if note.farewell is not None}
+    def exit_notices(self) -> dict[int, ExitNotice]:
+        return {rank: note.exit_notice for rank, note in self.notes.items() if note.exit_notice is not None}
 
     def judge(self, verdict: Verdict) -> None:
         """Leave the verdict. Raises OSError."""
@@ -141,9 +141,9 @@ class Peers:
 
 
 def _is_newer(one: Note, other: Note) -> bool:
-    """Whether one note of a rank was written after another; a farewell is the last, whoever puts it for the rank."""
-    if (one.farewell is None) != (other.farewell is None):
-        return one.farewell is not None
+    """True if one note of a rank was written after another; an exit notice is the last, whoever puts it."""
+    if (one.exit_notice is None) != (other.exit_notice is None):
+        return one.exit_notice is not None
     return one.beat.number > other.beat.number
 
 
@@ -152,4 +152,4 @@ def _is_ahead(note: Note) -> bool:
 
 
 def _is_done(note: Note | None) -> bool:
-    return note is not None and note.farewell is not None and note.farewell.status == 0
+    return note is not None and note.exit_notice is not None and note.exit_notice.status == 0

@@ -19,12 +19,12 @@ from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import Letterbox
 from train.monitor.messages import PREFIX, PeerLost, speaker
 from train.monitor.monitor import Monitor, launched_rank
-from train.monitor.notes import Farewell, Note
+from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.watch import SIGNALS
 
 # For the rank that reports: as soon as any rank has ended, horovodrun ends the others.
-TELLING_S = 10.0
+PRINTING_S = 10.0
 
 with_monitor = click.make_pass_decorator(Monitor, ensure=True)  # for commands: the rank's monitor as first argument
 
@@ -68,7 +68,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
     log.info(f"ends with status {status}")
     if monitor.watch is not None:
         if not raised:
-            monitor.watch.farewell(status, "")
+            monitor.watch.announce_exit(status, "")
             log.end()
         monitor.watch.leave()
     end_process(status)
@@ -91,14 +91,14 @@ def _fail(monitor: Monitor, log: RunLog, error: BaseException) -> int:
     status, line = explain(told) or (1, f"{type(error).__name__}: {error}")
     log.failure(f"{spoken}{line}", error)
     if watch is not None:
-        watch.farewell(status, "" if is_told else f"{PREFIX}{spoken}{line}")
+        watch.announce_exit(status, "" if is_told else f"{PREFIX}{spoken}{line}")
     kept = log.upload()
-    if watch is None or watch.speaks():
+    if watch is None or watch.may_print():
         report(told, spoken, f" (its log: {kept})" if kept else "")
     if watch is not None:
-        watch.has_spoken()
+        watch.line_printed()
     if is_told:
-        time.sleep(TELLING_S)
+        time.sleep(PRINTING_S)
     return status
 
 
@@ -108,6 +108,6 @@ def _leave_note(beat: Beat) -> None:
     line = "interrupted" if beat.rank == 0 else ""  # which rank 0 has told
     try:
         if letterbox is not None:
-            Note(beat, "", Farewell(INTERRUPTED, line)).put_into(letterbox)
+            Note(beat, "", ExitNotice(INTERRUPTED, line)).put_into(letterbox)
     except OSError:
         pass

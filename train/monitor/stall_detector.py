@@ -83,7 +83,7 @@ class Timeouts:
 
     ``stall_s``: for progress anywhere; 0 for ever. ``verdict_s``: for the verdict of an observer of a lower rank.
     ``launcher_s``: for one answer of the launcher, which answers now and then even if it is busy. ``ending_s``: for the
-    main thread to end the process, once the rank has said farewell.
+    main thread to end the process, once the rank has announced its exit.
     """
 
     stall_s: float
@@ -209,14 +209,14 @@ class Stalls:
             self.peers.look(self._goes_on, verdict.late)
         except OSError:
             return True
-        pending = set(self.peers.without_farewell)
+        pending = set(self.peers.without_exit_notice)
         return any(rank in pending and self.peers.silent_s[rank] < self._timeouts.verdict_s for rank in verdict.late)
 
-    def await_farewells(self, ranks: tuple[int, ...], limit_s: float) -> None:
+    def await_exit_notices(self, ranks: tuple[int, ...], limit_s: float) -> None:
         """Leave the late ranks time to write down where they are: the launcher ends them when this one has ended."""
         deadline = time.monotonic() + limit_s
         try:
-            while time.monotonic() < deadline and set(ranks) & set(self.peers.without_farewell):
+            while time.monotonic() < deadline and set(ranks) & set(self.peers.without_exit_notice):
                 self.peers.look(lambda: time.monotonic() < deadline, ranks)
                 time.sleep(limit_s / 50)
         except OSError:
@@ -226,7 +226,7 @@ class Stalls:
         """The verdict, if it is this rank's: the lowest one that is not late, or that waited for it in vain."""
         now = self._clock()
         self._suspects_since = self._suspects_since or now
-        ended = [rank for rank, each in self.peers.farewells.items() if each.status == 0]
+        ended = [rank for rank, each in self.peers.exit_notices.items() if each.status == 0]
         observers = [rank for rank in range(own.size) if observes(rank, own.size) and rank not in ended]
         able = [rank for rank in observers if rank not in late] or observers
         if able[0] != own.rank and now - self._suspects_since < self._timeouts.verdict_s:

@@ -18,11 +18,11 @@ from typing import NoReturn
 
 from etl.errors import INTERRUPTED, DataError, EnvironmentFailure, UsageError
 from train.monitor import messages
-from train.monitor.exit_reporter import WORDS_S, ExitReporter
+from train.monitor.exit_reporter import NOTICES_S, ExitReporter
 from train.monitor.heartbeat import Beat, Status
 from train.monitor.host_notes import BEAT_S, HostNotes
 from train.monitor.messages import PREFIX, Lost, PeerLost
-from train.monitor.notes import Farewell, Note
+from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
 from train.monitor.watchdog_process import Guard
@@ -63,17 +63,17 @@ class Watch:
         self._timeouts, self._remedy, self._elastic = timeouts, remedy, elastic
         self._exits: ExitReporter | None = None
         if host_notes is not None:
-            self._exits = ExitReporter(host_notes, lambda: self._say(None), remedy, elastic)
+            self._exits = ExitReporter(host_notes, lambda: self._publish(None), remedy, elastic)
         self._stderr = os.dup(sys.stderr.fileno())  # TensorFlow's loading and libhdfs's put others in its place
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
-        self._saying, self._leaving, self._lock = (threading.Lock() for _ in range(3))
+        self._publishing, self._leaving, self._lock = (threading.Lock() for _ in range(3))
         self._state, self._is_line_taken = State.RUNNING, False  # by the lock
-        self._farewell: Farewell | None = None
+        self._exit_notice: ExitNotice | None = None
         self._ends_at = float("inf")
-        self._untold = ""  # the line of a failure, until the main thread tells it
+        self._unprinted = ""  # the line of a failure, until the main thread tells it
         self._is_stopped = False
-        self._has_spoken = threading.Event()
+        self._is_printed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
@@ -93,24 +93,24 @@ class Watch:
         for descriptor in (self._wake, self._waker, self._stderr):
             os.close(descriptor)
 
-    def farewell(self, status: int, line: str) -> None:
+    def announce_exit(self, status: int, line: str) -> None:
         """Tell the others that this rank is about to end with ``status``, and the line it prints ("": another tells).
 
         From now on it has ``timeouts.ending_s`` to do so. Does not return where the watch ends the process.
         """
         self._parts(line)
-        self._say(Farewell(status, line))
+        self._publish(ExitNotice(status, line))
 
-    def speaks(self) -> bool:
+    def may_print(self) -> bool:
         """Whether the line is the caller's to print: of the threads of a dying process the first one's that asks."""
         with self._lock:
             is_first, self._is_line_taken = not self._is_line_taken, True
         return is_first
 
-    def has_spoken(self) -> None:
+    def line_printed(self) -> None:
         """The line is printed: nothing is lost where this process is ended."""
-        self._untold = ""
-        self._has_spoken.set()
+        self._unprinted = ""
+        self._is_printed.set()
 
     def lost(self) -> list[Lost]:
         """Which ranks are gone, for one that Horovod has told so; within 3 s.
@@ -132,7 +132,7 @@ class Watch:
             error = PeerLost(f"another rank has ended, so this one ends too; {self._remedy}")
         error.ends_all = any(each.status in (DataError.status, UsageError.status) for each in lost)
         error.told = not tells or any(each.line for each in lost)
-        self._untold = "" if error.told else f"{PREFIX}{error}"
+        self._unprinted = "" if error.told else f"{PREFIX}{error}"
         return error
 
     def leave(self) -> None:
@@ -140,9 +140,9 @@ class Watch:
         if not self._leaving.acquire(timeout=2 * LOGGING_S):
             return
         self._log.end(LOGGING_S)
-        if self._host_notes is not None and self._saying.acquire(timeout=LOGGING_S):
+        if self._host_notes is not None and self._publishing.acquire(timeout=LOGGING_S):
             self._host_notes.close()
-            self._saying.release()
+            self._publishing.release()
         if self._guard is not None:
             self._guard.leave()
 
@@ -158,33 +158,33 @@ class Watch:
         with self._lock:
             if self._state is not State.TAKEN_OVER:
                 self._state = State.EXITING
-                self._ends_at, self._untold = time.monotonic() + self._timeouts.ending_s, line
+                self._ends_at, self._unprinted = time.monotonic() + self._timeouts.ending_s, line
                 return
         threading.Event().wait()  # until the watch ends the process
 
     def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
         if self._host_notes is None or self._exits is None:
             return [], own.rank == 0
-        self._host_notes.hurry(WORDS_S)
+        self._host_notes.hurry(NOTICES_S)
         if not self._elastic:
             self._parts("")
-            self._say(Farewell(EnvironmentFailure.status))
+            self._publish(ExitNotice(EnvironmentFailure.status))
         return self._exits.lost(own)
 
-    def _say(self, farewell: Farewell | None) -> None:
-        """Put this rank's note, with this farewell or the one that it has said.
+    def _publish(self, exit_notice: ExitNotice | None) -> None:
+        """Put this rank's note, with this exit notice or the one that it has put.
 
-        A farewell goes into the store at once; in a ring of many hosts the host's rank that reports does it, unless it
-        is a cause.
+        An exit notice goes into the store at once; in a ring of many hosts the host's rank that reports does it, unless
+        it is a cause.
         """
-        with self._saying:
-            self._farewell = farewell or self._farewell
+        with self._publishing:
+            self._exit_notice = exit_notice or self._exit_notice
             beat = self._status.beat()
             if self._host_notes is None:
                 return
-            at_once = farewell is not None and (farewell.is_cause or not self._host_notes.is_crowded)
+            at_once = exit_notice is not None and (exit_notice.is_cause or not self._host_notes.is_crowded)
             with suppress(OSError):  # the next beat may go through
-                self._host_notes.put(Note(beat, self._log.uri, self._farewell), at_once)
+                self._host_notes.put(Note(beat, self._log.uri, self._exit_notice), at_once)
 
     def _run(self) -> None:
         stalls = None
@@ -205,9 +205,9 @@ class Watch:
 
     def _look_round(self, beat: Beat, stalls: Stalls | None) -> None:
         self._feed(beat)
-        self._say(None)
-        if time.monotonic() >= self._ends_at and self._farewell is not None:
-            self._end(self._farewell.status, self._untold)
+        self._publish(None)
+        if time.monotonic() >= self._ends_at and self._exit_notice is not None:
+            self._end(self._exit_notice.status, self._unprinted)
         if stalls is not None:
             self._end_if_stalled(stalls, beat)
 
@@ -224,7 +224,9 @@ class Watch:
         line = f"{PREFIX}{beat.speaker} (process {beat.pid}) {said}"
         words = None
         if self._host_notes is not None:
-            words = self._host_notes.last_words(Note(beat, self._log.uri, Farewell(EnvironmentFailure.status, line)))
+            words = self._host_notes.exit_messages(
+                Note(beat, self._log.uri, ExitNotice(EnvironmentFailure.status, line))
+            )
         self._guard.fed(line, words, silence_s, beat.is_computing)
 
     def _end_if_stalled(self, stalls: Stalls, own: Beat) -> None:
@@ -245,10 +247,10 @@ class Watch:
         if self._elastic and is_late and len(verdict.late) < own.size:
             line = f"{PREFIX}{messages.late(own, [own.rank], {}, {})}; it ends, the others go on"
         self._dump(verdict.line)
-        self._say(Farewell(EnvironmentFailure.status, line))
+        self._publish(ExitNotice(EnvironmentFailure.status, line))
         self._print(line)
         if not is_late:
-            stalls.await_farewells(verdict.late, WORDS_S)
+            stalls.await_exit_notices(verdict.late, NOTICES_S)
         self._leave_and_exit(EnvironmentFailure.status)
 
     def _end_on_signal(self) -> NoReturn:
@@ -257,11 +259,11 @@ class Watch:
         Nothing is lost: what is being written has no final name yet.
         """
         if not self._takes_over():
-            self._has_spoken.wait(WORDS_S + 1)
-            self._end_now(INTERRUPTED if self._farewell is None else self._farewell.status, self._untold)
+            self._is_printed.wait(NOTICES_S + 1)
+            self._end_now(INTERRUPTED if self._exit_notice is None else self._exit_notice.status, self._unprinted)
         if self._host_notes is not None:
-            self._host_notes.hurry(WORDS_S)
-        self._say(Farewell(INTERRUPTED))
+            self._host_notes.hurry(NOTICES_S)
+        self._publish(ExitNotice(INTERRUPTED))
         own = self._status.beat()
         if own.idle_s >= LOOK_S:
             self._dump(f"interrupted {messages.in_words(own)}, without progress for {own.idle_s:.0f} s")
@@ -269,7 +271,7 @@ class Watch:
             self._log.info(f"interrupted {messages.in_words(own)}")
         line = self._words(own)
         if line:
-            self._say(Farewell(INTERRUPTED, line))
+            self._publish(ExitNotice(INTERRUPTED, line))
         self._end_now(INTERRUPTED, line)
 
     def _words(self, own: Beat) -> str:
@@ -281,11 +283,11 @@ class Watch:
     def _end(self, status: int, line: str) -> NoReturn:
         """End in the main thread's stead."""
         self._dump("the process did not end by itself")
-        self._say(Farewell(status, line))
+        self._publish(ExitNotice(status, line))
         self._end_now(status, line)
 
     def _end_now(self, status: int, line: str) -> NoReturn:
-        if line and self.speaks():
+        if line and self.may_print():
             self._print(line)
         self._leave_and_exit(status)
 

@@ -43,7 +43,7 @@ class Guard:
         """The rank lives. Should it fall silent from now on, for ``silence_s`` if given, ``line`` is printed.
 
         ``last_note`` is what is then put on the host's board and into the launcher's store, see
-        `train.monitor.host_notes.HostNotes.last_words`. Set ``computes`` in a phase in which CPU time is progress.
+        `train.monitor.host_notes.HostNotes.exit_messages`. Set ``computes`` in a phase in which CPU time is progress.
         """
         limit_s = self.silence_s if silence_s is None else silence_s
         told = {"line": line, "silence_s": limit_s, "note": last_note, "computes": computes}
@@ -137,7 +137,7 @@ def _vouch(note: dict[str, Any] | None) -> None:
     if note is None:
         return
     note["body"]["note"]["beat"]["number"] += 1
-    alive = {"farewell": None, "beat": {**note["body"]["note"]["beat"], "idle_s": 0.0}}
+    alive = {"exit_notice": None, "beat": {**note["body"]["note"]["beat"], "idle_s": 0.0}}
     own = note["body"]["note"] | alive
     store = note["store"] and {**note["store"], "body": {"ranks": [own]}}
     _leave_note({"file": note["file"], "body": {"at": 0, "note": own}, "store": store})

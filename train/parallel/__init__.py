@@ -1,4 +1,3 @@
-"""Strategies of parallel training, elastic membership, cores of a rank, its start-up.
+"""What the loop needs of other processes and of a framework, as interfaces; cores of a rank, its start-up.
 
-What a rank exchanges with the others in a step, and what of its host it takes, belongs here. Detection of lost and
-stalled ranks is in `train.monitor`."""
+Imports no framework. Strategies are in `train.strategies`; lost and stalled ranks are detected in `train.monitor`."""

@@ -7,6 +7,7 @@ is fastest, and in each epoch other examples meet in a window; where an example 
 What a rank reads are intervals of this order (`train.reader.intervals`).
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -96,3 +97,9 @@ class EpochOrder:
         shift = int(permute(np.zeros(1, np.int64), self.window_blocks, "shift", *self._seed, number)[0])
         inner = np.arange(shift or self.window_blocks, len(records), self.window_blocks)
         return starts[np.concatenate([[0], inner, [len(records)]])].astype(np.int64)
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """The seed of an epoch's augmentation: 64 bits, signed."""
+    digest = hashlib.blake2b(repr((seed, epoch)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

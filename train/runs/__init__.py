@@ -1,4 +1,4 @@
-"""The folder `ROOT/runs/NAME`: metrics, audit, confusion matrix, TensorBoard events, position.
+"""A run: its folder `ROOT/runs/NAME`, its data and position, its checkpoints, metrics, audit and results.
 
-Where these files lie and what is in them belongs here. Checkpoints are in `train.checkpoints`, logs of ranks in
-`train.monitor`; when a file is written is decided in `train.trainer`."""
+Where these files lie, what is in them and when they are written belongs here. How a checkpoint is stored is in
+`train.checkpoints`, logs of ranks are in `train.monitor`."""

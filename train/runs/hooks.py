@@ -4,17 +4,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from etl.storage.place import Place
+from train.parallel.collective import Collective
 from train.runs.position import Metrics, Position
 
 
 class Running(Protocol):
-    """The parts of a running training that hooks may use: its session, and what is written in the background."""
+    """The parts of a running training that hooks may use."""
 
-    session: Any
-
-    def wait(self) -> None:
-        """Wait until it is written."""
-        ...
+    trainer: Any
+    collective: Collective
+    checkpoints: Any  # whose ``wait()`` waits for what is being written
 
 
 class Hooks:

@@ -15,9 +15,8 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from etl.stages.run_files import METRICS_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
+from train.parallel.trainer import StepOfRank
 from train.runs.position import Position
 
 _NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")
@@ -37,38 +37,6 @@ Integers = npt.NDArray[np.int64]
 def now() -> str:
     """UTC, in milliseconds, as ISO 8601 has it."""
     return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
-
-
-@dataclass(frozen=True)
-class StepOfRank:
-    """What one rank measured at one step; sums over its examples, and seconds."""
-
-    step: int
-    loss: float
-    hits: float
-    examples: float
-    rate: float
-    input_s: float
-    compute_s: float
-    reduce_s: float
-    step_s: float
-    time: str
-
-    @classmethod
-    def of(cls, step: int, rate: float, sums: Sequence[float], seconds: Sequence[float], time: str) -> Self:
-        """``seconds`` are of input, computing, reducing, and the whole step; ``time`` is when it ended, of `now`."""
-        loss, hits, examples = sums
-        input_s, compute_s, reduce_s, step_s = (max(0.0, each) for each in seconds)  # a clock may be set back
-        return cls(step, loss, hits, examples, rate, input_s, compute_s, reduce_s, step_s, time)
-
-    @property
-    def own_s(self) -> float:
-        """Without waiting for the gradients of all ranks."""
-        return max(0.0, self.step_s - self.reduce_s)
-
-    @property
-    def sums(self) -> tuple[float, float, float]:
-        return self.loss, self.hits, self.examples
 
 
 PARTS = {"input": "input_s", "all-reduce": "reduce_s", "compute": "compute_s"}  # of a step, as people are told of them
@@ -131,6 +99,11 @@ def shares(steps: Iterable[StepOfRank]) -> dict[str, float]:
     told = list(steps)
     total = sum(each.step_s for each in told) or 1.0
     return {name: sum(getattr(each, seconds) for each in told) / total for name, seconds in PARTS.items()}
+
+
+def skipped(split: str, examples: float) -> dict[str, int]:
+    """The metric of damaged examples that were left out, over all ranks: none if there were none. Pure."""
+    return {f"{split}_skipped": int(examples)} if examples else {}
 
 
 class MetricsFiles:

@@ -34,6 +34,16 @@ class Position:
         return self.reader.epoch
 
     @property
+    def awaits_evaluation(self) -> bool:
+        """True if all steps of the epoch are taken and it is not evaluated yet."""
+        return bool(self.trained)
+
+    @property
+    def steps_left(self) -> int:
+        """Steps of the epoch that are left."""
+        return self.reader.steps.number - self.reader.taken
+
+    @property
     def last_epoch(self) -> int:
         """The epoch of the last step."""
         return self.epoch if self.totals[-1] else self.epoch - 1

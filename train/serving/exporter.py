@@ -11,19 +11,20 @@ from etl.errors import UsageError
 from etl.images.config import NormalizeConfig
 from etl.normalized.erased import erased_config
 from etl.stages.layout import normalized_stage
-from etl.stages.stage import Run
+from etl.stages.stage import Run as RunRecord
 from etl.stages.summary import Summary
 from etl.storage.place import open_place
 from train.config.settings import AUTO, CPU
+from train.evaluation import find_checkpoint, settings_of, weights_of
 from train.monitor.monitor import Monitor
 from train.parallel.startup import hushed
-from train.parallel.strategy import Horovod
+from train.runs.checkpointer import load_weights
 from train.runs.folder import Dataset, choose_run, find_dataset
+from train.runs.run import Choice, Run
 from train.serving import files
 from train.serving.graph import SIGNATURE, Preprocessing, Serving
+from train.strategies.horovod_ring import Horovod
 from train.tf_backend.devices import take_device
-from train.trainer.evaluation import find_checkpoint, load, settings_of, weights_of
-from train.trainer.session import Choice, open_session
 
 FOLDER = "export"
 
@@ -46,26 +47,27 @@ def export_run(wanted: Export) -> None:
     Raises UsageError where there is no such run or checkpoint, where it is not known any more how its images were
     normalised, or where the export would take the place of something else; DataError for a damaged checkpoint.
     """
-    clock = Run()
+    record = RunRecord()
     take_device(CPU)
     monitor = Monitor()
     strategy = Horovod(monitor)
-    if strategy.size > 1:
+    if strategy.collective.size > 1:
         raise UsageError("train/export.py is one process: start it without horovodrun")
     dataset = find_dataset(wanted.data, wanted.name)
-    run = choose_run(open_place(dataset.root), wanted.run, AUTO)
-    marker = find_checkpoint(run, dataset, wanted.checkpoint).marker
+    folder = choose_run(open_place(dataset.root), wanted.run, AUTO)
+    marker = find_checkpoint(folder, dataset, wanted.checkpoint).marker
     config = find_config(dataset)
-    place = open_place(wanted.output) if wanted.output else run / FOLDER
+    place = open_place(wanted.output) if wanted.output else folder / FOLDER
     files.require_free(place)  # before the long work
-    session = open_session(settings_of(marker, data=wanted.data), monitor, strategy, Choice(dataset, run.uri))
-    load(session, marker)
-    size = session.settings.picture_size(session.manifest)
-    serving = Serving(session.model, Preprocessing(session.manifest, config, size), session.manifest.classes)
+    run = Run.of(settings_of(marker, data=wanted.data), Choice(dataset, folder.uri))
+    trainer = strategy.make_trainer(run.settings, run.manifest)
+    load_weights(run, trainer, marker, monitor)
+    size = run.settings.picture_size(run.manifest)
+    serving = Serving(trainer.model, Preprocessing(run.manifest, config, size), run.manifest.classes)
     facts: dict[str, Any] = {
-        "run": run.name,
+        "run": folder.name,
         **weights_of(marker),
-        "model": session.settings.recipe.model,
+        "model": run.settings.recipe.model,
         "size": list(size),
     }
     with TemporaryDirectory(prefix="ringslice-export-") as made:
@@ -74,9 +76,9 @@ def export_run(wanted: Export) -> None:
             Path(made), place, facts | {"normalize": config.to_json(), "classes": dataset.manifest["classes"]}
         )
     size_bytes = sum((place / name).info().size for name in told["files"])
-    facts |= {"classes": len(told["classes"]), "bytes": size_bytes, "seconds": round(clock.seconds, 1)}
+    facts |= {"classes": len(told["classes"]), "bytes": size_bytes, "seconds": round(record.seconds, 1)}
     Summary("export", str(place), False, facts).show(wanted.json)
-    strategy.leave()
+    strategy.collective.close()
 
 
 def find_config(dataset: Dataset) -> NormalizeConfig:

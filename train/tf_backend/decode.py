@@ -1,6 +1,5 @@
 """From serialized examples to pixels of the wanted size, augmented or not: what ``tf.data`` runs."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -87,12 +86,6 @@ def centre_window(shape: Size, size: Size) -> tuple[int, int, int, int]:
     scale = min(scale, max(1.0, CENTRE * scale))
     height, width = (max(1, round(scale * side)) for side in size)
     return (shape[0] - height) // 2, (shape[1] - width) // 2, height, width
-
-
-def epoch_seed(seed: int, epoch: int) -> int:
-    """What an epoch's pictures are augmented by: 64 bits, signed."""
-    digest = hashlib.blake2b(repr((seed, epoch)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
 
 
 def _decode(manifest: Manifest, encoded: tf.Tensor) -> tf.Tensor:

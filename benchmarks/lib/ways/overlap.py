@@ -11,8 +11,7 @@ import statistics
 import sys
 import threading
 import time
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from train.parallel.startup import loading
 
@@ -22,13 +21,13 @@ with loading():
     import tensorflow as tf
 
     from train.config.recipe import Recipe
+    from train.config.settings import Settings
     from train.monitor.monitor import Monitor
-    from train.parallel import strategy as strategies
-    from train.parallel.strategy import Horovod
+    from train.strategies import horovod_ring as strategies
+    from train.strategies.horovod_ring import Ring, RingReplicas
     from train.tf_backend.builders import build
     from train.tf_backend.optimizer import make_optimizer
-    from train.trainer.session import Session
-    from train.trainer.steps import NO_NUMBERS, compile_steps
+    from train.tf_backend.steps import NO_NUMBERS, compile_steps
 
 CLASSES, CHANNELS = 10, 3
 DELAYED, DELAY_S = "delayed", 0.05
@@ -40,7 +39,7 @@ def wide(shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), *layers, keras.layers.Dense(classes)])
 
 
-def make_step(model: str, side: int, batch: int, ring: Horovod) -> Any:
+def make_step(model: str, side: int, batch: int, replicas: RingReplicas) -> Any:
     """A function without arguments that takes one training step."""
     keras.utils.set_random_seed(0)
     shape = (side, side, CHANNELS)
@@ -48,17 +47,15 @@ def make_step(model: str, side: int, batch: int, ring: Horovod) -> Any:
     recipe = Recipe(model=model, batch=batch)
     optimizer = make_optimizer(recipe, made.trainable_variables)
     optimizer.learning_rate = 1e-6
-    settings = SimpleNamespace(recipe=recipe, deterministic=False)
-    session = SimpleNamespace(model=made, optimizer=optimizer, strategy=ring, settings=settings)
-    train_step, _ = compile_steps(cast(Session, session))
-    generator = np.random.default_rng(ring.rank)
+    train_step, _ = compile_steps(made, optimizer, replicas, Settings(data="", recipe=recipe))
+    generator = np.random.default_rng(replicas.rank)
     pixels = tf.constant(generator.integers(0, 256, (batch, *shape), np.uint8))
     labels, weights = tf.constant(generator.integers(0, CLASSES, batch)), tf.ones(batch)
     numbers = {"step": tf.constant(0), "before": tf.constant(NO_NUMBERS)}
     return lambda: train_step(pixels, labels, weights, **numbers)
 
 
-def make_delayed_step(count: int, megabytes: int, ring: Horovod, there: list[float]) -> Any:
+def make_delayed_step(count: int, megabytes: int, replicas: RingReplicas, there: list[float]) -> Any:
     """The same of a backward pass that takes no thread of TensorFlow's, as on an accelerator: a gradient
     each `DELAY_S`, whose time goes to ``there``.
     """
@@ -77,7 +74,7 @@ def make_delayed_step(count: int, megabytes: int, ring: Horovod, there: list[flo
             with tf.control_dependencies([last]):
                 last = device.dequeue()
             gradients.append(tf.fill([megabytes << 18], last))
-        return tf.add_n([each[0] for each in ring.average_gradients(gradients[::-1])])
+        return tf.add_n([each[0] for each in replicas.average_gradients(gradients[::-1])])
 
     def take_step() -> None:
         computing = threading.Thread(target=compute)
@@ -89,14 +86,15 @@ def make_delayed_step(count: int, megabytes: int, ring: Horovod, there: list[flo
 
 
 def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
-    ring = Horovod(Monitor())
+    ring = Ring(Monitor())
+    replicas = RingReplicas(ring, Monitor())
     model, side, batch = job.rsplit(":", 2)
     ways = {}
     there: list[float] = []
     for size in sizes:
         strategies.BUCKET_BYTES = int(size)  # read when the step is traced
-        make = make_delayed_step(int(side), int(batch), ring, there) if model == DELAYED else None
-        ways[size] = make or make_step(model, int(side), int(batch), ring)
+        make = make_delayed_step(int(side), int(batch), replicas, there) if model == DELAYED else None
+        ways[size] = make or make_step(model, int(side), int(batch), replicas)
         ways[size]()
     for _ in range(int(rounds)):
         for size, take_step in ways.items():
@@ -111,7 +109,7 @@ def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
                 told |= {"started": begun, "there": there[: int(side)]}
             if ring.rank == 0:
                 print(json.dumps(told), flush=True)
-    ring.leave()
+    ring.close()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ DROP is 0 or 1. Rank 0 prints a line of JSON for each: job, accuracy on the test
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 from train.parallel.startup import loading
@@ -16,16 +17,15 @@ with loading():
     from train.config.recipe_options import read_recipe
     from train.config.settings import Settings
     from train.config.stopping import Stopping
-    from train.loop import train_epoch
+    from train.loop import Training
     from train.monitor.monitor import Monitor
-    from train.parallel.strategy import Horovod, Strategy
     from train.reader.order import EpochOrder
     from train.reader.reader import SplitReader
     from train.reader.state import ReaderState
-    from train.trainer.commits import Memory, keeping
-    from train.trainer.run_lease import holding
-    from train.trainer.session import prepare
-    from train.trainer.steps import compile_steps, evaluate
+    from train.runs.data import open_data
+    from train.runs.hooks import NO_HOOKS
+    from train.runs.run import lock, open_run
+    from train.strategies.horovod_ring import Horovod
 
 
 class Part:
@@ -41,22 +41,26 @@ class Part:
         return ReaderState.of(slices, self._split, order, left=[(0, self.total)])
 
 
-def accuracy(root: str, epochs: int, job: str, monitor: Monitor, strategy: Strategy) -> float:
+def accuracy(root: str, epochs: int, job: str, monitor: Monitor, strategy: Horovod) -> float:
     """On the test split, after so many epochs of the recipe of the digits."""
     total, seed, drop = map(int, job.split(":"))
     recipe = read_recipe("digits") | {"seed": seed, "drop_last": bool(drop)}
     recipe.pop("epochs")
-    run = f"remainder-{total}-{seed}-{drop}"
-    settings = Settings(data=root, recipe=Recipe(**recipe), stopping=Stopping(epochs=epochs), run=run)
-    session = prepare(settings, monitor, strategy)
-    session.readers["train"] = Part(session.readers["train"], "train", total)  # type: ignore[assignment]
-    train_step, evaluate_step = compile_steps(session)
-    with holding(session.run, strategy, monitor) as session.attempts, keeping(session, Memory()) as keeper:
-        position = keeper.recall()
-        for epoch in range(1, epochs + 1):
-            position = train_epoch(session, position, keeper, train_step)
-            position = position.next_epoch(session.epoch_begin(epoch + 1), {})
-        return float(evaluate(session, "test", evaluate_step)["test_accuracy"])
+    name = f"remainder-{total}-{seed}-{drop}"
+    settings = Settings(data=root, recipe=Recipe(**recipe), stopping=Stopping(epochs=epochs), run=name)
+    run = open_run(settings, strategy.collective, strategy.device(settings), monitor.log)
+    data = open_data(run, monitor, strategy.collective)
+    readers = {**data.readers, "train": Part(data.train, "train", total)}
+    data = replace(data, readers=readers)  # type: ignore[arg-type]
+    trainer = strategy.make_trainer(run.settings, run.manifest)
+    with lock(run, strategy.collective, monitor) as run:
+        training = Training(run, data, trainer, strategy, monitor, hooks=NO_HOOKS)
+        with training.checkpoints:
+            position = training.restore()
+            for epoch in range(1, epochs + 1):
+                position = training.train_epoch(position)
+                position = position.next_epoch(data.begin_epoch(epoch + 1), {})
+            return float(training.evaluator.evaluate("test")["test_accuracy"])
 
 
 def main(root: str, epochs: str, *jobs: str) -> None:
@@ -64,9 +68,9 @@ def main(root: str, epochs: str, *jobs: str) -> None:
     strategy = Horovod(monitor)
     for job in jobs:
         found = accuracy(root, int(epochs), job, monitor, strategy)
-        if strategy.rank == 0:
+        if strategy.collective.is_root:
             print(json.dumps({"job": job, "accuracy": found}), flush=True)
-    strategy.leave()
+    strategy.collective.close()
 
 
 if __name__ == "__main__":

@@ -111,10 +111,11 @@ def start(settings: Settings, monitor: Monitor) -> None:
     monitor.start(settings.stall_timeout_s)
     with loading():
         from train.loop import train
+        from train.strategies.horovod_ring import run_on_ranks
     rank = int(os.environ["HOROVOD_RANK"])
     is_unlucky = rank == int(os.environ["GRIEF_RANK"])
     hooks = hooks_of(monitor, os.environ["GRIEF_MOMENT"], is_unlucky, is_root=rank == 0)
-    train(settings, monitor, hooks=hooks)
+    run_on_ranks(lambda strategy: train(settings, strategy, monitor, hooks), monitor, settings.device)
 
 
 if __name__ == "__main__":

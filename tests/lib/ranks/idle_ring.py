@@ -7,12 +7,14 @@ horovodrun -np 2 tests/lib/ranks/idle_ring.py
 import time
 from pathlib import Path
 
+import numpy as np
+
 from tests.lib.ranks.results import print_result
 from train.parallel.startup import loading
 
 with loading():
     from train.monitor.monitor import Monitor
-    from train.parallel.strategy import Horovod
+    from train.strategies.horovod_ring import Ring
 
 IDLE_S = 2.0
 
@@ -24,13 +26,13 @@ def sleeps() -> int:
 
 
 def main() -> None:
-    ring = Horovod(Monitor())
-    ring.sum([1.0])
+    ring = Ring(Monitor())
+    ring.all_reduce(np.ones(1))
     before = sleeps()
     time.sleep(IDLE_S)
     slept = sleeps() - before
     print_result("idle", slept=slept)
-    ring.leave()
+    ring.close()
 
 
 if __name__ == "__main__":

@@ -18,21 +18,15 @@ from train.parallel.startup import OPTIONAL, without
 
 with without(OPTIONAL):
     from train.loop import train
-    from train.parallel.strategy import Horovod
+    from train.strategies.horovod_ring import Horovod
 
 BATCH = 72  # 10 steps of 2 ranks
 
 
-class Staying(Horovod):
-    """Horovod for several runs."""
-
-    def leave(self) -> None:
-        pass
-
-
 def main(root: str, *runs: str) -> None:
     monitor = Monitor()
-    strategy = Staying(monitor)
+    strategy = Horovod(monitor)
+    close, strategy.collective.close = strategy.collective.close, lambda: None  # type: ignore[method-assign]
     for run in runs:
         settings = Settings(
             data=root,
@@ -46,8 +40,8 @@ def main(root: str, *runs: str) -> None:
             keep=1000,
             deterministic=True,
         )
-        train(settings, monitor, strategy)
-    Horovod.leave(strategy)
+        train(settings, strategy, monitor)
+    close()
 
 
 if __name__ == "__main__":

@@ -39,20 +39,19 @@ from train.reader.batches import RecordBatch
 from train.reader.intervals import Interval, Steps
 from train.reader.order import EpochOrder
 from train.reader.reader import SplitReader
+from train.runs.data import Data, open_data
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
-from train.trainer.run_lease import holding
+from train.runs.run import Run, lock, open_run
 
 with without(OPTIONAL):
     import tensorflow as tf
 
     from tests.lib.ranks.strategies import Alone, Identity, LocalStatistics
-    from train.loop import train_epoch
-    from train.parallel.strategy import Horovod, Strategy, weights_digest
-    from train.tf_backend.variables import assign, snapshot
-    from train.trainer.commits import Memory, keeping
-    from train.trainer.session import Session, prepare
-    from train.trainer.steps import compile_steps
+    from train.loop import Training
+    from train.strategies import Strategy
+    from train.strategies.horovod_ring import Horovod
+    from train.tf_backend.trainer import KerasTrainer
 
 GLOBAL_BATCH = 128
 STEPS = 12  # the last one has 29 examples of 128
@@ -85,14 +84,14 @@ class Recorder(Hooks):
         self._given = given
 
     def on_step(self, running: Running, position: Position) -> None:
-        self.record(running.session)
+        self.record(running)
         if self._given:
-            assign(running.session.groups, self._given[position.step], "one process")
+            running.trainer.load_state(self._given[position.step], "one process")
 
-    def record(self, session: Session) -> None:
-        self.states.append(snapshot(session.groups))
-        digests = session.strategy.gather(weights_digest(session.variables))
-        self.is_same &= len(set(digests)) == 1
+    def record(self, running: Running) -> None:
+        self.states.append(running.trainer.state())
+        digests = running.collective.gather_object(running.trainer.digests())
+        self.is_same &= all(each == digests[0] for each in digests)
 
 
 @dataclass
@@ -140,26 +139,41 @@ def settings_of(case: str, root: str, size: int, run: str) -> Settings:
     return Settings(data=root, recipe=recipe, stopping=Stopping(epochs=1), run=run)
 
 
-def record(session: Session, train_step: TrainStep, given: Sequence[State] = ()) -> tuple[Recorder, Position]:
-    """Train an epoch; the recorder of its steps, and where it ended."""
-    recorder = Recorder(given)
-    with (
-        holding(session.run, session.strategy, MONITOR) as session.attempts,
-        keeping(session, Memory(), hooks=recorder) as keeper,
-    ):
-        begin = keeper.recall()
-        recorder.record(session)
-        position = train_epoch(session, begin, keeper, train_step)
-        keeper.finish()
-    return recorder, position
+@dataclass
+class Opened:
+    """A run that is about to be trained by ``strategy``."""
+
+    run: Run
+    data: Data
+    trainer: KerasTrainer
+    strategy: Strategy
+
+    @classmethod
+    def of(cls, settings: Settings, strategy: Horovod) -> "Opened":
+        run = open_run(settings, strategy.collective, strategy.device(settings), MONITOR.log)
+        data = open_data(run, MONITOR, strategy.collective)
+        return cls(run, data, strategy.make_trainer(run.settings, run.manifest), strategy)
+
+    def train(self, given: Sequence[State] = ()) -> tuple[Recorder, Position]:
+        """Train an epoch; the recorder of its steps, and where it ended."""
+        recorder = Recorder(given)
+        with lock(self.run, self.strategy.collective, MONITOR) as run:
+            training = Training(run, self.data, self.trainer, self.strategy, MONITOR, hooks=recorder)
+            with training.checkpoints:
+                begin = training.restore()
+                recorder.record(training)
+                position = training.train_epoch(begin)
+                training.checkpoints.finish()
+        return recorder, position
 
 
 def train_alone(case: str, root: str, ranks: int) -> list[State]:
     """The states of one process that takes the steps of this many ranks."""
-    session = prepare(settings_of(case, root, 1, f"{case}-alone"), MONITOR, Alone())
-    keeps_filling = session.settings.recipe.batch_norm == SYNCHRONISED
-    session.readers["train"] = Concatenation(session.readers["train"], ranks, keeps_filling)  # type: ignore[assignment]
-    return record(session, compile_steps(session)[0])[0].states
+    opened = Opened.of(settings_of(case, root, 1, f"{case}-alone"), Alone())
+    keeps_filling = opened.run.settings.recipe.batch_norm == SYNCHRONISED
+    readers = {**opened.data.readers, "train": Concatenation(opened.data.train, ranks, keeps_filling)}
+    opened.data = replace(opened.data, readers=readers)  # type: ignore[arg-type]
+    return opened.train()[0].states
 
 
 def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
@@ -171,15 +185,17 @@ def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:
     return step if counts_all else train_step
 
 
-def compare(case: str, kind: str, root: str, strategy: Strategy, expected: Sequence[State]) -> dict[str, Any]:
+def compare(case: str, kind: str, root: str, strategy: Horovod, expected: Sequence[State]) -> dict[str, Any]:
     """Train the case in the ring; what to print of it."""
-    session = prepare(settings_of(case, root, strategy.size, f"{case}-{kind}"), MONITOR, strategy)
-    if strategy.rank:  # the first weights must be those of rank 0
-        for variable in session.model.trainable_variables:
+    collective = strategy.collective
+    opened = Opened.of(settings_of(case, root, collective.size, f"{case}-{kind}"), strategy)
+    if collective.rank:  # the first weights must be those of rank 0
+        for variable in opened.trainer.model.trainable_variables:
             variable.assign(variable * 2)
-    train_step = counting_all(compile_steps(session)[0], kind == "counted")
+    stepper = opened.trainer.stepper
+    stepper.train_step = counting_all(stepper.train_step, kind == "counted")
     by_step = kind != "trajectory"
-    recorder, position = record(session, train_step, expected if by_step else ())
+    recorder, position = opened.train(expected if by_step else ())
     states = recorder.states
     assert len(states) == len(expected) == STEPS + 1
     if by_step:
@@ -220,15 +236,15 @@ def largest(compared: Sequence[Mapping[str, float]], state: State) -> dict[str, 
 
 
 def main(root: str, *scenarios: str) -> None:
-    strategy = Horovod(MONITOR)
+    collective = Horovod(MONITOR).collective
     wanted = [scenario.split("-") for scenario in scenarios]
     references = list(dict.fromkeys(reference_of(case) for case, _ in wanted))
-    own = {case: train_alone(case, root, strategy.size) for case in references[strategy.rank :: strategy.size]}
-    expected = {case: states for each in strategy.gather(own) for case, states in each.items()}
+    own = {case: train_alone(case, root, collective.size) for case in references[collective.rank :: collective.size]}
+    expected = {case: states for each in collective.gather_object(own) for case, states in each.items()}
     for case, kind in wanted:
         compared = compare(case, kind, root, STRATEGIES.get(kind, Horovod)(MONITOR), expected[reference_of(case)])
         print_result(f"{case}-{kind}", **compared)
-    strategy.leave()
+    collective.close()
 
 
 def reference_of(case: str) -> str:

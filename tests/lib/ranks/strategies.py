@@ -1,32 +1,53 @@
 """Strategies to compare Horovod with: one process without a ring, and rings that leave something out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from etl.slices.manifest import Manifest
 from tests.lib.ranks.threads import Ring, ThreadRank
-from train.parallel.strategy import Horovod
+from train.config.settings import Settings
+from train.monitor.monitor import Monitor
+from train.strategies.horovod_ring import Horovod, RingReplicas
+from train.tf_backend.trainer import KerasTrainer
 
 
-class Alone(ThreadRank):
+class Alone(Horovod):
     """One process without a ring."""
 
+    collective: Any
+
     def __init__(self) -> None:
-        super().__init__(Ring(1), 0)
+        self.collective = ThreadRank(Ring(1), 0)
+
+    def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
+        return KerasTrainer(settings, manifest, self.collective)
 
 
-class LocalStatistics(Horovod):
-    """Horovod without the all-reduce of batch norm's statistics."""
-
+class _WithoutStatistics(RingReplicas):
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
         return tensor
 
 
-class Identity(LocalStatistics):
-    """Horovod without the all-reduce of gradients and of batch norm's statistics."""
-
+class _WithoutReduction(_WithoutStatistics):
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(tensors)
 
     def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
         return list(gradients)
+
+
+class LocalStatistics(Horovod):
+    """Horovod without the all-reduce of batch norm's statistics."""
+
+    replicas: type[RingReplicas] = _WithoutStatistics
+
+    def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
+        return KerasTrainer(settings, manifest, self.replicas(self.collective, Monitor()))
+
+
+class Identity(LocalStatistics):
+    """Horovod without the all-reduce of gradients and of batch norm's statistics."""
+
+    replicas = _WithoutReduction

@@ -1,4 +1,4 @@
-"""Ranks as threads of this process: a `Strategy` without Horovod, for tests of what is done with one."""
+"""Ranks as threads of this process: a `Collective` without Horovod, for tests of what is done with one."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from train.parallel.strategy import Number
+from train.parallel.collective import Collective, Number, Operation
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -25,22 +25,29 @@ class Ring:
         self.barrier = threading.Barrier(size, timeout=TIMEOUT_S)
 
 
-class ThreadRank:
-    """One of them. What several ranks reduce must be computed eagerly."""
+class ThreadRank(Collective):
+    """One of them, which has a copy of the model, too. What several ranks reduce must be computed eagerly."""
 
     def __init__(self, ring: Ring, rank: int) -> None:
         self._ring = ring
         self.rank, self.size = rank, ring.size
 
-    def gather(self, value: T) -> list[T]:
+    def gather_object(self, value: T) -> list[T]:
         self._ring.values[self.rank] = value
         self._ring.barrier.wait()
         values = list(self._ring.values)
         self._ring.barrier.wait()  # before anyone puts its next one there
         return values
 
+    def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
+        arrays = self.gather_object(array.copy())
+        return np.sum(arrays, axis=0, dtype=array.dtype) if operation == "sum" else np.max(arrays, axis=0)
+
+    def close(self) -> None:
+        pass
+
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        ranks = self.gather([tf.convert_to_tensor(each) for each in tensors])
+        ranks = self.gather_object([tf.convert_to_tensor(each) for each in tensors])
         return [tf.add_n(each) / self.size for each in map(list, zip(*ranks, strict=True))]
 
     def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
@@ -48,27 +55,12 @@ class ThreadRank:
         return self.average(gradients)
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
-        return tf.add_n(self.gather(tensor))
+        return tf.add_n(self.gather_object(tensor))
 
-    def sum(self, values: Sequence[float]) -> list[float]:
-        return [float(sum(each)) for each in zip(*self.gather(list(values)), strict=True)]
-
-    def sum_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        return np.sum(self.gather(array.copy()), axis=0, dtype=array.dtype)
-
-    def max_array(self, array: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        return np.max(self.gather(array.copy()), axis=0)
-
-    def broadcast(self, variables: Sequence[Any], root: int = 0) -> None:
-        for variable, value in zip(variables, self.gather([each.numpy() for each in variables])[root], strict=True):
+    def broadcast(self, variables: Sequence[Any], root: int) -> None:
+        values = self.broadcast_object([each.numpy() for each in variables], root)
+        for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-
-    def from_root(self, make: Callable[[], T]) -> T:
-        """Where it raises there, the other ranks' barriers break."""
-        return self.gather(make() if self.rank == 0 else None)[0]  # type: ignore[return-value]
-
-    def leave(self) -> None:
-        pass
 
 
 def on_ranks(size: int, work: Callable[[ThreadRank], T]) -> list[T]:

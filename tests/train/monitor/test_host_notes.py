@@ -13,7 +13,7 @@ from tests.train.monitor.conftest import Clock, CountingStore
 from train.monitor import host_board, watchdog_process
 from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import FRESH_S, REQUESTS_PER_S, HostNotes
-from train.monitor.notes import Farewell, Note, Verdict, key, notes_of, scope
+from train.monitor.notes import ExitNotice, Note, Verdict, key, notes_of, scope
 from train.monitor.peers import Peers
 
 SIZE = 4
@@ -65,11 +65,11 @@ def test_what_a_watchdog_writes_for_a_rank_is_put_by_another(
 ) -> None:
     first, second = notes_on("a"), notes_on("a")
     first.put(Note(beat(2, number=5)))
-    ending = Note(beat(2, number=5), "", Farewell(3, "killed"))
-    assert first.last_words(ending)["store"] is not None  # it is alone on its host
+    ending = Note(beat(2, number=5), "", ExitNotice(3, "killed"))
+    assert first.exit_messages(ending)["store"] is not None  # it is alone on its host
     second.put(Note(beat(3, number=5)))
     first.put(Note(beat(2, number=6)), at_once=True)
-    words = first.last_words(ending)
+    words = first.exit_messages(ending)
     assert words["store"] is None
     watchdog_process._leave_note(words)
     clock.now += 1
@@ -77,7 +77,7 @@ def test_what_a_watchdog_writes_for_a_rank_is_put_by_another(
     assert second.is_reporter
     peers = Peers(second, 3, SIZE, 0)
     peers.look(lambda: True, [2])
-    assert peers.farewells == {2: Farewell(3, "killed")}
+    assert peers.exit_notices == {2: ExitNotice(3, "killed")}
 
 
 def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, letterbox: CountingStore) -> None:
@@ -110,11 +110,11 @@ def test_the_hosts_of_a_large_ring_take_turns(notes_on: NotesOn, letterbox: Coun
     assert abs(again - first - turn_s) <= 1
     assert 120 + 2 * 20 <= stalled <= 120 + 2.5 * 20 + 1
     letterbox.requests = 0
-    notes.put(Note(beat(512, size=size, idle_s=0.0), "", Farewell(3)))
+    notes.put(Note(beat(512, size=size, idle_s=0.0), "", ExitNotice(3)))
     assert letterbox.requests == 1
 
 
-def test_farewells_that_are_put_at_the_same_time_are_all_read(tmp_path: Path, letterbox: CountingStore) -> None:
+def test_exit_notices_that_are_put_at_the_same_time_are_all_read(tmp_path: Path, letterbox: CountingStore) -> None:
     def put(notes: HostNotes, note: Note, ready: threading.Barrier) -> None:
         ready.wait()
         notes.put(note, at_once=True)
@@ -124,9 +124,9 @@ def test_farewells_that_are_put_at_the_same_time_are_all_read(tmp_path: Path, le
         ready = threading.Barrier(SIZE)
         with ThreadPoolExecutor(SIZE) as pool:
             for rank, notes in enumerate(boards):
-                pool.submit(put, notes, Note(beat(rank, generation=attempt), "", Farewell(3)), ready)
+                pool.submit(put, notes, Note(beat(rank, generation=attempt), "", ExitNotice(3)), ready)
         found = notes_of(letterbox.get(scope(attempt), key(0)))
-        assert [note.beat.rank for note in found if note.farewell is not None] == [0, 1, 2, 3]
+        assert [note.beat.rank for note in found if note.exit_notice is not None] == [0, 1, 2, 3]
         for notes in boards:
             notes.close()
 

@@ -11,7 +11,7 @@ from tests.train.monitor.conftest import Clock
 from train.monitor import messages
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
-from train.monitor.notes import Farewell, Note, key, scope
+from train.monitor.notes import ExitNotice, Note, key, scope
 from train.monitor.peers import AFTER_ALL, Peers, observes
 
 
@@ -60,10 +60,10 @@ def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox, c
     assert sorted(peers.beats) == [1, 2]
     assert peers.silent == [1, 2, 3]
     Note(beat(1, number=2)).put_into(letterbox)
-    Note(beat(3, number=9), "", Farewell(0)).put_into(letterbox)
+    Note(beat(3, number=9), "", ExitNotice(0)).put_into(letterbox)
     clock.now += 7
     peers.look(always)
-    assert (peers.silent, peers.moving, peers.without_farewell) == ([2], [1], [1, 2])
+    assert (peers.silent, peers.moving, peers.without_exit_notice) == ([2], [1], [1, 2])
     assert peers.silent_s == {1: 0, 2: 7}
     assert peers.beats[3].count == AFTER_ALL
     assert peers.notes[2].log == "log-2"
@@ -84,19 +84,19 @@ def test_a_store_that_was_emptied_fills_again(letterbox: Letterbox, server: Rend
 
 
 NOTES = {rank: Note(beat(rank)) for rank in (1, 2, 3)}
-FAILED, STOPPED = Farewell(1, "ringslice: error: no"), Farewell(130)
+FAILED, STOPPED = ExitNotice(1, "ringslice: error: no"), ExitNotice(130)
 
 
 def test_the_lost_are_those_that_failed_else_the_dead_else_those_that_left() -> None:
-    left = replace(NOTES[1], farewell=STOPPED)
-    failed = replace(NOTES[2], farewell=FAILED)
+    left = replace(NOTES[1], exit_notice=STOPPED)
+    failed = replace(NOTES[2], exit_notice=FAILED)
     found = messages.find_lost({1: left, 2: failed, 3: NOTES[3]}, silent=[3])
     assert [(each.rank, each.host, each.status, each.line) for each in found] == [(2, "host2", 1, FAILED.line)]
     found = messages.find_lost({1: left, 2: NOTES[2], 3: NOTES[3]}, silent=[3])
     assert [(each.rank, each.status) for each in found] == [(3, None)]
     assert [each.rank for each in messages.find_lost({1: left, 2: NOTES[2]}, silent=[])] == [1]
     assert messages.find_lost({2: NOTES[2]}, silent=[]) == []
-    assert messages.leaving({1: STOPPED, 2: FAILED, 3: Farewell(0)}, size=4) == [1]
+    assert messages.leaving({1: STOPPED, 2: FAILED, 3: ExitNotice(0)}, size=4) == [1]
 
 
 def test_of_a_large_ring_few_ranks_observe_and_not_one_hosts_alone() -> None:

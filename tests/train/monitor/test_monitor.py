@@ -81,7 +81,7 @@ status.phase("stepping", 3, 4)
 watching = Watch(status, RunLog(), notes, timeouts=timeouts, remedy="go on")
 watching.start()
 if sys.argv[2:]:
-    watching.farewell(1, sys.argv[2])
+    watching.exit_notice(1, sys.argv[2])
 time.sleep(60)
 """
 
@@ -91,7 +91,7 @@ def end_of(*words: str) -> tuple[int, list[str]]:
     return told.returncode, told.stderr.splitlines()
 
 
-def test_a_process_that_has_said_farewell_ends_whatever_its_main_thread_does() -> None:
+def test_a_process_that_has_announced_its_exit_ends_whatever_its_main_thread_does() -> None:
     assert end_of("60", "ringslice: error: it failed") == (1, ["ringslice: error: it failed"])
 
 

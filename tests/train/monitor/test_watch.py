@@ -18,14 +18,14 @@ from tests.lib.ranks.beats import beat
 from train.monitor.heartbeat import Status
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
-from train.monitor.notes import Farewell, Note
+from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
 from train.monitor.watch import LOADING, Watch
 from train.monitor.watchdog_process import Guard
 
 SIZE = 4
-TERMINATED, FAILED = Farewell(130), Farewell(1, "ringslice: error: it failed")
+TERMINATED, FAILED = ExitNotice(130), ExitNotice(1, "ringslice: error: it failed")
 
 
 @contextmanager
@@ -47,8 +47,8 @@ def beating(letterbox: Letterbox, *ranks: int) -> Iterator[None]:
     thread.join()
 
 
-def say(letterbox: Letterbox, rank: int, farewell: Farewell | None = None, **fields: object) -> None:
-    Note(beat(rank, **fields), "", farewell).put_into(letterbox)
+def say(letterbox: Letterbox, rank: int, exit_notice: ExitNotice | None = None, **fields: object) -> None:
+    Note(beat(rank, **fields), "", exit_notice).put_into(letterbox)
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def test_who_failed_has_told_it(letterbox: Letterbox, watch_of: Callable[..., Wa
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("farewell", "status"), [(None, None), (TERMINATED, 130)])
-def test_an_elastic_ring_sees_who_is_gone_and_nobody_says_farewell(
-    farewell: Farewell | None, status: int | None, letterbox: Letterbox, watch_of: Callable[..., Watch]
+@pytest.mark.parametrize(("exit_notice", "status"), [(None, None), (TERMINATED, 130)])
+def test_an_elastic_ring_sees_who_is_gone_and_nobody_announces_its_exit(
+    exit_notice: ExitNotice | None, status: int | None, letterbox: Letterbox, watch_of: Callable[..., Watch]
 ) -> None:
-    say(letterbox, 2, farewell)
+    say(letterbox, 2, exit_notice)
     with beating(letterbox, 1, 3):
         found = watch_of(0, elastic=True).lost()
     assert [(each.rank, each.status) for each in found] == [(2, status)]
@@ -122,7 +122,7 @@ def test_a_rank_that_is_interrupted_before_it_is_watched_did_not_die_without_a_w
     assert (told.returncode, told.stderr) == (130, line)
     note = letterbox.get("ringslice-0", f"beat-{rank}")
     assert note is not None
-    assert note["ranks"][0]["farewell"]["status"] == 130
+    assert note["ranks"][0]["exit_notice"]["status"] == 130
 
 
 def test_a_watch_that_is_stopped_leaves_signals_as_they_were(watch_of: Callable[..., Watch]) -> None:

@@ -119,7 +119,7 @@ from train.monitor.watchdog_process import start_guard
 SILENCE_S, NUMBER = 3, 5
 board = Path(sys.argv[1])
 beat = {"number": NUMBER, "idle_s": 1.0}
-note = {"file": str(board), "body": {"at": 0, "note": {"beat": beat, "farewell": {"status": 3}}}, "store": None}
+note = {"file": str(board), "body": {"at": 0, "note": {"beat": beat, "exit_notice": {"status": 3}}}, "store": None}
 guard = start_guard(SILENCE_S)
 guard.fed("it fell silent", note, None, sys.argv[2] == "computes")
 while not board.exists() or json.loads(board.read_text())["note"]["beat"]["number"] <= NUMBER + SILENCE_S:
@@ -133,11 +133,11 @@ def test_a_rank_that_computes_is_reported_alive_though_it_is_silent(tmp_path: Pa
     told = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", "computes", "busy")
     assert (told.returncode, told.stderr) == (0, "")
     note = json.loads(told.stdout)["note"]
-    assert (note["farewell"], note["beat"]["idle_s"]) == (None, 0.0)
+    assert (note["exit_notice"], note["beat"]["idle_s"]) == (None, 0.0)
 
 
 @pytest.mark.parametrize("words", [("computes", "asleep"), ("reads", "busy")])
 def test_a_silent_rank_that_does_not_compute_is_killed(words: tuple[str, str], tmp_path: Path) -> None:
     told = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", *words)
     assert (told.returncode, told.stderr) == (-signal.SIGKILL, "it fell silent\n")
-    assert json.loads((tmp_path / "0-0").read_text())["note"]["farewell"] == {"status": 3}
+    assert json.loads((tmp_path / "0-0").read_text())["note"]["exit_notice"] == {"status": 3}

@@ -24,7 +24,7 @@ def test_counts_are_of_all_ranks(cells_at_once: int, monkeypatch: pytest.MonkeyP
         for batch in range(0, 40, 8):
             own = slice(batch, batch + 8)
             made.add(labels[rank, own], predicted[rank, own], weights[rank, own].astype(np.float32))
-        made.sum_over_ranks(strategy.sum_array)
+        made.sum_over_ranks(strategy.all_reduce)
         return json_bytes(made.to_json())
 
     expected = np.zeros((7, 7), int)

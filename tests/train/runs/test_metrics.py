@@ -20,12 +20,13 @@ from tests.lib.ranks.audits import committed_keys
 from tests.lib.ranks.running import metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
+from train.parallel.trainer import StepOfRank
+from train.runs import metrics_log
 from train.runs.hooks import Hooks, Running
-from train.runs.metrics import PARTS, StepOfRank, now, shares, step_lines, sums_over, to_maximise, to_sum
+from train.runs.metrics import PARTS, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.tensorboard_events import scalars, windows
-from train.trainer import commits
 
 ROUNDED = 2e-6
 Line = dict[str, Any]
@@ -169,7 +170,7 @@ class Interrupt(Hooks):
 
     def on_step(self, running: Running, position: Position) -> None:
         if position.step == 35:
-            running.wait()
+            running.checkpoints.wait()
             raise KeyboardInterrupt
 
 
@@ -179,8 +180,8 @@ def test_metrics_reach_the_disk_between_checkpoints(
 ) -> None:
     """A run that goes on from its last checkpoint takes those of the steps after it back."""
     made = stopped.copy(tmp_path / "root")
-    monkeypatch.setattr(commits, "METRICS_S", 0.0)
-    monkeypatch.setattr(commits, "MAX_REPORT_STEPS", 2)
+    monkeypatch.setattr(metrics_log, "METRICS_S", 0.0)
+    monkeypatch.setattr(metrics_log, "MAX_REPORT_STEPS", 2)
     assert train_here(*made.training, "--epochs", 2, "--resume", "--audit", hooks=Interrupt()).returncode != 0
     found = steps_of(made.folder)
     assert found == list(range(1, len(found) + 1))

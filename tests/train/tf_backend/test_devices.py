@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import run, succeeded
+from train.runs.consistency import describe_devices, device_disagreement
 from train.tf_backend.devices import Device, choose_gpu, has_nvidia_gpu, reason_in
-from train.trainer.rank_consistency import describe_devices, device_disagreement
 
 
 @pytest.mark.parametrize(

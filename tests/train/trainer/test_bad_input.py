@@ -4,7 +4,6 @@ import json
 import math
 import platform
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
 from tests.lib.ranks.strategies import Alone
+from tests.lib.ranks.threads import Ring, ThreadRank
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
+from train.runs.consistency import versions
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
 from train.tf_backend.devices import Device
-from train.trainer.rank_consistency import versions
 
 TRAIN = REPOSITORY / "train/main.py"
 DEVICE = asdict(Device(cores=1))
@@ -58,18 +58,15 @@ def resume(made: TrainedRun, *words: object) -> Finished:
     return train_here(*made.training, "--resume", "--epochs", 3, "--decay-until", 3, *words)
 
 
-class OtherRank(Alone):
+class OtherRank(ThreadRank):
     """Two ranks, as rank 0 sees them: rank 1 is like it, except for what is given."""
 
     def __init__(self, **differences: object) -> None:
-        super().__init__()
+        super().__init__(Ring(1), 0)
         self.size, self.differences = 2, differences
 
-    def gather(self, value: Any) -> list[Any]:
-        return [value, value | self.differences]
-
-    def from_root(self, make: Callable[[], Any]) -> Any:
-        return make()
+    def gather_object(self, value: Any) -> list[Any]:
+        return [value, value | self.differences if isinstance(value, dict) else value]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +81,9 @@ class OtherRank(Alone):
     ids=["slices", "no slices", "versions", "no device", "another device"],
 )
 def test_ranks_that_differ(differences: dict[str, object], status: int, line: str, root: Path) -> None:
-    told = train_here("--data", root, "--model", "mlp", "--batch", 5, strategy=OtherRank(**differences))
+    strategy = Alone()
+    strategy.collective = OtherRank(**differences)
+    told = train_here("--data", root, "--model", "mlp", "--batch", 5, strategy=strategy)
     failed(told, status, f"rank 1 on {platform.node()}{line}")
     assert [path.name for path in root.iterdir()] == ["slices"]
 
@@ -232,7 +231,7 @@ class DamagedWeights(Hooks):
 
     def on_step(self, running: Running, position: Position) -> None:
         if position.step == 30:
-            variable = running.session.model.trainable_variables[-1]
+            variable = running.trainer.model.trainable_variables[-1]
             variable.assign(variable.value * math.inf)
 
 

@@ -24,7 +24,7 @@ class FailingStorage(Hooks):
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 
     def on_step(self, running: Running, position: Position) -> None:
-        running.wait()
+        running.checkpoints.wait()
         self.limit(0 if position.step in FAILS else self.most)
 
     def limit(self, size_bytes: int) -> None:

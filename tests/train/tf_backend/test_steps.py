@@ -1,8 +1,7 @@
 """A step of several ranks is the step of one that is fed their batches, whatever only fills these up."""
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,10 +11,10 @@ import tensorflow as tf
 
 from tests.lib.ranks.threads import ThreadRank, on_ranks
 from train.config.recipe import LOCAL, SYNCHRONISED, Recipe
+from train.config.settings import Settings
 from train.tf_backend.batch_norm import synchronised
 from train.tf_backend.optimizer import make_optimizer
-from train.trainer.session import Session
-from train.trainer.steps import compile_steps
+from train.tf_backend.steps import compile_steps
 
 FEATURES, CLASSES = 5, 3
 RATE = 0.5
@@ -59,9 +58,7 @@ def take_step(
         made = synchronised(made, strategy.sum_in_graph)
     optimizer = make_optimizer(recipe, made.trainable_variables)
     optimizer.learning_rate = RATE
-    settings = SimpleNamespace(recipe=recipe, deterministic=False)
-    session = SimpleNamespace(model=made, optimizer=optimizer, strategy=strategy, settings=settings)
-    train_step, _ = compile_steps(cast(Session, session))
+    train_step, _ = compile_steps(made, optimizer, strategy, Settings(data="", recipe=recipe))
     told = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
     earlier = tf.constant([1.0, 2.0, 3.0, 0.0])
     numbers, before, moments = train_step(*told, step=tf.constant(0), before=earlier)

@@ -21,8 +21,8 @@ from train.config.settings import AUTO, Settings
 from train.config.stopping import Stopping
 from train.monitor.monitor import Monitor
 from train.runs.folder import find_dataset
-from train.trainer.learning_rate import recipe_of_run, schedule_notes
-from train.trainer.session import Choice, prepare
+from train.runs.learning_rate import recipe_of_run, schedule_notes
+from train.runs.run import Choice, Run, open_run
 
 STEPS = 20  # of an epoch of the trained run
 
@@ -90,8 +90,12 @@ def test_a_run_that_is_resumed_keeps_its_schedule(trained: TrainedRun) -> None:
 def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
     """300 examples: a batch of 8 on 1 rank, of 4 on 8 ranks."""
     settings = Settings(str(stopped.root), Recipe(model=MODEL, crop=20), run="new")
-    choice = Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), ranks=8)
-    assert [prepare(settings, Monitor(), Alone(), each).settings.recipe.batch for each in (None, choice)] == [8, 4]
+    earlier = Run.of(settings, Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), ranks=8))
+    alone = Alone()
+    runs = [
+        open_run(settings, alone.collective, alone.device(settings), print, earlier=each) for each in (None, earlier)
+    ]
+    assert [run.settings.recipe.batch for run in runs] == [8, 4]
 
 
 @pytest.mark.integration

@@ -1,64 +1,58 @@
 """What all ranks must have alike before they begin: the same versions, the same settings, the same slices."""
 
+import hashlib
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from typing import Any
 
-import horovod.tensorflow as hvd
-
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from train.config.settings import Settings
-from train.parallel.strategy import Strategy
+from train.parallel.collective import Collective
+from train.parallel.trainer import Trainer
 from train.runs.folder import Dataset
-from train.tf_backend.devices import VISIBLE, take_device
 
 PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy")
 
 
 def require_agreement(
-    strategy: Strategy, settings: Settings, dataset: Dataset, begun: bool = False
+    settings: Settings, dataset: Dataset, collective: Collective, device: dict[str, Any], has_begun: bool = False
 ) -> list[dict[str, Any]]:
-    """Raise UsageError where ranks differ in their settings or see other slices, EnvironmentFailure where they differ
-    in their versions or kind of device, lack a device or share a GPU: on every rank, and rank 0 tells.
+    """Raise UsageError if ranks differ in their settings or see other slices, EnvironmentFailure if they differ in
+    their versions or kind of ``device``, lack a device or share a GPU: on every rank, and rank 0 reports it.
 
-    Returns what the ranks have told of themselves, by rank.
-
-    Where rank 0 has ``begun`` the run in a ring before, those that differ do not join: they alone raise
-    EnvironmentFailure.
+    If rank 0 ``has_begun`` the run in a ring before, those that differ do not join: they alone raise
+    EnvironmentFailure. Returns the facts of the ranks, by rank.
     """
-    told = strategy.gather(
-        {
-            "host": platform.node(),
-            "versions": versions(),
-            "settings": settings.compared(),
-            "slices": fingerprint_here(dataset),
-            "device": asdict(take_device(settings.device)),
-            "has_nccl": bool(hvd.nccl_built()),
-            "begun": begun,
-        }
-    )
-    if told[0]["begun"]:
-        error = disagreement(told, strategy.rank, dataset)
+    own = {
+        "host": platform.node(),
+        "versions": versions(),
+        "settings": settings.compared(),
+        "slices": fingerprint_here(dataset),
+        "has_begun": has_begun,
+        **device,
+    }
+    facts = collective.gather_object(own)
+    if facts[0]["has_begun"]:
+        error = disagreement(facts, collective.rank, dataset)
         if error is not None:
             raise EnvironmentFailure(f"{error}; it does not join")
-        return told
-    for rank in range(len(told)):
-        error = disagreement(told, rank, dataset)
+        return facts
+    for rank in range(len(facts)):
+        error = disagreement(facts, rank, dataset)
         if error is not None:
-            error.told = strategy.rank != 0
+            error.told = not collective.is_root
             raise error
-    return told
+    return facts
 
 
-def disagreement(told: Sequence[dict[str, Any]], rank: int, dataset: Dataset) -> RingsliceError | None:
+def disagreement(facts: Sequence[dict[str, Any]], rank: int, dataset: Dataset) -> RingsliceError | None:
     """What is wrong with a rank, or differs from rank 0; None where nothing is. Pure."""
-    first, other = told[0], told[rank]
+    first, other = facts[0], facts[rank]
     who = f"rank {rank} on {other['host']}"
-    if (error := device_disagreement(told, rank)) is not None:
+    if (error := device_disagreement(facts, rank)) is not None:
         return EnvironmentFailure(f"{who}{error}")
     for name in sorted({**first["versions"], **other["versions"]}):
         ours, theirs = first["versions"].get(name), other["versions"].get(name)
@@ -82,40 +76,40 @@ def disagreement(told: Sequence[dict[str, Any]], rank: int, dataset: Dataset) ->
     return None
 
 
-def device_disagreement(told: Sequence[dict[str, Any]], rank: int) -> str | None:
+def device_disagreement(facts: Sequence[dict[str, Any]], rank: int) -> str | None:
     """What is wrong with a rank's device, or differs from that of rank 0, or is another rank's too; else None. Pure."""
-    own, first = told[rank]["device"], told[0]["device"]
+    own, first = facts[rank]["device"], facts[0]["device"]
     if own["lacks"]:
         return f": {own['lacks']}"
     if bool(own["name"]) != bool(first["name"]):
         names = f"{own['name'] or 'the CPU'}, rank 0 on {first['name'] or 'the CPU'}"
         return f" computes on {names}; give every rank a GPU, or give --device cpu"
-    if transport(told[rank]) != transport(told[0]):
-        ways = f"{transport(told[rank])}, rank 0 by {transport(told[0])}"
+    if transport(facts[rank]) != transport(facts[0]):
+        ways = f"{transport(facts[rank])}, rank 0 by {transport(facts[0])}"
         return f" reduces gradients by {ways}; install the same Horovod on every host"
     for before in range(rank):
-        if own["uuid"] and told[before]["device"]["uuid"] == own["uuid"]:
+        if own["uuid"] and facts[before]["device"]["uuid"] == own["uuid"]:
             return (
                 f" has the same GPU as rank {before} ({own['name']}, UUID {own['uuid']}); start one rank for each GPU,"
-                f" and let ${VISIBLE} show them all, or one of its own to each rank"
+                f" and let $CUDA_VISIBLE_DEVICES show them all, or one of its own to each rank"
             )
     return None
 
 
-def transport(told: dict[str, Any]) -> str:
+def transport(facts: dict[str, Any]) -> str:
     """What carries the gradients of a rank: NCCL, if they are on a GPU and this Horovod has it."""
-    return "NCCL" if told["device"]["name"] and told["has_nccl"] else "Gloo"
+    return "NCCL" if facts["device"]["name"] and facts["has_nccl"] else "Gloo"
 
 
-def describe_devices(told: Sequence[dict[str, Any]]) -> list[str]:
+def describe_devices(facts: Sequence[dict[str, Any]]) -> list[str]:
     """The devices of all ranks and what carries their gradients; then what keeps GPUs from being used. Pure."""
-    ring = [transport(told[0])] if len(told) > 1 else []
-    hosts = len({each["host"] for each in told})
-    devices = [each["device"] for each in told]
-    lines = [f"{counted(len(told), 'rank')} on {counted(hosts, 'host')}: {', '.join([*device_names(devices), *ring])}"]
+    ring = [transport(facts[0])] if len(facts) > 1 else []
+    hosts = len({each["host"] for each in facts})
+    devices = [each["device"] for each in facts]
+    lines = [f"{counted(len(facts), 'rank')} on {counted(hosts, 'host')}: {', '.join([*device_names(devices), *ring])}"]
     if devices[0]["name"] and ring == ["Gloo"]:
         lines.append("gradients go through host memory, because this Horovod has no NCCL; run: make install GPU=1")
-    skipped = {each["host"]: each["device"]["skipped"] for each in told if each["device"]["skipped"]}
+    skipped = {each["host"]: each["device"]["skipped"] for each in facts if each["device"]["skipped"]}
     return lines + [f"{host} has a GPU that is not used ({reason})" for host, reason in skipped.items()]
 
 
@@ -152,3 +146,19 @@ def fingerprint_here(dataset: Dataset) -> str | None:
     """That of the slices as this rank sees them; None where it sees none."""
     stage = dataset.stage
     return stage.fingerprint() if stage.marker.exists() else None
+
+
+def require_equal_weights(trainer: Trainer, collective: Collective) -> None:
+    """Raise EnvironmentFailure unless all ranks have the same weights, bit for bit."""
+    own = trainer.digests()
+    whole = hashlib.sha256("".join(digest for _, digest in own).encode()).hexdigest()
+    digests = collective.gather_object(whole)
+    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if different:  # known on all ranks
+        of_ranks = collective.gather_object(own)
+        pairs = zip(of_ranks[0], of_ranks[different[0]], strict=True)
+        first = next(name for (name, digest), (_, other) in pairs if digest != other)
+        raise EnvironmentFailure(
+            f"the weights of ranks {different} are not those of rank 0, {first} first: gradients were not"
+            " reduced, or a layer changes this variable by the data of its rank"
+        )

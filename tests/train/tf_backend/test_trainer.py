@@ -1,15 +1,14 @@
-"""What the step runner gives, and when: the results of a step one step later, each once."""
+"""What a trainer returns of its steps, and when: the results of a step one step later, each once."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from train.tf_backend.feed import PixelBatch
-from train.trainer.session import Session
-from train.trainer.step_runner import StepRunner
+from train.tf_backend.trainer import Stepper
 
 
 def numbered_step(skipped: int) -> Callable[..., Any]:
@@ -30,15 +29,14 @@ def batches(count: int) -> Iterator[PixelBatch]:
 
 
 def test_results_are_those_of_the_step_before_and_each_is_given_once() -> None:
-    session = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=0.0), settings=SimpleNamespace(audit=True))
-    runner = StepRunner(cast(Session, session), numbered_step(skipped=2))
-    told = [runner.take(batch, step, 0.1 * step) for step, batch in enumerate(runner.batches(batches(4)))]
-    told.append(runner.finish())
+    stepper = Stepper(numbered_step(skipped=2), SimpleNamespace(learning_rate=0.0), has_keys=True)
+    told = [stepper.take(batch, step, 0.1 * step) for step, batch in enumerate(stepper.timed(batches(4)))]
+    told.append(stepper.finish())
     assert [[each.measured.step for each in results] for results in told] == [[], [1], [2], [3], [4]]
     found = [result for results in told for result in results]
     assert [each.measured.sums for each in found] == [(n, n, 1) for n in range(4)]
     assert [each.measured.rate for each in found] == pytest.approx([0.0, 0.1, 0.2, 0.3])
     assert [each.is_skipped for each in found] == [False, False, True, False]
     assert [(each.measured.compute_s, each.measured.reduce_s) for each in found] == [(1.0, 2.0)] * 4
-    assert [each.keys.numpy().tolist() for each in found] == [[f"key {n}".encode()] for n in range(4)]
-    assert not runner.finish()
+    assert [each.keys for each in found] == [[f"key {n}".encode()] for n in range(4)]
+    assert not stepper.finish()

@@ -1,0 +1,114 @@
+"""What a framework provides to the loop: a trainer, and the results of its steps. Imports no framework."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from train.checkpoints.safetensors_file import Arrays
+from train.reader.batches import RecordBatch
+
+
+@dataclass(frozen=True)
+class StepOfRank:
+    """What one rank measured at one step; sums over its examples, and seconds."""
+
+    step: int
+    loss: float
+    hits: float
+    examples: float
+    rate: float
+    input_s: float
+    compute_s: float
+    reduce_s: float
+    step_s: float
+    time: str
+
+    @classmethod
+    def of(cls, step: int, rate: float, sums: Sequence[float], seconds: Sequence[float], time: str) -> Self:
+        """``seconds`` are of input, computing, reducing, and the whole step; ``time`` is when it ended, of `now`."""
+        loss, hits, examples = sums
+        input_s, compute_s, reduce_s, step_s = (max(0.0, each) for each in seconds)  # a clock may be set back
+        return cls(step, loss, hits, examples, rate, input_s, compute_s, reduce_s, step_s, time)
+
+    @property
+    def own_s(self) -> float:
+        """Without waiting for the gradients of all ranks."""
+        return max(0.0, self.step_s - self.reduce_s)
+
+    @property
+    def sums(self) -> tuple[float, float, float]:
+        return self.loss, self.hits, self.examples
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one rank measured at a step, and the keys of its examples if they are audited.
+
+    ``is_skipped``, equal on all ranks: the gradient was not finite, so the step was not taken.
+    """
+
+    measured: StepOfRank
+    is_skipped: bool
+    keys: Sequence[bytes] = ()
+
+
+class Trainer(Protocol):
+    """A model and its optimizer on one rank. A batch is whatever the framework's own batches are."""
+
+    def train_batches(self, records: Iterator[RecordBatch], seed: int) -> Generator[Any, None, None]:
+        """A decoded batch for each of ``records``, augmented by ``seed``. Raises what ``records`` raises."""
+        ...
+
+    def train_step(self, batch: Any, step: int, learning_rate: float) -> list[StepResult]:
+        """Take the step after ``step`` steps; the result of the step before, if it is not known yet."""
+        ...
+
+    def finish_steps(self) -> list[StepResult]:
+        """Wait for the last step; its result, if it is not known yet."""
+        ...
+
+    def evaluation_batches(self, records: Iterator[RecordBatch]) -> Generator[Any, None, None]:
+        """A decoded batch for each of ``records``, as it is."""
+        ...
+
+    def evaluate_step(self, batch: Any) -> tuple[list[float], npt.NDArray[np.int64]]:
+        """Sums of this batch's losses, hits and examples; the predicted classes, of shape (batch,)."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the last step."""
+        ...
+
+    @property
+    def parameters(self) -> int:
+        """The number of the model's weights."""
+        ...
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines that a user should read before the first step."""
+        ...
+
+    def state(self) -> dict[str, Arrays]:
+        """Copies of the weights and of the optimizer's variables, by name, in the groups "model" and "optimizer"."""
+        ...
+
+    def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
+        """Set the variables of these groups on this rank. Raises UsageError if ``source`` is of another model."""
+        ...
+
+    def broadcast_state(self, root: int = 0) -> None:
+        """Give all ranks the state of rank ``root``."""
+        ...
+
+    def digests(self) -> list[tuple[str, str]]:
+        """The path of each variable and the SHA-256 of its bytes, in the same order on all ranks."""
+        ...
+
+    def first_not_finite(self) -> str:
+        """The path of the first variable that has a value which is not finite; empty if there is none."""
+        ...

@@ -1,0 +1,86 @@
+"""The splits of a run's slices: their readers, and the share of each rank in what is left of an epoch."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from train.config.recipe import Recipe
+from train.config.schedule import Schedule
+from train.monitor.monitor import Monitor
+from train.parallel.collective import Collective
+from train.reader.batches import RecordBatch
+from train.reader.order import epoch_seed
+from train.reader.reader import SplitReader
+from train.reader.state import ReaderState
+from train.runs.position import FIRST_EPOCH, Position
+from train.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Data:
+    """A reader for each split that has examples, by name; the training split is shared among ``ranks``.
+
+    ``slices`` is the fingerprint of the slices.
+    """
+
+    readers: Mapping[str, SplitReader]
+    slices: str
+    recipe: Recipe
+    ranks: int
+
+    @property
+    def train(self) -> SplitReader:
+        return self.readers["train"]
+
+    @property
+    def score_split(self) -> str:
+        """The split whose accuracy is the score of an epoch."""
+        return "validation" if "validation" in self.readers else "test"
+
+    @property
+    def global_batch(self) -> int:
+        """Examples of a step of all ranks."""
+        return self.recipe.examples_per_step * self.ranks
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        return Schedule.of(self.recipe)
+
+    def learning_rate(self, position: Position) -> float:
+        """The learning rate of the step after ``position``."""
+        return self._schedule.rate(position.epochs_done(self.train.total), self.global_batch)
+
+    def begin_epoch(self, epoch: int) -> ReaderState:
+        """The state of the training split's reader before the first step of an epoch."""
+        return self.divided(self.train.begin(self.slices, self.train.order(self.recipe.seed, epoch)))
+
+    def train_records(self, position: Position, rank: int) -> tuple[Iterator[RecordBatch], int]:
+        """What a rank reads of what is left of the training split's epoch, and the seed of the epoch's augmentation."""
+        state, seed = position.reader, epoch_seed(self.recipe.seed, position.epoch)
+        order = self.train.order(state.seed, state.epoch, state.window_blocks)
+        return self.train.batches(order, state.steps, rank, state.left, state.taken), seed
+
+    def divided(self, state: ReaderState) -> ReaderState:
+        """This state, with what is left of its epoch divided among the ranks that there are now."""
+        lanes = self.train.lanes(self.ranks)
+        return state.shared(self.ranks, lanes, self.recipe.examples_per_step, self.recipe.drop_last)
+
+    def begin(self) -> Position:
+        """The position of a run before its first step."""
+        return Position(0, self.begin_epoch(FIRST_EPOCH))
+
+
+def open_data(run: Run, monitor: Monitor, collective: Collective) -> Data:
+    """The readers of all splits. Raises on every rank as `SplitReader.require` does."""
+    options = run.settings.reading, monitor.progress
+    folder = run.choice.dataset.folder
+    readers = {split: SplitReader(folder, run.manifest, split, *options) for split in run.manifest.splits}
+    used = {split: reader for split, reader in readers.items() if reader.total}
+    collective.run_on_root(lambda: require_readers(used.values()))
+    return Data(used, run.choice.dataset.fingerprint, run.settings.recipe, collective.size)
+
+
+def require_readers(readers: Iterable[SplitReader]) -> None:
+    """Raise what is wrong with the files of any split, as far as their sizes and indexes tell."""
+    for reader in readers:
+        reader.require()

@@ -1,0 +1,203 @@
+"""A training run: the slices that it reads, its folder and its settings; equal on all ranks."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from socket import gethostname
+from typing import Any
+
+from etl.errors import UsageError
+from etl.slices.manifest import Manifest
+from etl.stages.lease import Claim
+from etl.stages.stage import WORK_FOLDER
+from etl.stages.stage import Run as RunRecord
+from etl.storage.place import Place, open_place
+from train.checkpoints import store
+from train.checkpoints.store import Checkpoint
+from train.config.recipe import option_of
+from train.config.settings import Settings
+from train.monitor.monitor import Monitor
+from train.parallel.collective import Collective
+from train.reader.intervals import run_of
+from train.runs.consistency import describe_devices, require_agreement
+from train.runs.folder import Dataset, choose_run, find_dataset
+from train.runs.learning_rate import recipe_of_run
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The slices that a run reads, the URI of its folder, and how many ranks chose them: the default batch depends on
+    that, in later rings of an elastic run too.
+    """
+
+    dataset: Dataset
+    run: str
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """``staging`` is where a file is written before it is published; ``record`` has when this process began."""
+
+    settings: Settings
+    choice: Choice
+    manifest: Manifest
+    staging: Place
+    record: RunRecord = field(default_factory=RunRecord)
+
+    @classmethod
+    def of(cls, settings: Settings, choice: Choice) -> "Run":
+        """Raises UsageError if there is nothing to train on."""
+        staging = open_place(choice.run) / WORK_FOLDER
+        return cls(settings, choice, choose_slices(choice.dataset, settings.group), staging)
+
+    @property
+    def folder(self) -> Place:
+        """``ROOT/runs/NAME``."""
+        return open_place(self.choice.run)
+
+    @property
+    def seconds(self) -> float:
+        """Since this process began to train."""
+        return self.record.seconds
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have in common with a run that goes on from it."""
+        return {
+            "classes": list(self.manifest.classes),
+            "slices": self.choice.dataset.fingerprint,
+            "settings": self.settings.of_training(),
+        }
+
+
+def open_run(
+    settings: Settings,
+    collective: Collective,
+    device: dict[str, Any],
+    log: Callable[[str], None],
+    *,
+    earlier: Run | None = None,
+) -> Run:
+    """Choose the slices, the folder and the recipe: rank 0 does, and all ranks must agree.
+
+    ``device`` has the facts of this rank's device. ``earlier`` is the same run on other ranks, if this process took
+    part in it: a rank that joins does not end it. Raises as `require_agreement` and `require_possible` do.
+    """
+    record = earlier.record if earlier is not None else RunRecord()
+    record.note(ranks=collective.gather_object({"rank": collective.rank, "host": gethostname(), "pid": os.getpid()}))
+    choice = collective.run_on_root(
+        lambda: earlier.choice if earlier is not None else choose(settings, collective.size)
+    )
+    facts = require_agreement(settings, choice.dataset, collective, device, has_begun=earlier is not None)
+    for line in describe_devices(facts) if collective.is_root else ():
+        log(line)
+    folder, ranks = open_place(choice.run), choice.ranks
+    recipe = collective.run_on_root(lambda: recipe_of_run(settings, choice.dataset, folder, ranks, log))
+    settings = replace(settings, recipe=recipe)
+    run = collective.run_root_first(lambda: replace(Run.of(settings, choice), record=record))
+    collective.run_on_root(lambda: None if earlier is not None else require_possible(run, collective.size))
+    return run
+
+
+def choose(settings: Settings, ranks: int) -> Choice:
+    """The slices to train on, and the run to make or to go on with."""
+    dataset = find_dataset(settings.data, settings.name)
+    return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri, ranks)
+
+
+def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
+    """All slices; or, of the training split, those of one group of workers only.
+
+    Raises UsageError if there are no training examples.
+    """
+    manifest = Manifest.from_json(dataset.manifest)
+    manifest = manifest if group is None else manifest.of_group(group)
+    if not sum(each.records for each in manifest.splits.get("train", [])):
+        have = ", ".join(f"{split} {sum(each.records for each in own):,}" for split, own in manifest.splits.items())
+        raise UsageError(
+            f"{dataset.folder} has no training examples ({have}); give ringslice shard a --split with train="
+        )
+    return manifest
+
+
+@contextmanager
+def lock(run: Run, collective: Collective, monitor: Monitor) -> Iterator[Run]:
+    """Keep other trainers from ``run`` during the block; yields it with the staging folder that all ranks write to.
+
+    After the block nothing is left of that folder; after one that raises, or was killed, the next trainer takes the run
+    over. Raises EnvironmentFailure if another trainer is at work on the run.
+    """
+    work = run.folder / WORK_FOLDER
+    claims: list[Claim] = []  # rank 0's one
+
+    def take() -> str:
+        monitor.local_phase("claiming the run")
+        claims.append(Claim.take(work, f"train/main.py on {run.folder}", monitor.progress))
+        return claims[0].attempts.uri
+
+    try:
+        staging = open_place(collective.run_on_root(take))
+        monitor.open_log(run.folder)
+        yield replace(run, staging=staging)
+    except BaseException:
+        for claim in claims:
+            claim.release()
+        raise
+    for claim in claims:
+        claim.delete_work()
+
+
+def require_possible(run: Run, ranks: int) -> None:
+    """Raise UsageError if there is not one example for each of the ``ranks``, a batch is more than a rank's share, a
+    split that ends the run is missing, or the newest checkpoint is of another training.
+    """
+    stopping, recipe = run.settings.stopping, run.settings.recipe
+    totals = {split: sum(each.records for each in slices) for split, slices in run.manifest.splits.items()}
+    if not totals.get("validation") and not totals.get("test") and (stopping.until_accuracy or stopping.patience):
+        raise UsageError(
+            "--until-accuracy and --patience go by the validation or the test split, and"
+            f" {run.choice.dataset.folder} has neither; leave them out"
+        )
+    total, batch = totals["train"], recipe.examples_per_step
+    if total < ranks:
+        raise UsageError(f"{ranks} ranks for {total} training examples; start fewer ranks")
+    start, stop = run_of(total, 0, ranks)
+    if batch > stop - start:
+        raise UsageError(
+            f"{recipe.wording} is more than a rank's share of {stop - start} of the {total} training examples; give a"
+            " smaller --batch, or start fewer ranks"
+        )
+    require_resumable(run)
+
+
+def require_resumable(run: Run) -> None:
+    """Raise UsageError if the newest checkpoint, if there is one, is of another training."""
+    newest = store.newest(run.folder)
+    if newest is not None:
+        require_same_training(run, newest)
+
+
+def require_same_training(run: Run, checkpoint: Checkpoint) -> None:
+    """Raise UsageError, naming the first thing that differs, if the checkpoint is of another training."""
+    marker, identity = checkpoint.marker, run.identity
+    theirs, ours = marker["classes"], identity["classes"]
+    if theirs != ours:
+        first = next((name for name in [*theirs, *ours] if (name in theirs) != (name in ours)), None)
+        which = f"{first!r} is in one of them only" if first is not None else "in another order"
+        raise UsageError(
+            f"{checkpoint.folder} was trained on {len(theirs)} classes, these slices have {len(ours)} ({which}); give"
+            " --name of its slices, or another --run"
+        )
+    if marker["slices"] != identity["slices"]:
+        raise UsageError(
+            f"{checkpoint.folder} was trained on other slices ({marker['slices']}, now {identity['slices']}); give"
+            " --name of its slices, or another --run"
+        )
+    for name, value in identity["settings"].items():
+        if name != "decay_until" and marker["settings"].get(name) != value:  # which --decay-until may change
+            raise UsageError(
+                f"{checkpoint.folder} was trained with other settings: {option_of(name)} was"
+                f" {marker['settings'].get(name)}, now {value}; give what it was trained with, or another --run"
+            )

@@ -1,0 +1,185 @@
+"""TensorFlow's trainer: a model and its optimizer, and steps with them; the results of a step are read one step later.
+
+To read a number from a GPU waits for all that the GPU has to do. So the numbers of a step are given to the next step,
+which copies them to the host while it computes.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from etl.slices.manifest import Manifest
+from train.checkpoints.safetensors_file import Arrays
+from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
+from train.config.settings import Settings
+from train.parallel.trainer import StepOfRank, StepResult
+from train.reader.batches import RecordBatch
+from train.runs.metrics import now
+from train.tf_backend.augment import NOTHING, Augmentation
+from train.tf_backend.batch_norm import synchronised
+from train.tf_backend.builders import build
+from train.tf_backend.decode import Decoder
+from train.tf_backend.feed import PixelBatch, PixelBatches, PixelFeed
+from train.tf_backend.optimizer import make_optimizer
+from train.tf_backend.records_op import why_not_native
+from train.tf_backend.steps import NO_NUMBERS, Replicas, compile_steps
+from train.tf_backend.variables import Groups, assign, snapshot
+
+POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
+
+
+class KerasTrainer:
+    """The `Trainer` of TensorFlow: the model of a recipe at its first weights, its optimizer, the feeds of batches."""
+
+    def __init__(self, settings: Settings, manifest: Manifest, replicas: Replicas) -> None:
+        recipe = settings.recipe
+        if settings.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        keras.utils.clear_session()  # so that layers are called the same on a rank that has been in another ring before
+        keras.utils.set_random_seed(recipe.seed)
+        shape = (*settings.picture_size(manifest), manifest.channels)
+        keras.config.set_dtype_policy(POLICIES[recipe.precision])
+        model = build(recipe.model, shape, len(manifest.classes), manifest.mean, manifest.std)
+        if recipe.batch_norm == SYNCHRONISED:
+            model = synchronised(model, replicas.sum_in_graph)
+        self.model = model
+        self.optimizer = make_optimizer(recipe, model.trainable_variables)
+        self._replicas = replicas
+        augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
+        self._augmented = pixel_feed(settings, manifest, recipe.examples_per_step, augmentation)
+        self._plain = pixel_feed(settings, manifest, recipe.rank_batch)
+        train_step, self._evaluate_step = compile_steps(model, self.optimizer, replicas, settings)
+        self.stepper = Stepper(train_step, self.optimizer, has_keys=settings.audit)
+
+    def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
+        """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
+        with closing(self._augmented.epoch(records, seed)) as batches:
+            yield from self.stepper.timed(batches)
+
+    def train_step(self, batch: PixelBatch, step: int, learning_rate: float) -> list[StepResult]:
+        return self.stepper.take(batch, step, learning_rate)
+
+    def finish_steps(self) -> list[StepResult]:
+        return self.stepper.finish()
+
+    def evaluation_batches(self, records: Iterator[RecordBatch]) -> PixelBatches:
+        return self._plain.epoch(records)
+
+    def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
+        sums, predicted = self._evaluate_step(batch.pixels, batch.labels, batch.weights)
+        return [float(each) for each in sums], predicted.numpy()
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.learning_rate.numpy())
+
+    @property
+    def parameters(self) -> int:
+        return int(self.model.count_params())
+
+    @property
+    def notes(self) -> list[str]:
+        reason = why_not_native()
+        return [f"the reader's native op is {reason}, so examples take more time; run: make install"] if reason else []
+
+    @property
+    def _groups(self) -> Groups:
+        """All that a checkpoint contains; each group is a file of it."""
+        return {"model": self.model.weights, "optimizer": self.optimizer.variables}
+
+    @property
+    def _variables(self) -> list[Any]:
+        return [each for group in self._groups.values() for each in group]
+
+    def state(self) -> dict[str, Arrays]:
+        return snapshot(self._groups)
+
+    def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
+        assign({group: self._groups[group] for group in state}, state, source)
+
+    def broadcast_state(self, root: int = 0) -> None:
+        self._replicas.broadcast(self._variables, root)
+
+    def digests(self) -> list[tuple[str, str]]:
+        arrays = ((each.path, np.ascontiguousarray(each.numpy())) for each in self._variables)
+        return [(path, hashlib.sha256(array.tobytes()).hexdigest()) for path, array in arrays]
+
+    def first_not_finite(self) -> str:
+        floating = [each for each in self._variables if tf.as_dtype(each.dtype).is_floating]
+        checks = [tf.reduce_all(tf.math.is_finite(each.value)) for each in floating]
+        results = zip(floating, tf.stack(checks).numpy() if checks else (), strict=True)
+        return next((str(variable.path) for variable, is_finite in results if not is_finite), "")
+
+
+def pixel_feed(settings: Settings, manifest: Manifest, batch: int, augmentation: Augmentation = NOTHING) -> PixelFeed:
+    """What decodes batches ahead, on all cores that this rank may use, and copies them to its GPU."""
+    decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
+    gpus = tf.config.list_logical_devices("GPU")
+    return PixelFeed(decoder, batch, len(os.sched_getaffinity(0)), gpus[0].name if gpus else "")
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A step whose numbers are not read yet: when it ended, and the ``seconds`` of input, computing, reducing, and
+    the whole.
+    """
+
+    step: int
+    rate: float
+    time: str
+    seconds: tuple[float, ...]
+    keys: Any
+
+
+class Stepper:
+    """Takes steps with ``train_step`` of `compile_steps`, and measures them."""
+
+    def __init__(self, train_step: Callable[..., Any], optimizer: Any, has_keys: bool) -> None:
+        self.train_step = train_step
+        self._optimizer, self._has_keys = optimizer, has_keys
+        self._numbers = tf.constant(NO_NUMBERS)  # of the last step, on the device
+        self._taken: _Taken | None = None
+        self._input_s = 0.0
+        self._over = time.perf_counter()  # when the last step was
+
+    def timed(self, batches: Iterable[PixelBatch]) -> PixelBatches:
+        """These batches; the time until one is there is the input of its step."""
+        self._over = asked = time.perf_counter()
+        for batch in batches:
+            self._input_s = time.perf_counter() - asked
+            yield batch
+            asked = time.perf_counter()
+
+    def take(self, batch: PixelBatch, steps: int, rate: float) -> list[StepResult]:
+        """Take a step, after so many ``steps``; the result of the step before, if it is not known yet."""
+        self._optimizer.learning_rate = rate
+        inputs = {"step": tf.constant(steps), "before": self._numbers}
+        self._numbers, before, moments = self.train_step(batch.pixels, batch.labels, batch.weights, **inputs)
+        begun, computed, reduced = moments.numpy().tolist()
+        results = self._results(before)
+        last_over, self._over = self._over, time.perf_counter()
+        seconds = self._input_s, computed - begun, reduced - computed, self._over - last_over
+        keys = batch.keys[batch.weights > 0] if self._has_keys else None
+        self._taken = _Taken(steps + 1, rate, now(), seconds, keys)
+        return results
+
+    def finish(self) -> list[StepResult]:
+        """Wait for the last step; its result, if it is not known yet."""
+        return self._results(self._numbers)
+
+    def _results(self, numbers: tf.Tensor) -> list[StepResult]:
+        if self._taken is None:
+            return []
+        taken, self._taken = self._taken, None
+        *sums, skips = numbers.numpy().tolist()
+        measured = StepOfRank.of(taken.step, taken.rate, sums, taken.seconds, taken.time)
+        keys: Sequence[bytes] = () if taken.keys is None else taken.keys.numpy().tolist()
+        return [StepResult(measured, skips > 0, keys)]

@@ -1,1 +1,0 @@
-"""Parts of a training run around the loop of `train.loop`: session, steps, commits, evaluation, results."""
