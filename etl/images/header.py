@@ -77,6 +77,7 @@ _CLEARER = {
     "unknown pixel mode": "samples of a layout that is not supported",
 }
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
+_MOST_COMPONENTS = 4  # of JPEG 2000, for Pillow
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
 
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread a stack
@@ -212,6 +213,8 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
         raise MemoryError(text) from None
     if format == BMP and _NO_ROWS in text and not is_cut(data, format):
         return Reject(Reason.UNSUPPORTED, "run lengths that leave pixels without a colour are not supported")
+    if format == JPEG_2000 and (count := jpeg_2000.component_count(data)) > _MOST_COMPONENTS:
+        return Reject(Reason.UNSUPPORTED, f"{count} components in a jpeg2000")
     clearer = next((plain for said, plain in _CLEARER.items() if said in text), "")
     if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):
         clearer = f"compression {text} is not supported"
@@ -321,6 +324,7 @@ def _orientation(read: Callable[[], Image.Exif]) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = read().get(ORIENTATION)
+            value = value[0] if isinstance(value, bytes) and value else value  # written as a BYTE
     except MemoryError:
         raise
     except Exception:  # whatever Pillow makes of it

@@ -30,6 +30,8 @@ def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
         return Reject(
             Reason.UNSUPPORTED, "a palette with equal colours, reordered or of more than 8 bits in a jpeg2000"
         )
+    if not palette and not _is_in_order(image, _box(data, b"cdef")):
+        return Reject(Reason.UNSUPPORTED, "components that are not colours in order, then alpha, in a jpeg2000")
     if min(depths) < 8 and (len(depths) > 1 or palette):
         return Reject(Reason.UNSUPPORTED, f"samples of {sorted(depths)} bits in a jpeg2000")
     return None
@@ -55,10 +57,24 @@ def _is_plain_palette(image: ImageFile.ImageFile, data: bytes, palette: bytes) -
     )
 
 
+def _is_in_order(image: Image.Image, defined: bytes) -> bool:
+    """Whether the components mean what Pillow takes them for: it looks at their number, and ignores definitions."""
+    has_alpha = image.mode in ("LA", "RGBA")
+    if not defined:
+        return image.mode != "LA"  # of four, the last is alpha for other programs, too; of two it is not
+    colors = len(image.getbands()) - has_alpha
+    entries = sorted(struct.iter_unpack(">3H", defined[2 : 2 + 6 * int.from_bytes(defined[:2])]))
+    return entries == [(n, 0, n + 1) for n in range(colors)] + [(colors, 1, 0)] * has_alpha
+
+
+def component_count(data: bytes) -> int:
+    start = data.find(_CODESTREAM) + _CSIZ
+    return int.from_bytes(data[start : start + 2])
+
+
 def _depths(data: bytes) -> set[int]:
     """The numbers of bits of the components."""
-    start = data.find(_CODESTREAM) + _CSIZ
-    count = int.from_bytes(data[start : start + 2])
+    start, count = data.find(_CODESTREAM) + _CSIZ, component_count(data)
     return {(each & 0x7F) + 1 for each in data[start + 2 : start + 2 + 3 * count : 3]} or {8}
 
 

@@ -131,6 +131,14 @@ def other_pictures() -> Iterator[Picture]:
     yield good("jpeg2000-4-bits", shallow[:42] + b"\3" + shallow[43:], few * np.uint8(17))
     files = {"jpeg2000": save(COLORS, "JPEG2000"), "jpeg2000-codestream": save(COLORS, "JPEG2000", no_jp2=True)}
     yield from alike(COLORS, files)
+    translucent = save(TRANSLUCENT, "JPEG2000")
+    yield good("jpeg2000-alpha", translucent, over_white(COLORS), 1, 1)
+    defined = translucent.index(b"cdef") + 6
+    order = [struct.pack(">3H", number, *meaning) for number, meaning in enumerate(((0, 3), (0, 2), (0, 1), (1, 0)))]
+    premultiplied = translucent[: defined + 20] + b"\0\2" + translucent[defined + 22 :]
+    reordered = translucent[:defined] + b"".join(order) + translucent[defined + 24 :]
+    files = {"jpeg2000-premultiplied": premultiplied, "jpeg2000-reordered": reordered}
+    yield from rejects(files, "unsupported")
     files = {f"avif-{kind}": save(COLORS, "AVIF", quality=95, subsampling=kind) for kind in ("4:4:4", "4:2:0")}
     brand = files["avif-4:2:0"]
     files |= {f"avif-{name.decode()}": brand[:8] + name + brand[12:] for name in (b"mif1", b"miaf")}

@@ -200,6 +200,7 @@ def _inks() -> Iterator[Picture]:
 def _orientations() -> Iterator[Picture]:
     files = {f"jpeg-exif-{number}": jpeg(upside(COLORS, number), exif=exif(number)) for number in range(1, 9)}
     files["jpeg-xmp-6"] = jpeg(upside(COLORS, 6), xmp=xmp_packet(6))
+    files["jpeg-exif-6-byte"] = jpeg(upside(COLORS, 6), exif=exif(6).replace(b"\0\3\0\0\0\1\0\6", b"\0\1\0\0\0\1\6\0"))
     files["jpeg-xmp-6-exif-1"] = jpeg(xmp=xmp_packet(6), exif=exif(1))
     files["jpeg-exif-6-little-endian"] = jpeg(upside(COLORS, 6), exif=exif(6, "<"), progressive=True)
     body = exif(8) + jpeg(np.zeros((8, 8, 3), np.uint8))  # a whole JPEG file, of another picture

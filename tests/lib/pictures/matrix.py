@@ -63,7 +63,8 @@ avif   | rgb rgb-alpha             | 8               | plain                    
 jp2    | gray gray-alpha           | 8               | plain                       | none icc             | none                 | good
 jp2    | gray                      | 16              | plain                       | none icc             | none                 | good
 jp2    | rgb rgb-alpha             | 8               | plain                       | none icc             | none                 | good
-jp2    | gray gray-alpha           | 8               | codestream                  | none                 | none                 | good
+jp2    | gray                      | 8               | codestream                  | none                 | none                 | good
+jp2    | gray-alpha                | 8               | codestream                  | none                 | none                 | unsupported
 jp2    | rgb rgb-alpha             | 8               | codestream                  | none                 | none                 | good
 bmp    | palette                   | 1 4 8           | upwards downwards           | none icc             | none                 | good
 bmp    | palette                   | 2               | upwards downwards           | none icc             | none                 | unsupported

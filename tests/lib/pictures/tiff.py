@@ -139,6 +139,7 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-other-inks": tiff(TRANSLUCENT, INKS, inks=2),
         "tiff-thumbnail-of-raw": tiff(COLORS, subfile=1, sub_ifds=8),
         "tiff-dng": tiff(COLORS, dng_version=[1, 4, 0, 0]),
+        "tiff-subsampled-planes": tiff(COLORS, 6, planar=2),
         "tiff-int-16": tiff(GRAYS.astype(np.int16) * 128, BLACK_IS_ZERO, sample_format=2),
     }
     yield from rejects(files, "unsupported")
