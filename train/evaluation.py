@@ -63,7 +63,7 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy, monitor: Monitor) -> No
     settings = settings_of(marker, **given)
     require_agreement(settings, dataset, collective, strategy.device(settings))
     run = collective.run_root_first(lambda: Run.of(settings, Choice(dataset, folder)))
-    data = open_data(run, monitor, collective)
+    data = open_data(run, strategy, monitor)
     monitor.local_phase("building the model")
     trainer = strategy.make_trainer(run.settings, run.manifest)
     collective.run_on_root(lambda: load_weights(run, trainer, marker, monitor))
@@ -111,7 +111,7 @@ class Evaluator:
             return {}
         reader = data.readers[split]
         order = reader.order(data.recipe.seed, EVALUATION_EPOCH)
-        steps = Steps(reader.total, collective.size, data.recipe.rank_batch)
+        steps = Steps(reader.total, data.size, data.recipe.rank_batch * data.local_replicas)
         totals = [0.0, 0.0, 0.0]
         monitor.phase(f"{READING} {split}")
         for batch in trainer.evaluation_batches(reader.batches(order, steps, collective.rank)):

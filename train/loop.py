@@ -27,8 +27,8 @@ from train.strategies import Strategy
 def train(settings: Settings, strategy: Strategy, monitor: Monitor, hooks: Hooks = NO_HOOKS) -> None:
     """Train on the ranks of ``strategy``, as ``settings`` say."""
     collective = strategy.collective
-    run = open_run(settings, collective, strategy.device(settings), monitor.log, earlier=strategy.earlier)
-    data = open_data(run, monitor, collective)
+    run = open_run(settings, strategy, monitor.log)
+    data = open_data(run, strategy, monitor)
     monitor.local_phase("building the model")
     trainer = strategy.make_trainer(run.settings, run.manifest)
     with lock(run, collective, monitor) as run:

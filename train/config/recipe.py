@@ -153,6 +153,13 @@ class Recipe:
             batch //= 2
         return replace(self, batch=max(1, min(batch, examples // ranks // self.accumulate)))
 
+    def require_plain(self, strategy: str) -> None:
+        """Raise UsageError if a setting is one that only Horovod's steps support."""
+        for name, plain in (("compression", NONE), ("xla", False)):
+            if getattr(self, name) != plain:
+                option = option_of(name) + ("" if plain is False else f" {getattr(self, name)}")
+                raise UsageError(f"{option} is not supported by --strategy {strategy}. Leave it out, or use horovod")
+
     def to_json(self) -> dict[str, Any]:
         """The settings by name; as keyword arguments they make the same recipe."""
         return asdict(self)

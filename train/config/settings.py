@@ -24,6 +24,7 @@ from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
+HOROVOD, MIRRORED = "horovod", "mirrored"
 EPOCHS = 10
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
@@ -35,6 +36,8 @@ class Settings:
     data: str
     recipe: Recipe = field(default_factory=Recipe)
     stopping: Stopping = field(default_factory=lambda: Stopping(EPOCHS))
+    strategy: str = HOROVOD
+    replicas: int | None = None
     name: str | None = None
     group: int | None = None
     run: str | None = None
@@ -61,6 +64,10 @@ class Settings:
         ):
             if not least <= value < math.inf:
                 raise UsageError(f"{flag} {value} is out of range; give at least {least}")
+        if self.replicas is not None and not (self.strategy == MIRRORED and self.replicas >= 1):
+            raise UsageError(f"--replicas {self.replicas} is for --strategy {MIRRORED}, and at least 1; leave it out")
+        if self.strategy == MIRRORED:
+            self.recipe.require_plain(MIRRORED)
 
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
         """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
@@ -140,6 +147,20 @@ VERBOSE = click.option("--verbose", is_flag=True, help="Print the share of each 
 _OPTIONS = (
     DATA,
     NAME,
+    click.option(
+        "--strategy",
+        type=click.Choice([HOROVOD, MIRRORED]),
+        default=HOROVOD,
+        show_default=True,
+        help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
+        " copy of the model on each GPU of this host. A run can go on with the other one.",
+    ),
+    click.option(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="Copies of the model of --strategy mirrored. Default: one for each GPU; without a GPU, one.",
+    ),
     click.option(
         "--group",
         type=int,

@@ -80,3 +80,19 @@ class Collective(ABC):
     @abstractmethod
     def close(self) -> None:
         """Part from the other ranks, which are about to do the same."""
+
+
+class Alone(Collective):
+    """One process."""
+
+    rank, size = 0, 1
+
+    def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
+        del operation
+        return array
+
+    def gather_object(self, value: T) -> list[T]:
+        return [value]
+
+    def close(self) -> None:
+        """There are no other processes."""

@@ -7,26 +7,26 @@ from functools import cached_property
 from train.config.recipe import Recipe
 from train.config.schedule import Schedule
 from train.monitor.monitor import Monitor
-from train.parallel.collective import Collective
 from train.reader.batches import RecordBatch
 from train.reader.order import epoch_seed
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
 from train.runs.position import FIRST_EPOCH, Position
-from train.runs.run import Run
+from train.runs.run import Processes, Run
 
 
 @dataclass(frozen=True)
 class Data:
-    """A reader for each split that has examples, by name; the training split is shared among ``ranks``.
+    """A reader for each split that has examples, by name; ``slices`` is the fingerprint of the slices.
 
-    ``slices`` is the fingerprint of the slices.
+    The training split is divided among ``size`` processes, for ``replicas`` copies of the model in all.
     """
 
     readers: Mapping[str, SplitReader]
     slices: str
     recipe: Recipe
-    ranks: int
+    size: int
+    replicas: int
 
     @property
     def train(self) -> SplitReader:
@@ -39,8 +39,13 @@ class Data:
 
     @property
     def global_batch(self) -> int:
-        """Examples of a step of all ranks."""
-        return self.recipe.examples_per_step * self.ranks
+        """Examples of a step of all replicas."""
+        return self.recipe.examples_per_step * self.replicas
+
+    @property
+    def local_replicas(self) -> int:
+        """Copies of the model in each process."""
+        return self.replicas // self.size
 
     @cached_property
     def _schedule(self) -> Schedule:
@@ -61,23 +66,24 @@ class Data:
         return self.train.batches(order, state.steps, rank, state.left, state.taken), seed
 
     def divided(self, state: ReaderState) -> ReaderState:
-        """This state, with what is left of its epoch divided among the ranks that there are now."""
-        lanes = self.train.lanes(self.ranks)
-        return state.shared(self.ranks, lanes, self.recipe.examples_per_step, self.recipe.drop_last)
+        """This state, with what is left of its epoch divided among the processes that there are now."""
+        lanes, batch = self.train.lanes(self.size), self.recipe.examples_per_step * self.local_replicas
+        return state.shared(self.size, lanes, batch, self.recipe.drop_last)
 
     def begin(self) -> Position:
         """The position of a run before its first step."""
         return Position(0, self.begin_epoch(FIRST_EPOCH))
 
 
-def open_data(run: Run, monitor: Monitor, collective: Collective) -> Data:
+def open_data(run: Run, processes: Processes, monitor: Monitor) -> Data:
     """The readers of all splits. Raises on every rank as `SplitReader.require` does."""
+    collective = processes.collective
     options = run.settings.reading, monitor.progress
     folder = run.choice.dataset.folder
     readers = {split: SplitReader(folder, run.manifest, split, *options) for split in run.manifest.splits}
     used = {split: reader for split, reader in readers.items() if reader.total}
     collective.run_on_root(lambda: require_readers(used.values()))
-    return Data(used, run.choice.dataset.fingerprint, run.settings.recipe, collective.size)
+    return Data(used, run.choice.dataset.fingerprint, run.settings.recipe, collective.size, processes.replicas)
 
 
 def require_readers(readers: Iterable[SplitReader]) -> None:

@@ -111,11 +111,12 @@ def begin_lines(run: Run, data: Data, trainer: Trainer, position: Position, reas
     slices = counted(len(run.manifest.splits["train"]), "slice")
     taken = total - state.examples_left
     begun = f", from step {position.step} on, {taken:,} examples into epoch {position.epoch}" if position.step else ""
-    steps = f"{position.steps_left} steps of {settings.recipe.wording} on each rank"
-    yield f"{total:,} examples in {slices} on {counted(data.ranks, 'rank')}: {steps}{begun}"
+    each = "rank" if data.local_replicas == 1 else f"of {data.local_replicas} replicas"
+    steps = f"{position.steps_left} steps of {settings.recipe.wording} on each {each}"
+    yield f"{total:,} examples in {slices} on {counted(data.size, 'rank')}: {steps}{begun}"
     if settings.verbose:
         order = data.train.order(state.seed, state.epoch, state.window_blocks)
-        for rank, (count, records) in enumerate(data.train.shares(order, state.rest, data.ranks)):
+        for rank, (count, records) in enumerate(data.train.shares(order, state.rest, data.size)):
             yield f"rank {rank}: {records:,} records of {counted(count, 'slice')}"
     if not reason:
         yield from notes(run, data, position)
@@ -163,7 +164,8 @@ def summary_of(run: Run, data: Data, position: Position, result: Result, was_ove
     measured = {name: round(value, 4) for name, value in ({**last} | result.metrics).items() if name != "epoch"}
     facts = {
         "model": run.settings.recipe.model,
-        "ranks": data.ranks,
+        "ranks": data.size,
+        **({} if data.local_replicas == 1 else {"replicas": data.replicas}),
         "epochs": len(position.history),
         "steps": position.step,
         "global_batch": data.global_batch,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from socket import gethostname
-from typing import Any
+from typing import Any, Protocol
 
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
@@ -27,13 +27,13 @@ from train.runs.learning_rate import recipe_of_run
 
 @dataclass(frozen=True)
 class Choice:
-    """The slices that a run reads, the URI of its folder, and how many ranks chose them: the default batch depends on
-    that, in later rings of an elastic run too.
+    """The slices that a run reads, the URI of its folder, and for how many replicas they were chosen: the default batch
+    depends on that, in later rings of an elastic run too.
     """
 
     dataset: Dataset
     run: str
-    ranks: int = 1
+    replicas: int = 1
 
 
 @dataclass(frozen=True)
@@ -72,39 +72,43 @@ class Run:
         }
 
 
-def open_run(
-    settings: Settings,
-    collective: Collective,
-    device: dict[str, Any],
-    log: Callable[[str], None],
-    *,
-    earlier: Run | None = None,
-) -> Run:
+class Processes(Protocol):
+    """What a run needs to know of its strategy: see `train.strategies.Strategy`."""
+
+    @property
+    def collective(self) -> Collective: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def earlier(self) -> Run | None: ...
+    def device(self, settings: Settings) -> dict[str, Any]: ...
+
+
+def open_run(settings: Settings, processes: Processes, log: Callable[[str], None]) -> Run:
     """Choose the slices, the folder and the recipe: rank 0 does, and all ranks must agree.
 
-    ``device`` has the facts of this rank's device. ``earlier`` is the same run on other ranks, if this process took
-    part in it: a rank that joins does not end it. Raises as `require_agreement` and `require_possible` do.
+    A rank that joins an earlier run does not end it. Raises as `require_agreement` and `require_possible` do.
     """
+    collective, replicas, earlier = processes.collective, processes.replicas, processes.earlier
     record = earlier.record if earlier is not None else RunRecord()
     record.note(ranks=collective.gather_object({"rank": collective.rank, "host": gethostname(), "pid": os.getpid()}))
-    choice = collective.run_on_root(
-        lambda: earlier.choice if earlier is not None else choose(settings, collective.size)
-    )
-    facts = require_agreement(settings, choice.dataset, collective, device, has_begun=earlier is not None)
+    choice = collective.run_on_root(lambda: earlier.choice if earlier is not None else choose(settings, replicas))
+    device, has_begun = processes.device(settings), earlier is not None
+    facts = require_agreement(settings, choice.dataset, collective, device, has_begun)
     for line in describe_devices(facts) if collective.is_root else ():
         log(line)
-    folder, ranks = open_place(choice.run), choice.ranks
-    recipe = collective.run_on_root(lambda: recipe_of_run(settings, choice.dataset, folder, ranks, log))
+    folder, first = open_place(choice.run), choice.replicas
+    recipe = collective.run_on_root(lambda: recipe_of_run(settings, choice.dataset, folder, first, log))
     settings = replace(settings, recipe=recipe)
     run = collective.run_root_first(lambda: replace(Run.of(settings, choice), record=record))
-    collective.run_on_root(lambda: None if earlier is not None else require_possible(run, collective.size))
+    collective.run_on_root(lambda: None if earlier is not None else require_possible(run, replicas))
     return run
 
 
-def choose(settings: Settings, ranks: int) -> Choice:
+def choose(settings: Settings, replicas: int) -> Choice:
     """The slices to train on, and the run to make or to go on with."""
     dataset = find_dataset(settings.data, settings.name)
-    return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri, ranks)
+    return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri, replicas)
 
 
 def choose_slices(dataset: Dataset, group: int | None) -> Manifest:

@@ -33,6 +33,11 @@ class Strategy(ABC):
         """The model and optimizer of the settings' recipe at their first weights."""
 
     @property
+    def replicas(self) -> int:
+        """Copies of the model, over all processes."""
+        return self.collective.size
+
+    @property
     def earlier(self) -> Run | None:
         """Elastic: the run that this process took part in with other ranks before; None if there is none."""
         return None

@@ -3,7 +3,7 @@
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -101,8 +101,20 @@ class RingReplicas:
     """The copies of the model on the ranks of a ring: `train.tf_backend.trainer.Replicas` by Horovod's operations."""
 
     def __init__(self, ring: Ring, monitor: Monitor) -> None:
-        self.rank, self.size = ring.rank, ring.size
+        self.rank, self.size, self.local = ring.rank, ring.size, 1
         self._monitor = monitor
+
+    def scope(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        return columns
+
+    def run(self, function: Callable[..., Any], columns: Sequence[tf.Tensor]) -> Any:
+        return function(*columns)
+
+    def local_values(self, value: tf.Tensor) -> Sequence[tf.Tensor]:
+        return [value]
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))

@@ -1,6 +1,7 @@
 """The training step and the evaluation step as graphs."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
@@ -18,37 +19,58 @@ Step = Callable[..., Any]
 
 
 class Replicas(Protocol):
-    """The copies of the model that one step trains, one on each rank; what they exchange within a graph."""
+    """The copies of the model that one step trains, ``size`` in all, and how they reduce what each has computed.
+
+    ``rank`` counts the first copy of this process, which has ``local`` of them. What `run` returns goes to the other
+    methods as it is.
+    """
 
     rank: int
     size: int
+    local: int
 
-    def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean over all ranks of each tensor, all reduced together."""
+    def scope(self) -> AbstractContextManager[Any]:
+        """Where variables are made that every copy is to have."""
         ...
 
-    def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
-        """The mean over all ranks of each gradient, reduced as soon as it is computed; with ``half`` as float16."""
+    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[Any]:
+        """The columns of a batch of this process, divided among its copies."""
+        ...
+
+    def run(self, function: Callable[..., Any], columns: Sequence[Any]) -> Any:
+        """In a graph, what ``function`` of these columns returns on each copy of this process."""
+        ...
+
+    def local_values(self, value: Any) -> Sequence[tf.Tensor]:
+        """In a graph, each copy's value of this process."""
+        ...
+
+    def average(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
+        """In a graph, the mean over all copies of each tensor, all reduced together."""
+        ...
+
+    def average_gradients(self, gradients: Sequence[Any], half: bool = False) -> list[tf.Tensor]:
+        """Likewise of each gradient, reduced as soon as it is computed; with ``half`` as float16."""
         ...
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The sum over all ranks, differentiable: its gradient is that of all ranks' results."""
+        """On a copy, the sum over all copies, differentiable: its gradient is that of all copies' results."""
         ...
 
     def broadcast(self, variables: Sequence[Any], root: int) -> None:
-        """Give every rank the values that rank ``root`` has for these Keras variables."""
+        """Give every process the values that process ``root`` has for these Keras variables."""
         ...
 
 
-def compile_steps(
+def compile_train_step(
     model: keras.Model, optimizer: keras.optimizers.Optimizer, replicas: Replicas, settings: Settings
-) -> tuple[Step, Step]:
-    """The training step and the evaluation step, as graphs.
+) -> Step:
+    """The training step as a graph.
 
-    A step's loss is the sum over the examples of all ranks, divided by their number, which is reduced along with the
-    gradients: padding has weight 0, so a step of n ranks is the step of one rank fed the concatenation of their
-    batches, whatever was skipped. What a step changes in batch norm's running statistics is reduced, too, each rank's
-    by its number of examples: after each step all ranks have the same model, and what it did not change is as it was.
+    A step's loss is the sum over the examples of all copies, divided by their number, which is reduced along with the
+    gradients: padding has weight 0, so a step of n copies is the step of one that is fed the concatenation of their
+    batches, whatever was skipped. What a step changes in batch norm's running statistics is reduced, too, each copy's
+    by its number of examples: after each step all copies are the same, and what it did not change is as it was.
     Without autograph: nothing here needs it, and it leaves files in $TMPDIR.
     """
     recipe, deterministic = settings.recipe, settings.deterministic
@@ -56,10 +78,20 @@ def compile_steps(
     statistics = running_statistics(model) if replicas.size > 1 else []
     draws = RandomDraws(model, recipe.seed, replicas.rank)
 
+    def on_copy(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[Any, ...]:
+        """This copy's gradients, what is averaged beside them, its `Sums`, and the moments around computing."""
+        olds = [tf.identity(each.value) for each in statistics]
+        begun = moment_after([weights], deterministic)
+        with tf.control_dependencies([begun]):
+            gradients, sums = compute(pixels, labels, weights)
+        computed = moment_after(gradients, deterministic)
+        own = sums[2] / recipe.examples_per_step
+        changes = [tf.cast(each.value - old, own.dtype) for each, old in zip(statistics, olds, strict=True)]
+        changes = [tf.math.multiply_no_nan(each, own) for each in changes]  # 0 of a copy that has but padding
+        return gradients, [own, *changes], sums, [begun, computed]
+
     @tf.function(autograph=False)
-    def train_step(
-        pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *, step: tf.Tensor, before: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def train_step(*columns: tf.Tensor, step: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The numbers of this step, on the device; ``before``, those of the step before, on the host; and, on the host,
         the moments before and after computing, and after reducing (float64 seconds).
 
@@ -70,14 +102,8 @@ def compile_steps(
             before = tf.identity(before)
         draws.begin(step)
         olds = [tf.identity(each.value) for each in statistics]
-        begun = moment_after([weights], deterministic)
-        with tf.control_dependencies([begun]):
-            gradients, sums = compute(pixels, labels, weights)
-        computed = moment_after(gradients, deterministic)
-        own = sums[2] / recipe.examples_per_step
-        changes = [tf.cast(each.value - old, own.dtype) for each, old in zip(statistics, olds, strict=True)]
-        changes = [tf.math.multiply_no_nan(each, own) for each in changes]  # 0 of a rank that has but padding
-        full, *changes = replicas.average([own, *changes])
+        gradients, shares, sums, moments = replicas.run(on_copy, columns)
+        full, *changes = replicas.average(shares)
         gradients = replicas.average_gradients(gradients, half=recipe.compression == FP16)
         reduced = moment_after(gradients, deterministic)
         for variable, old, change in zip(statistics, olds, changes, strict=True):
@@ -85,13 +111,28 @@ def compile_steps(
         gradients = [tf.math.divide_no_nan(each, tf.cast(full, each.dtype)) for each in gradients]
         skips = apply_finite(optimizer, gradients, recipe)
         with tf.device("/CPU:0"):
+            begun, computed = (replicas.local_values(each)[0] for each in moments)
             moments = tf.stack([begun, computed, reduced])
-        return tf.stack([*sums, skips]), before, moments
+        return tf.stack([*(_sum(replicas.local_values(each)) for each in sums), skips]), before, moments
 
-    @tf.function(autograph=False)
-    def evaluate_step(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """This rank's `Sums`, and the class that it takes each example for."""
+    return train_step
+
+
+def compile_evaluate_step(model: keras.Model, replicas: Replicas) -> Step:
+    """The evaluation step as a graph."""
+
+    def on_copy(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         logits = model(pixels, training=False)
         return sums_of(logits, labels, weights), tf.argmax(logits, axis=-1)
 
-    return train_step, evaluate_step
+    @tf.function(autograph=False)
+    def evaluate_step(*columns: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """This rank's `Sums`, and the predicted class of each example."""
+        sums, predicted = replicas.run(on_copy, columns)
+        return [_sum(replicas.local_values(each)) for each in sums], tf.concat(replicas.local_values(predicted), 0)
+
+    return evaluate_step
+
+
+def _sum(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    return values[0] if len(values) == 1 else tf.add_n(values)

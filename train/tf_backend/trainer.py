@@ -30,7 +30,7 @@ from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import PixelBatch, PixelBatches, PixelFeed
 from train.tf_backend.optimizer import make_optimizer
 from train.tf_backend.records_op import why_not_native
-from train.tf_backend.steps import NO_NUMBERS, Replicas, compile_steps
+from train.tf_backend.steps import NO_NUMBERS, Replicas, compile_evaluate_step, compile_train_step
 from train.tf_backend.variables import Groups, assign, snapshot
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
@@ -47,17 +47,20 @@ class KerasTrainer:
         keras.utils.set_random_seed(recipe.seed)
         shape = (*settings.picture_size(manifest), manifest.channels)
         keras.config.set_dtype_policy(POLICIES[recipe.precision])
-        model = build(recipe.model, shape, len(manifest.classes), manifest.mean, manifest.std)
-        if recipe.batch_norm == SYNCHRONISED:
-            model = synchronised(model, replicas.sum_in_graph)
-        self.model = model
-        self.optimizer = make_optimizer(recipe, model.trainable_variables)
+        with replicas.scope():
+            model = build(recipe.model, shape, len(manifest.classes), manifest.mean, manifest.std)
+            if recipe.batch_norm == SYNCHRONISED:
+                model = synchronised(model, replicas.sum_in_graph)
+            self.model = model
+            self.optimizer = make_optimizer(recipe, model.trainable_variables)
         self._replicas = replicas
         augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
-        self._augmented = pixel_feed(settings, manifest, recipe.examples_per_step, augmentation)
-        self._plain = pixel_feed(settings, manifest, recipe.rank_batch)
-        train_step, self._evaluate_step = compile_steps(model, self.optimizer, replicas, settings)
-        self.stepper = Stepper(train_step, self.optimizer, has_keys=settings.audit)
+        copies = replicas.local
+        self._augmented = pixel_feed(settings, manifest, recipe.examples_per_step, augmentation, copies=copies)
+        self._plain = pixel_feed(settings, manifest, recipe.rank_batch, copies=copies)
+        self._evaluate_step = compile_evaluate_step(model, replicas)
+        train_step = compile_train_step(model, self.optimizer, replicas, settings)
+        self.stepper = Stepper(train_step, self.optimizer, has_keys=settings.audit, split=replicas.split)
 
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
         """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
@@ -74,7 +77,7 @@ class KerasTrainer:
         return self._plain.epoch(records)
 
     def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
-        sums, predicted = self._evaluate_step(batch.pixels, batch.labels, batch.weights)
+        sums, predicted = self._evaluate_step(*self._replicas.split([batch.pixels, batch.labels, batch.weights]))
         return [float(each) for each in sums], predicted.numpy()
 
     @property
@@ -119,11 +122,16 @@ class KerasTrainer:
         return next((str(variable.path) for variable, is_finite in results if not is_finite), "")
 
 
-def pixel_feed(settings: Settings, manifest: Manifest, batch: int, augmentation: Augmentation = NOTHING) -> PixelFeed:
-    """What decodes batches ahead, on all cores that this rank may use, and copies them to its GPU."""
+def pixel_feed(
+    settings: Settings, manifest: Manifest, batch: int, augmentation: Augmentation = NOTHING, *, copies: int
+) -> PixelFeed:
+    """What decodes batches of ``batch`` for each of the ``copies`` of the model ahead, on all cores that this process
+    may use; a GPU gets them ahead, too, if it is the only one.
+    """
     decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
     gpus = tf.config.list_logical_devices("GPU")
-    return PixelFeed(decoder, batch, len(os.sched_getaffinity(0)), gpus[0].name if gpus else "")
+    device = gpus[0].name if gpus and copies == 1 else ""
+    return PixelFeed(decoder, batch * copies, len(os.sched_getaffinity(0)), device)
 
 
 @dataclass(frozen=True)
@@ -140,10 +148,15 @@ class _Taken:
 
 
 class Stepper:
-    """Takes steps with ``train_step`` of `compile_steps`, and measures them."""
+    """Takes steps with ``train_step`` of `compile_train_step`, and measures them.
 
-    def __init__(self, train_step: Callable[..., Any], optimizer: Any, has_keys: bool) -> None:
-        self.train_step = train_step
+    ``split`` divides the columns of a batch among the copies of the model; by default there is one.
+    """
+
+    def __init__(
+        self, train_step: Callable[..., Any], optimizer: Any, has_keys: bool, split: Callable[[Any], Any] = tuple
+    ) -> None:
+        self.train_step, self._split = train_step, split
         self._optimizer, self._has_keys = optimizer, has_keys
         self._numbers = tf.constant(NO_NUMBERS)  # of the last step, on the device
         self._taken: _Taken | None = None
@@ -162,7 +175,8 @@ class Stepper:
         """Take a step, after so many ``steps``; the result of the step before, if it is not known yet."""
         self._optimizer.learning_rate = rate
         inputs = {"step": tf.constant(steps), "before": self._numbers}
-        self._numbers, before, moments = self.train_step(batch.pixels, batch.labels, batch.weights, **inputs)
+        columns = self._split([batch.pixels, batch.labels, batch.weights])
+        self._numbers, before, moments = self.train_step(*columns, **inputs)
         begun, computed, reduced = moments.numpy().tolist()
         results = self._results(before)
         last_over, self._over = self._over, time.perf_counter()

@@ -27,7 +27,7 @@ with loading():
     from train.strategies.horovod_ring import Ring, RingReplicas
     from train.tf_backend.builders import build
     from train.tf_backend.optimizer import make_optimizer
-    from train.tf_backend.steps import NO_NUMBERS, compile_steps
+    from train.tf_backend.steps import NO_NUMBERS, compile_train_step
 
 CLASSES, CHANNELS = 10, 3
 DELAYED, DELAY_S = "delayed", 0.05
@@ -47,7 +47,7 @@ def make_step(model: str, side: int, batch: int, replicas: RingReplicas) -> Any:
     recipe = Recipe(model=model, batch=batch)
     optimizer = make_optimizer(recipe, made.trainable_variables)
     optimizer.learning_rate = 1e-6
-    train_step, _ = compile_steps(made, optimizer, replicas, Settings(data="", recipe=recipe))
+    train_step = compile_train_step(made, optimizer, replicas, Settings(data="", recipe=recipe))
     generator = np.random.default_rng(replicas.rank)
     pixels = tf.constant(generator.integers(0, 256, (batch, *shape), np.uint8))
     labels, weights = tf.constant(generator.integers(0, CLASSES, batch)), tf.ones(batch)

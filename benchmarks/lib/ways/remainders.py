@@ -48,8 +48,8 @@ def accuracy(root: str, epochs: int, job: str, monitor: Monitor, strategy: Horov
     recipe.pop("epochs")
     name = f"remainder-{total}-{seed}-{drop}"
     settings = Settings(data=root, recipe=Recipe(**recipe), stopping=Stopping(epochs=epochs), run=name)
-    run = open_run(settings, strategy.collective, strategy.device(settings), monitor.log)
-    data = open_data(run, monitor, strategy.collective)
+    run = open_run(settings, strategy, monitor.log)
+    data = open_data(run, strategy, monitor)
     readers = {**data.readers, "train": Part(data.train, "train", total)}
     data = replace(data, readers=readers)  # type: ignore[arg-type]
     trainer = strategy.make_trainer(run.settings, run.manifest)

@@ -150,8 +150,8 @@ class Opened:
 
     @classmethod
     def of(cls, settings: Settings, strategy: Horovod) -> "Opened":
-        run = open_run(settings, strategy.collective, strategy.device(settings), MONITOR.log)
-        data = open_data(run, MONITOR, strategy.collective)
+        run = open_run(settings, strategy, MONITOR.log)
+        data = open_data(run, strategy, MONITOR)
         return cls(run, data, strategy.make_trainer(run.settings, run.manifest), strategy)
 
     def train(self, given: Sequence[State] = ()) -> tuple[Recorder, Position]:

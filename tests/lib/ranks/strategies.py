@@ -9,6 +9,7 @@ from etl.slices.manifest import Manifest
 from tests.lib.ranks.threads import Ring, ThreadRank
 from train.config.settings import Settings
 from train.monitor.monitor import Monitor
+from train.runs.run import Run
 from train.strategies.horovod_ring import Horovod, RingReplicas
 from train.tf_backend.trainer import KerasTrainer
 
@@ -18,8 +19,12 @@ class Alone(Horovod):
 
     collective: Any
 
-    def __init__(self) -> None:
-        self.collective = ThreadRank(Ring(1), 0)
+    def __init__(self, earlier: Run | None = None) -> None:
+        self.collective, self._earlier = ThreadRank(Ring(1), 0), earlier
+
+    @property
+    def earlier(self) -> Run | None:
+        return self._earlier
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
         return KerasTrainer(settings, manifest, self.collective)
@@ -41,13 +46,13 @@ class _WithoutReduction(_WithoutStatistics):
 class LocalStatistics(Horovod):
     """Horovod without the all-reduce of batch norm's statistics."""
 
-    replicas: type[RingReplicas] = _WithoutStatistics
+    of_ring: type[RingReplicas] = _WithoutStatistics
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
-        return KerasTrainer(settings, manifest, self.replicas(self.collective, Monitor()))
+        return KerasTrainer(settings, manifest, self.of_ring(self.collective, Monitor()))
 
 
 class Identity(LocalStatistics):
     """Horovod without the all-reduce of gradients and of batch norm's statistics."""
 
-    replicas = _WithoutReduction
+    of_ring = _WithoutReduction

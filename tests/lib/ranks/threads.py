@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,6 +45,20 @@ class ThreadRank(Collective):
 
     def close(self) -> None:
         pass
+
+    local = 1
+
+    def scope(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        return columns
+
+    def run(self, function: Callable[..., Any], columns: Sequence[tf.Tensor]) -> Any:
+        return function(*columns)
+
+    def local_values(self, value: tf.Tensor) -> Sequence[tf.Tensor]:
+        return [value]
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         ranks = self.gather_object([tf.convert_to_tensor(each) for each in tensors])

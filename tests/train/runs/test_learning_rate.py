@@ -90,12 +90,10 @@ def test_a_run_that_is_resumed_keeps_its_schedule(trained: TrainedRun) -> None:
 def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
     """300 examples: a batch of 8 on 1 rank, of 4 on 8 ranks."""
     settings = Settings(str(stopped.root), Recipe(model=MODEL, crop=20), run="new")
-    earlier = Run.of(settings, Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), ranks=8))
-    alone = Alone()
-    runs = [
-        open_run(settings, alone.collective, alone.device(settings), print, earlier=each) for each in (None, earlier)
-    ]
-    assert [run.settings.recipe.batch for run in runs] == [8, 4]
+    earlier = Run.of(settings, Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), replicas=8))
+    for each, batch in ((None, 8), (earlier, 4)):
+        strategy = Alone(earlier=each)
+        assert open_run(settings, strategy, print).settings.recipe.batch == batch
 
 
 @pytest.mark.integration

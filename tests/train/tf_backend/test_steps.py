@@ -14,7 +14,7 @@ from train.config.recipe import LOCAL, SYNCHRONISED, Recipe
 from train.config.settings import Settings
 from train.tf_backend.batch_norm import synchronised
 from train.tf_backend.optimizer import make_optimizer
-from train.tf_backend.steps import compile_steps
+from train.tf_backend.steps import compile_train_step
 
 FEATURES, CLASSES = 5, 3
 RATE = 0.5
@@ -58,7 +58,7 @@ def take_step(
         made = synchronised(made, strategy.sum_in_graph)
     optimizer = make_optimizer(recipe, made.trainable_variables)
     optimizer.learning_rate = RATE
-    train_step, _ = compile_steps(made, optimizer, strategy, Settings(data="", recipe=recipe))
+    train_step = compile_train_step(made, optimizer, strategy, Settings(data="", recipe=recipe))
     told = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
     earlier = tf.constant([1.0, 2.0, 3.0, 0.0])
     numbers, before, moments = train_step(*told, step=tf.constant(0), before=earlier)

@@ -1,0 +1,111 @@
+"""One process with a copy of the model on each GPU of the host, or on each of several logical CPUs.
+
+TensorFlow's `tf.distribute.MirroredStrategy` holds the variables and reduces gradients (NCCL on GPUs). The optimizer
+applies them outside `Strategy.run` and outside its scope: within `run`, Keras would sum them over the copies again.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Any
+
+import tensorflow as tf
+
+from etl.errors import EnvironmentFailure, UsageError
+from etl.slices.manifest import Manifest
+from train.config.settings import CPU, GPU, Settings
+from train.monitor.monitor import Monitor
+from train.parallel.collective import Alone
+from train.parallel.cores import physical_cores
+from train.strategies import Strategy
+from train.tf_backend.devices import Device
+from train.tf_backend.trainer import KerasTrainer
+
+MEAN = tf.distribute.ReduceOp.MEAN
+
+
+class MirroredReplicas:
+    """The copies of the model on the devices of a `tf.distribute` strategy of one process."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self.rank, self.size = 0, strategy.num_replicas_in_sync
+        self.local = self.size
+
+    def scope(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._strategy.scope()
+        return context
+
+    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[Any]:
+        def part(column: tf.Tensor) -> Any:
+            parts = tf.split(column, self.local)
+            return self._strategy.experimental_distribute_values_from_function(
+                lambda context: parts[context.replica_id_in_sync_group]
+            )
+
+        return [part(each) for each in columns]
+
+    def run(self, function: Callable[..., Any], columns: Sequence[Any]) -> Any:
+        return self._strategy.run(function, args=tuple(columns))
+
+    def local_values(self, value: Any) -> Sequence[tf.Tensor]:
+        values: Sequence[tf.Tensor] = self._strategy.experimental_local_results(value)
+        return values
+
+    def average(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
+        return [self._strategy.reduce(MEAN, each, axis=None) for each in tensors]
+
+    def average_gradients(self, gradients: Sequence[Any], half: bool = False) -> list[tf.Tensor]:
+        del half  # refused by the settings
+        reduced = self._strategy.extended.batch_reduce_to(MEAN, [(each, each) for each in gradients])
+        return [self.local_values(each)[0] for each in reduced]
+
+    def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+
+    def broadcast(self, variables: Sequence[Any], root: int) -> None:
+        """There is one process, and a variable has one value on all its devices."""
+
+
+class Mirrored(Strategy):
+    """One process reads all slices; each copy of the model takes its part of a batch, on one of these ``devices``."""
+
+    def __init__(self, devices: Sequence[str], gpu: str = "") -> None:
+        self.collective = Alone()
+        self._gpu = gpu
+        self._replicas = MirroredReplicas(tf.distribute.MirroredStrategy(list(devices)))
+
+    @property
+    def replicas(self) -> int:
+        return self._replicas.size
+
+    def device(self, settings: Settings) -> dict[str, Any]:
+        cores = len(physical_cores(os.sched_getaffinity(0)))
+        return {"device": asdict(Device(name=self._gpu, cores=cores)), "has_nccl": True}
+
+    def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
+        return KerasTrainer(settings, manifest, self._replicas)
+
+
+def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str, replicas: int | None) -> None:
+    """Call ``work`` with so many ``replicas``: by default one for each GPU that TensorFlow sees, or one on the CPU.
+
+    Raises UsageError if a launcher started several processes, EnvironmentFailure if there are fewer GPUs.
+    """
+    if int(os.environ.get("HOROVOD_SIZE", "1")) > 1:
+        raise UsageError("--strategy mirrored is one process for all devices of a host; start it without horovodrun")
+    gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
+    if len(gpus) < (replicas or 1) and (gpus or device == GPU):
+        raise EnvironmentFailure(f"--replicas {replicas or 1}: TensorFlow sees {len(gpus)} GPUs; give fewer")
+    monitor.joined(0, 1)
+    if gpus:
+        for each in gpus:
+            tf.config.experimental.set_memory_growth(each, True)
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        return work(Mirrored([f"GPU:{number}" for number in range(replicas or len(gpus))], name))
+    count = replicas or 1
+    tf.config.set_visible_devices([], "GPU")
+    parts = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    work(Mirrored([f"CPU:{number}" for number in range(count)]))
