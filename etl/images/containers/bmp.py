@@ -23,10 +23,11 @@ _MASKS_OF_BYTES = _KNOWN_MASKS[32][1]
 
 def embedded_profile(data: bytes) -> bytes:
     """The ICC profile; empty if there is none."""
-    if int.from_bytes(data[_FILE_HEADER : _FILE_HEADER + 4], "little") < _V5 or data[_COLOR_SPACE:][:4] != _EMBEDDED:
+    is_v5 = int.from_bytes(data[_FILE_HEADER : _FILE_HEADER + 4], "little") >= _V5
+    if not is_v5 or len(data) < _FILE_HEADER + _V5 or not data.startswith(_EMBEDDED, _COLOR_SPACE):
         return b""
-    start, size = struct.unpack_from("<2I", data.ljust(_PROFILE + 8, b"\0"), _PROFILE)
-    return data[_FILE_HEADER + start :][:size]
+    start, size = struct.unpack_from("<2I", data, _PROFILE)
+    return data[_FILE_HEADER + start : _FILE_HEADER + start + size]
 
 
 def in_known_form(data: bytes) -> bytes:
@@ -39,18 +40,22 @@ def in_known_form(data: bytes) -> bytes:
         masks = (*struct.unpack_from(f"<{count}I", data, _MASKS), 0)[:4]
         if compression == _BIT_FIELDS and masks in _KNOWN_MASKS[bits]:
             return data
-        return _with_bytes(data, (width, height), _samples(data[offset:], width, bits), masks)
+        return _with_bytes(data, (width, height), _samples(data, offset, width, bits), masks)
     colors = int.from_bytes(data[_COLORS : _COLORS + 4], "little")
     if bits <= 8 and colors > 1 << bits and header >= _INFO and _FILE_HEADER + header + 4 * colors <= offset:
         return data[:_COLORS] + struct.pack("<I", 1 << bits) + data[_COLORS + 4 :]
     return data
 
 
-def _samples(body: bytes, width: int, bits: int) -> npt.NDArray[np.unsignedinteger]:
+def _samples(data: bytes, offset: int, width: int, bits: int) -> npt.NDArray[np.unsignedinteger]:
     """Whole rows of samples, as they are in the file."""
+    start, size_bytes = min(offset, len(data)), bits // 8
     stride = (max(width, 0) * bits + 31) // 32 * 4
-    rows = len(body) // stride if stride else 0
-    return np.frombuffer(body, f"<u{bits // 8}", rows * stride // (bits // 8)).reshape(rows, -1)[:, : max(width, 0)]
+    rows = (len(data) - start) // stride if stride else 0
+    if not rows:
+        return np.zeros((0, max(width, 0)), f"<u{size_bytes}")
+    found = np.frombuffer(data, f"<u{size_bytes}", rows * stride // size_bytes, start)
+    return found.reshape(rows, stride // size_bytes)[:, :width]
 
 
 def _with_bytes(

@@ -23,6 +23,7 @@ CUT = """
 jpeg-420 jpeg-gray jpeg-progressive jpeg-restarts jpeg-cmyk-adobe jpeg-exif-8-thumbnail
 png-rgb png-rgb-interlaced png-gray-1 png-palette-256 png-rgba-16 gif-87a gif-87a-interlaced
 webp-lossy webp-lossless webp-alpha-lossy webp-animated jpeg2000 jpeg2000-codestream avif-4:2:0 bmp-24 bmp-rle8
+bmp-fields-444 bmp-fields-101010
 tiff-raw tiff-lzw tiff-adobe-deflate tiff-tiled-little-endian tiff-16-big-endian tiff-big tiff-packbits tiff-jpeg
 tiff-1-group4 tiff-planes ppm ppm-text pbm
 """
@@ -198,6 +199,7 @@ def _too_much() -> Iterator[Picture]:
         "png-bomb": SIGNATURE + header(side, side, 1, GRAY) + chunk(b"IDAT", rows) + end,
         "gif-huge": on_screen(gif, 0, 0, (HUGE, HUGE)),
         "bmp-huge": bmp([bytes(100)], 24, size=(HUGE, HUGE)),
+        "bmp-fields-huge": bmp([bytes(100)], 16, size=(HUGE, HUGE), compression=BITFIELDS, masks=(0xF00, 0xF0, 0xF)),
         "bmp-huge-top-down": bmp([bytes(100)], 24, size=(HUGE, -HUGE)),
         "tiff-huge": tiff(GRAYS, BLACK_IS_ZERO, width=HUGE, height=HUGE),
         "ppm-huge": f"P6 {HUGE} {HUGE} 255\n".encode() + bytes(100),
