@@ -21,10 +21,15 @@ from etl.storage.place import Place
 
 SPLITS_BY_WORD = {
     "train": "train",
+    "training": "train",
+    "dev": "validation",
     "val": "validation",
     "valid": "validation",
     "validation": "validation",
     "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
 }
 
 # --classes says something to all

@@ -112,17 +112,18 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
         return ("", folders[0]) if folders else None
     if len(folders) < 2:
         return None
-    if folders[0] not in SPLITS_BY_WORD:
+    split = SPLITS_BY_WORD.get(folders[0].lower())
+    if split is None:
         raise UsageError(
             f"{place / folders[0]} names no split; with --split-folders the first level is one of"
             f" {', '.join(SPLITS_BY_WORD)}"
         )
-    return SPLITS_BY_WORD[folders[0]], folders[1]
+    return split, folders[1]
 
 
 def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
     """Raise UsageError where all the classes that folders name are words for splits."""
-    if len(names) > 1 and set(names) <= set(SPLITS_BY_WORD):
+    if len(names) > 1 and {name.lower() for name in names} <= set(SPLITS_BY_WORD):
         raise UsageError(
             f"the folders of {place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
         )

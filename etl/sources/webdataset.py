@@ -210,7 +210,7 @@ class Labeller:
     ) -> Labelled:
         if label is not None:
             if self._reading.split_folders:
-                split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0])
+                split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0].lower())
             return Labelled(image, label, split or self._split, columns, by_folder=False)
         path = _class_path(image, self._reading.split_folders)
         folder = class_folder(path, self._reading.split_folders, self._archive)

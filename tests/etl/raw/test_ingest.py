@@ -186,13 +186,13 @@ def test_classes_name_the_numbers_of_folders_and_of_idx_files(make_tree: TreeMak
 
 
 def test_folders_of_splits(make_tree: TreeMaker, tmp_path: Path) -> None:
-    source = make_tree({"train/a": 2, "val/a": 1, "test/b": 1})
+    source = make_tree({"Training/a": 2, "dev/a": 1, "Test/b": 1})
     splits = run(source, tmp_path / "root", split_folders=True)["source_splits"]
     assert splits == {"test": 1, "train": 2, "validation": 1}
     with pytest.raises(UsageError, match="look like splits, not classes; give --split-folders"):
         run(source, tmp_path / "other")
     with pytest.raises(UsageError, match="names no split"):
-        run(make_tree({"dev/a": 1}), tmp_path / "other", split_folders=True)
+        run(make_tree({"new/a": 1}), tmp_path / "other", split_folders=True)
 
 
 IDX_HEADER = bytes([0, 0, 8, 3]) + np.array([3, 2, 2], ">u4").tobytes()

@@ -239,7 +239,7 @@ def test_what_else_is_told_becomes_columns(tmp_path: Path) -> None:
 INNER = tar_of([Entry("1.jpg", b"1")])
 BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no label": ({"1.jpg": b""}, {}, "'1.jpg' of .*some.tar has no label: name it as in CLASS/IMAGE.jpg"),
-    "no split": ({"dev/a/1.jpg": b""}, {"split_folders": True}, "some.tar/dev names no split"),
+    "no split": ({"new/a/1.jpg": b""}, {"split_folders": True}, "some.tar/new names no split"),
     "splits as classes": ({"val/a/1.jpg": b"", "test/1.jpg": b""}, {}, "look like splits, not classes"),
     "a folder around": ({"all/a/1.jpg": b"", "all/b/1.jpg": b""}, {}, "below 'all', which would be"),
     "a label apart": (
@@ -282,7 +282,7 @@ BAD_LABELS = {
     "a list": (".json", b"[]", "holds no JSON object"),
     "half a label": (".json", b'{"label": "\\ud800"}', "a label that is not UTF-8"),
     "a label of parts": (".json", b'{"label": ["a"]}', "no text and no whole number"),
-    "another split": (".json", b'{"split": "dev", "label": 1}', "the split 'dev'"),
+    "another split": (".json", b'{"split": "new", "label": 1}', "the split 'new'"),
 }
 BAD |= {what: ({"1.jpg": b"", f"1{suffix}": data}, {}, told) for what, (suffix, data, told) in BAD_LABELS.items()}
 BAD |= {

@@ -157,7 +157,7 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
         ({"label": "a\x07b"}, ["'a\\x07b'", "control characters"]),
         ({"label": "a\u2028b"}, ["control characters"]),
         ({"label": "x" * 1001}, ["a label that has 1001 bytes, more than 1000"]),
-        ({"split": "dev"}, ["the split 'dev'", "train, val, valid, validation, test"]),
+        ({"split": "new"}, ["the split 'new'", "train, training, dev, val"]),
     ],
 )
 def test_lines_that_cannot_be_are_named(here: Place, change: dict[str, Any], told: list[str]) -> None:

@@ -178,8 +178,8 @@ def test_a_split_column_goes_before_the_names_of_files(here: Place) -> None:
     source = open_source(here, Reading(split_column="fold"))
     assert [image.split for image in source.images] == ["validation", "train", "test", "validation"]
     assert dict(source.images[0].columns or ()) == {"split": "test"}
-    write_parquet(here / "train" / "a.parquet", image_table(2, split=["train", "dev"]))
-    refused(here, UsageError, "row 1 of", "the split 'dev'", "train, val, valid, validation, test", "--split-column")
+    write_parquet(here / "train" / "a.parquet", image_table(2, split=["train", "new"]))
+    refused(here, UsageError, "row 1 of", "the split 'new'", "train, training, dev, val", "--split-column")
     write_parquet(here / "train" / "a.parquet", image_table(2, split=[1, 2]))
     refused(here, UsageError, "the column split of", "is int64; splits are text")
     refused(here, UsageError, "--split-column x: no such column", "image, label", split_column="x")
