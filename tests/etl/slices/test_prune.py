@@ -1,4 +1,4 @@
-"""What pruning removes and what stays, also where it is stopped at any call."""
+"""What pruning removes and what stays; tests/test_faults.py stops it at any call of storage."""
 
 import json
 import shutil
@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from etl.raw.ingest import ingest
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Claim
 from etl.storage.json_files import json_bytes
 from etl.storage.place import open_place
-from mapreduce.normalize import Normalize
-from mapreduce.shard import Shard
 from tests.lib.commands import contents, failed, succeeded
 from tests.lib.in_process import ringslice_here
-from tests.lib.inline import ingest_values
+from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 pytestmark = pytest.mark.integration  # images that are none are decoded by a process of their own
 
 NIGHTS = 4
-VALUES = ingest_values(pack_size="3000", max_removed="1.0")
 
 
 def add_images(source: Path, night: int) -> None:
@@ -42,9 +38,9 @@ def add_images(source: Path, night: int) -> None:
 
 def make_night(source: Path, root: Path, night: int) -> None:
     add_images(source, night)
-    ingest(open_place(str(source)), open_place(str(root)), VALUES)
-    Normalize(["-r", "inline", str(root), "--size", "8", "--format", "png", "--max-rejects", "1"]).run_job()
-    Shard(["-r", "inline", str(root), "--name", f"night-{night}", "--workers", "1", "--slices", "1"]).run_job()
+    ingest_here(source, root, pack_size="3000", max_removed="1.0")
+    normalize_here(root, "--size", 8, "--format", "png", "--max-rejects", 1)
+    shard_here(root, "--name", f"night-{night}", "--workers", 1, "--slices", 1)
     verified = root / "verified" / f"night-{night}"
     verified.mkdir(parents=True)
     (verified / "verification.json").write_text("{}")
