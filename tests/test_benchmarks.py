@@ -91,15 +91,6 @@ def test_the_peers_of_the_trainer_yield_images_per_second(digits_root: Path) -> 
     assert 0 < rates["synthetic"] < rates["unlimited"]
 
 
-def test_a_machine_without_a_gpu(tmp_path: Path, load: Callable[[str], ModuleType]) -> None:
-    gpu = load("gpu")
-    with pytest.raises(click.ClickException, match=r"GPU: .*/nvidia0 \(this machine has none\)\. Run it on a machine"):
-        gpu.check_device("gpu", tmp_path)
-    gpu.check_device("cpu", tmp_path)
-    (tmp_path / "nvidia0").touch()
-    gpu.check_device("gpu", tmp_path)
-
-
 @pytest.mark.integration
 def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
@@ -110,13 +101,6 @@ def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path
     claims = [f"gpu, bfloat16: {name}" for name in ("synthetic", "slices", "augmented")]
     assert [each["claim"] for each in results] == claims
     assert all(each["ours"] > 0 for each in results)
-
-
-@pytest.mark.integration
-def test_serialized_records_are_read_without_fashion_mnist(tmp_path: Path) -> None:
-    words = ("--workload", "serialized", "--way", "ringslice", "--size", "40MB", "--repeats", 1, "--fashion", tmp_path)
-    finished = succeeded(benchmark("reader", *words))
-    assert "serialized ringslice, local" in finished.stdout
 
 
 @pytest.mark.parametrize(
@@ -183,14 +167,6 @@ def test_the_short_form_leaves_out_what_is_not_installed(tmp_path: Path) -> None
     assert content["left_out"] == [line]
     assert [(each["claim"], each["peer"]) for each in content["results"]] == [("normalize, usual", "opencv")]
     assert all(each["ratio"] == each["ours"] / each["theirs"] for each in content["results"])
-
-
-@pytest.mark.integration
-def test_a_benchmark_that_takes_too_long_is_ended(tmp_path: Path, load: Callable[[str], ModuleType]) -> None:
-    bench = load("all")
-    outcome = bench.run(bench.Benchmark("planning", 0.1, has_folder=False), tmp_path, hdfs=None, verbose=False)
-    assert outcome.failure.startswith("benchmarks/planning.py: time: more than 0 s (its limit). Run it alone:")
-    assert outcome.seconds < 10
 
 
 def test_ratios_are_taken_round_by_round(load: Callable[[str], ModuleType]) -> None:

@@ -1,4 +1,4 @@
-"""Stages, renewals, a retry and an erasure, with a call of storage that fails, or a process that is gone from it on.
+"""Stages, renewals and all that follows, with a call of storage that fails, or a process that is gone from it on.
 
 Run again, they leave the same bytes.
 """
@@ -12,14 +12,16 @@ import pytest
 from PIL import Image
 
 from etl.errors import RingsliceError
+from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import place
 from etl.storage.local import LocalFilesystem
 from etl.storage.place import open_place
+from mapreduce.verify import Verify
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
-from tests.lib.commands import contents, copy_some
+from tests.lib.commands import contents, copy_some, flip_bit
 from tests.lib.faults import Fault, FaultError, FaultyFilesystem, faults, some_and_every_call
-from tests.lib.inline import erase_here, ingest_here, normalize_here, shard_here
+from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
 
 IMAGES = ("--size", 8, "--color", "gray", "--format", "png", "--max-aspect", 100, "--max-rejects", 1)
 SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5", "--splits-from", "newest")
@@ -63,16 +65,103 @@ def erase(folder: Path, root: Path) -> None:
     erase_here(root, folder / "keys.txt", slices=True)
 
 
+def prune_all_but_one(folder: Path, root: Path) -> None:
+    del folder
+    prune(open_place(str(root)), keep=1)
+
+
+def damage(folder: Path, root: Path) -> None:
+    """Of each kind of file that can be made again."""
+    del folder
+    slices, parts = root / "slices/first", sorted((root / "normalized/parts").glob("*.tfrecord"))
+    first, second, *_ = sorted(slices.rglob("*.tfrecord"))
+    flip_bit(first, 150)
+    second.with_suffix(".idx").unlink()
+    flip_bit(slices / "examples.parquet", 200)
+    flip_bit(parts[1], 300)
+    parts[0].with_suffix(".parquet").unlink()
+
+
+def repair(folder: Path, root: Path) -> None:
+    del folder
+    run_here(Verify, root, "--name", "first", "--every-stage", "--repair")
+    shutil.rmtree(root / "verified")
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A work with its root as it is before, and the contents of one that was not stopped."""
+
+    work: "Work"
+    folder: Path
+    before: Path
+    undisturbed: dict[str, bytes]
+
+    def run(self, fault: Fault, root: Path) -> None:
+        """Run it with a ``fault`` in a copy, then again without; compare, and clean up."""
+        shutil.copytree(self.before, root)
+        with_fault(lambda: self.work.run(self.folder, root), fault)
+        self.work.require_sound(self, root)
+        self.work.run(self.folder, root)
+        assert contents(root, "run.json") == self.undisturbed, fault
+        assert not list(root.rglob("_work")), fault
+        shutil.rmtree(root)
+
+    def count_calls(self, root: Path) -> int:
+        fault = Fault()
+        self.run(fault, root)
+        assert {"create", "write", "close", "rename", "delete", "list"} <= set(fault.calls)
+        return len(fault.calls)
+
+
+def require_earlier_generations(stopped: Stopped, root: Path) -> None:
+    """Every generation of raw and of normalized is there with all its files, unchanged."""
+    del stopped
+    for stage in (raw_stage(open_place(str(root))), normalized_stage(open_place(str(root)))):
+        marker = stage.read_marker() if (root / stage.folder.name / "dataset.json").exists() else None
+        while marker is not None:
+            for pack in marker.get("packs", ()):
+                assert (stage.folder / "packs" / f"{pack['name']}.tar").sha256() == pack["sha256"]
+                assert (stage.folder / "packs" / f"{pack['name']}.parquet").sha256() == pack["list_sha256"]
+            for part in marker.get("parts", ()):
+                assert (stage.folder / "parts" / f"{part['part']}.tfrecord").sha256() == part["sha256"]
+                assert (stage.folder / "parts" / f"{part['part']}.parquet").sha256() == part["rows_sha256"]
+            if marker["removed"] is not None:
+                assert (open_place(str(root)) / "raw" / marker["removed"]["file"]).sha256() == marker["removed"][
+                    "sha256"
+                ]
+            parent = marker["parent"]
+            marker = stage.find_generation(parent) if parent is not None else None
+            assert marker is not None or parent is None, "an earlier generation is gone"
+
+
+def require_slices(stopped: Stopped, root: Path) -> None:
+    """Finished slices that stay are in their place, or where the next erasure takes them from."""
+    for name in {Path(file).parent.name for file in stopped.undisturbed if file.endswith("manifest.json")}:
+        places = (root / f"slices/{name}", root / f"erased/_work/slices/{name}")
+        assert any((each / "manifest.json").exists() for each in places), name
+
+
+def require_damaged_or_right(stopped: Stopped, root: Path) -> None:
+    """No file has other bytes than it had, damaged, or will have."""
+    damaged = contents(stopped.before)
+    for name, data in contents(root, "run.json").items():
+        if "_work/" not in name and not name.startswith("verified/"):
+            assert data in (damaged.get(name), stopped.undisturbed[name]), name
+
+
 @dataclass(frozen=True)
 class Work:
-    """What is stopped and what was done before it; of the faults every ``stride``-th is tried."""
+    """What is stopped, what was done before it, and what holds then; of the faults every ``stride``-th is tried."""
 
     run: Callable[[Path, Path], None]
     before: tuple[Callable[[Path, Path], None], ...] = ()
+    require_sound: Callable[[Stopped, Path], None] = require_earlier_generations
     stride: int = 1
 
 
 FIRST_NIGHT = (ingest, normalize, shard)
+TWO_NIGHTS = (*FIRST_NIGHT, renew, normalize, shard_again)
 WORKS = {
     "ingest": Work(ingest),
     "normalize": Work(normalize, (ingest,)),
@@ -80,7 +169,10 @@ WORKS = {
     "renew raw": Work(renew, (ingest, normalize)),
     "renew normalized": Work(normalize, (ingest, normalize, renew)),
     "retry rejects": Work(retry_rejects, (ingest, normalize_strictly)),
-    "erase": Work(erase, (*FIRST_NIGHT, renew, normalize, shard_again), stride=4),
+    "repair": Work(repair, (*FIRST_NIGHT, damage), require_damaged_or_right, stride=2),
+    "prune": Work(prune_all_but_one, TWO_NIGHTS, require_slices),
+    # which deletes what is erased from earlier generations too
+    "erase": Work(erase, TWO_NIGHTS, require_slices, stride=4),
 }
 
 
@@ -99,35 +191,6 @@ def folder(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(next((digits / "5").iterdir()), renewed / "1" / ones[1].name)
     (folder / "keys.txt").write_text(f"0/{zeros[0].name}\n0/{zeros[3].name}\n")
     return folder
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """A work with its root as it is before, and the contents of one that was not stopped."""
-
-    work: Work
-    folder: Path
-    before: Path
-    undisturbed: dict[str, bytes]
-
-    def run(self, fault: Fault, root: Path) -> None:
-        """Run it with a ``fault`` in a copy, then again without; compare, and clean up."""
-        shutil.copytree(self.before, root)
-        with_fault(lambda: self.work.run(self.folder, root), fault)
-        if self.work.run is erase:  # which deletes what is erased from earlier generations too
-            require_slices(root)
-        else:
-            require_earlier_generations(root)
-        self.work.run(self.folder, root)
-        assert contents(root, "run.json") == self.undisturbed, fault
-        assert not list(root.rglob("_work")), fault
-        shutil.rmtree(root)
-
-    def count_calls(self, root: Path) -> int:
-        fault = Fault()
-        self.run(fault, root)
-        assert {"create", "write", "close", "rename", "delete", "list"} <= set(fault.calls)
-        return len(fault.calls)
 
 
 @pytest.fixture(params=WORKS)
@@ -149,33 +212,6 @@ def with_fault(run: Callable[[], None], fault: Fault) -> None:
             run()
         except (FaultError, RingsliceError):
             assert fault.hit
-
-
-def require_earlier_generations(root: Path) -> None:
-    """Every generation of raw and of normalized is there with all its files, unchanged."""
-    for stage in (raw_stage(open_place(str(root))), normalized_stage(open_place(str(root)))):
-        marker = stage.read_marker() if (root / stage.folder.name / "dataset.json").exists() else None
-        while marker is not None:
-            for pack in marker.get("packs", ()):
-                assert (stage.folder / "packs" / f"{pack['name']}.tar").sha256() == pack["sha256"]
-                assert (stage.folder / "packs" / f"{pack['name']}.parquet").sha256() == pack["list_sha256"]
-            for part in marker.get("parts", ()):
-                assert (stage.folder / "parts" / f"{part['part']}.tfrecord").sha256() == part["sha256"]
-                assert (stage.folder / "parts" / f"{part['part']}.parquet").sha256() == part["rows_sha256"]
-            if marker["removed"] is not None:
-                assert (open_place(str(root)) / "raw" / marker["removed"]["file"]).sha256() == marker["removed"][
-                    "sha256"
-                ]
-            parent = marker["parent"]
-            marker = stage.find_generation(parent) if parent is not None else None
-            assert marker is not None or parent is None, "an earlier generation is gone"
-
-
-def require_slices(root: Path) -> None:
-    """Finished slices are in their place, or where the next erasure takes them from."""
-    for name in ("first", "second"):
-        places = (root / f"slices/{name}", root / f"erased/_work/slices/{name}")
-        assert any((each / "manifest.json").exists() for each in places), name
 
 
 @some_and_every_call

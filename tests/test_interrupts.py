@@ -13,7 +13,16 @@ from typing import ClassVar
 
 import pytest
 
-from tests.lib.commands import DIGITS_OPTIONS, REPOSITORY, contents, environment, ringslice, succeeded
+from tests.lib.commands import (
+    DIGITS_OPTIONS,
+    PATIENCE_S,
+    REPOSITORY,
+    contents,
+    environment,
+    ringslice,
+    succeeded,
+    wait_until,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -73,14 +82,14 @@ class Running:
         self.all.append(self)
 
     def wait(self) -> int:
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
     def told(self) -> str:
         return self._log.read_text()
 
     def met(self, holds: Callable[[], bool]) -> bool:
         """Wait until ``holds``; false where the stage was done before that was seen."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not holds():
             if self.process.poll() is not None:
                 assert self.process.returncode == 0, self.told()
@@ -92,14 +101,11 @@ class Running:
     def wait_until(self, holds: Callable[[], bool]) -> None:
         assert self.met(holds), f"it ended before it could be stopped: {self.told()}"
 
-    def stop(self, how: Stop, within_s: float = 20) -> None:
+    def stop(self, how: Stop) -> None:
         """Send the signal, and see every process of the session end."""
         (os.killpg if how.everyone else os.kill)(self.process.pid, how.number)
         self.wait()
-        deadline = time.monotonic() + within_s
-        while left := self._session():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
+        wait_until(lambda: not self._session(), self._session)
 
     def tasks(self) -> list[int]:
         return [pid for pid, command in self._session().items() if "--mapper" in command]
@@ -200,7 +206,7 @@ def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Pa
         slow.wait_until(lambda: bool(slow.tasks()))
     else:
         slow.wait_until(lambda: bool(list(tmp_path.glob("root/normalized/_work/*/attempt-*"))))
-    slow.stop(SCHEDULER, within_s=5)
+    slow.stop(SCHEDULER)
     assert slow.process.returncode == 130
     assert not list(tmp_path.glob("root/normalized/parts/*"))
 
@@ -208,7 +214,7 @@ def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Pa
 def test_tasks_end_with_a_command_that_is_killed(digits: Path, tmp_path: Path) -> None:
     slow = start_slow_task(digits, tmp_path / "root")
     slow.wait_until(lambda: bool(slow.tasks()))
-    slow.stop(Stop(signal.SIGKILL, everyone=False), within_s=5)
+    slow.stop(Stop(signal.SIGKILL, everyone=False))
     assert not list(tmp_path.glob("root/normalized/parts/*"))
 
 

@@ -17,7 +17,7 @@ from etl.storage.place import Place
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks
 from tests.hadoop.processes import Process
-from tests.lib.commands import REPOSITORY, run, succeeded
+from tests.lib.commands import REPOSITORY, run, succeeded, wait_until
 from tests.test_on_hadoop import (  # noqa: F401
     JOB_TIMEOUT_S,
     OPTIONS,
@@ -207,10 +207,7 @@ def test_an_interrupt_ends_the_application_too(
     assert job.told().count("ringslice: error: interrupted") == 1
     (application,) = [each for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]]
     assert application["finalStatus"] == "KILLED"
-    deadline = time.monotonic() + 20
-    while tasks(hadoop_alone, "--mapper") or masters(hadoop_alone):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not tasks(hadoop_alone, "--mapper") and not masters(hadoop_alone))
     left = digests(ingested / "normalized")
     assert list(left) == ["_work/plan.json"]
 

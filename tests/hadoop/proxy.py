@@ -72,10 +72,6 @@ class Proxy:
             self._resets, self._stall_at = [], None
             self._changed.notify_all()
 
-    def wait_until_stalled(self, timeout_s: float = 30) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.stalled > 0, timeout_s), "nobody was stalled"
-
     def _start(self, function: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         self._threads.append(thread)

@@ -27,25 +27,6 @@ def make(folder: Path, word: str) -> Finished:
     return run(sys.executable, "-m", "tests.hadoop", word, "--folder", folder, timeout_s=300)
 
 
-def test_another_process_attaches(hadoop_undisturbed: Cluster) -> None:
-    status = succeeded(make(hadoop_undisturbed.folder, "status")).stdout
-    assert [line.split()[:2] for line in status.splitlines()] == [[daemon, "up"] for daemon in DAEMONS]
-    other = Cluster.attach(hadoop_undisturbed.folder)
-    assert other.uri == hadoop_undisturbed.uri
-    assert [other.pid(daemon) for daemon in DAEMONS] == [hadoop_undisturbed.pid(daemon) for daemon in DAEMONS]
-    assert other.yarn_applications(tag="nobody-has-this-tag") == []
-
-
-def test_data_outlives_a_killed_data_node(hadoop_alone: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("kept")
-    hadoop_command(hadoop_alone, "fs", "-put", "-f", tmp_path / "text", "/tmp/text")
-    hadoop_alone.kill("datanode")
-    assert not hadoop_alone.lives("datanode")
-    assert make(hadoop_alone.folder, "status").returncode == 3
-    hadoop_alone.restart("datanode")
-    assert hadoop_command(hadoop_alone, "fs", "-cat", "/tmp/text") == "kept"
-
-
 @pytest.mark.chaos
 def test_up_twice_and_down_with_all_containers(tmp_path: Path) -> None:
     """Although their NodeManager was killed."""

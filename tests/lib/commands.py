@@ -5,10 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-PATIENCE_S = 60  # the limit of whatever waits for a state
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -55,7 +54,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(
     *words: object,
     cwd: Path = REPOSITORY,
-    timeout_s: float = 120,
+    timeout_s: float = 600,
     variables: Mapping[str, str] | None = None,
     **more: str,
 ) -> Finished:
@@ -95,6 +94,14 @@ def failed(finished: Finished, status: int, line: str) -> None:
     assert len(errors) == 1, finished.stderr
     assert line in errors[0], errors[0]
     assert "Traceback" not in finished.stderr, finished.stderr
+
+
+def wait_until(holds: Callable[[], object], told: Callable[[], object] = lambda: "") -> None:
+    """Wait for a state that comes unless something is wrong; what is ``told`` then is the failure's message."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.005)
 
 
 def contents(folder: Path, *left_out: str) -> dict[str, bytes]:

@@ -35,15 +35,6 @@ class Edit:
     after: Any
 
 
-def edit_at_random(root: Path, random: Random) -> Edit:
-    """Edit one value of one file below ``root``, each file with the same chance."""
-    while True:
-        path = random.choice(_files(root))
-        steps = random.choice(list(_values(path)) or [()])
-        if steps and (edit := edit_value(root, str(path.relative_to(root)), steps, random)):
-            return edit
-
-
 def fields(root: Path) -> dict[tuple[str, str], list[tuple[str, Steps]]]:
     """The places (file, steps) of the values of every field, by kind of file and path of the field."""
     found: dict[tuple[str, str], list[tuple[str, Steps]]] = {}

@@ -19,7 +19,7 @@ from etl.errors import RingsliceError
 from etl.formats import parquet_tables
 from mapreduce.verify import Verify
 from tests.lib.commands import copy_some
-from tests.lib.edits import Edit, edit_at_random, edit_value, fields, publish, set_value
+from tests.lib.edits import Edit, edit_value, fields, publish, set_value
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 pytestmark = pytest.mark.integration
@@ -148,16 +148,6 @@ def test_an_edit_of_any_field_is_found(nights: Path, grouped: Path, tmp_path: Pa
                 random = Random(f"{kind} {field}")
                 file, steps = random.choice(places)
                 left += missed(whole, tmp_path / "root", partial(edit_value, file=file, steps=steps, random=random))
-    assert left == []
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("name", ["nights", "grouped"])
-def test_random_edits_are_found(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    whole: Path = request.getfixturevalue(name)
-    left: list[Edit] = []
-    for number in range(100):
-        left += missed(whole, tmp_path / "root", partial(edit_at_random, random=Random(f"0 {number}")))
     assert left == []
 
 

@@ -16,7 +16,6 @@ import pytest
 from PIL import Image, ImageFile
 
 from etl.errors import DataError, UsageError
-from etl.formats import parquet_tables
 from etl.report.command import write_report
 from etl.report.dataset import balance, page
 from etl.report.dataset.balance import ClassSpread, split_balances
@@ -213,13 +212,6 @@ def test_samples_depend_on_the_seed_alone_and_may_be_any() -> None:
     assert 1234 in chosen
     drawn = {each for seed in range(60) for each in sample(np.zeros(12, np.int32), 12, seed, 3)}
     assert drawn == set(range(12))
-
-
-def test_rows_are_taken_from_their_groups(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": range(100), "b": range(100)}), tmp_path / "table", row_group_size=7)
-    place = open_place(str(tmp_path / "table"))
-    assert parquet_tables.take_rows(place, [0, 6, 7, 55, 99], ["b"]).to_pydict() == {"b": [0, 6, 7, 55, 99]}
-    assert parquet_tables.take_rows(place, [], ["a"]).num_rows == 0
 
 
 def test_the_survey_counts_all_sizes() -> None:

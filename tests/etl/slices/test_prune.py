@@ -1,7 +1,6 @@
-"""What pruning removes and what stays, also where it is stopped at any call."""
+"""What pruning removes and what stays; tests/test_faults.py stops it at any call of storage."""
 
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from etl.errors import RingsliceError
-from etl.raw.ingest import ingest
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Claim
-from etl.storage import place
 from etl.storage.json_files import json_bytes
-from etl.storage.local import LocalFilesystem
 from etl.storage.place import open_place
-from mapreduce.normalize import Normalize
-from mapreduce.shard import Shard
-from tests.etl.stages.test_stage import as_a_process_that_is_gone
 from tests.lib.commands import contents, failed, succeeded
-from tests.lib.faults import Fault, FaultError, FaultyFilesystem, some_and_every_call
 from tests.lib.in_process import ringslice_here
-from tests.lib.inline import ingest_values
+from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 pytestmark = pytest.mark.integration  # images that are none are decoded by a process of their own
 
 NIGHTS = 4
-VALUES = ingest_values(pack_size="3000", max_removed="1.0")
 
 
 def add_images(source: Path, night: int) -> None:
@@ -48,9 +38,9 @@ def add_images(source: Path, night: int) -> None:
 
 def make_night(source: Path, root: Path, night: int) -> None:
     add_images(source, night)
-    ingest(open_place(str(source)), open_place(str(root)), VALUES)
-    Normalize(["-r", "inline", str(root), "--size", "8", "--format", "png", "--max-rejects", "1"]).run_job()
-    Shard(["-r", "inline", str(root), "--name", f"night-{night}", "--workers", "1", "--slices", "1"]).run_job()
+    ingest_here(source, root, pack_size="3000", max_removed="1.0")
+    normalize_here(root, "--size", 8, "--format", "png", "--max-rejects", 1)
+    shard_here(root, "--name", f"night-{night}", "--workers", 1, "--slices", 1)
     verified = root / "verified" / f"night-{night}"
     verified.mkdir(parents=True)
     (verified / "verification.json").write_text("{}")
@@ -171,35 +161,6 @@ def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureF
     shutil.rmtree(root / "normalized/_work")
     assert run(root, keep=1)["removed_generations"] == 6
     require_whole(root)
-
-
-def prune_with(fault: Fault, root: Path) -> None:
-    with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
-        try:
-            run(root, keep=1)
-        except (FaultError, RingsliceError):
-            assert fault.hit
-
-
-@some_and_every_call
-def test_it_can_be_stopped(sample: int | None, made: Path, tmp_path: Path) -> None:
-    """Stop at calls that delete, before and after they take effect; then prune again: the same is left."""
-    shutil.copytree(made, tmp_path / "undisturbed")
-    undisturbed = Fault()
-    prune_with(undisturbed, tmp_path / "undisturbed")
-    require_whole(tmp_path / "undisturbed")
-    expected = contents(tmp_path / "undisturbed")
-    deletes = [number for number, kind in enumerate(undisturbed.calls, start=1) if kind == "delete"]
-    assert len(deletes) > 20
-    every = [Fault(number, after, dies=True) for number in deletes for after in (False, True)]
-    for fault in every if sample is None else random.Random(3).sample(every, sample):
-        again = shutil.copytree(made, tmp_path / "again")
-        prune_with(fault, again)
-        run(again, keep=1)
-        assert contents(again) == expected, fault
-        require_whole(again)
-        shutil.rmtree(again)
 
 
 def test_the_command(root: Path, tmp_path: Path) -> None:

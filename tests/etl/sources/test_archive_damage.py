@@ -250,7 +250,7 @@ def test_damage_to_what_is_packed_with_a_checksum_gives_no_wrong_byte(tmp_path: 
     assert refused > (len(data) - start) // 3 - 9
 
 
-MOST_GROWTH = 16 << 20
+MOST_GROWTH = 20 << 20
 PEAK = """
 import re, sys
 from pathlib import Path

@@ -1,6 +1,5 @@
 """What each kind of source must do: archives, plain and packed, Parquet files, and lists."""
 
-import io
 import json
 import os
 import random
@@ -9,9 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from etl.errors import DataError, UsageError
 from etl.sources import Source, open_source
@@ -19,7 +16,7 @@ from etl.storage.place import Place, open_place
 from tests.lib.commands import contents
 from tests.lib.damage.sources import try_list, try_parquet
 from tests.lib.damage.trials import Trial, run_trials
-from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.inline import ingest_here
 from tests.lib.sources.archives import Entry, contents_of, packed, tar_of
 from tests.lib.sources.packed import interrupted_after, packed_images
 from tests.lib.sources.parquet_images import image_column, some_bytes, write_file, write_parquet
@@ -32,30 +29,22 @@ CLASSES = ["cat", "dog", "owl"]
 by_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def png(number: int) -> bytes:
-    """An image of a colour of its own."""
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8), (number, 255 - number, 7)).save(file, "PNG")
-    return file.getvalue()
-
-
-def write(place: Place, kind: str, *, real: bool = False, **splits: range) -> Place:
+def write(place: Place, kind: str, **splits: range) -> Place:
     """Images by number, in a file, or in lines of a list, for each split; files that are there stay. What to ingest."""
-    image = png if real else some_bytes
     for split, numbers in splits.items():
         rows = [(number, CLASSES[number % 3], f"p{number % 5}") for number in numbers]
         file = place / f"{split}-0.{kind}"
         if kind in CODECS and not file.exists():
-            write_file(file, packed(tar_of(samples(rows, real)), CODECS[kind]))
+            write_file(file, packed(tar_of(samples(rows)), CODECS[kind]))
         elif kind == "parquet" and not file.exists():
             columns = zip(*rows, strict=True)
             numbers_of, labels, patients = (list(each) for each in columns)
-            table = {"image": image_column(list(map(image, numbers_of))), "label": labels, "patient": patients}
+            table = {"image": image_column(list(map(some_bytes, numbers_of))), "label": labels, "patient": patients}
             write_parquet(file, pa.table(table), row_group_size=8, data_page_size=200)
         elif kind in LISTS:
             for number in numbers:
                 if not (place / "i" / f"{number}.png").exists():
-                    write_file(place / "i" / f"{number}.png", image(number))
+                    write_file(place / "i" / f"{number}.png", some_bytes(number))
     if kind not in LISTS:
         return place
     lines = [
@@ -67,10 +56,10 @@ def write(place: Place, kind: str, *, real: bool = False, **splits: range) -> Pl
     return write_file(place / f"list.{kind}", "\n".join(text if kind == "csv" else map(json.dumps, lines)).encode())
 
 
-def samples(rows: Iterable[tuple[int, str, str]], real: bool) -> list[Entry]:
+def samples(rows: Iterable[tuple[int, str, str]]) -> list[Entry]:
     entries = []
     for number, name, patient in rows:
-        entries.append(Entry(f"{number:03d}.png", png(number) if real else some_bytes(number)))
+        entries.append(Entry(f"{number:03d}.png", some_bytes(number)))
         entries.append(Entry(f"{number:03d}.json", json.dumps({"label": name, "patient": patient}).encode()))
     return entries
 
@@ -179,22 +168,6 @@ def test_a_file_named_by_no_key_is_refused(kind: str, tmp_path: Path) -> None:
     ) as raised:
         open_source(source)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("kind", ["tar", "parquet", "csv"])
-def test_images_of_a_group_stay_in_one_split(kind: str, tmp_path: Path) -> None:
-    source = write(open_place(str(tmp_path / "source")), kind, real=True, train=range(20), test=range(20, 40))
-    ingest_here(source, tmp_path / "root")
-    normalize_here(tmp_path / "root", "--size", "8")
-    shard_here(tmp_path / "root", "--group-by", "patient", "--split", "train=0.5,test=0.5", "--workers", "1")
-    examples = pq.read_table(tmp_path / "root/slices/default/examples.parquet").to_pylist()
-    patients = {key: each.columns["patient"] for key, each in packed_images(open_place(str(tmp_path / "root"))).items()}
-    assert sorted(row["key"] for row in examples) == sorted(patients)
-    splits: dict[str, set[str]] = {}
-    for row in examples:
-        splits.setdefault(patients[row["key"]], set()).add(row["split"])
-    assert all(len(each) == 1 for each in splits.values())
-    assert set.union(*splits.values()) == {"train", "test"}
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import errno
 import re
 import resource
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place
-from tests.lib.commands import PATIENCE_S, REPOSITORY, run, succeeded
+from tests.lib.commands import PATIENCE_S, REPOSITORY, run, succeeded, wait_until
 from train.checkpoints import background
 from train.checkpoints.background import Saver
 from train.checkpoints.store import open_checkpoint, steps
@@ -43,13 +42,6 @@ def in_background(work: object) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)  # type: ignore[arg-type]
     thread.start()
     return thread
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_it_is_written_while_the_caller_goes_on(place: Place, attempts: Place, gate: Gate) -> None:

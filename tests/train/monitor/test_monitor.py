@@ -4,13 +4,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
+from tests.lib import commands
 from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, environment, failed, run
 from tests.lib.ranks.running import marked, wait_until
 from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
@@ -36,10 +36,7 @@ GRIEFS = {
 def folder(tmp_path: Path) -> Iterator[Path]:
     """For what the ranks write; none of them is left afterwards."""
     yield tmp_path
-    deadline = time.monotonic() + PATIENCE_S
-    while left := marked(str(tmp_path)):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    commands.wait_until(lambda: not marked(str(tmp_path)), lambda: marked(str(tmp_path)))
 
 
 def launch_words(folder: Path, kind: str) -> list[str]:

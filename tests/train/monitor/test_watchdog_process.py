@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process
-from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, run
+from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, run, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -39,10 +38,7 @@ class Rank:
     def end(self) -> str:
         """What it printed to stderr, once it and its guard have ended."""
         _, errors = self.process.communicate(timeout=PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        while self.guard.lives:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: not self.guard.lives)
         return errors
 
 

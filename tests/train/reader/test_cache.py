@@ -19,7 +19,7 @@ import pytest
 from etl.errors import DataError
 from etl.slices.manifest import Slice
 from etl.storage.place import Place, open_place
-from tests.lib.commands import PATIENCE_S, REPOSITORY
+from tests.lib.commands import PATIENCE_S, REPOSITORY, wait_until
 from train.config.settings import Settings, command
 from train.reader.cache import SliceCache
 from train.reader.cache_files import CacheFull
@@ -76,13 +76,6 @@ def held(cache: SliceCache) -> list[int]:
 
 def parts(folder: Path) -> list[Path]:
     return list(folder.glob("*.part"))
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def fill(cache: SliceCache, originals: Place, slices: int) -> None:

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.proxy import Proxy, before_datanode
-from tests.lib.commands import PATIENCE_S, REPOSITORY, environment
+from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, wait_until
 from tests.train.reader.test_reader_faults import make_slices, read_examples
 
 pytestmark = pytest.mark.integration
@@ -102,10 +101,7 @@ class Reader:
         self._process.stdin.flush()
 
     def wait_for_line(self, line: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while line not in self.log.read_text():
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: line in self.log.read_text(), self.log.read_text)
 
     def result(self) -> Any:
         out, _ = self._process.communicate(timeout=PATIENCE_S)
