@@ -27,6 +27,7 @@ from etl.storage.place import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
 _IDX_UBYTE = 0x08
+_MOST_DIMENSIONS = 4  # count, height, width, channels
 _MOST_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
 
 
@@ -109,6 +110,8 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
         data = _unzip_idx(place, data)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
         raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
+    if data[3] > _MOST_DIMENSIONS:
+        raise DataError(f"{place} is no IDX file of images or labels: its header states {data[3]} dimensions")
     shape = _idx_shape(data)
     start = 4 + 4 * data[3]
     if len(shape) < data[3] or len(data) - start != math.prod(shape):
