@@ -15,7 +15,7 @@ if __name__ == "__main__":  # before packages of ours are imported
 
 from typing import NoReturn
 
-from train.config.settings import MIRRORED, Settings, command
+from train.config.settings import MIRRORED, MULTI_WORKER, Settings, command
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.startup import loading
@@ -29,9 +29,12 @@ def start(settings: Settings, monitor: Monitor) -> None:
         from train.strategies.elastic import run_in_rings
         from train.strategies.horovod_ring import run_on_ranks
         from train.strategies.mirrored import run_mirrored
+        from train.strategies.multi_worker import run_workers
     device = settings.device
     if settings.strategy == MIRRORED:
         run_mirrored(lambda strategy: train(settings, strategy, monitor), monitor, device, settings.replicas)
+    elif settings.strategy == MULTI_WORKER:
+        run_workers(lambda strategy: train(settings, strategy, monitor), monitor, device)
     elif is_elastic():
         elastic = settings.of_elastic()
         run_in_rings(lambda strategy: train(elastic, strategy, monitor), monitor, device)

@@ -24,7 +24,7 @@ from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
-HOROVOD, MIRRORED = "horovod", "mirrored"
+HOROVOD, MIRRORED, MULTI_WORKER = "horovod", "mirrored", "multi-worker-mirrored"
 EPOCHS = 10
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
@@ -66,8 +66,8 @@ class Settings:
                 raise UsageError(f"{flag} {value} is out of range; give at least {least}")
         if self.replicas is not None and not (self.strategy == MIRRORED and self.replicas >= 1):
             raise UsageError(f"--replicas {self.replicas} is for --strategy {MIRRORED}, and at least 1; leave it out")
-        if self.strategy == MIRRORED:
-            self.recipe.require_plain(MIRRORED)
+        if self.strategy != HOROVOD:
+            self.recipe.require_plain(self.strategy)
 
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
         """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
@@ -149,11 +149,12 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED]),
+        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER]),
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
-        " copy of the model on each GPU of this host. A run can go on with the other one.",
+        " copy of the model on each GPU of this host; multi-worker-mirrored, in several such processes"
+        " (train/launch.py). A run can go on with another one.",
     ),
     click.option(
         "--replicas",

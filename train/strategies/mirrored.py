@@ -41,7 +41,7 @@ class MirroredReplicas:
         def part(column: tf.Tensor) -> Any:
             parts = tf.split(column, self.local)
             return self._strategy.experimental_distribute_values_from_function(
-                lambda context: parts[context.replica_id_in_sync_group]
+                lambda context: parts[context.replica_id_in_sync_group % self.local]
             )
 
         return [part(each) for each in columns]

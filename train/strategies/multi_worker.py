@@ -1,0 +1,155 @@
+"""Several processes, on one host or more, each with a copy of the model on each of its devices.
+
+TensorFlow's `tf.distribute.MultiWorkerMirroredStrategy` reduces gradients over all processes, whose addresses are in
+``TF_CONFIG``: train/launch.py starts them on this host, a scheduler on others.
+"""
+
+import json
+import logging
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from etl.errors import EnvironmentFailure, UsageError
+from etl.slices.manifest import Manifest
+from train.config.settings import CPU, GPU, Settings
+from train.monitor.monitor import Monitor
+from train.parallel.collective import Collective, Number, Operation
+from train.parallel.cores import physical_cores
+from train.strategies import Strategy
+from train.strategies.mirrored import MirroredReplicas
+from train.tf_backend.devices import Device
+from train.tf_backend.trainer import KerasTrainer
+
+T = TypeVar("T")
+
+EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+
+
+class Workers(Collective):
+    """The processes of a `MultiWorkerMirroredStrategy`; the first copy of the model of each stands for it."""
+
+    def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy, monitor: Monitor) -> None:
+        self._strategy, self._monitor = strategy, monitor
+        self.rank, self.size = strategy.cluster_resolver.task_id, read_cluster()
+        self._local = strategy.num_replicas_in_sync // self.size
+        monitor.joined(self.rank, self.size)
+
+    def _values(self, first: npt.NDArray[Any], others: npt.NDArray[Any]) -> Any:
+        """These values of the copies of this process."""
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(others if context.replica_id_in_sync_group % self._local else first)
+        )
+
+    def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
+        if operation == "max":
+            return np.max(self.gather_object(array), axis=0)
+        self._monitor.phase("reducing over all ranks")
+        values = self._values(array, np.zeros_like(array))
+        return np.asarray(self._strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
+
+    def gather_object(self, value: T) -> list[T]:
+        """As bytes, in words of 8: `Strategy.gather` takes no uint8. Sizes first, because they differ."""
+        self._monitor.phase("gathering from all ranks")
+        message = pickle.dumps(value)  # of a process of this run, as Horovod exchanges objects
+        words = np.frombuffer(message + bytes(-len(message) % 8), np.int64)
+        sizes = self._gathered(np.array([len(words)]), np.zeros(1, np.int64))
+        joined = self._gathered(words, words[:0])
+        ends = np.cumsum(sizes[sizes > 0])
+        return [pickle.loads(each.tobytes()) for each in np.split(joined, ends[:-1])]  # noqa: S301 # see above
+
+    def _gathered(self, first: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.asarray(self._strategy.gather(self._values(first, others), 0))
+
+    def close(self) -> None:
+        self._monitor.phase("leaving the other ranks")
+
+
+class WorkerReplicas(MirroredReplicas):
+    """The copies of the model on the devices of all processes."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, workers: Workers) -> None:
+        super().__init__(strategy)
+        self.local = self.size // workers.size
+        self.rank = workers.rank * self.local
+        self._workers = workers
+
+    def broadcast(self, variables: Sequence[Any], root: int) -> None:
+        own = [each.numpy() for each in variables] if self._workers.rank == root else []
+        for variable, value in zip(variables, self._workers.broadcast_object(own, root), strict=True):
+            variable.assign(value)
+
+
+class MultiWorker(Strategy):
+    """Each process reads its share of the slices, and divides its batches among its copies of the model."""
+
+    def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy, monitor: Monitor, gpu: str) -> None:
+        self.collective = Workers(strategy, monitor)
+        self._replicas, self._gpu = WorkerReplicas(strategy, self.collective), gpu
+
+    @property
+    def replicas(self) -> int:
+        return self._replicas.size
+
+    def device(self, settings: Settings) -> dict[str, Any]:
+        cores = len(physical_cores(os.sched_getaffinity(0)))
+        return {"device": asdict(Device(name=self._gpu, cores=cores)), "has_nccl": bool(self._gpu)}
+
+    def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
+        return KerasTrainer(settings, manifest, self._replicas)
+
+
+def read_cluster() -> int:
+    """The number of workers of ``$TF_CONFIG``. Raises UsageError if it has none, or no task of this process."""
+    text = os.environ.get("TF_CONFIG", "")
+    try:
+        config = json.loads(text)
+        workers, task = config["cluster"]["worker"], config["task"]
+        if set(config["cluster"]) == {"worker"} and task["type"] == "worker" and 0 <= int(task["index"]) < len(workers):
+            return len(workers)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise UsageError(
+        f"TF_CONFIG {text!r} names no workers with this process among them. Start train/main.py by train/launch.py, or"
+        f" set it as in {EXAMPLE}"
+    )
+
+
+@contextmanager
+def name_lost_workers(monitor: Monitor) -> Iterator[None]:
+    """Turn what TensorFlow raises on the ranks that are left into one line."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "ollective" not in str(error):
+            raise
+        raise EnvironmentFailure("another rank has ended, or does not answer; see what its launcher reports") from error
+
+
+def run_workers(work: Callable[[MultiWorker], None], monitor: Monitor, device: str) -> None:
+    """Call ``work`` on the processes of ``$TF_CONFIG``, each with all GPUs that it sees, or with its cores.
+
+    Raises UsageError if TF_CONFIG is not right, EnvironmentFailure if a process does not come, or is lost.
+    """
+    read_cluster()
+    gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
+    if device == GPU and not gpus:
+        raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")
+    name = ""
+    if gpus:
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        for each in gpus:
+            tf.config.experimental.set_memory_growth(each, True)
+    else:
+        tf.config.set_visible_devices([], "GPU")
+    monitor.local_phase("joining the other ranks")
+    tf.get_logger().setLevel(logging.ERROR)  # it warns of each shape that objects are exchanged in
+    with name_lost_workers(monitor):
+        work(MultiWorker(tf.distribute.MultiWorkerMirroredStrategy(), monitor, name))
