@@ -169,7 +169,7 @@ WORKS = {
     "renew raw": Work(renew, (ingest, normalize)),
     "renew normalized": Work(normalize, (ingest, normalize, renew)),
     "retry rejects": Work(retry_rejects, (ingest, normalize_strictly)),
-    "repair": Work(repair, (*FIRST_NIGHT, damage), require_damaged_or_right, stride=2),
+    "repair": Work(repair, (*FIRST_NIGHT, damage), require_damaged_or_right),
     "prune": Work(prune_all_but_one, TWO_NIGHTS, require_slices),
     # which deletes what is erased from earlier generations too
     "erase": Work(erase, TWO_NIGHTS, require_slices, stride=4),

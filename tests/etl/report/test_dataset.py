@@ -361,11 +361,9 @@ def test_the_command(mixed_root: Path, tmp_path: Path) -> None:
     ("words", "line"),
     [
         (("ROOT", "other", "TMP/page.html"), "holds no finished shard"),
-        (("ROOT", "../x", "TMP/page.html"), "no plain folder name"),
         (("ROOT", "default", "TMP/missing/page.html"), "no such folder"),
         (("ROOT", "default", "TMP"), "is a folder"),
         (("ROOT", "default", "ROOT/slices/default/page.html"), "lies among the files of a stage"),
-        (("TMP", "default", "TMP/page.html"), "holds no finished shard"),
     ],
 )
 def test_wrong_use(words: tuple[str, str, str], line: str, mixed_root: Path, tmp_path: Path) -> None:
