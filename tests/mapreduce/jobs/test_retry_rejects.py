@@ -14,6 +14,7 @@ from etl.inspection.record_file import open_record_file
 from etl.raw.removed import Removed
 from etl.report.dataset.samples import sample_rejects
 from etl.slices.prune import prune
+from etl.stages.stage import Stage
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from tests.lib.commands import contents, flip_bit
@@ -186,6 +187,22 @@ def test_what_is_not_finished_has_no_rejects_to_try(root: Path, source: Path, tm
     flip_bit(root / f"raw/packs/{last}.tar", 600)
     refused(Normalize, 1, f"{last}.tar is damaged", root, *WORDS, *STRICT)  # a renewal is begun and not finished
     refused(Normalize, 2, "first run it without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
+
+
+def test_a_run_that_ended_before_its_marker_goes_on_with_the_parts_it_made(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = shutil.copytree(root, tmp_path / "undisturbed")
+    normalize_here(undisturbed, *WORDS, *LOOSE, RETRY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Stage, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            normalize_here(root, *WORDS, *LOOSE, RETRY)
+    made = {path: path.stat().st_mtime_ns for path in (root / "normalized/parts").glob("*.1.tfrecord")}
+    assert len(made) == 2
+    normalize_here(root, *WORDS, *LOOSE, RETRY)
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    assert contents(root / "normalized", "run.json") == contents(undisturbed / "normalized", "run.json")
 
 
 @pytest.mark.integration
