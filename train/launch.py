@@ -42,7 +42,7 @@ def start(words: Sequence[str], ranks: int) -> list["subprocess.Popen[str]"]:
         local = {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": str(ranks)}  # by which it takes its cores
         process = subprocess.Popen(
             [sys.executable, "-u", *words],
-            env=os.environ | local | {"TF_CONFIG": json.dumps(config)},
+            env=os.environ | local | {"TF_CONFIG": json.dumps(config, allow_nan=False)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
