@@ -209,9 +209,14 @@ def _refuse_lookalikes(names: Iterable[str], place: Place) -> None:
             )
 
 
+def words_of(path: str) -> list[str]:
+    """The runs of letters of a path, in lower case."""
+    return re.findall("[a-z]+", path.lower())
+
+
 def split_of(path: str) -> str | None:
     """The split that a path below the source names: its one word that names a split, as in ``train-00000.parquet``."""
-    splits = {SPLITS_BY_WORD[word] for word in re.split(r"[^a-z]+", path.lower()) if word in SPLITS_BY_WORD}
+    splits = {SPLITS_BY_WORD[word] for word in words_of(path) if word in SPLITS_BY_WORD}
     return splits.pop() if len(splits) == 1 else None
 
 

@@ -17,6 +17,8 @@ from etl.sources.base import (
     SourceImage,
     all_classes,
     class_name,
+    split_of,
+    words_of,
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
@@ -112,18 +114,19 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
         return ("", folders[0]) if folders else None
     if len(folders) < 2:
         return None
-    split = SPLITS_BY_WORD.get(folders[0].lower())
+    split = split_of(folders[0])
     if split is None:
         raise UsageError(
-            f"{place / folders[0]} names no split; with --split-folders the first level is one of"
+            f"{place / folders[0]} names no split; with --split-folders a word of the first level is one of"
             f" {', '.join(SPLITS_BY_WORD)}"
         )
     return split, folders[1]
 
 
 def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
-    """Raise UsageError where all the classes that folders name are words for splits."""
-    if len(names) > 1 and {name.lower() for name in names} <= set(SPLITS_BY_WORD):
+    """Raise UsageError if the classes that folders name are words for splits, or differ by them only (seg_train)."""
+    others = {tuple(word for word in words_of(name) if word not in SPLITS_BY_WORD) for name in names}
+    if len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
         raise UsageError(
             f"the folders of {place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
         )

@@ -142,10 +142,10 @@ def test_class_and_split_of_an_archive_within_an_archive(tmp_path: Path) -> None
     ]
     assert listed(tmp_path, entries, split_folders=True) == expected
     assert [label for _, label, _ in listed(tmp_path, entries)] == ["a"] * 3
-    by_split = [inner("test.tar", Entry("a/1.jpg"), Entry("b/2.jpg"))]
+    by_split = [inner("test.tar", Entry("a/1.jpg")), inner("seg_train.tar", Entry("b/2.jpg"))]
     assert listed(tmp_path, by_split, split_folders=True) == [
         ("test/a/1.jpg", "a", "test"),
-        ("test/b/2.jpg", "b", "test"),
+        ("seg_train/b/2.jpg", "b", "train"),
     ]
     with_text = [inner("a.tar", Entry("1.cls", b"c"), Entry("1.jpg"))]
     assert listed(tmp_path, with_text) == [("a/1.jpg", "c", None)]
@@ -240,6 +240,7 @@ INNER = tar_of([Entry("1.jpg", b"1")])
 BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no label": ({"1.jpg": b""}, {}, "'1.jpg' of .*some.tar has no label: name it as in CLASS/IMAGE.jpg"),
     "no split": ({"new/a/1.jpg": b""}, {"split_folders": True}, "some.tar/new names no split"),
+    "words of splits": ({"seg_train/1.jpg": b"", "seg_test/1.jpg": b""}, {}, "look like splits, not classes"),
     "splits as classes": ({"val/a/1.jpg": b"", "test/1.jpg": b""}, {}, "look like splits, not classes"),
     "a folder around": ({"all/a/1.jpg": b"", "all/b/1.jpg": b""}, {}, "below 'all', which would be"),
     "a label apart": (
