@@ -20,6 +20,8 @@ from typing import IO
 
 import click
 
+from etl.processes import tied_environment
+
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.1
 
@@ -39,10 +41,16 @@ def start(words: Sequence[str], ranks: int) -> list["subprocess.Popen[str]"]:
     started = []
     for rank in range(ranks):
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-        local = {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": str(ranks)}  # by which it takes its cores
+        variables = {
+            "TF_CONFIG": json.dumps(config, allow_nan=False),
+            "HOROVOD_LOCAL_RANK": str(rank),  # by these it takes its share of the cores
+            "HOROVOD_LOCAL_SIZE": str(ranks),
+        }
         process = subprocess.Popen(
             [sys.executable, "-u", *words],
-            env=os.environ | local | {"TF_CONFIG": json.dumps(config, allow_nan=False)},
+            env=tied_environment(
+                signal.SIGTERM, os.environ | variables
+            ),  # it ends with this process, however that ends
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

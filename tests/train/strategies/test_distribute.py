@@ -97,7 +97,8 @@ def test_what_they_do_not_support_is_refused(root: Path) -> None:
     assert told.stderr.count("for all devices of a host; start it without horovodrun") == 1
 
 
-def test_a_killed_worker_is_named_and_nothing_stays(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["worker", "launcher"])
+def test_nothing_stays_of_a_run_that_lost_a_process(victim: str, root: Path, tmp_path: Path) -> None:
     words = ("train/main.py", "--data", root, "--run", "long", *WORKERS, "--model", "mlp", "--epochs", 500)
     log = tmp_path / "log"
 
@@ -107,7 +108,9 @@ def test_a_killed_worker_is_named_and_nothing_stays(root: Path, tmp_path: Path) 
 
     with started("python", "train/launch.py", "-np", 2, *words, "--checkpoint-steps", 5, log=log) as process:
         wait_until(lambda: bool(metric_lines(root / "runs/long")), process)
-        os.kill(workers()[-1], signal.SIGKILL)
-        assert process.wait(120) == 128 + signal.SIGKILL, log.read_text()
-    assert "ringslice: error: rank 1 was killed (SIGKILL); the others end, too" in log.read_text()
-    assert workers() == []
+        os.kill(workers()[-1] if victim == "worker" else process.pid, signal.SIGKILL)
+        status = process.wait(120)
+        wait_until(lambda: not workers())
+    if victim == "worker":
+        assert status == 128 + signal.SIGKILL, log.read_text()
+        assert "ringslice: error: rank 1 was killed (SIGKILL); the others end, too" in log.read_text()
