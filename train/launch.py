@@ -15,12 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import IO
 
 import click
 
-from etl.processes import tied_environment
+from etl.processes import block_interrupts, tied_environment
 
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.1
@@ -35,42 +35,42 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def start(words: Sequence[str], ranks: int) -> list["subprocess.Popen[str]"]:
-    """The processes, each with its place in the cluster and its share of the cores."""
+def start(words: Sequence[str], ranks: int, started: list["subprocess.Popen[bytes]"]) -> None:
+    """Start the processes, each with its place in the cluster and its share of the cores, and add them to a list."""
     workers = [f"127.0.0.1:{port}" for port in free_ports(ranks)]
-    started = []
     for rank in range(ranks):
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
         variables = {
             "TF_CONFIG": json.dumps(config, allow_nan=False),
             "HOROVOD_LOCAL_RANK": str(rank),  # by these it takes its share of the cores
             "HOROVOD_LOCAL_SIZE": str(ranks),
+            "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # what it logs of a lost worker
         }
-        process = subprocess.Popen(
-            [sys.executable, "-u", *words],
-            env=tied_environment(
-                signal.SIGTERM, os.environ | variables
-            ),  # it ends with this process, however that ends
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for this process, which ends them
-        )
+        with block_interrupts():  # until it has handlers
+            process = subprocess.Popen(
+                [sys.executable, "-u", *words],
+                env=tied_environment(
+                    signal.SIGTERM, os.environ | variables
+                ),  # it ends with this process, however that ends
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for this process, which ends them
+            )
         for stream, out in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            threading.Thread(target=forward, args=(stream, out, f"[{rank}] "), daemon=True).start()
+            threading.Thread(target=forward, args=(stream, out.buffer, f"[{rank}] ".encode()), daemon=True).start()
         started.append(process)
-    return started
 
 
-def forward(stream: IO[str], out: IO[str], prefix: str) -> None:
-    """Print the lines of a process; they end with it."""
+def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes) -> None:
+    """Print the lines of a process; they end with it. If nobody reads them any more, they are dropped."""
     for line in stream:
-        out.write(prefix + line)
-        out.flush()
+        with suppress(OSError, ValueError):  # ValueError: closed
+            out.write(prefix + line)
+            out.flush()
 
 
-def stop(processes: Sequence["subprocess.Popen[str]"], number: int) -> None:
+def stop(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
     """Send a signal to those that still run; kill what stays."""
     for each in processes:
         if each.poll() is None:
@@ -84,7 +84,7 @@ def stop(processes: Sequence["subprocess.Popen[str]"], number: int) -> None:
             each.wait()  # a killed process ends
 
 
-def wait(processes: Sequence["subprocess.Popen[str]"]) -> int:
+def wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
     """The status of the first process that fails, after the others are ended; 0 if none does."""
     while True:
         statuses = [each.poll() for each in processes]
@@ -101,7 +101,10 @@ def wait(processes: Sequence["subprocess.Popen[str]"]) -> int:
         time.sleep(POLL_S)
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]})
+_SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+
+
+@click.command(context_settings=_SETTINGS)
 @click.option("-np", "--ranks", type=click.IntRange(1), required=True, metavar="N", help="Processes to start.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(ranks: int, words: tuple[str, ...]) -> None:
@@ -110,10 +113,13 @@ def command(ranks: int, words: tuple[str, ...]) -> None:
     Example: train/launch.py -np 2 train/main.py --strategy multi-worker-mirrored --data data/flowers
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    processes = start(words, ranks)
+    processes: list[subprocess.Popen[bytes]] = []
     try:
+        start(words, ranks, processes)
         status = wait(processes)
     except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the first one is enough
         stop(processes, signal.SIGINT)
         status = 130
     sys.exit(status)

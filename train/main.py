@@ -13,12 +13,21 @@ if __name__ == "__main__":  # before packages of ours are imported
 
     prepare()
 
+import os
 from typing import NoReturn
 
+from etl.errors import UsageError
 from train.config.settings import MIRRORED, MULTI_WORKER, Settings, command
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
+from train.parallel.cluster import workers_of
 from train.parallel.startup import loading
+
+
+def require_strategy(strategy: str) -> None:
+    """Raise UsageError if ``$TF_CONFIG`` has several workers, and the strategy is one that does not join them."""
+    if strategy != MULTI_WORKER and len(workers_of(os.environ.get("TF_CONFIG", ""))) > 1:
+        raise UsageError(f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy {MULTI_WORKER}")
 
 
 def start(settings: Settings, monitor: Monitor) -> None:
@@ -31,6 +40,7 @@ def start(settings: Settings, monitor: Monitor) -> None:
         from train.strategies.mirrored import run_mirrored
         from train.strategies.multi_worker import run_workers
     device = settings.device
+    require_strategy(settings.strategy)
     if settings.strategy == MIRRORED:
         run_mirrored(lambda strategy: train(settings, strategy, monitor), monitor, device, settings.replicas)
     elif settings.strategy == MULTI_WORKER:

@@ -159,6 +159,11 @@ class Recipe:
             if getattr(self, name) != plain:
                 option = option_of(name) + ("" if plain is False else f" {getattr(self, name)}")
                 raise UsageError(f"{option} is not supported by --strategy {strategy}. Leave it out, or use horovod")
+        if self.batch_norm == SYNCHRONISED and self.accumulate > 1:
+            raise UsageError(
+                f"--accumulate {self.accumulate} is not supported by --strategy {strategy} with --batch-norm"
+                " synchronised. Leave one out, or use horovod"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """The settings by name; as keyword arguments they make the same recipe."""

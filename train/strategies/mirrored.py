@@ -96,8 +96,10 @@ def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str
     if int(os.environ.get("HOROVOD_SIZE", "1")) > 1:
         raise UsageError("--strategy mirrored is one process for all devices of a host; start it without horovodrun")
     gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
-    if len(gpus) < (replicas or 1) and (gpus or device == GPU):
-        raise EnvironmentFailure(f"--replicas {replicas or 1}: TensorFlow sees {len(gpus)} GPUs; give fewer")
+    if device == GPU and not gpus:
+        raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")
+    if gpus and len(gpus) < (replicas or 1):
+        raise EnvironmentFailure(f"--replicas {replicas}: TensorFlow sees {len(gpus)} GPUs; give fewer")
     monitor.joined(0, 1)
     if gpus:
         for each in gpus:

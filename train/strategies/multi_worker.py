@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import EnvironmentFailure
 from etl.slices.manifest import Manifest
 from train.config.settings import CPU, GPU, Settings
 from train.monitor.monitor import Monitor
+from train.parallel.cluster import require_workers
 from train.parallel.collective import Collective, Number, Operation
 from train.parallel.cores import physical_cores
 from train.strategies import Strategy
@@ -30,15 +32,14 @@ from train.tf_backend.trainer import KerasTrainer
 
 T = TypeVar("T")
 
-EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
-
 
 class Workers(Collective):
     """The processes of a `MultiWorkerMirroredStrategy`; the first copy of the model of each stands for it."""
 
     def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy, monitor: Monitor) -> None:
         self._strategy, self._monitor = strategy, monitor
-        self.rank, self.size = strategy.cluster_resolver.task_id, read_cluster()
+        self.rank = strategy.cluster_resolver.task_id
+        self.size = strategy.cluster_resolver.cluster_spec().num_tasks("worker")
         self._local = strategy.num_replicas_in_sync // self.size
         monitor.joined(self.rank, self.size)
 
@@ -106,22 +107,6 @@ class MultiWorker(Strategy):
         return KerasTrainer(settings, manifest, self._replicas)
 
 
-def read_cluster() -> int:
-    """The number of workers of ``$TF_CONFIG``. Raises UsageError if it has none, or no task of this process."""
-    text = os.environ.get("TF_CONFIG", "")
-    try:
-        config = json.loads(text)
-        workers, task = config["cluster"]["worker"], config["task"]
-        if set(config["cluster"]) == {"worker"} and task["type"] == "worker" and 0 <= int(task["index"]) < len(workers):
-            return len(workers)
-    except (KeyError, TypeError, ValueError):
-        pass
-    raise UsageError(
-        f"TF_CONFIG {text!r} names no workers with this process among them. Start train/main.py by train/launch.py, or"
-        f" set it as in {EXAMPLE}"
-    )
-
-
 @contextmanager
 def name_lost_workers(monitor: Monitor) -> Iterator[None]:
     """Turn what TensorFlow raises on the ranks that are left into one line."""
@@ -138,7 +123,7 @@ def run_workers(work: Callable[[MultiWorker], None], monitor: Monitor, device: s
 
     Raises UsageError if TF_CONFIG is not right, EnvironmentFailure if a process does not come, or is lost.
     """
-    read_cluster()
+    workers = require_workers(os.environ.get("TF_CONFIG", ""))
     gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
     if device == GPU and not gpus:
         raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")
@@ -151,5 +136,23 @@ def run_workers(work: Callable[[MultiWorker], None], monitor: Monitor, device: s
         tf.config.set_visible_devices([], "GPU")
     monitor.local_phase("joining the other ranks")
     tf.get_logger().setLevel(logging.ERROR)  # it warns of each shape that objects are exchanged in
+    if not json.loads(os.environ["TF_CONFIG"])["task"]["index"]:
+        monitor.log(f"waiting for {len(workers)} workers: {', '.join(workers)}")
     with name_lost_workers(monitor):
-        work(MultiWorker(tf.distribute.MultiWorkerMirroredStrategy(), monitor, name))
+        work(MultiWorker(join_workers(), monitor, name))
+
+
+def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Wait until all workers are there. TensorFlow holds the interpreter's lock meanwhile: a signal ends the process.
+
+    Raises EnvironmentFailure if this process cannot serve its address.
+    """
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
+        first = next(iter(str(error).splitlines()), "")
+        raise EnvironmentFailure(f"this worker cannot join: {first[:200]} (is its port taken?)") from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

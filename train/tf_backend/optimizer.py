@@ -42,10 +42,15 @@ class Descent(keras.optimizers.SGD):
 
 def trust(weights: Any, gradient: Any, weight_decay: float, coefficient: float) -> Any:
     """LARS's local rate of one kernel: ``coefficient`` |w| / (|g| + weight_decay |w|); 1 where it would be 0 / 0."""
-    of_weights, of_gradient = keras.ops.norm(weights), keras.ops.norm(gradient)
+    of_weights, of_gradient = _norm(weights), _norm(gradient)
     below = of_gradient + weight_decay * of_weights
     usable = keras.ops.logical_and(of_weights > 0, below > 0)
     return keras.ops.where(usable, coefficient * of_weights / keras.ops.where(usable, below, 1.0), 1.0)
+
+
+def _norm(values: Any) -> Any:
+    """The Euclidean norm over all axes; `keras.ops.norm` takes at most two."""
+    return keras.ops.sqrt(keras.ops.sum(keras.ops.square(values)))
 
 
 def apply_finite(optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any], recipe: Recipe) -> Any:

@@ -91,7 +91,15 @@ def test_what_they_do_not_support_is_refused(root: Path) -> None:
     line = "--compression fp16 is not supported by --strategy mirrored"
     failed(run(*words, *MIRRORED, "--compression", "fp16"), 2, line)
     failed(run(*words, "--replicas", 2), 2, "--replicas 2 is for --strategy mirrored")
-    failed(run(*words, *WORKERS, TF_CONFIG='{"cluster": {}}'), 2, "names no workers with this process among them")
+    failed(
+        run(*words, *WORKERS, TF_CONFIG='{"cluster": {}}'), 2, "names no workers HOST:PORT with this process among them"
+    )
+    failed(
+        launch(1, *words[1:], *MIRRORED, "--batch-norm", "synchronised", "--accumulate", 2), 2, "--accumulate 2 is not"
+    )
+    told = launch(2, "train/main.py", "--data", root)
+    assert told.returncode == 2
+    assert "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored" in told.stderr
     told = horovodrun(2, "train/main.py", "--data", root, *MIRRORED)
     assert told.returncode != 0
     assert told.stderr.count("for all devices of a host; start it without horovodrun") == 1

@@ -147,6 +147,8 @@ def test_lars_brings_kernels_into_proportion() -> None:
     np.testing.assert_allclose(kernel, KERNEL - 0.5 * rate * (GRADIENT[0] + 0.1 * KERNEL), rtol=1e-5)
     np.testing.assert_allclose(bias, BIAS - 0.5 * GRADIENT[1], rtol=1e-5)
     assert float(trust(np.zeros((2, 2)), np.ones((2, 2)), 0.1, 0.01)) == 1
+    kernel = np.ones((3, 3, 2, 4), np.float32)  # of a convolution
+    assert float(trust(2 * kernel, kernel, 0.0, 0.5)) == pytest.approx(1.0)
 
 
 def test_float16_takes_no_step_where_a_gradient_is_not_finite() -> None:
