@@ -71,6 +71,9 @@ class EnvironmentFailure(RingsliceError):
     status = 3
 
 
+_NO_ROOM = "failed to map segment"  # of glibc's loader (dl-map-segments.h)
+
+
 def explain(error: BaseException) -> tuple[int, str] | None:
     """The exit status and the line for ``error``; None for one that is a defect of ours."""
     if isinstance(error, RingsliceError):
@@ -88,6 +91,9 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return EnvironmentFailure.status, f"{what}{where}{remedy}"
     if isinstance(error, MemoryError):
         return EnvironmentFailure.status, "out of memory (use smaller packs or fewer processes at once)"
+    if isinstance(error, ImportError) and _NO_ROOM in str(error):
+        library = str(error).partition(":")[0].rpartition("/")[2]
+        return EnvironmentFailure.status, f"no memory to load {library} (raise the limit: ulimit -v)"
     return None
 
 

@@ -3,7 +3,22 @@
 Only job scripts belong at this level. What every job needs is in `mapreduce.jobs`, what travels between mappers and
 reducers in `mapreduce.shuffle`, and formats of files in `etl`. Nothing here imports TensorFlow or Horovod."""
 
+import sys
 import warnings
+from types import TracebackType
+
+from etl.errors import explain, report
 
 # with PYTHONWARNINGS=error, the modules that mrjob imports and Python deprecates would be failures
 warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mrjob\b")
+
+
+def _report_import(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print one line if a task has no memory to load a library, which it does before it can report errors itself."""
+    if isinstance(error, ImportError) and explain(error) is not None:
+        report(error)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _report_import

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from etl.errors import DataError
+from etl.errors import DataError, EnvironmentFailure
 from etl.storage.atomic import OutputFile, publish_bytes, publishing
 from etl.storage.place import Place
 
@@ -218,4 +218,8 @@ def _reading(place: Place) -> Iterator[pa.NativeFile]:
         except (pa.ArrowException, ValueError, KeyError, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
                 raise
+            if "Failed to launch worker thread" in str(error):
+                raise EnvironmentFailure(
+                    f"{place}: no thread can be started to read it (raise ulimit -v, -u)"
+                ) from None
             raise DataError(f"{place} is damaged: {(str(error) or 'empty').splitlines()[0]}") from None
