@@ -95,7 +95,7 @@ class Training:
             for batch in batches:
                 self.monitor.phase("stepping")
                 rate = self.data.learning_rate(position)
-                self.metrics.add(self.trainer.train_step(batch, position.step, rate))  # of the step before
+                self.metrics.add(self.trainer.train_step(batch, position.step, rate))  # results come a step later
                 position = position.after_step()
                 self.strategy.after_step()
                 self.hooks.on_step(self, position)
@@ -104,7 +104,7 @@ class Training:
                     position = self.report(position)
                 show_progress(position, self.metrics.recent)
                 self.monitor.phase("reading", step=position.step + 1)
-                if self.metrics.is_over(position.step):  # as the last report said, on all ranks
+                if self.metrics.is_over(position.step):  # rank 0 planned it in the last report
                     break
         if not position.steps_left:
             position = replace(position, trained=self.metrics.of_epoch(position, self.data))  # awaits its evaluation
@@ -118,7 +118,7 @@ class Training:
         self.monitor.phase("reporting")
         self.metrics.add(self.trainer.finish_steps())
         position = self.metrics.report(position)
-        if position.steps_left and self.checkpoints.is_due(position):  # the last step has its own, after the report
+        if position.steps_left and self.checkpoints.is_due(position):  # train_epoch saves after the last step
             self.checkpoints.save(position)
         self.commit(position)
         return position
