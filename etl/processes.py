@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)  # loaded now: between a fork and its exec only a system call is safe
@@ -86,3 +87,19 @@ def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> 
                 raise
         status = child.returncode
     return (status if status >= 0 else 128 - status), text or ""
+
+
+def stop_all(processes: Sequence[subprocess.Popen[bytes]], number: int, timeout_s: float) -> None:
+    """End processes by the signal ``number``, and after ``timeout_s`` by SIGKILL."""
+    try:
+        for process in processes:
+            process.send_signal(number)
+        deadline = time.monotonic() + timeout_s
+        with suppress(subprocess.TimeoutExpired):
+            for process in processes:
+                process.wait(max(0.0, deadline - time.monotonic()))
+    finally:  # also after a second interrupt
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()  # ends: nothing holds back SIGKILL

@@ -20,9 +20,8 @@ from typing import IO
 
 import click
 
-from etl.processes import block_interrupts, tied_environment
+from etl.processes import STOP_TIMEOUT_S, block_interrupts, stop_all, tied_environment
 
-STOP_TIMEOUT_S = 20.0
 POLL_S = 0.1
 
 
@@ -49,9 +48,7 @@ def start(words: Sequence[str], ranks: int, started: list["subprocess.Popen[byte
         with block_interrupts():  # until it has handlers
             process = subprocess.Popen(
                 [sys.executable, "-u", *words],
-                env=tied_environment(
-                    signal.SIGTERM, os.environ | variables
-                ),  # it ends with this process, however that ends
+                env=tied_environment(signal.SIGTERM, os.environ | variables),  # it ends with us, however we end
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -70,20 +67,6 @@ def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes) -> None:
             out.flush()
 
 
-def stop(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
-    """Send a signal to those that still run; kill what stays."""
-    for each in processes:
-        if each.poll() is None:
-            each.send_signal(number)
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    for each in processes:
-        try:
-            each.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            each.kill()
-            each.wait()  # a killed process ends
-
-
 def wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
     """The status of the first process that fails, after the others are ended; 0 if none does."""
     while True:
@@ -94,7 +77,7 @@ def wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
             if status < 0:
                 name = signal.Signals(-status).name
                 print(f"ringslice: error: rank {failed[0]} was killed ({name}); the others end, too", file=sys.stderr)
-            stop(processes, signal.SIGTERM)
+            stop_all(processes, signal.SIGTERM, STOP_TIMEOUT_S)
             return 128 - status if status < 0 else status
         if all(status == 0 for status in statuses):
             return 0
@@ -120,7 +103,7 @@ def command(ranks: int, words: tuple[str, ...]) -> None:
     except KeyboardInterrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the first one is enough
-        stop(processes, signal.SIGINT)
+        stop_all(processes, signal.SIGINT, STOP_TIMEOUT_S)
         status = 130
     sys.exit(status)
 

@@ -7,15 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 
 from mrjob.local import LocalMRJobRunner, _TaskFailedException
 from mrjob.step import StepFailedException
 
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
-from etl.processes import tied_environment
+from etl.processes import stop_all, tied_environment
 
 POLL_INTERVAL_S = 0.02
 STOP_TIMEOUT_S = 5.0  # for tasks that were told to stop; then they are killed
@@ -77,7 +77,7 @@ class LocalRunner(LocalMRJobRunner):
             while self._tasks:
                 self._wait_for_some()
         finally:
-            stop_all(list(self._tasks))
+            stop_all(list(self._tasks), signal.SIGTERM, STOP_TIMEOUT_S)
             self._tasks.clear()
 
     def _wait_for_some(self) -> None:
@@ -88,22 +88,6 @@ class LocalRunner(LocalMRJobRunner):
                 raise _TaskFailedException(
                     reason=str(subprocess.CalledProcessError(task.returncode, task.args)), **place
                 )
-
-
-def stop_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End processes by SIGTERM, and after `STOP_TIMEOUT_S` by SIGKILL."""
-    try:
-        for process in processes:
-            process.terminate()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        with suppress(subprocess.TimeoutExpired):
-            for process in processes:
-                process.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # also after a second interrupt
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()  # ends: nothing holds back SIGKILL
 
 
 def run_here(job: Any) -> dict[str, Any]:

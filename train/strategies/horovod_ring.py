@@ -3,7 +3,7 @@
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective, Number, Operation
 from train.strategies import Strategy
 from train.tf_backend.devices import take_device
+from train.tf_backend.steps import OneCopy
 from train.tf_backend.trainer import KerasTrainer
 from train.toolchain.horovod_changes import INIT_ERROR
 
@@ -97,24 +98,12 @@ class Ring(Collective):
         hvd.shutdown()
 
 
-class RingReplicas:
-    """The copies of the model on the ranks of a ring: `train.tf_backend.trainer.Replicas` by Horovod's operations."""
+class RingReplicas(OneCopy):
+    """The copies of the model on the ranks of a ring: `train.tf_backend.steps.Replicas` by Horovod's operations."""
 
     def __init__(self, ring: Ring, monitor: Monitor) -> None:
-        self.rank, self.size, self.local = ring.rank, ring.size, 1
+        self.rank, self.size = ring.rank, ring.size
         self._monitor = monitor
-
-    def scope(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        return columns
-
-    def run(self, function: Callable[..., Any], columns: Sequence[tf.Tensor]) -> Any:
-        return function(*columns)
-
-    def local_values(self, value: tf.Tensor) -> Sequence[tf.Tensor]:
-        return [value]
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))

@@ -14,12 +14,11 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
-from train.config.settings import CPU, GPU, Settings
+from train.config.settings import Settings
 from train.monitor.monitor import Monitor
-from train.parallel.collective import Alone
-from train.parallel.cores import physical_cores
+from train.parallel.collective import Alone, Collective
 from train.strategies import Strategy
-from train.tf_backend.devices import Device
+from train.tf_backend.devices import Device, take_all_gpus
 from train.tf_backend.trainer import KerasTrainer
 
 MEAN = tf.distribute.ReduceOp.MEAN
@@ -69,20 +68,18 @@ class MirroredReplicas:
 
 
 class Mirrored(Strategy):
-    """One process reads all slices; each copy of the model takes its part of a batch, on one of these ``devices``."""
+    """One process reads all slices; each copy of the model takes its part of a batch, on one of its devices."""
 
-    def __init__(self, devices: Sequence[str], gpu: str = "") -> None:
-        self.collective = Alone()
-        self._gpu = gpu
-        self._replicas = MirroredReplicas(tf.distribute.MirroredStrategy(list(devices)))
+    def __init__(self, replicas: MirroredReplicas, device: Device, collective: Collective) -> None:
+        self.collective = collective
+        self._replicas, self._device = replicas, device
 
     @property
     def replicas(self) -> int:
         return self._replicas.size
 
     def device(self, settings: Settings) -> dict[str, Any]:
-        cores = len(physical_cores(os.sched_getaffinity(0)))
-        return {"device": asdict(Device(name=self._gpu, cores=cores)), "has_nccl": True}
+        return {"device": asdict(self._device), "has_nccl": True}
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
         return KerasTrainer(settings, manifest, self._replicas)
@@ -95,19 +92,13 @@ def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str
     """
     if int(os.environ.get("HOROVOD_SIZE", "1")) > 1:
         raise UsageError("--strategy mirrored is one process for all devices of a host; start it without horovodrun")
-    gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
-    if device == GPU and not gpus:
-        raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")
-    if gpus and len(gpus) < (replicas or 1):
-        raise EnvironmentFailure(f"--replicas {replicas}: TensorFlow sees {len(gpus)} GPUs; give fewer")
+    taken, gpus = take_all_gpus(device)
+    if gpus and gpus < (replicas or 1):
+        raise EnvironmentFailure(f"--replicas {replicas}: TensorFlow sees {gpus} GPUs; give fewer")
     monitor.joined(0, 1)
-    if gpus:
-        for each in gpus:
-            tf.config.experimental.set_memory_growth(each, True)
-        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-        return work(Mirrored([f"GPU:{number}" for number in range(replicas or len(gpus))], name))
-    count = replicas or 1
-    tf.config.set_visible_devices([], "GPU")
-    parts = [tf.config.LogicalDeviceConfiguration()] * count
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
-    work(Mirrored([f"CPU:{number}" for number in range(count)]))
+    count, kind = replicas or gpus or 1, "GPU" if gpus else "CPU"
+    if not gpus:
+        parts = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    strategy = tf.distribute.MirroredStrategy([f"{kind}:{number}" for number in range(count)])
+    work(Mirrored(MirroredReplicas(strategy), taken, Alone()))

@@ -11,7 +11,6 @@ import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,16 +18,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
-from etl.slices.manifest import Manifest
-from train.config.settings import CPU, GPU, Settings
 from train.monitor.monitor import Monitor
 from train.parallel.cluster import require_workers
 from train.parallel.collective import Collective, Number, Operation
-from train.parallel.cores import physical_cores
-from train.strategies import Strategy
-from train.strategies.mirrored import MirroredReplicas
-from train.tf_backend.devices import Device
-from train.tf_backend.trainer import KerasTrainer
+from train.strategies.mirrored import Mirrored, MirroredReplicas
+from train.tf_backend.devices import take_all_gpus
 
 T = TypeVar("T")
 
@@ -88,27 +82,8 @@ class WorkerReplicas(MirroredReplicas):
             variable.assign(value)
 
 
-class MultiWorker(Strategy):
-    """Each process reads its share of the slices, and divides its batches among its copies of the model."""
-
-    def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy, monitor: Monitor, gpu: str) -> None:
-        self.collective = Workers(strategy, monitor)
-        self._replicas, self._gpu = WorkerReplicas(strategy, self.collective), gpu
-
-    @property
-    def replicas(self) -> int:
-        return self._replicas.size
-
-    def device(self, settings: Settings) -> dict[str, Any]:
-        cores = len(physical_cores(os.sched_getaffinity(0)))
-        return {"device": asdict(Device(name=self._gpu, cores=cores)), "has_nccl": bool(self._gpu)}
-
-    def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
-        return KerasTrainer(settings, manifest, self._replicas)
-
-
 @contextmanager
-def name_lost_workers(monitor: Monitor) -> Iterator[None]:
+def name_lost_workers() -> Iterator[None]:
     """Turn what TensorFlow raises on the ranks that are left into one line."""
     try:
         yield
@@ -118,28 +93,21 @@ def name_lost_workers(monitor: Monitor) -> Iterator[None]:
         raise EnvironmentFailure("another rank has ended, or does not answer; see what its launcher reports") from error
 
 
-def run_workers(work: Callable[[MultiWorker], None], monitor: Monitor, device: str) -> None:
+def run_workers(work: Callable[[Mirrored], None], monitor: Monitor, device: str) -> None:
     """Call ``work`` on the processes of ``$TF_CONFIG``, each with all GPUs that it sees, or with its cores.
 
     Raises UsageError if TF_CONFIG is not right, EnvironmentFailure if a process does not come, or is lost.
     """
     workers = require_workers(os.environ.get("TF_CONFIG", ""))
-    gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
-    if device == GPU and not gpus:
-        raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")
-    name = ""
-    if gpus:
-        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-        for each in gpus:
-            tf.config.experimental.set_memory_growth(each, True)
-    else:
-        tf.config.set_visible_devices([], "GPU")
+    taken, _ = take_all_gpus(device)
     monitor.local_phase("joining the other ranks")
     tf.get_logger().setLevel(logging.ERROR)  # it warns of each shape that objects are exchanged in
     if not json.loads(os.environ["TF_CONFIG"])["task"]["index"]:
         monitor.log(f"waiting for {len(workers)} workers: {', '.join(workers)}")
-    with name_lost_workers(monitor):
-        work(MultiWorker(join_workers(), monitor, name))
+    with name_lost_workers():
+        strategy = join_workers()
+        ranks = Workers(strategy, monitor)
+        work(Mirrored(WorkerReplicas(strategy, ranks), taken, ranks))
 
 
 def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:

@@ -64,8 +64,29 @@ def take_device(device: str) -> Device:
     own = found[number]
     tf.config.set_visible_devices(own, "GPU")
     tf.config.experimental.set_memory_growth(own, True)
-    name = tf.config.experimental.get_device_details(own).get("device_name", "GPU")
-    return Device(name, gpu_uuid(number), cores)
+    return Device(_name_of(own), gpu_uuid(number), cores)
+
+
+def take_all_gpus(device: str) -> tuple[Device, int]:
+    """Take all GPUs that TensorFlow sees, or none; what this process computes on, and the number of these GPUs.
+
+    As for `take_device`, before anything else of TensorFlow's runs. Raises EnvironmentFailure if there is no GPU for
+    --device gpu.
+    """
+    cores = len(physical_cores(os.sched_getaffinity(0)))
+    gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
+    if not gpus and device == GPU:
+        raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")
+    if not gpus:
+        tf.config.set_visible_devices([], "GPU")
+        return Device(cores=cores), 0
+    for each in gpus:
+        tf.config.experimental.set_memory_growth(each, True)
+    return Device(_name_of(gpus[0]), cores=cores), len(gpus)
+
+
+def _name_of(gpu: tf.config.PhysicalDevice) -> str:
+    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
 
 
 def choose_gpu(seen: int, local_rank: int, local_size: int, is_restricted: bool) -> int:

@@ -1,7 +1,7 @@
 """The training step and the evaluation step as graphs."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import keras
@@ -60,6 +60,24 @@ class Replicas(Protocol):
     def broadcast(self, variables: Sequence[Any], root: int) -> None:
         """Give every process the values that process ``root`` has for these Keras variables."""
         ...
+
+
+class OneCopy:
+    """The part of `Replicas` that is the same wherever a process has one copy of the model."""
+
+    local = 1
+
+    def scope(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        return columns
+
+    def run(self, function: Callable[..., Any], columns: Sequence[tf.Tensor]) -> Any:
+        return function(*columns)
+
+    def local_values(self, value: tf.Tensor) -> Sequence[tf.Tensor]:
+        return [value]
 
 
 def compile_train_step(

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from train.parallel.collective import Collective, Number, Operation
+from train.tf_backend.steps import OneCopy
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -25,7 +26,7 @@ class Ring:
         self.barrier = threading.Barrier(size, timeout=TIMEOUT_S)
 
 
-class ThreadRank(Collective):
+class ThreadRank(OneCopy, Collective):
     """One of them, which has a copy of the model, too. What several ranks reduce must be computed eagerly."""
 
     def __init__(self, ring: Ring, rank: int) -> None:
@@ -45,20 +46,6 @@ class ThreadRank(Collective):
 
     def close(self) -> None:
         pass
-
-    local = 1
-
-    def scope(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        return columns
-
-    def run(self, function: Callable[..., Any], columns: Sequence[tf.Tensor]) -> Any:
-        return function(*columns)
-
-    def local_values(self, value: tf.Tensor) -> Sequence[tf.Tensor]:
-        return [value]
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         ranks = self.gather_object([tf.convert_to_tensor(each) for each in tensors])
