@@ -21,7 +21,7 @@ from train.config.settings import MIRRORED, MULTI_WORKER, Settings, command
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.cluster import workers_of
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
 
 def require_strategy(strategy: str) -> None:
@@ -33,7 +33,7 @@ def require_strategy(strategy: str) -> None:
 def start(settings: Settings, monitor: Monitor) -> None:
     """Load TensorFlow with this rank's thread budget in force, and run the loop on the ranks that were started."""
     monitor.start(settings.stall_timeout_s, is_elastic())
-    with loading():
+    with prepare_import():
         from train.loop import train
         from train.strategies.elastic import run_in_rings
         from train.strategies.horovod_ring import run_on_ranks

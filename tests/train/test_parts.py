@@ -19,12 +19,12 @@ from train.tf_backend.builders import build, cnn, find_builder, mlp
 
 LOADED = """
 import sys
-from train.parallel.startup import OPTIONAL, loading, without
-with loading():
+from train.parallel.startup import OPTIONAL, hide_packages, prepare_import
+with prepare_import():
     import train.loop
 assert not set(OPTIONAL) & set(sys.modules), "Keras has loaded them"
 import matplotlib, sklearn.base
-with without(OPTIONAL):
+with hide_packages(OPTIONAL):
     import sklearn.tree
 assert sys.modules["sklearn"] is sklearn
 """
@@ -56,7 +56,7 @@ def test_a_model_begins_with_normalisation() -> None:
         ("resnet", "give mlp, cnn, resnet50, or module:function"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("json:nothing", r"/json/__init__\.py has no 'nothing'"),
-        ("json:__name__", "is no function"),
+        ("json:__name__", "is not a function"),
         ("tests.train.test_parts:wrong_model", r"gives \(None, 3\), not logits of shape \(batch, 10\)"),
     ],
 )
@@ -114,5 +114,5 @@ def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
     assert choose_run(root, "mine", resume=AUTO).name == "mine"
     with pytest.raises(UsageError, match="is there already; give --resume"):
         choose_run(root, "mine", resume=None)
-    with pytest.raises(UsageError, match="no plain folder name"):
+    with pytest.raises(UsageError, match="not a plain folder name"):
         choose_run(root, "../x", resume=None)

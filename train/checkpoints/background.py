@@ -16,7 +16,7 @@ FAILURES = 3
 
 
 class _AbandonedError(Exception):
-    """Raised in the background where nobody waits for the checkpoint any more."""
+    """Raised in the background if the checkpoint is no longer wanted."""
 
 
 class Saver:
@@ -51,8 +51,8 @@ class Saver:
         self._abandoned = Event()
 
     @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
+    def is_busy(self) -> bool:
+        """True while a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, step: int, groups: Mapping[str, Arrays], facts: dict[str, Any]) -> None:
@@ -128,20 +128,20 @@ class Saver:
             self._unwritten = None
         except _AbandonedError:
             pass
-        except (OSError, EnvironmentFailure, DamagedError) as error:  # damaged: deleted by somebody before its score
+        except (OSError, EnvironmentFailure, DamagedError) as error:  # damaged: deleted before its score
             self._failures += 1
             if self._failures >= limit or isinstance(error, ReplacedError):
                 self._error = error
             else:
                 self._report(step, error)
-        except BaseException as error:  # told by the trainer's own thread
+        except BaseException as error:  # raised in the trainer's own thread
             self._error = error
         else:
             self._failures = 0
             self._prune()
 
     def _prune(self) -> None:
-        """Remove older checkpoints. One that cannot be removed is told of, and stays: this one is written."""
+        """Remove older checkpoints; one that cannot be removed is reported and stays: this one is written."""
         try:
             prune(self._run, self._attempts, self._keep)
         except (OSError, EnvironmentFailure) as error:

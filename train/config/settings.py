@@ -31,7 +31,7 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting of a run; the options of `command` say what each means."""
+    """Every setting of a run; the options of `command` describe each field."""
 
     data: str
     recipe: Recipe = field(default_factory=Recipe)
@@ -79,7 +79,7 @@ class Settings:
         return {"group": self.group, **self.recipe.to_json()}
 
     def of_elastic(self) -> Self:
-        """Those of an elastic run: whoever joins goes on with it, even where nobody is left who has been there.
+        """Those of an elastic run: a rank that joins goes on with it, even if no rank of the beginning is left.
 
         Raises UsageError without a name.
         """
@@ -114,7 +114,7 @@ class Time(click.ParamType[float]):
         try:
             return duration(text.removesuffix(unit)) * UNITS_S.get(unit, 1)
         except ValueError:
-            self.fail(f"{value!r} is no time; give seconds, or something like 90m or 1.5h", parameter, context)
+            self.fail(f"{value!r} is not a time; give seconds, or something like 90m or 1.5h", parameter, context)
 
 
 DATA = click.option(
@@ -175,7 +175,7 @@ _OPTIONS = (
         "--until-accuracy",
         type=float,
         metavar="FRACTION",
-        help="Stop after the epoch with this accuracy on the validation split (the test split where there is none).",
+        help="Stop after the epoch with this accuracy on the validation split (the test split if there is none).",
     ),
     click.option(
         "--patience",
@@ -215,7 +215,7 @@ _OPTIONS = (
         show_default=True,
         metavar="N",
         help="Checkpoints to keep: the N newest, and the one with the best accuracy on the validation split (the test"
-        " split where there is none).",
+        " split if there is none).",
     ),
     click.option(
         "--checkpoint-failures",
@@ -265,7 +265,7 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
-    After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
+    After each epoch it evaluates on the validation split (the test split if there is none), and leaves a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once.
 
     Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT

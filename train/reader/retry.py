@@ -1,4 +1,4 @@
-"""Trying again what storage fails at, and longer than a client does: a DataNode takes a while to come back."""
+"""Try again what storage fails at, and longer than a client does: a DataNode takes a while to come back."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ class Patience:
     def call(self, place: Place, function: Callable[[], Result]) -> Result:
         """What ``function`` returns, which reads ``place``.
 
-        Raises DataError where ``place`` is missing, and as `pause` does.
+        Raises DataError if ``place`` is missing, and as `pause` does.
         """
         began, tries = time.monotonic(), 0
         while True:
@@ -49,7 +49,7 @@ class Patience:
     def pause(self, error: Exception, place: Place, offset: int, began: float, tries: int) -> None:
         """Wait before the next try to read ``place`` at ``offset``, after ``tries`` since ``began``.
 
-        Raises EnvironmentFailure where they took too long or cannot help, Stopped if none is wanted any more.
+        Raises EnvironmentFailure if they took too long or cannot help, Stopped if none is wanted any more.
         """
         reason = str(error).partition("\n")[0].partition(". Detail:")[0]
         if isinstance(error, (PermissionError, IsADirectoryError)) or time.monotonic() - began > self.retry_s:

@@ -1,7 +1,7 @@
 """TensorBoard's view of a run: ``tensorboard/`` in its folder, a file of events beside each file of metrics.
 
 The format is that of TensorFlow's own files of events: records of TFRecord framing, each an ``Event`` of
-tensorflow/core/util/event.proto. They are made in memory, for that needs no local folder that a kill would leave.
+tensorflow/core/util/event.proto. They are made in memory, because a kill would leave a local folder.
 """
 
 import math
@@ -50,8 +50,8 @@ def events_of(lines: Sequence[Line]) -> bytes:
         events.append(_event(window[-1], window[-1]["step"], scalars(window)))
     for line in lines:
         if line["kind"] == "epoch":
-            told = {name: value for name, value in line.items() if name not in ("kind", "epoch", "step", "time")}
-            events.append(_event(line, line["epoch"], {f"epoch/{name}": _number(each) for name, each in told.items()}))
+            found = {name: value for name, value in line.items() if name not in ("kind", "epoch", "step", "time")}
+            events.append(_event(line, line["epoch"], {f"epoch/{name}": _number(each) for name, each in found.items()}))
     return b"".join(frame(event.SerializeToString())[0] for event in events)
 
 

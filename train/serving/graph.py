@@ -1,4 +1,4 @@
-"""What an export holds: from image files to class names, in one graph of TensorFlow's own ops."""
+"""What an export contains: from image files to class names, in one graph of TensorFlow's own ops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

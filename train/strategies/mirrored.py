@@ -1,6 +1,6 @@
 """One process with a copy of the model on each GPU of the host, or on each of several logical CPUs.
 
-TensorFlow's `tf.distribute.MirroredStrategy` holds the variables and reduces gradients (NCCL on GPUs). The optimizer
+TensorFlow's `tf.distribute.MirroredStrategy` has the variables and reduces gradients (NCCL on GPUs). The optimizer
 applies them outside `Strategy.run` and outside its scope: within `run`, Keras would sum them over the copies again.
 """
 

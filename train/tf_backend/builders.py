@@ -48,7 +48,7 @@ BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "resnet50": resnet50}
 def find_builder(name: str) -> Builder:
     """The builder called ``name``: one of `BUILDERS`, or ``module:function``, looked for in the current folder too.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     if name in BUILDERS:
         return BUILDERS[name]
@@ -67,7 +67,7 @@ def find_builder(name: str) -> Builder:
     if builder is None:
         raise UsageError(f"--model {name!r}: {getattr(imported, '__file__', module)} has no {function!r}")
     if not callable(builder):
-        raise UsageError(f"--model {name!r} is no function")
+        raise UsageError(f"--model {name!r} is not a function")
     try:
         inspect.signature(builder).bind("shape", "classes")
     except TypeError as error:
@@ -80,7 +80,7 @@ def find_builder(name: str) -> Builder:
 def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std: Sequence[float]) -> keras.Model:
     """The model called ``name`` behind its first step, which brings the training split to zero mean and unit variance.
 
-    ``mean`` and ``std`` are by channel, on the scale 0 to 255. Raises UsageError where the model does not fit the
+    ``mean`` and ``std`` are by channel, on the scale 0 to 255. Raises UsageError if the model does not fit the
     pictures or the classes.
     """
     builder = find_builder(name)
@@ -91,7 +91,7 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
             raise UsageError(f"--model {name!r} gives {type(own).__name__}, not a Keras model")
         normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
         model = keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, own])
-    except ValueError as error:  # what Keras raises where shapes do not fit
+    except ValueError as error:  # what Keras raises if shapes do not fit
         size = "x".join(map(str, shape))
         raise UsageError(
             f"--model {name!r} cannot be built for pictures of {size} (height x width x channels):"
@@ -105,7 +105,7 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
     for variable in model.weights:
         if variable.dtype not in CODES:
             raise UsageError(
-                f"--model {name!r}: {variable.path} is of {variable.dtype}, which no checkpoint holds; keep weights in"
-                " float32, and compute in another dtype by --precision, or by a layer's dtype like 'mixed_bfloat16'"
+                f"--model {name!r}: {variable.path} is of {variable.dtype}, which no checkpoint contains; keep weights"
+                " in float32, and compute in another dtype by --precision, or by a layer's dtype like 'mixed_bfloat16'"
             )
     return model

@@ -9,7 +9,7 @@ from etl.formats.example import ENCODED, KEY, LABEL
 from etl.slices.manifest import Manifest
 from train.tf_backend.augment import NOTHING, Augmentation, flip_at_random, random_window, recolour_at_random
 
-CENTRE = 0.875  # the part of a larger picture's side that is shown where nothing is random: 224 of 256, as is usual
+CENTRE = 0.875  # the part of a larger picture's side that is shown if nothing is random: 224 of 256, as is usual
 
 FLOATS = {"FLOAT16": tf.float16, "FLOAT32": tf.float32}
 
@@ -32,7 +32,7 @@ class Decoder:
     def parse(
         self, serialized: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        """What `decode` takes, of a batch of records: in one call, for it takes longer record by record."""
+        """What `decode` takes, of a batch of records: in one call, because it takes longer record by record."""
         features = {
             ENCODED: tf.io.FixedLenFeature((), tf.string),
             LABEL: tf.io.FixedLenFeature((), tf.int64),
@@ -80,7 +80,7 @@ class Decoder:
 def centre_window(shape: Size, size: Size) -> tuple[int, int, int, int]:
     """The window (top, left, height, width) in the middle of a picture of ``shape`` that is shown at ``size``.
 
-    It has the form of ``size``, and is not resized where the picture is but a little larger.
+    It has the form of ``size``, and is not resized if the picture is only a little larger.
     """
     scale = min(shape[0] / size[0], shape[1] / size[1])
     scale = min(scale, max(1.0, CENTRE * scale))

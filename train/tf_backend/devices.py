@@ -14,7 +14,7 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure
 from train.config.settings import CPU, GPU
 from train.parallel.cores import physical_cores
-from train.parallel.startup import hushed
+from train.parallel.startup import suppress_stderr
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIDING = ("", "-1")  # values of it that hide all GPUs
@@ -27,7 +27,7 @@ _OF_GPU = re.compile(r"(?i)(?<![a-z])(cuda|cudnn|cuinit|gpus?|dlopen|libcu\w*|nv
 
 @dataclass(frozen=True)
 class Device:
-    """What a rank computes on, as it tells the other ranks.
+    """What a rank computes on, as it reports it to the other ranks.
 
     ``name`` and ``uuid`` are those of its GPU, empty on the CPU; ``cores`` counts its physical cores. ``lacks`` is why
     the rank cannot have the device that was asked for, ``skipped`` why it has the CPU although its host has a GPU.
@@ -50,7 +50,7 @@ def take_device(device: str) -> Device:
     local_rank = int(os.environ.get("HOROVOD_LOCAL_RANK", "0"))
     local_size = int(os.environ.get("HOROVOD_LOCAL_SIZE", "1"))
     visible = os.environ.get(VISIBLE)
-    with hushed():  # TensorFlow logs a missing driver as an error
+    with suppress_stderr():  # TensorFlow logs a missing driver as an error
         found = [] if device == CPU else tf.config.list_physical_devices("GPU")
     if not found and device != GPU:
         tf.config.set_visible_devices([], "GPU")
@@ -136,10 +136,10 @@ def why_no_gpu(visible: str | None) -> str:
 
 
 def reason_in(log: str) -> str:
-    """What TensorFlow's log says about GPUs, in one line, without dates and places in its source. Pure."""
+    """What TensorFlow's log has about GPUs, in one line, without dates and places in its source. Pure."""
     texts = [found["text"] for line in log.splitlines() if (found := _LOGGED.match(line))]
-    told = dict.fromkeys(text.partition(". ")[0].rstrip(". ") for text in texts if _OF_GPU.search(text))
-    return "TensorFlow: " + "; ".join(told) if told else "TensorFlow gives no reason"
+    reasons = dict.fromkeys(text.partition(". ")[0].rstrip(". ") for text in texts if _OF_GPU.search(text))
+    return "TensorFlow: " + "; ".join(reasons) if reasons else "TensorFlow gives no reason"
 
 
 def gpu_uuid(number: int) -> str:

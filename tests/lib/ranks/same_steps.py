@@ -34,7 +34,7 @@ from train.config.settings import Settings
 from train.config.stopping import Stopping
 from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
-from train.parallel.startup import OPTIONAL, without
+from train.parallel.startup import OPTIONAL, hide_packages
 from train.reader.batches import RecordBatch
 from train.reader.intervals import Interval, Steps
 from train.reader.order import EpochOrder
@@ -44,7 +44,7 @@ from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
 from train.runs.run import Run, lock, open_run
 
-with without(OPTIONAL):
+with hide_packages(OPTIONAL):
     import tensorflow as tf
 
     from tests.lib.ranks.strategies import Alone, Identity, LocalStatistics

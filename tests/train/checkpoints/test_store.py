@@ -123,7 +123,7 @@ def test_a_file_without_arrays_is_damaged_whatever_its_marker_says(place: Place,
     (folder_of(place, 1) / "model.safetensors").write_bytes(data)
     facts = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
     sign_again(place, 1, lambda marker: marker["files"].update({"model.safetensors": facts}))
-    with pytest.raises(DamagedError, match="holds no arrays"):
+    with pytest.raises(DamagedError, match="contains no arrays"):
         open_checkpoint(place, 1).read("model")
 
 
@@ -299,7 +299,7 @@ def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 10)
     with pytest.raises(DamagedError, match=r"step-00000020/checkpoint.json is missing"):
         store.amend(place, attempts, 20, {})
-    with pytest.raises(ValueError, match="says itself what its step is"):
+    with pytest.raises(ValueError, match="records its step itself"):
         store.amend(place, attempts, 10, {"step": 20})
 
 
@@ -332,9 +332,9 @@ def test_ticks_come_while_bytes_go_and_come(place: Place, attempts: Place) -> No
 
 @pytest.mark.parametrize("name", ["", "../model"])
 def test_a_group_has_a_plain_name(name: str, place: Place, attempts: Place) -> None:
-    with pytest.raises(ValueError, match="is no name of a group"):
+    with pytest.raises(ValueError, match="is not a name of a group"):
         write(place, attempts, 1, {name: {}}, {})
-    with pytest.raises(ValueError, match="says itself what its files is"):
+    with pytest.raises(ValueError, match="records its files itself"):
         write(place, attempts, 1, {}, {"files": {}})
     assert steps(place) == []
 

@@ -52,9 +52,9 @@ def messages(text: str) -> list[str]:
 @pytest.mark.parametrize("kind", GRIEFS)
 def test_a_rank_that_fails_ends_all_with_one_line(kind: str, folder: Path) -> None:
     """The log of the failed rank has where it was, if that rank could still write."""
-    told = run(*launch_words(folder, kind), MARK=str(folder))
-    assert told.returncode != 0
-    [line] = messages(told.stderr)
+    result = run(*launch_words(folder, kind), MARK=str(folder))
+    assert result.returncode != 0
+    [line] = messages(result.stderr)
     assert re.fullmatch(GRIEFS[kind], line)
     if kind != "stopped":
         [log] = (folder / "run/logs").glob(f"rank-{UNLUCKY:04d}-*.log")
@@ -84,8 +84,8 @@ time.sleep(60)
 
 
 def end_of(*words: str) -> tuple[int, list[str]]:
-    told = run(sys.executable, "-c", ALONE, *words)
-    return told.returncode, told.stderr.splitlines()
+    result = run(sys.executable, "-c", ALONE, *words)
+    return result.returncode, result.stderr.splitlines()
 
 
 def test_a_process_that_has_announced_its_exit_ends_whatever_its_main_thread_does() -> None:
@@ -131,13 +131,13 @@ def test_a_process_that_is_no_rank_is_interrupted_in_one_line(number: signal.Sig
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(number)
-        _, told = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, told) == (130, "ringslice: interrupted; run it again\n")
+        _, result = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
 
 
 def test_a_process_that_is_no_rank_says_where_it_failed() -> None:
-    told = run(sys.executable, "-c", UNRANKED, "yes")
-    failed(told, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
+    result = run(sys.executable, "-c", UNRANKED, "yes")
+    failed(result, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
 
 
 def test_ctrl_c_is_reported_once(folder: Path) -> None:
@@ -151,9 +151,9 @@ def test_ctrl_c_is_reported_once(folder: Path) -> None:
     ) as launcher:
         wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
         launcher.send_signal(signal.SIGINT)
-        _, told = launcher.communicate(timeout=PATIENCE_S)
+        _, result = launcher.communicate(timeout=PATIENCE_S)
     assert launcher.returncode != 0
-    assert messages(told) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
+    assert messages(result) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
 
 
 def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path, server: RendezvousServer) -> None:
@@ -170,8 +170,8 @@ def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path,
         )
         for rank in range(RANKS)
     ]
-    _, told = ranks[UNLUCKY].communicate(timeout=PATIENCE_S)
-    [line] = messages(told)
+    _, result = ranks[UNLUCKY].communicate(timeout=PATIENCE_S)
+    [line] = messages(result)
     assert re.fullmatch(rf"ringslice: error: rank 1 on \S+ is late: {STEP}, .*; it ends, the others go on", line)
     assert ranks[UNLUCKY].returncode == 3
     ranks[2].send_signal(signal.SIGTERM)  # its host is taken away

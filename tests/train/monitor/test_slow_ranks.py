@@ -20,8 +20,8 @@ def test_a_slow_model_builder_and_a_slow_evaluation_step_are_no_stall(digits_roo
     root = tmp_path / "root"
     shutil.copytree(digits_root / "slices", root / "slices")
     words = ("--model", "tests.lib.ranks.slow_model:slow", "--epochs", 1, "--stall-timeout", TIMEOUT_S)
-    told = horovodrun(2, "train/main.py", "--data", root, "--run", "slow", *words, timeout_s=200, BURN_S=str(BURN_S))
-    succeeded(told)
+    result = horovodrun(2, "train/main.py", "--data", root, "--run", "slow", *words, timeout_s=200, BURN_S=str(BURN_S))
+    succeeded(result)
 
 
 def test_a_paused_machine_is_no_stall(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.lib.ranks.beats import beat
 from train.monitor.heartbeat import READING, Beat
-from train.monitor.stall_detector import Observation, decide
+from train.monitor.stall_detector import Observation, find_late
 
 TIMEOUT_S = 40.0
 PATIENCE_S = TIMEOUT_S / 2
@@ -37,7 +37,7 @@ def rings(draw: st.DrawFn) -> Rings:
 def judged(ring: Rings, own: int) -> list[int]:
     beats, silent_s = ring
     others = {each.rank: each for each in beats if each.rank != own}
-    return decide(Observation(beats[own], others, silent_s), TIMEOUT_S)
+    return find_late(Observation(beats[own], others, silent_s), TIMEOUT_S)
 
 
 @given(rings(), st.integers(0, 5))

@@ -68,16 +68,16 @@ def test_who_died_without_a_word_is_told_by_the_lowest_that_is_left(
     for rank in (1, 2, 3):
         say(letterbox, rank, TERMINATED if rank != 2 else None)
     error = watch_of(0).peer_lost()
-    assert not error.told
+    assert not error.is_reported
     assert str(error).startswith("rank 2 on host2 was killed or died without a word in epoch 1, step 14, reading ")
-    assert watch_of(1).peer_lost().told  # rank 0 has said that it ends, too
+    assert watch_of(1).peer_lost().is_reported  # rank 0 has said that it ends, too
 
 
 def test_who_failed_has_told_it(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
     say(letterbox, 1)
     say(letterbox, 3, FAILED)
     watch = watch_of(0)
-    assert watch.peer_lost().told
+    assert watch.peer_lost().is_reported
     [lost] = watch.lost()
     assert (lost.rank, lost.host, lost.status, lost.line) == (3, "host3", 1, FAILED.line)
 
@@ -118,8 +118,8 @@ def test_a_rank_that_is_interrupted_before_it_is_watched_did_not_die_without_a_w
     rank: int, line: str, letterbox: Letterbox
 ) -> None:
     store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": letterbox.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(letterbox.port)}
-    told = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
-    assert (told.returncode, told.stderr) == (130, line)
+    result = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
+    assert (result.returncode, result.stderr) == (130, line)
     note = letterbox.get("ringslice-0", f"beat-{rank}")
     assert note is not None
     assert note["ranks"][0]["exit_notice"]["status"] == 130
@@ -143,7 +143,7 @@ class NotedGuard(Guard):
         self.silence_s = 4.0
         self.limits_s: queue.Queue[float | None] = queue.Queue()
 
-    def fed(self, line: str, last_note: object = None, silence_s: float | None = None, computes: bool = False) -> None:
+    def feed(self, line: str, last_note: object = None, silence_s: float | None = None, computes: bool = False) -> None:
         self.limits_s.put(silence_s)
 
 

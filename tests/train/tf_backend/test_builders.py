@@ -96,7 +96,7 @@ def test_a_subclassed_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
         (sequence_of(keras.layers.Flatten()), "'own' has no weights to train"),
         (
             sequence_of(keras.layers.Flatten(), keras.layers.Dense(4, dtype="bfloat16", name="last")),
-            "last/kernel is of bfloat16, which no checkpoint holds; keep",
+            "last/kernel is of bfloat16, which no checkpoint contains; keep",
         ),
         (
             sequence_of(keras.layers.Conv2D(2, 3), keras.layers.Flatten(), keras.layers.Dense(4)),

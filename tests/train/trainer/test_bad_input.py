@@ -83,8 +83,8 @@ class OtherRank(ThreadRank):
 def test_ranks_that_differ(differences: dict[str, object], status: int, line: str, root: Path) -> None:
     strategy = Alone()
     strategy.collective = OtherRank(**differences)
-    told = train_here("--data", root, "--model", "mlp", "--batch", 5, strategy=strategy)
-    failed(told, status, f"rank 1 on {platform.node()}{line}")
+    outcome = train_here("--data", root, "--model", "mlp", "--batch", 5, strategy=strategy)
+    failed(outcome, status, f"rank 1 on {platform.node()}{line}")
     assert [path.name for path in root.iterdir()] == ["slices"]
 
 
@@ -122,13 +122,13 @@ def test_ranks_with_other_slices_end_together(few: Path, tmp_path: Path) -> None
         shutil.copytree(few, tmp_path / rank / "digits/slices/few")
     manifest = tmp_path / "1/digits/slices/few/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
-    told = horovodrun(2, "sh", "-c", APART, tmp_path, "python", TRAIN, "--data", HERE, "--model", "mlp")
-    assert told.returncode != 0
-    lines = [each for each in (told.stdout + told.stderr).splitlines() if "ringslice: error:" in each]
-    assert len(lines) == 1, told.stderr
+    outcome = horovodrun(2, "sh", "-c", APART, tmp_path, "python", TRAIN, "--data", HERE, "--model", "mlp")
+    assert outcome.returncode != 0
+    lines = [each for each in (outcome.stdout + outcome.stderr).splitlines() if "ringslice: error:" in each]
+    assert len(lines) == 1, outcome.stderr
     assert " sees other slices (" in lines[0]
-    assert "Exit code: 2" in told.stderr, told.stderr
-    assert ">:Traceback" not in told.stderr, told.stderr  # horovodrun has one of its own
+    assert "Exit code: 2" in outcome.stderr, outcome.stderr
+    assert ">:Traceback" not in outcome.stderr, outcome.stderr  # horovodrun has one of its own
     assert not list(tmp_path.rglob("runs"))
 
 
@@ -205,10 +205,10 @@ DIVERGING = ("--model", "mlp", "--batch", 5, "--lr", "1e30", "--warmup-epochs", 
     ids=["float32", "float16"],
 )
 def test_a_training_that_diverges(more: tuple[object, ...], line: str, root: Path) -> None:
-    told = train_here("--data", root, *DIVERGING, *more, "--json")
-    failed(told, 1, line)
-    assert ", at a learning rate of" in told.stderr
-    assert told.stdout == ""
+    outcome = train_here("--data", root, *DIVERGING, *more, "--json")
+    failed(outcome, 1, line)
+    assert ", at a learning rate of" in outcome.stderr
+    assert outcome.stdout == ""
     assert not list((root / "runs/run-0001").glob("checkpoints/*/checkpoint.json"))
     assert not (root / "runs/run-0001/result.json").exists()
 
@@ -216,9 +216,9 @@ def test_a_training_that_diverges(more: tuple[object, ...], line: str, root: Pat
 def test_an_evaluation_without_a_finite_loss_ends_the_run(root: Path) -> None:
     """The last checkpoint before it stays the newest; its weights are finite, and what is made of them is not."""
     words = ("--data", root, "--run", "mine", "--model", "tests.lib.ranks.tiny:overflowing", "--batch", 5)
-    told = train_here(*words, "--epochs", 2, "--checkpoint-steps", 5, "--json")
-    failed(told, 1, "has diverged: the loss on test is nan after step 8, at a learning rate of ")
-    assert told.stdout == ""
+    outcome = train_here(*words, "--epochs", 2, "--checkpoint-steps", 5, "--json")
+    failed(outcome, 1, "has diverged: the loss on test is nan after step 8, at a learning rate of ")
+    assert outcome.stdout == ""
     assert [path.parent.name for path in root.glob("runs/mine/checkpoints/*/checkpoint.json")] == ["step-00000005"]
     evaluated = evaluate_here("--data", root, "--run", "mine", "--json")
     failed(evaluated, 1, "the loss on test is nan (")
@@ -238,14 +238,14 @@ class DamagedWeights(Hooks):
 def test_weights_that_are_not_finite_are_no_checkpoint(stopped: TrainedRun, tmp_path: Path) -> None:
     made = stopped.copy(tmp_path / "root")
     options = ("--resume", "--epochs", 2, "--checkpoint-steps", 5)
-    told = train_here(*made.training, *options, hooks=DamagedWeights())
-    failed(told, 1, "/bias is not finite at step 30, at a learning rate of ")
+    outcome = train_here(*made.training, *options, hooks=DamagedWeights())
+    failed(outcome, 1, "/bias is not finite at step 30, at a learning rate of ")
     assert max(path.name for path in made.folder.glob("checkpoints/*")) == "step-00000025"
 
 
 @pytest.mark.integration
 def test_a_process_ends_with_one_line_and_its_status(root: Path) -> None:
     """What the tests in this process cannot see: the exit, and stderr with all that libraries write there."""
-    told = run("python", TRAIN, "--data", root, *DIVERGING)
-    failed(told, 1, "has diverged: the loss is nan by step ")
-    assert told.stderr.splitlines()[-1].startswith("ringslice: error: ")
+    outcome = run("python", TRAIN, "--data", root, *DIVERGING)
+    failed(outcome, 1, "has diverged: the loss is nan by step ")
+    assert outcome.stderr.splitlines()[-1].startswith("ringslice: error: ")

@@ -82,8 +82,8 @@ def names(folder: Place) -> list[str]:
 def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Path) -> None:
     other = {NATIVE: LIBHDFS, LIBHDFS: NATIVE}[driver]  # the option wins over the environment
     words = (*TRAIN, "--data", root.uri, "--run", "mine", "--epochs", 1, "--hdfs-driver", driver)
-    told = succeeded(horovodrun(2, *words, RINGSLICE_HDFS_DRIVER=other))
-    assert "Horovod background loop uncaught exception" not in told.stderr
+    output = succeeded(horovodrun(2, *words, RINGSLICE_HDFS_DRIVER=other))
+    assert "Horovod background loop uncaught exception" not in output.stderr
     run = root / "runs" / "mine"
     assert result(run) == result(local / "runs/mine")
     (step,) = checkpoints_of(run)
@@ -107,9 +107,11 @@ def test_a_slice_that_is_lost_ends_all_ranks(driver: str, root: Place, hadoop: C
             assert running.wait(PATIENCE_S) == 1
         finally:
             hdfs(hadoop, "-mv", f"{lost}.lost", lost)
-    told = (tmp_path / "log").read_text()
-    lines = [line for line in told.splitlines() if "ringslice: error:" in line and "another rank has ended" not in line]
-    assert len(lines) == 1, told
+    output = (tmp_path / "log").read_text()
+    lines = [
+        line for line in output.splitlines() if "ringslice: error:" in line and "another rank has ended" not in line
+    ]
+    assert len(lines) == 1, output
     assert "error: rank " in lines[0]
     assert f"{lost} is missing" in lines[0]
 
@@ -124,8 +126,8 @@ def test_an_interrupt_ends_all_ranks(driver: str, number: signal.Signals, root: 
         assert "result.json" not in names(root / "runs" / "mine")
         # horovodrun does not wait for the very end of its ranks
         wait_until(lambda: not find_all(lambda found, _: root.uri.encode() in found))
-    told = (tmp_path / "log").read_text()
-    assert told.count("ringslice: interrupted; --resume goes on from the last checkpoint") == 1, told
+    output = (tmp_path / "log").read_text()
+    assert output.count("ringslice: interrupted; --resume goes on from the last checkpoint") == 1, output
 
 
 @pytest.mark.chaos
@@ -139,12 +141,12 @@ def test_a_lost_daemon_ends_all_ranks(
         wait_until(lambda: "epoch 1/" in log.read_text(), running)
         hadoop_alone.kill(daemon)
         assert running.wait(PATIENCE_S) == 1
-    told = log.read_text()
-    assert "Exit code: 3" in told, told
-    assert "<stderr>:Traceback" not in told, told  # horovodrun has one of its own
-    lines = [line for line in told.splitlines() if "ringslice: error: rank " in line]
+    output = log.read_text()
+    assert "Exit code: 3" in output, output
+    assert "<stderr>:Traceback" not in output, output  # horovodrun has one of its own
+    lines = [line for line in output.splitlines() if "ringslice: error: rank " in line]
     expected = "cannot reach the NameNode of" if daemon == "namenode" else f"{uploaded}/"
-    assert any(expected in line for line in lines), told
+    assert any(expected in line for line in lines), output
 
 
 @pytest.mark.integration
