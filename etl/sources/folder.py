@@ -50,7 +50,7 @@ class FolderSource:
         self.skipped = len(files) - len(found)
         if not found:
             raise UsageError(self._without_images(info.base_name for info in files))
-        links.tell()
+        links.log()
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
-from etl.progress import tell
+from etl.progress import log
 from etl.sources.base import (
     PLAIN,
     LargeFile,
@@ -73,7 +73,7 @@ class IdxSource:
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
         if len(labels) > 1 and not any(map(_split_of, labels)):
             found = ", ".join(sorted(labels))
-            tell("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
+            log("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
 
     def large_files(self) -> list[LargeFile]:
         raise NotInPlaceError("the images are arrays")

@@ -5,7 +5,7 @@ from threading import Event, Thread
 from typing import Any
 
 from etl.errors import EnvironmentFailure, explain
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place
 from train.checkpoints.safetensors_file import Arrays
@@ -145,12 +145,12 @@ class Saver:
         try:
             prune(self._run, self._attempts, self._keep)
         except (OSError, EnvironmentFailure) as error:
-            tell("train", f"an older checkpoint was not removed ({_why(error)}); the next checkpoint is the next try")
+            log("train", f"an older checkpoint was not removed ({_why(error)}); the next checkpoint is the next try")
         except BaseException as error:
             self._error = error
 
     def _report(self, step: int, error: BaseException) -> None:
-        tell(
+        log(
             "train",
             f"checkpoint {name_of(step)} was not written ({_why(error)}); the next one is the next try"
             f" (failure {self._failures} of --checkpoint-failures {self._limit})",

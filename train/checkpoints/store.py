@@ -22,7 +22,7 @@ from typing import Any
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.atomic import publish_bytes, replace_bytes, replacing, withdraw
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place
@@ -228,7 +228,7 @@ def restore(
             continue
         for bad, why in damaged.items():
             name, fate = _folder(run, bad).name, "is passed over" if attempts is None else "is removed"
-            tell("train", f"{why}; {name} {fate}, {checkpoint.name} is taken instead")
+            log("train", f"{why}; {name} {fate}, {checkpoint.name} is taken instead")
             if attempts is not None:
                 remove(run, attempts, bad)
         return checkpoint, groups

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.place import Place
 from train.monitor.heartbeat import Status
 from train.monitor.host_board import HostBoard
@@ -70,7 +70,7 @@ class Monitor(Status):
 
     def log(self, line: str) -> None:
         """Print one line about the training to standard error, and add it to the log."""
-        tell("train", line)
+        log("train", line)
         if self.run_log is not None:
             self.run_log.info(line)
 

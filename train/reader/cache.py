@@ -16,7 +16,7 @@ from typing import Self
 import pyarrow
 
 from etl.errors import RingsliceError, explain
-from etl.progress import tell
+from etl.progress import log
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
 from train.reader.cache_files import CachedPlace, CacheFolder, CacheFull, Part
@@ -176,7 +176,7 @@ class SliceCache:
     def _report(self, line: str) -> None:
         if line not in self._reported and not self._quiet:
             self._reported.add(line)
-            tell("cache", line)
+            log("cache", line)
 
 
 class _Unreadable(Exception):

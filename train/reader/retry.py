@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from etl.errors import DataError, EnvironmentFailure
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.place import Place
 
 PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
@@ -56,6 +56,6 @@ class Patience:
             look = "; look at: hdfs fsck" if place.filesystem.scheme == "hdfs" else ""
             raise EnvironmentFailure(f"{place} cannot be read at offset {offset} ({reason}){look}") from error
         if not tries:
-            tell("reader", f"{place} cannot be read at offset {offset} ({reason}); trying again")
+            log("reader", f"{place} cannot be read at offset {offset} ({reason}); trying again")
         if self.stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)]):
             raise Stopped

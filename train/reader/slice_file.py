@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from etl.errors import EnvironmentFailure
-from etl.progress import tell
+from etl.progress import log
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
 from train.reader.retry import Patience, missing
@@ -68,7 +68,7 @@ class SliceFile:
                 tries += 1
             else:
                 if tries:
-                    tell("reader", f"{self.place} answers again, after {tries} tries")
+                    log("reader", f"{self.place} answers again, after {tries} tries")
                 return size
 
     def read_afresh(self, offset: int, room: memoryview) -> int:

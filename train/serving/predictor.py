@@ -16,7 +16,7 @@ from etl.errors import DataError, explain, printable
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import normalize_image
 from etl.images.result import Reason, Reject
-from etl.progress import Progress, tell
+from etl.progress import Progress, log
 from train.config.settings import AUTO
 from train.parallel.startup import suppress_stderr
 from train.serving.graph import SIGNATURE
@@ -89,7 +89,7 @@ def predict(predictor: Predictor, images: Sequence[ImageFile], options: PredictO
                     print(_line(image.name, likeliest, options.json), flush=True)
                 else:
                     why = found if isinstance(found, str) else f"{found.reason}, {found.detail}"
-                    tell("predict", printable(f"{image.name} cannot be used: {why}"))
+                    log("predict", printable(f"{image.name} cannot be used: {why}"))
                     unusable += 1
             progress.update(first + len(batch))
     if unusable:
