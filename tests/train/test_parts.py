@@ -50,21 +50,6 @@ def test_a_model_begins_with_normalisation() -> None:
     assert np.allclose(keras.ops.convert_to_numpy(model.layers[0](pixels)), [1, 2, 0])
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("resnet", "give mlp, cnn, resnet50, or module:function"),
-        ("no_such_module:f", "No module named 'no_such_module'"),
-        ("json:nothing", r"/json/__init__\.py has no 'nothing'"),
-        ("json:__name__", "is not a function"),
-        ("tests.train.test_parts:wrong_model", r"gives \(None, 3\), not logits of shape \(batch, 10\)"),
-    ],
-)
-def test_a_model_that_cannot_be_is_told(name: str, line: str) -> None:
-    with pytest.raises(UsageError, match=line):
-        build(name, (8, 8, 1), 10, [0], [1])
-
-
 def test_a_model_of_the_current_folder_may_be_called_as_a_package_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,11 +60,6 @@ def test_a_model_of_the_current_folder_may_be_called_as_a_package_of_ours(
         assert find_builder("model:own") is mlp
     finally:
         sys.modules.pop("model", None)
-
-
-def wrong_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
-    del classes
-    return mlp(shape, 3)
 
 
 def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:

@@ -27,14 +27,12 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.witness
-def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> None:
+def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     """horovodrun -np 8 train/main.py: eight processes, disjoint keys, together the epoch."""
-    root = tmp_path / "data" / "digits"
-    shutil.copytree(digits_root / "slices", root / "slices")
     output = run(
         *("env", "-u", "TF_CPP_MIN_LOG_LEVEL", "horovodrun", "-np", 8, "train/main.py"),
         timeout_s=240,
-        RINGSLICE_DATA=f"{tmp_path}/data",
+        RINGSLICE_DATA=str(root.parent),
         RINGSLICE_AUDIT="1",
         RINGSLICE_EPOCHS="2",
         RINGSLICE_MODEL="mlp",
@@ -83,25 +81,23 @@ def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path)
     assert "2 ranks for 1 training examples; start fewer ranks" in line
 
 
-def test_a_damaged_slice_is_reported_by_the_rank_that_reads_it(digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
-    flip_bit(tmp_path / "root/slices/default/train/train-00005-of-00008.tfrecord", 5000)
-    output = horovodrun(2, "train/main.py", "--data", tmp_path / "root", "--model", "mlp")
+def test_a_damaged_slice_is_reported_by_the_rank_that_reads_it(root: Path) -> None:
+    flip_bit(root / "slices/default/train/train-00005-of-00008.tfrecord", 5000)
+    output = horovodrun(2, "train/main.py", "--data", root, "--model", "mlp")
     assert output.returncode != 0
     [line] = [line for line in output.stderr.splitlines() if "is damaged at offset " in line]
     assert "ringslice: error: rank " in line
-    assert not list(tmp_path.rglob("checkpoints"))
+    assert not list(root.rglob("checkpoints"))
 
 
-def test_a_users_own_model_trains_once(digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
+def test_a_users_own_model_trains_once(root: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import keras\n"
         "def linear(shape, classes):\n"
         "    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])\n"
     )
     main = os.path.join(REPOSITORY, "train", "main.py")
-    words = ("--data", "root", "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
+    words = ("--data", root, "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
     output = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
     assert output["model"] == "mine:linear"
     assert output["test_accuracy"] > 0.8
@@ -126,8 +122,7 @@ def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: P
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_the_demo_reaches_its_accuracy_on_any_number_of_ranks(ranks: int, digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
-    succeeded(horovodrun(ranks, "train/main.py", "--data", tmp_path / "root"))
-    result = json.loads((tmp_path / "root/runs/run-0001/result.json").read_text())
+def test_the_demo_reaches_its_accuracy_on_any_number_of_ranks(ranks: int, root: Path) -> None:
+    succeeded(horovodrun(ranks, "train/main.py", "--data", root))
+    result = json.loads((root / "runs/run-0001/result.json").read_text())
     assert result["result"]["test_accuracy"] >= 0.97

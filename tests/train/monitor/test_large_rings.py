@@ -19,10 +19,10 @@ NAMES = (
 EACH = 4
 
 
-def ring(folder: Path, unlucky: int, kind: str) -> list[object]:
+def ring(folder: Path, failing: int, kind: str) -> list[object]:
     hosts = ",".join(f"{name}:{EACH}" for name in NAMES)
     horovodrun = (*HOROVODRUN, "-np", EACH * len(NAMES), "-H", hosts, "--network-interface", "lo")
-    return [*horovodrun, "tests/lib/ranks/many_ranks.py", folder, 20, unlucky, kind]
+    return [*horovodrun, "tests/lib/ranks/watched_ring.py", folder, 20, failing, kind, "--step-s", 1]
 
 
 def test_ctrl_c_of_64_processes_is_reported_once(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
 pytestmark = pytest.mark.integration
 
 SCRIPT = "tests/lib/ranks/watched_ring.py"
-RANKS, UNLUCKY, TIMEOUT_S = 3, 1, 6.0
+RANKS, FAILING, TIMEOUT_S = 3, 1, 6.0
 READING = rf"reading {SLICE} at offset [\d,]+"
 STEP = rf"epoch 1, step \d+, {READING}"
 RANK = r"\[\d\]<stderr>:ringslice: error: rank 1 on \S+"
 
-GRIEFS = {
+FAILURES = {
     "stopped": rf"{RANK} \(process \d+\) was silent for 4 s, stopped or hung in epoch 1, .*{SLICE}.*;"
     r" its guard ends it",
     "sleeps": rf"{RANK} is late: epoch 1, step {FATAL_STEP}, {READING}, without progress for \d+ s; all ranks end"
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def launch_words(folder: Path, kind: str) -> list[str]:
-    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, UNLUCKY, kind)
+    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, FAILING, kind)
     return [str(word) for word in words]
 
 
@@ -49,16 +49,16 @@ def messages(text: str) -> list[str]:
 
 
 @pytest.mark.witness
-@pytest.mark.parametrize("kind", GRIEFS)
+@pytest.mark.parametrize("kind", FAILURES)
 def test_a_rank_that_fails_ends_all_with_one_line(kind: str, folder: Path) -> None:
     """The log of the failed rank has where it was, if that rank could still write."""
     result = run(*launch_words(folder, kind), MARK=str(folder))
     assert result.returncode != 0
     [line] = messages(result.stderr)
-    assert re.fullmatch(GRIEFS[kind], line)
+    assert re.fullmatch(FAILURES[kind], line)
     if kind != "stopped":
-        [log] = (folder / "run/logs").glob(f"rank-{UNLUCKY:04d}-*.log")
-        assert "in come_to_grief" in log.read_text()
+        [log] = (folder / "run/logs").glob(f"rank-{FAILING:04d}-*.log")
+        assert "in fail" in log.read_text()
 
 
 ALONE = """
@@ -78,7 +78,7 @@ status.phase("stepping", 3, 4)
 watching = Watch(status, RunLog(), notes, timeouts=timeouts, remedy="go on")
 watching.start()
 if sys.argv[2:]:
-    watching.exit_notice(1, sys.argv[2])
+    watching.announce_exit(1, sys.argv[2])
 time.sleep(60)
 """
 
@@ -159,7 +159,7 @@ def test_ctrl_c_is_reported_once(folder: Path) -> None:
 def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path, server: RendezvousServer) -> None:
     """Each rank without a launcher that would end the others; its store is there."""
     store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port)}
-    words = [sys.executable, SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), "sleeps", "--elastic"]
+    words = [sys.executable, SCRIPT, str(folder), str(TIMEOUT_S), str(FAILING), "sleeps", "--elastic"]
     ranks = [
         subprocess.Popen(
             words,
@@ -170,10 +170,10 @@ def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path,
         )
         for rank in range(RANKS)
     ]
-    _, result = ranks[UNLUCKY].communicate(timeout=PATIENCE_S)
+    _, result = ranks[FAILING].communicate(timeout=PATIENCE_S)
     [line] = messages(result)
     assert re.fullmatch(rf"ringslice: error: rank 1 on \S+ is late: {STEP}, .*; it ends, the others go on", line)
-    assert ranks[UNLUCKY].returncode == 3
+    assert ranks[FAILING].returncode == 3
     ranks[2].send_signal(signal.SIGTERM)  # its host is taken away
     assert ranks[2].communicate(timeout=PATIENCE_S)[1] == ""
     assert ranks[2].returncode == 130

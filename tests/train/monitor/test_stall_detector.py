@@ -86,15 +86,6 @@ def test_at_one_place_those_that_do_something_alone_are_waited_for() -> None:
     assert judged((beats, {}), 1) == []
 
 
-def test_at_one_place_those_that_read_wait_for_the_storage() -> None:
-    """Each needs a batch of its own; no rank waits for another."""
-    beats = [beat(rank) for rank in range(4)]
-    assert judged((beats, {}), 2) == [0, 1, 2, 3]
-    assert judged(([replace(each, phase=STEPPING) for each in beats], {}), 2) == []
-    beats[1] = replace(beats[1], idle_s=1.0)  # bytes come to it
-    assert judged((beats, {}), 2) == [0, 2, 3]
-
-
 def test_who_has_not_come_back_into_the_ring_is_late() -> None:
     beats = [beat(0, generation=2), beat(1, generation=2), beat(2, generation=1, count=99), beat(3, generation=2)]
     assert judged((beats, {}), 0) == [2]

@@ -1,7 +1,6 @@
 """TensorFlow's own strategies: their steps, their shares of the slices, changes of strategy, and how they end."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -21,12 +20,6 @@ WITHOUT_REDUCTION = "tests/lib/ranks/without_reduction.py"
 CLOSE = 1e-4  # of single precision, after 15 steps
 MIRRORED = ("--strategy", "mirrored", "--replicas", 2)
 WORKERS = ("--strategy", "multi-worker-mirrored")
-
-
-@pytest.fixture
-def root(digits_root: Path, tmp_path: Path) -> Path:
-    shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
-    return tmp_path / "digits"
 
 
 def launch(ranks: int, *words: object) -> Finished:
