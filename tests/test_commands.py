@@ -65,6 +65,12 @@ def test_a_script_has_the_options_of_its_command() -> None:
     failed(job_here(Normalize, "-r", "emr", "a"), 2, "runners are inline, local, hadoop")
 
 
+def test_a_root_below_a_file_is_refused_with_a_remedy(make_tree: TreeMaker, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = ringslice_here("ingest", make_tree({"a": 2}), tmp_path / "file" / "root")
+    failed(refused, 2, f"file/root lies below the file {tmp_path}/file. Give a folder")
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "line"),
