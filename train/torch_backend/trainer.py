@@ -96,7 +96,7 @@ class TorchTrainer:
             PixelFeed(Decoder(manifest, shape[:2], each), len(os.sched_getaffinity(0)), device.type == "cuda")
             for each in (augmentation, NOTHING)
         )
-        self._timer = StepTimer(self.model)
+        self._timer = StepTimer(self.model, device.type == "cuda")
         self._taken: _Taken | None = None
 
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
@@ -281,13 +281,15 @@ class StepTimer:
     """Measures the input, the computing and the reducing of steps, in seconds of this process.
 
     On the CPU the last gradient of a step that is computed ends the computing; what the backward pass takes after that
-    is waiting for other ranks. A GPU computes later than it is told to, so there only whole steps are right.
+    is waiting for other ranks. A GPU computes later than it is told to, so there only whole steps are right, and hooks
+    would cost time: the threads that decode have the interpreter's lock.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, is_gpu: bool) -> None:
         self.input_s = 0.0
         self._begun = self._computed = self._over = time.perf_counter()
-        for each in model.parameters():
+        self._is_gpu = is_gpu
+        for each in () if is_gpu else model.parameters():
             if each.requires_grad:
                 each.register_post_accumulate_grad_hook(self._note)
 
@@ -306,7 +308,8 @@ class StepTimer:
 
     def moments(self) -> tuple[float, float, float]:
         """When the step began, its gradients were computed, and they were reduced, which is now."""
-        return self._begun, self._computed, time.perf_counter()
+        reduced = time.perf_counter()
+        return self._begun, reduced if self._is_gpu else self._computed, reduced
 
     def end_step(self) -> float:
         """The seconds since the last step ended."""
