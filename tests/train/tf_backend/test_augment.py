@@ -15,10 +15,11 @@ from etl.errors import UsageError
 from etl.formats.example import ImageExample, serialize
 from etl.slices.manifest import Manifest
 from tests.train.tf_backend.test_feed import batch_of
+from train.config.augmentation import GRAY, Augmentation, Size, centre_window
 from train.reader.batches import RecordBatch
 from train.reader.order import epoch_seed
-from train.tf_backend.augment import GRAY, Augmentation, random_window, recolour_at_random
-from train.tf_backend.decode import Decoder, Size, centre_window
+from train.tf_backend.augment import random_window, recolour_at_random
+from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import PixelBatch, PixelFeed
 
 Pixels = npt.NDArray[np.uint8]
