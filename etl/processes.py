@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,11 +29,14 @@ def tied_environment(number: int, variables: Mapping[str, str] = os.environ) -> 
 
 
 def tie_to_parent() -> None:
-    """In a child with a `tied_environment`: get its signal when the parent ends, or now if it has ended already."""
-    if tied := os.environ.pop(_PARENT, ""):
-        parent, number = map(int, tied.split())
+    """In a child with a `tied_environment`: get its signal when the parent ends, or now if it has ended already.
+
+    A value of the variable that we did not write is ignored.
+    """
+    tied = re.fullmatch("([0-9]{1,9}) ([0-9]{1,9})", os.environ.pop(_PARENT, ""))
+    if tied and (number := int(tied[2])) in signal.valid_signals():
         end_with_parent(number)
-        if os.getppid() != parent:
+        if os.getppid() != int(tied[1]):
             os.kill(os.getpid(), number)
 
 

@@ -61,7 +61,10 @@ _MOST_META_BYTES = 1 << 16
 _MOST_AVIF_PIXELS, _MOST_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
 _MOST_BRANDS_BYTES = 1 << 10  # as many as no program writes
-_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+\d")
+_PNM_COMMENT = rb"#[^\r\n]*"  # ends a word, as for netpbm; for Pillow the word goes on behind the line
+_PNM_GAP = rb"(?:\s|" + _PNM_COMMENT + rb"[\r\n])+"
+_PNM = re.compile(rb"P[1-6]%b\d" % _PNM_GAP)
+_PNM_HEADER = re.compile(rb"P(?:[14](?:%b\d+){2}|[2356](?:%b\d+){3})(?:%b)?" % (_PNM_GAP, _PNM_GAP, _PNM_COMMENT))
 _MOST_PNM_BYTES = 1 << 16  # up to the width: for each byte the expression takes a hundred
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
@@ -196,7 +199,17 @@ def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
         Image.MAX_IMAGE_PIXELS = most
 
 
-_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {PNG: png.without_extras, BMP: bmp.in_known_form}
+def _without_comments(data: bytes) -> bytes:
+    """A PNM file with no comments in its header."""
+    found = _PNM_HEADER.match(data, 0, _MOST_PNM_BYTES)
+    return re.sub(_PNM_COMMENT, b"", found[0]) + data[found.end() :] if found and b"#" in found[0] else data
+
+
+_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {
+    PNG: png.without_extras,
+    BMP: bmp.in_known_form,
+    PNM: _without_comments,
+}
 
 
 def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:

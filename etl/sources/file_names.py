@@ -23,11 +23,16 @@ def is_large_file(name: str) -> bool:
 # Folders and files that storage devices and file managers add among those of people.
 _ADDED_BY_TOOLS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "system volume information", "lost+found"}
-    | {"@tmp", "@recently-snapshot", "recycler", "network trash folder", "temporary items"}
-    | {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "picasa.ini", "icon\r"}
+    | {"@tmp", "@recently-snapshot", "recycler", "recycled", "network trash folder", "temporary items"}
+    | {"__macosx", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "picasa.ini", "icon\r"}
 )
+# What chkdsk recovers, and streams of NTFS that came as files: Thumbs.db:encryptable, x.jpg:Zone.Identifier
+_ADDED_BY_WINDOWS = re.compile(r"(?i)^found\.\d{3}$|:(encryptable|zone\.identifier)$")
 
 
 def is_visible(path: str) -> bool:
     """Whether no part of ``path`` is hidden (begins with a dot) or has a name that tools give to what they add."""
-    return not any(part.startswith(".") or part.lower() in _ADDED_BY_TOOLS for part in path.split("/"))
+    return not any(
+        part.startswith(".") or part.lower() in _ADDED_BY_TOOLS or _ADDED_BY_WINDOWS.search(part)
+        for part in path.split("/")
+    )

@@ -50,6 +50,9 @@ class IdxSource:
         self._pixels: dict[str, npt.NDArray[np.uint8]] = {}
         labels: dict[str, npt.NDArray[np.uint8]] = {}
         for match in matches:
+            if match["stem"] in labels:
+                same = ", ".join(each[0] for each in matches if each["stem"] == match["stem"])
+                raise UsageError(f"{place} has the images of a pair more than once: {same}. Leave one of them")
             label_name = match[0].replace("images", "labels").replace(f"idx{match['dimensions']}", "idx1")
             if label_name not in names:
                 raise UsageError(f"{place / match[0]} has no labels beside it; expected {label_name}")

@@ -43,6 +43,7 @@ class ParquetSource:
     skipped = 0
 
     def __init__(self, place: Place, files: list[Place], reading: Reading) -> None:
+        named_place = files[0] if len(files) == 1 else place
         with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="open") as pool:
             self._files = list(pool.map(lambda file: _File(place, file, reading), files))
         refuse_twice([file.stem for file in self._files], lambda file: str(self._files[file].place))
@@ -53,10 +54,10 @@ class ParquetSource:
             in_threads(lambda file: file.list_rows(progress), self._files, _FILES_AT_ONCE)
         found = {name for file in self._files for name, *_ in file.rows}
         if not found:
-            raise UsageError(f"no images in {place}; its Parquet files have no rows")
+            raise UsageError(f"no images in {named_place}; its Parquet files have no rows")
         if reading.classes is None:
             reading = replace(reading, classes=named)
-        self.classes = all_classes(found, reading, place)
+        self.classes = all_classes(found, reading, named_place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = [
             SourceImage(

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from etl.errors import explain
+from etl.processes import tie_to_parent
 from mapreduce import _report_import
 
 NO_ROOM = ImportError("/usr/lib/cv2/cv2.abi3.so: failed to map segment from shared object")
@@ -23,3 +24,9 @@ def test_a_task_that_cannot_load_one_says_so_in_one_line(capsys: pytest.CaptureF
     _report_import(ImportError, NO_ROOM, None)
     assert capsys.readouterr().err == "ringslice: error: no memory to load cv2.abi3.so (raise the limit: ulimit -v)\n"
     assert sys.excepthook is not sys.__excepthook__
+
+
+@pytest.mark.parametrize("value", ["xx", "1", "1 999"])
+def test_a_variable_of_the_name_of_ours_is_ignored(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGSLICE_PARENT", value)
+    tie_to_parent()

@@ -12,7 +12,7 @@ from etl.images.result import Reason, Reject
 _CODESTREAM = b"\xff\x4f\xff\x51"  # SOC, SIZ
 _ORIGIN = 16  # from there on: the offset of the picture on the reference grid, two numbers
 _CSIZ = 40  # from there on: the number of components, and three bytes for each
-_COLOR_SPACES = (0, 12, 15, 16, 17, 18)  # bi-level, CMYK, bi-level, sRGB, gray, sYCC
+_COLOR_SPACES = {0: 1, 12: 4, 15: 1, 16: 3, 17: 1, 18: 3}  # colours of bi-level, CMYK, bi-level, sRGB, gray, sYCC
 _SYCC = 18
 _SIGNED = 0x80
 _DEEP_MODES = ("L", "RGB", "RGBA")
@@ -31,9 +31,12 @@ def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     """Reject an opened file that Pillow would decode by assumption."""
     color, depths = _box(data, b"colr"), _depths(data)
     space = int.from_bytes(color[3:7])
-    if color[:1] == bytes([_ENUMERATED]) and space not in _COLOR_SPACES:
+    is_enumerated = color[:1] == bytes([_ENUMERATED])
+    if is_enumerated and space not in _COLOR_SPACES:
         return Reject(Reason.UNSUPPORTED, f"the colour space {space} of a jpeg2000")
-    palette = _box(data, b"pclr")
+    palette, count = _box(data, b"pclr"), component_count(data)
+    if is_enumerated and not palette and count - _COLOR_SPACES[space] not in (0, 1):  # 1 is alpha
+        return Reject(Reason.UNSUPPORTED, f"{count} components in the colour space {space} of a jpeg2000")
     if palette and not _is_plain_palette(image, data, palette):
         return Reject(
             Reason.UNSUPPORTED, "a palette with equal colours, reordered or of more than 8 bits in a jpeg2000"

@@ -21,13 +21,15 @@ _HEADER = 16  # where the body of IHDR begins
 _HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
 _NEEDED = {b"tRNS", b"iCCP", b"acTL", b"fcTL", b"fdAT"}  # of the ancillary ones, to decode the picture
 _ANCILLARY = 0x20  # bit 5 of the type's first byte
-_COLORS = {b"cICP": 4, b"iCCP": 1, b"sRGB": 1, b"gAMA": 4, b"cHRM": 32}  # each with the least of bytes
+# each with the least of bytes; that of iCCP is libpng's: of 81 a name may take, of 11 a deflated stream
+_COLORS = {b"cICP": 4, b"iCCP": 92, b"sRGB": 1, b"gAMA": 4, b"cHRM": 32}
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _XMP = b"XML:com.adobe.xmp\0"
 _RAW_EXIF = re.compile(rb"Raw profile type (?:exif|APP1)\0")
 _HEX = re.compile(rb"\n\w+\n *\d+\n([0-9a-fA-F\n]+)")
 _MOST_TEXT = 1 << 18  # hex of the most EXIF that a JPEG has, twice
 _COMPONENTS = {0: 1, 2: 3}  # of colour types without palette and alpha
+_PALETTE = 3  # a colour type
 _GRAYS = (0, 4)  # colour types
 _GAMMA_OF_SRGB, _GAMMA_TOLERANCE = 45_455, 0.05  # within it libpng does not correct
 
@@ -51,6 +53,7 @@ class PngChunks:
 def read_chunks(data: bytes) -> PngChunks | Reject:
     """Walk the chunks to IEND and check the CRC of those that the picture is made of."""
     view, position, bare, colors, exif, xmp = memoryview(data), len(SIGNATURE), True, dict[bytes, bytes](), b"", b""
+    before: dict[bytes, int] = {}
     for _ in range(MOST_CHUNKS):
         length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
         end = position + _FRAMING_BYTES + length
@@ -59,8 +62,9 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
         is_right, body = _is_right(view[position:end]), view[position + 8 : end - 4]
         if not is_right and (not kind[0] & _ANCILLARY or kind == b"tRNS"):
             return Reject(Reason.BROKEN, f"wrong CRC of the chunk {kind!r} at offset {position}")
-        if is_right and length >= _COLORS.get(kind, length + 1):
+        if is_right and kind in _COLORS and _is_used(kind, length, before, data):
             colors[kind] = bytes(body[:32])
+        before.setdefault(kind, length)
         if kind == b"eXIf" and is_right:
             exif = bytes(body)
         if kind in _TEXTS and is_right:
@@ -123,16 +127,34 @@ def _text(kind: bytes, body: bytes) -> bytes:
 def without_extras(data: bytes) -> bytes:
     """A file that `read_chunks` has found whole, without chunks that its picture does not need or that are damaged.
 
-    Pillow refuses a picture because of them; libpng, and so browsers and ImageMagick, pass them over.
+    Pillow refuses a picture because of them, or uses what is out of place; libpng, and so browsers and ImageMagick,
+    pass them over.
     """
     view, position, kept, kind = memoryview(data), len(SIGNATURE), [memoryview(SIGNATURE)], b""
+    before: dict[bytes, int] = {}
     while kind != b"IEND":
         kind = bytes(view[position + 4 : position + 8])
         each = view[position : position + _FRAMING_BYTES + int.from_bytes(view[position : position + 4])]
-        if not kind[0] & _ANCILLARY or (kind in _NEEDED and _is_right(each)):
+        length = len(each) - _FRAMING_BYTES
+        if not kind[0] & _ANCILLARY or (kind in _NEEDED and _is_right(each) and _is_used(kind, length, before, data)):
             kept.append(each)
+        before.setdefault(kind, length)
         position += len(each)
     return b"".join(kept)
+
+
+def _is_used(kind: bytes, length: int, before: Mapping[bytes, int], data: bytes) -> bool:
+    """Whether libpng uses a chunk of colours or transparency after the kinds (with lengths) in ``before``."""
+    if kind in _COLORS:
+        return length >= _COLORS[kind] and b"PLTE" not in before and b"IDAT" not in before
+    if kind != b"tRNS":
+        return True
+    depth, color_type = data[_HEADER + 8 : _HEADER + 10]
+    if color_type == _PALETTE:
+        is_fitting = 0 < length <= min(before.get(b"PLTE", 0) // 3, 1 << depth)
+    else:
+        is_fitting = length == 2 * _COMPONENTS.get(color_type, -1)
+    return is_fitting and b"IDAT" not in before
 
 
 def _is_right(chunk: memoryview) -> bool:

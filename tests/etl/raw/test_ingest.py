@@ -48,11 +48,13 @@ def test_packs_contain_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: P
     (source / "a" / ".hidden").write_text("x")
     (source / "readme.txt").write_text("x")
     (source / "a" / "empty.png").write_bytes(b"")
-    for added in ("@eaDir/000.png/SYNOPHOTO_THUMB_M.jpg", "a/@eaDir/x.jpg", "a/Thumbs.db", "#recycle/y.png"):
+    of_a_nas = ("@eaDir/000.png/SYNOPHOTO_THUMB_M.jpg", "a/@eaDir/x.jpg", "#recycle/y.png")
+    of_windows = ("a/Thumbs.db", "a/Thumbs.db:encryptable", "a/000.png:Zone.Identifier", "FOUND.000/FILE0000.CHK")
+    for added in of_a_nas + of_windows:
         (source / added).parent.mkdir(parents=True, exist_ok=True)
         (source / added).write_bytes(b"x")
     summary = run(source, root)
-    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 6)
+    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 9)
     assert summary["packs"] > 1
     rows = [row for path in sorted((root / "raw/packs").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
@@ -202,6 +204,13 @@ def test_idx_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=line):
             run(tmp_path / "cut", tmp_path / "root")
     assert not (tmp_path / "root").exists()
+
+
+def test_a_pair_of_idx_files_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    for zipped in (False, True):
+        write_idx(tmp_path / "idx", "train", np.zeros((3, 2, 2)), np.zeros(3), zipped)
+    with pytest.raises(UsageError, match=r"more than once: train-images-idx3-ubyte, train-images-idx3-ubyte\.gz\. L"):
+        run(tmp_path / "idx", tmp_path / "root")
 
 
 @pytest.mark.parametrize("promised", [(2, 3, 4), (1 << 31, 1 << 31, 4)])

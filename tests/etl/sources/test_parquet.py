@@ -131,7 +131,7 @@ def test_the_names_of_numbers(here: Place) -> None:
     source = open_source(here, chosen)
     assert [source.classes[image.label] for image in source.images] == ["cat", "dog"]
     assert source.classes == ["owl", "dog", "cat"]
-    refused(here, UsageError, "the label 'cat'", "not one of the 2 --classes", classes=("dog", "owl"))
+    refused(here, UsageError, "a.parquet has the label 'cat'", "not one of the 2 --classes", classes=("dog", "owl"))
     write_parquet(here / "a.parquet", image_table(2, names=None))
     assert open_source(here).classes == ["0", "1"]
     source = open_source(here, chosen)

@@ -129,6 +129,7 @@ def pnm_pictures() -> Iterator[Picture]:
     files = {
         "ppm": b"P6 " + size + COLORS.tobytes(),
         "ppm-comments": b"P6\n# a comment\n48 40\n# and another\n255\n" + COLORS.tobytes(),
+        "ppm-comments-end-words": b"P6#c\n48#d\n40#e\n255#f\n" + COLORS.tobytes(),  # as for netpbm
         "ppm-trailing": b"P6 " + size + COLORS.tobytes() + TRAILING,
     }
     yield from alike(COLORS, files)

@@ -137,7 +137,11 @@ def other_pictures() -> Iterator[Picture]:
     order = [struct.pack(">3H", number, *meaning) for number, meaning in enumerate(((0, 3), (0, 2), (0, 1), (1, 0)))]
     premultiplied = translucent[: defined + 20] + b"\0\2" + translucent[defined + 22 :]
     reordered = translucent[:defined] + b"".join(order) + translucent[defined + 24 :]
+    whole = files["jpeg2000"]
+    space = whole.index(b"colr") + 7
+    declared_gray = whole[:space] + struct.pack(">I", 17) + whole[space + 4 :]
     files = {"jpeg2000-premultiplied": premultiplied, "jpeg2000-reordered": reordered}
+    files["jpeg2000-rgb-declared-gray"] = declared_gray
     yield from rejects(files, "unsupported")
     files = {f"avif-{kind}": save(COLORS, "AVIF", quality=95, subsampling=kind) for kind in ("4:4:4", "4:2:0")}
     brand = files["avif-4:2:0"]

@@ -107,6 +107,7 @@ def png_pictures() -> Iterator[Picture]:
     yield from _transparent()
     yield from _with_metadata()
     yield from _of_stated_colors()
+    yield from _out_of_place()
 
 
 def _plain() -> Iterator[Picture]:
@@ -183,6 +184,23 @@ def _with_metadata() -> Iterator[Picture]:
     yield good("png-icc-rgb-on-gray", png(GRAYS, 8, GRAY, adobe), GRAYS)  # a profile of another space: left alone
 
 
+def _out_of_place() -> Iterator[Picture]:
+    """Chunks that libpng does not use where they are, or of the size that they have."""
+    icc, table, clear = icc_chunk(profiles.adobe_rgb()), chunk(b"PLTE", palette(16).tobytes()), chunk(b"tRNS", bytes(3))
+    first, data, last = chunks(png(COLORS, 8, RGB))
+    key = chunk(b"tRNS", struct.pack(">4H", *COLORS[0, 0].tolist(), 0))
+    files = {"png-icc-late": SIGNATURE + first + data + icc + last, "png-rgb-trns-long": png(COLORS, 8, RGB, key)}
+    yield from alike(COLORS, files)
+    extras = {
+        "icc-late": table + icc,
+        "gamma-late": table + chunk(b"gAMA", struct.pack(">I", 100_000)),
+        "trns-long": table + chunk(b"tRNS", bytes(17)),
+        "trns-early": clear + table,
+    }
+    files = {f"png-palette-{name}": png(bands(16), 4, PALETTE, extra) for name, extra in extras.items()}
+    yield from alike(palette(16)[bands(16)], files)
+
+
 def _of_stated_colors() -> Iterator[Picture]:
     """Colours by chunks of numbers; an ICC profile or sRGB is worth more than gAMA and cHRM, and cICP most."""
     linear, p3 = chunk(b"gAMA", struct.pack(">I", 100_000)), struct.pack(">8I", *DISPLAY_P3)
@@ -197,6 +215,8 @@ def _of_stated_colors() -> Iterator[Picture]:
     yield from alike(COLORS, files, 1, 1)
     files = {"png-chrm-p3": png(COLORS, 8, RGB, chunk(b"cHRM", p3)), "png-codes-p3": png(COLORS, 8, RGB, codes + icc)}
     yield from alike(profiles.from_display_p3(COLORS), files, 1, 2)
+    short = chunk(b"iCCP", b"made\0\0" + zlib.compress(b"no profile at all"))
+    yield good("png-gamma-icc-short", png(COLORS, 8, RGB, short + linear), profiles.from_gamma(COLORS, 1), 1, 2)
     yield good("png-gamma-icc", png(COLORS, 8, RGB, icc + linear), profiles.from_adobe_rgb(COLORS), 1, 2)
     hdr = png(COLORS, 8, RGB, chunk(b"cICP", bytes([9, 16, 0, 1])))
     yield from rejects({"png-codes-hdr": hdr}, "unsupported")
