@@ -42,16 +42,6 @@ def test_a_launcher_that_is_gone_or_hangs_is_an_oserror() -> None:
         Letterbox("127.0.0.1", port).put("ringslice-0", "beat-1", {})
 
 
-def test_there_is_none_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", raising=False)
-    assert Letterbox.of_launcher() is None
-    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1")
-    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "4711")
-    letterbox = Letterbox.of_launcher()
-    assert letterbox is not None
-    assert (letterbox.host, letterbox.port) == ("10.0.0.1", 4711)
-
-
 def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox, clock: Clock) -> None:
     peers = Peers(HostNotes(letterbox), 0, 4, 0, clock)
     for rank in (1, 2):

@@ -109,37 +109,33 @@ def test_another_dataset_shares_what_is_the_same(originals: Place, make_cache: C
     assert held(cache) == [0]
 
 
-def begin_fetching(cache: SliceCache, originals: Place) -> tuple[list[str], threading.Event]:
-    """Begin to fetch five slices ahead: the names of those that are fetched so far, and what lets it go on."""
-    order, begun, go_on = list[str](), threading.Event(), threading.Event()
+@pytest.mark.parametrize(
+    ("is_replaced", "order"),
+    [
+        (False, ["train/0", "train/3", "train/4", "train/1", "train/2"]),
+        (True, ["train/0", "train/7", "train/8"]),
+    ],
+)
+def test_what_is_opened_already_comes_last_and_a_newer_list_replaces_an_older(
+    is_replaced: bool, order: list[str], originals: Place, make_cache: CacheMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, fetched, begun, goes_on = make_cache(10), list[str](), threading.Event(), threading.Event()
 
     def fetch(folder: Place, each: Slice) -> None:
-        order.append(each.name)
+        fetched.append(each.name)
         begun.set()
-        go_on.wait()
+        goes_on.wait()
 
-    cache.fetch = fetch  # type: ignore[method-assign]
+    monkeypatch.setattr(cache, "fetch", fetch)
     cache.fetch_ahead(originals, SLICES[:5])
     begun.wait()
-    return order, go_on
-
-
-def test_what_is_not_opened_yet_is_fetched_first(originals: Place, make_cache: CacheMaker) -> None:
-    cache = make_cache(10)
-    order, go_on = begin_fetching(cache, originals)
-    assert cache.place_of(SLICES[1]) is cache.place_of(SLICES[2]) is None
-    go_on.set()
-    wait_until(lambda: len(order) == 5)
-    assert order == ["train/0", "train/3", "train/4", "train/1", "train/2"]
-
-
-def test_a_newer_list_takes_the_place_of_an_older(originals: Place, make_cache: CacheMaker) -> None:
-    cache = make_cache(10)
-    order, go_on = begin_fetching(cache, originals)
-    cache.fetch_ahead(originals, SLICES[7:9])
-    go_on.set()
-    wait_until(lambda: len(order) == 3)
-    assert order == ["train/0", "train/7", "train/8"]
+    if is_replaced:
+        cache.fetch_ahead(originals, SLICES[7:9])
+    else:
+        assert cache.place_of(SLICES[1]) is cache.place_of(SLICES[2]) is None
+    goes_on.set()
+    wait_until(lambda: len(fetched) == len(order))
+    assert fetched == order
 
 
 def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMaker) -> None:

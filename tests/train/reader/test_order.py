@@ -166,11 +166,6 @@ def test_selecting_from_intervals_is_selecting_their_positions(pairs: list[Inter
     assert positions(select(intervals, runs)) == [each for start, stop in runs for each in known[start:stop]]
 
 
-def test_a_rank_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="rank 4 is not one of 4"):
-        share([(0, 8)], 4, 4)
-
-
 def test_the_share_of_one_of_many_ranks_is_found_without_going_over_all_records() -> None:
     """10^9 records in 100,000 slices, 4,096 ranks."""
     asked: set[int] = set()

@@ -65,7 +65,7 @@ UNUSABLE = {
     "b/note.txt": "not-an-image, starts with 68656c6c6f0a",
     "b/tables.jpg": "broken, ",
     "c/three.bmp": "unsupported, of a kind that TensorFlow cannot decode; make it a JPEG or PNG",
-    "c/three.tiff": "unsupported, tiff, of which TensorFlow knows nothing; make it a JPEG or PNG",
+    "c/three.tiff": "unsupported, tiff, which TensorFlow cannot decode; make it a JPEG or PNG",
 }
 
 
