@@ -1,12 +1,11 @@
 """Where a process says it is, from many threads at once."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.train.monitor.conftest import Clock
-from train.monitor.heartbeat import OUT, READING, Beat, Status
+from train.monitor.heartbeat import OUT, READING, Status
 
 SLICE = "train-00003-of-00008"
 
@@ -66,16 +65,6 @@ def test_everything_that_is_reported_is_progress(progress: str, words: list[obje
     assert status.beat().idle_s == 100
     getattr(status, progress)(*words)
     assert status.beat().idle_s == 0
-
-
-def test_a_beat_goes_through_json() -> None:
-    status = Status()
-    status.phase(READING, 1, 2)
-    status.progress("é\n", 0)
-    beat = status.beat()
-    assert Beat.from_json(json.loads(json.dumps(beat.as_json()))) == beat
-    with pytest.raises(TypeError):
-        Beat.from_json({"rank": 1})
 
 
 def test_many_threads_lose_no_count_and_no_beat() -> None:
