@@ -36,7 +36,7 @@ class Failure(Hooks):
     def __init__(self, monitor: Monitor, kind: str, moment: str, is_failing: bool) -> None:
         self._monitor, self._kind, self._moment, self._is_failing = monitor, kind, moment, is_failing
         self._file = Path(os.environ["FAILURE_FILE"])
-        self._half = self._file.with_suffix(".half")  # says that half a checkpoint is there
+        self._half = self._file.with_suffix(".half")  # exists once half a checkpoint is there
 
     def on_step(self, running: Running, position: Position) -> None:
         if self._moment == CHECKPOINT:

@@ -87,7 +87,7 @@ def test_other_types_and_the_name_of_the_format_are_refused(array: np.ndarray) -
 
 
 class Code:
-    """What runs where somebody unpickles it."""
+    """Fails the test if it is unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return pytest.fail, ("a pickle was loaded",)
@@ -105,7 +105,7 @@ FOREIGN = {
     "npz": npz(),
     "unknown type": save({"a": np.zeros(2, np.uint16)}).replace(b'"U16"', b'"BF16"').replace(b"}} ", b"}}"),
     "header only": whole({"a": np.zeros(3)})[:-1],
-    "more than its header tells": whole({"a": np.zeros(3)}) + b"\0",
+    "more than its header has": whole({"a": np.zeros(3)}) + b"\0",
 }
 
 

@@ -182,7 +182,7 @@ def test_another_format_is_reported_and_left_alone(place: Place, attempts: Place
 
 
 @pytest.mark.parametrize("bad", [[30], [30, 20]])
-def test_a_damaged_one_is_reported_and_the_one_before_is_taken(
+def test_the_one_before_a_damaged_one_is_taken(
     bad: list[int], place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_some(place, attempts, 10, 20, 30)
@@ -212,7 +212,7 @@ def test_where_all_are_damaged_nothing_is_removed(place: Place, attempts: Place)
     assert steps(place) == [10, 20]
 
 
-def test_one_that_its_trainer_removes_meanwhile_is_not_damaged(
+def test_one_that_is_removed_meanwhile_is_not_damaged(
     place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_some(place, attempts, 10, 20)

@@ -51,7 +51,7 @@ def settings_of(*words: object, **variables: str) -> Settings:
         ({"xla": True, "batch_norm": "synchronised"}, "--xla and --batch-norm synchronised do not go together"),
     ],
 )
-def test_what_is_out_of_range_is_told(settings: dict[str, Any], line: str) -> None:
+def test_what_is_out_of_range_is_refused(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(UsageError, match=line):
         Recipe(**settings)
 
@@ -103,14 +103,14 @@ def test_recipes_that_come_along_are_sound(name: str) -> None:
         ("batch = ", "is not TOML"),
     ],
 )
-def test_a_recipe_that_is_wrong_is_told_in_one_line(text: str, line: str, tmp_path: Path) -> None:
+def test_a_wrong_recipe_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(UsageError, match=f"mine.toml.*{line}") as raised:
         read_recipe(str(tmp_path / "mine.toml"))
     assert "\n" not in str(raised.value)
 
 
-def test_a_recipe_that_is_not_there_is_told() -> None:
+def test_a_missing_recipe_is_reported() -> None:
     with pytest.raises(
         UsageError, match=r"--recipe 'resnet51': No such file or directory; give a TOML file, or one of"
     ):

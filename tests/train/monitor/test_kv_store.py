@@ -19,7 +19,7 @@ def always() -> bool:
     return True
 
 
-def test_a_note_is_the_last_one_put_and_goes_by_no_proxy(
+def test_the_last_note_stays_and_no_proxy_is_used(
     letterbox: Letterbox, server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
@@ -96,7 +96,7 @@ def test_of_a_large_ring_few_ranks_observe_and_not_one_hosts_alone() -> None:
     assert messages.leaving({8: STOPPED, 9: STOPPED}, size=64) == [8]
 
 
-def test_the_words_name_rank_host_slice_and_step() -> None:
+def test_messages_name_rank_host_slice_and_step() -> None:
     [lost] = messages.find_lost(NOTES, silent=[2])
     assert messages.died([lost], "--resume goes on") == (
         "rank 2 on host2 was killed or died without a word in epoch 1, step 14, reading train-00003-of-00008"

@@ -1,4 +1,4 @@
-"""The local cache: what it holds is right, never more than its limit, whoever else uses it and whoever is killed."""
+"""The local cache: right bytes, never more than its limit, while other processes use it or are killed."""
 
 import errno
 import gc
@@ -116,7 +116,7 @@ def test_another_dataset_shares_what_is_the_same(originals: Place, make_cache: C
         (True, ["train/0", "train/7", "train/8"]),
     ],
 )
-def test_what_is_opened_already_comes_last_and_a_newer_list_replaces_an_older(
+def test_opened_slices_come_last_and_a_new_list_replaces_the_old(
     is_replaced: bool, order: list[str], originals: Place, make_cache: CacheMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, fetched, begun, goes_on = make_cache(10), list[str](), threading.Event(), threading.Event()
@@ -168,7 +168,7 @@ def test_what_is_read_stays(originals: Place, make_cache: CacheMaker) -> None:
     cache.fetch(originals, SLICES[5])
     assert held(cache) == [0, 5]
     with place.open_input() as file:
-        del place  # the open file alone holds it
+        del place  # only the open file has its lock
         gc.collect()
         with pytest.raises(CacheFull):
             cache.fetch(originals, SLICES[6])
@@ -251,7 +251,7 @@ def test_a_name_that_is_no_hash_is_refused(originals: Place, make_cache: CacheMa
             call(forged)
 
 
-def test_a_folder_that_cannot_be_made_is_reported_once(
+def test_a_failing_folder_is_reported_once(
     originals: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -404,7 +404,7 @@ while True:
 
 @pytest.mark.integration
 def test_several_jobs_share_a_folder(originals: Place, folder: Path) -> None:
-    """It never holds more than its limit, and nobody reads a wrong byte."""
+    """It is never above its limit, and no wrong byte is read."""
     folder.mkdir()
     seen = set[str]()
 

@@ -67,7 +67,7 @@ def test_any_interval_is_that_part_of_the_epoch(layout: list[Integers], data: st
 
 @settings(deadline=None, max_examples=60)
 @given(layout=layouts, lanes=st.integers(1, 9), batch=st.integers(1, 20), data=st.data())
-def test_every_example_once_whatever_the_world_size_and_however_often_it_changes(
+def test_every_example_comes_once_with_changing_world_sizes(
     layout: list[Integers], lanes: int, batch: int, data: st.DataObject
 ) -> None:
     order = order_of(layout, 1, 2)

@@ -94,9 +94,7 @@ def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
 
 
 @pytest.mark.integration
-def test_more_epochs_than_the_decay_lasts_need_a_new_end_of_it(
-    trained: TrainedRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_epochs_need_a_new_end_of_the_decay(trained: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError) as raised:
         recipe_of(trained, 4)
     assert "give --decay-until 4, which lifts it from 0 to 0.5 of its peak, --decay-until 2, which" in str(raised.value)
@@ -126,7 +124,7 @@ def test_a_refused_resume_writes_nothing_and_an_allowed_one_is_kept(stopped: Tra
 
 
 @pytest.mark.integration
-def test_a_run_that_selects_on_its_test_split_says_so(stopped: TrainedRun, tmp_path: Path) -> None:
+def test_a_run_that_selects_on_its_test_split_reports_it(stopped: TrainedRun, tmp_path: Path) -> None:
     made = stopped.copy(tmp_path / "root")
     shard_here(made.root, "--workers", 2, "--split", "train=0.5,test=0.5", "--name", "two")
     words = ("--data", made.root, "--name", "two", "--run", "new", "--model", MODEL, "--crop", 20)

@@ -148,9 +148,7 @@ def read(made: TrainedRun, name: str = "result.json") -> Any:
 
 
 @pytest.mark.integration
-def test_a_run_that_is_stopped_and_resumed_records_each_step_once(
-    stopped: TrainedRun, trained: TrainedRun, tmp_path: Path
-) -> None:
+def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: TrainedRun, tmp_path: Path) -> None:
     result = read(stopped)
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 25, 1)
     assert steps_of(stopped.folder) == list(range(1, 26))  # 20 of the first epoch, 5 of the second

@@ -114,7 +114,7 @@ def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
     ],
     ids=["classes", "settings", "model of the same name"],
 )
-def test_a_checkpoint_of_another_training(
+def test_another_trainings_checkpoint(
     words: tuple[object, ...], line: str, unchanged: TrainedRun, few: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "few" in words:  # else a run without --name would take them, if they are the newest

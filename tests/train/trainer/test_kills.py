@@ -1,6 +1,6 @@
 """Runs of four ranks, one of which fails: all end in one line that names it, and the run goes on exactly.
 
-Every kind of failure at every moment: real ranks, real signals, and a file in which the rank says that it was hit.
+Every kind of failure at every moment: real ranks, real signals, and a file that the rank writes just before it fails.
 At most half of a checkpoint is there afterwards, and it is never taken for one.
 """
 
