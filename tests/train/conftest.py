@@ -71,7 +71,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """A run that was stopped after 25 of its 40 steps, in the second of two epochs.
 
     Its images are 600 digits as files of 60 to 99 pixels: every third is a PNG, the others are JPEGs, some of which lie
-    on their side and tell it. The slices are JPEGs, of which the model sees the middle. Tests share it, and change
+    on their side by EXIF. The slices are JPEGs, of which the model sees the middle. Tests share it, and change
     nothing.
     """
     folder = tmp_path_factory.mktemp("trained")

@@ -32,7 +32,7 @@ assert sys.modules["sklearn"] is sklearn
 
 
 @pytest.mark.integration
-def test_keras_is_loaded_without_what_it_has_for_others_and_a_users_model_may_load_that() -> None:
+def test_keras_is_loaded_without_optional_packages() -> None:
     succeeded(run("python", "-c", LOADED))
 
 
@@ -51,9 +51,7 @@ def test_a_model_begins_with_normalisation() -> None:
     assert np.allclose(keras.ops.convert_to_numpy(model.layers[0](pixels)), [1, 2, 0])
 
 
-def test_a_model_of_the_current_folder_may_be_called_as_a_package_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_module_may_be_called_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.py").write_text("from train.tf_backend.builders import mlp as own\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(REPOSITORY / "train")  # as of train/main.py

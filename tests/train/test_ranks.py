@@ -60,17 +60,6 @@ def test_an_idle_ring_rests() -> None:
     assert all(each["slept"] < 2_000 for each in ranks), ranks
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--optimizer", "adam"), "Invalid value for '--optimizer': 'adam' is not one of 'sgd', 'lars'"),
-        (("--optimiser", "sgd"), "No such option '--optimiser'"),
-    ],
-)
-def test_wrong_use_of_the_trainer(words: tuple[str, ...], line: str, digits_root: Path) -> None:
-    failed(run("train/main.py", *words, RINGSLICE_DATA=str(digits_root)), 2, line)
-
-
 def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path) -> None:
     source, root = copy_some(digits, tmp_path / "source", "01", slice(1)), tmp_path / "root"
     words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")

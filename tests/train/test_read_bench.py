@@ -34,7 +34,7 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["records", "8", "800.0", "20,000", "2.0"] in rows
 
 
-def test_wrong_use_is_told_in_one_line(digits_root: Path, tmp_path: Path) -> None:
+def test_wrong_use_is_reported_in_one_line(digits_root: Path, tmp_path: Path) -> None:
     failed(ringslice_here("read-bench", tmp_path), 2, "holds no finished shard")
     failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
     failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "'0' is no number of seconds above 0")

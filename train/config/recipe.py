@@ -15,7 +15,7 @@ SGD, LARS = "sgd", "lars"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 FP16 = "fp16"
 SEEDS = 1 << 32  # numpy's
-LARGEST = 1_000_000_000
+MAX_VALUE = 1_000_000_000
 WARMUP_EPOCHS, EPOCHS_TO_WARMUP = 1.0, 5  # the default warm-up, if the schedule is at least this many times as long
 LOCAL, SYNCHRONISED = "local", "synchronised"
 MAX_BATCH, MIN_BATCH, MIN_STEPS = 64, 4, 20  # of the default batch, and the steps of an epoch with it
@@ -54,9 +54,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, least in (("accumulate", 1), ("weight_decay", 0), ("clip_norm", 0)):
-            self._require(name, least <= getattr(self, name) <= LARGEST, f"a number from {least} to {LARGEST}")
-        fits = self.batch is None or 1 <= self.batch <= LARGEST
-        self._require("batch", fits, f"a number from 1 to {LARGEST}")
+            self._require(name, least <= getattr(self, name) <= MAX_VALUE, f"a number from {least} to {MAX_VALUE}")
+        fits = self.batch is None or 1 <= self.batch <= MAX_VALUE
+        self._require("batch", fits, f"a number from 1 to {MAX_VALUE}")
         self._require("seed", 0 <= self.seed < SEEDS, f"a number from 0 to {SEEDS - 1}")
         self._require("warmup_epochs", self.warmup_epochs is None or 0 <= self.warmup_epochs < math.inf, "at least 0")
         self._require("decay_until", self.decay_until is None or 0 < self.decay_until < math.inf, "a number above 0")
@@ -64,7 +64,7 @@ class Recipe:
             raise UsageError(
                 f"--decay-until {self.decay_until:g} has no effect with --decay {self.decay}; leave it out"
             )
-        self._require("crop", self.crop is None or 1 <= self.crop <= LARGEST, "at least 1")
+        self._require("crop", self.crop is None or 1 <= self.crop <= MAX_VALUE, "at least 1")
         self._require("lr", 0 < self.lr < math.inf, "a number above 0")
         self._require("lars_coefficient", 0 < self.lars_coefficient < math.inf, "a number above 0")
         self._require("crop_area", 0 < self.crop_area <= 1, "a number from above 0 to 1")

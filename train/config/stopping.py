@@ -6,7 +6,7 @@ from typing import Any
 
 from etl.errors import UsageError
 
-LARGEST = 1_000_000_000
+MAX_VALUE = 1_000_000_000
 EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
 
 
@@ -25,8 +25,8 @@ class Stopping:
 
     def __post_init__(self) -> None:
         for flag, value in (("--epochs", self.epochs), ("--max-steps", self.max_steps), ("--patience", self.patience)):
-            if value is not None and not 1 <= value <= LARGEST:
-                raise UsageError(f"{flag} {value} is out of range; give a number from 1 to {LARGEST}")
+            if value is not None and not 1 <= value <= MAX_VALUE:
+                raise UsageError(f"{flag} {value} is out of range; give a number from 1 to {MAX_VALUE}")
         if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
             raise UsageError(f"--until-accuracy {self.until_accuracy:g} is out of range; give a number from 0 to 1")
 

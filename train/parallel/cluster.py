@@ -11,7 +11,7 @@ from etl.errors import UsageError
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 _ADDRESS = re.compile(r"[^\s:/]+:(\d{1,5})")
-_MOST_PORT = 65_535
+_MAX_PORT = 65_535
 
 
 def workers_of(text: str) -> list[str]:
@@ -26,7 +26,7 @@ def workers_of(text: str) -> list[str]:
         ports = [_ADDRESS.fullmatch(each) for each in workers] if isinstance(workers, list) else []
         is_right = (
             set(cluster) == {"worker"}
-            and all(port is not None and 0 < int(port[1]) <= _MOST_PORT for port in ports)
+            and all(port is not None and 0 < int(port[1]) <= _MAX_PORT for port in ports)
             and len(set(workers)) == len(ports)
             and task["type"] == "worker"
             and 0 <= index < len(ports)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from etl.stages.run_files import CONFUSION_FORMAT
 
-MOST_CLASSES = 5_000  # whose table is counted: it has their square
+MAX_CLASSES = 5_000  # whose table is counted: it has their square
 CELLS_AT_ONCE = 1 << 20
 
 Counts = npt.NDArray[np.int64]
@@ -16,13 +16,13 @@ Counts = npt.NDArray[np.int64]
 
 class Confusion:
     """Of the examples of ``split``: ``counts`` is int64 of shape (classes, classes), by true and by predicted class;
-    empty if there are more than `MOST_CLASSES`.
+    empty if there are more than `MAX_CLASSES`.
     """
 
     def __init__(self, split: str, classes: Sequence[str]) -> None:
         self.split = split
         self.classes = classes
-        side = len(classes) if len(classes) <= MOST_CLASSES else 0
+        side = len(classes) if len(classes) <= MAX_CLASSES else 0
         self.counts = np.zeros((side, side), np.int64)
 
     def add(self, labels: npt.NDArray[Any], predicted: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:

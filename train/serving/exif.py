@@ -14,7 +14,7 @@ _LITTLE, _BIG = tuple(b"II"), tuple(b"MM")
 _ENTRY_BYTES = 12
 _SHORT, _LONG = 3, 4  # types of a value
 _MIRRORED = [mirrored(orientation) for orientation in range(9)]
-MOST_SEGMENTS = 1_000  # before the first scan, of a picture that is one
+MAX_SEGMENTS = 1_000  # before the first scan, of a picture that is one
 
 
 def read_orientation(data: tf.Tensor) -> tf.Tensor:
@@ -71,7 +71,7 @@ def _find_exif(octets: tf.Tensor) -> tf.Tensor:
         length = tf.where(marker != _SOI, 256 * high + low, 0)
         return [position + tf.where(marker != _MARKER, 2 + length, 1)]  # a segment may begin with any number of FF
 
-    position = tf.while_loop(goes_on, step, [tf.constant(0, tf.int64)], maximum_iterations=MOST_SEGMENTS)[0]
+    position = tf.while_loop(goes_on, step, [tf.constant(0, tf.int64)], maximum_iterations=MAX_SEGMENTS)[0]
     return tf.where(is_exif(position), position, -1)
 
 

@@ -1,4 +1,4 @@
-"""What the audit of a run says, held against the manifest: the committed history of each epoch, each key once."""
+"""The audit of a run against the manifest: the committed history of each epoch, each key once."""
 
 from collections import Counter
 from pathlib import Path

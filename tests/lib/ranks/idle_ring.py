@@ -25,15 +25,9 @@ def sleeps() -> int:
     return sum(int(each.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for each in result)
 
 
-def main() -> None:
-    ring = Ring(Monitor())
-    ring.all_reduce(np.ones(1))
-    before = sleeps()
-    time.sleep(IDLE_S)
-    slept = sleeps() - before
-    print_result("idle", slept=slept)
-    ring.close()
-
-
-if __name__ == "__main__":
-    main()
+ring = Ring(Monitor())
+ring.all_reduce(np.ones(1))
+before = sleeps()
+time.sleep(IDLE_S)
+print_result("idle", slept=sleeps() - before)
+ring.close()

@@ -3,7 +3,7 @@ READING`.
 
 READING is JSON: fields of `train.reader.config.Reading`. After the first batch it prints a
 line and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is no repeat, how many
-were skipped, what was raised (its kind and what it says), and the seconds since it went on.
+were skipped, what was raised (its kind and message), and the seconds since it went on.
 """
 
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two epochs of a tiny model on the digits, of the named runs one after the other, each from where its checkpoint says.
+"""Two epochs of a tiny model on the digits, of the named runs one after the other, each from its newest checkpoint.
 
 horovodrun -np 3 tests/lib/ranks/resume_steps.py ROOT RUN RUN …
 """

@@ -22,7 +22,7 @@ FINISHED = [
 
 
 def metric_lines(run: Path) -> list[dict[str, Any]]:
-    """What the run in this folder tells of its steps and epochs, in their order."""
+    """The lines of metrics of the run in this folder, in their order."""
     files = sorted((run / "metrics").glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
@@ -45,7 +45,7 @@ def marked(mark: str) -> list[Process]:
 
 @contextmanager
 def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Popen[str]"]:
-    """A command that runs while the block does, and no longer; what it tells goes to ``log``.
+    """A command that runs while the block does, and no longer; its output goes to ``log``.
 
     All that it started ends with it: their environment has a ``MARK``, the log unless it is given; see `marked`.
     """

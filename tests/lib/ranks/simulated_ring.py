@@ -82,7 +82,7 @@ class SimulatedRank:
         self.met, self.is_done = 0, False
 
     def go_on(self, seconds: float) -> None:
-        """Do what the script says for so long."""
+        """Follow the script for so long."""
         while seconds > 0 and not self.is_done:
             if self._left <= 0 and not self._begin_next():
                 return

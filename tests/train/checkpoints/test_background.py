@@ -1,4 +1,4 @@
-"""Checkpoints in the background: nothing is lost, nothing is swallowed, and nobody waits for ever."""
+"""Checkpoints in the background: none is lost, no error is swallowed, no wait is endless."""
 
 import errno
 import re
@@ -86,7 +86,7 @@ def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, attempts:
     assert steps(place) == [20]
 
 
-def test_storage_that_fails_for_a_while_is_told_and_tried_again(
+def test_failing_storage_is_reported_and_tried_again(
     place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saver = Saver(place, attempts, keep=9, failures=3)
@@ -133,7 +133,7 @@ def test_the_last_one_must_be_written(place: Place, attempts: Place) -> None:
     assert open_checkpoint(place, 10).marker["score"] == 0.5
 
 
-def test_an_older_one_that_cannot_be_removed_is_told_and_fails_nothing(
+def test_a_failed_removal_is_reported_and_fails_nothing(
     place: Place, attempts: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saver = Saver(place, attempts, keep=1, failures=1)
@@ -154,7 +154,7 @@ def test_an_older_one_that_cannot_be_removed_is_told_and_fails_nothing(
     assert steps(place) == [30]
 
 
-def test_one_that_somebody_deletes_before_its_score_is_told(
+def test_one_that_is_deleted_before_its_score_is_reported(
     place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saver = Saver(place, attempts, keep=2)

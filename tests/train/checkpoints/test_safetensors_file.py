@@ -46,14 +46,6 @@ def test_arrays_come_back_bit_for_bit(arrays: Arrays) -> None:
     assert same(parse(whole(arrays)), arrays)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_file_of_one_dtype_is_byte_for_byte_that_of_the_library(dtype: str) -> None:
-    generator = np.random.default_rng(0)
-    shapes = {name: [(), (0,), (3,), (2, 0, 5), (7, 3)][number % 5] for number, name in enumerate(ODD_NAMES)}
-    arrays = {name: np.asarray(generator.integers(0, 2, shape), dtype) for name, shape in shapes.items()}
-    assert whole(arrays) == save(arrays)
-
-
 def test_how_an_array_lies_in_memory_does_not_matter() -> None:
     plain = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     ways = {
@@ -66,12 +58,6 @@ def test_how_an_array_lies_in_memory_does_not_matter() -> None:
         assert not (array.flags.c_contiguous and array.dtype.isnative), name
         assert same(parse(whole({"a": array})), {"a": np.array(array.tolist(), np.float32)}), name
     assert same(parse(whole({"a": np.float32(3)})), {"a": np.array(3, np.float32)})
-
-
-def test_what_is_read_may_be_changed() -> None:
-    array = parse(whole({"a": np.zeros(3)}))["a"]
-    array += 1
-    assert array.tolist() == [1, 1, 1]
 
 
 def test_arrays_lie_where_their_type_may_be_read() -> None:
@@ -101,7 +87,7 @@ def test_other_types_and_the_name_of_the_format_are_refused(array: np.ndarray) -
 
 
 class Code:
-    """What runs where somebody unpickles it."""
+    """Fails the test if it is unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return pytest.fail, ("a pickle was loaded",)
@@ -119,7 +105,7 @@ FOREIGN = {
     "npz": npz(),
     "unknown type": save({"a": np.zeros(2, np.uint16)}).replace(b'"U16"', b'"BF16"').replace(b"}} ", b"}}"),
     "header only": whole({"a": np.zeros(3)})[:-1],
-    "more than its header tells": whole({"a": np.zeros(3)}) + b"\0",
+    "more than its header has": whole({"a": np.zeros(3)}) + b"\0",
 }
 
 

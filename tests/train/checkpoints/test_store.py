@@ -137,7 +137,7 @@ def pickle_arrays(place: Place) -> None:
     sign_again(place, lambda marker: marker["files"].update({"model.safetensors": facts}))
 
 
-OUTSIDE: dict[str, dict[str, object]] = {"../../secret.safetensors": {}}
+OUTSIDE: dict[str, Any] = {"../../secret.safetensors": {}}
 HARMS: dict[str, tuple[Callable[[Place], object], str]] = {
     "list": (lambda place: marker_of(place, 2).write_bytes(b"[]\n"), "checkpoint.json is damaged"),
     "deep list": (lambda place: marker_of(place, 2).write_bytes(b"[" * 100_000), "checkpoint.json is damaged"),
@@ -182,7 +182,7 @@ def test_another_format_is_reported_and_left_alone(place: Place, attempts: Place
 
 
 @pytest.mark.parametrize("bad", [[30], [30, 20]])
-def test_a_damaged_one_is_reported_and_the_one_before_is_taken(
+def test_the_one_before_a_damaged_one_is_taken(
     bad: list[int], place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_some(place, attempts, 10, 20, 30)
@@ -212,7 +212,7 @@ def test_where_all_are_damaged_nothing_is_removed(place: Place, attempts: Place)
     assert steps(place) == [10, 20]
 
 
-def test_one_that_its_trainer_removes_meanwhile_is_not_damaged(
+def test_one_that_is_removed_meanwhile_is_not_damaged(
     place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_some(place, attempts, 10, 20)
@@ -241,58 +241,25 @@ def test_storage_that_fails_is_no_damage(place: Place, attempts: Place) -> None:
         assert steps(place) == [10, 20]
 
 
-@pytest.mark.witness
-@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("seed_before", [None, 5], ids=["new step", "same step"])
-def test_whenever_it_is_killed_one_is_whole(tmp_path: Path, seed_before: int | None, after: bool, dies: bool) -> None:
-    """The one before, or the new one; where there was another of the same step, that one too."""
-    counted = Fault()
-    kill_and_go_on(tmp_path / "counted", counted, seed_before)
-    assert {"create", "write", "close", "rename"} <= set(counted.calls)
-    faults = [Fault(number, after, dies) for number in range(1, len(counted.calls) + 1)]
-    taken = {kill_and_go_on(tmp_path / str(fault.number), fault, seed_before) for fault in faults}
-    # the first call takes the marker before away, the last one gives the new one its name
-    at_an_end = [(20, 1)] if after else [(20, seed_before)] if seed_before else []
-    assert taken == {(10, 10), *at_an_end}
-
-
-def kill_and_go_on(folder: Path, fault: Fault, seed_before: int | None) -> tuple[int, int]:
-    """Write step 20 with a fault; returns the step that is restored then, and the seed of its arrays."""
-    place, dead, attempts = (open_place(str(folder / name)).make_folder() for name in ("run", "dead", "next"))
-    write_some(place, dead, 10)
-    if seed_before is not None:
-        write(place, dead, 20, groups_of(seed_before), {})
-    try:
-        write(faulty(place, fault), faulty(dead, fault), 20, groups_of(1), {})
-    except (FaultError, EnvironmentFailure):
-        assert fault.hit
-    dead.delete()  # as the next one to hold the run does
-    for finished in steps(place):
-        read_all(open_checkpoint(place, finished))
-    step, groups = restored(place, attempts)
-    seed = int(groups["model"]["0001-count"])
-    require_seed(groups, seed)
-    assert (step, seed) in {(10, 10), (20, 1), (20, seed_before)}
-    write(place, attempts, 20, groups_of(2), {})
-    require_seed(restored(place)[1], 2)
-    assert attempts.children() == []
-    return step, seed
-
-
 CHANGES: dict[str, Callable[[Place, Place], object]] = {
+    "new step": lambda run, attempts: write(run, attempts, 40, groups_of(1), {"score": None}),
+    "same step": lambda run, attempts: write(run, attempts, 30, groups_of(1), {"score": None}),
     "amend": lambda run, attempts: store.amend(run, attempts, 30, {"score": 0.75}),
     "prune": lambda run, attempts: prune(run, attempts, 1),
 }
+BEGIN = (30, 30, None)  # the step of the newest checkpoint that is whole, the seed of its arrays, and its score
+ENDS = {"new step": (40, 1, None), "same step": (30, 1, None), "amend": (30, 30, 0.75), "prune": BEGIN}
 
 
+@pytest.mark.witness
+@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_whenever_a_change_is_killed_checkpoints_are_whole(name: str, after: bool, tmp_path: Path) -> None:
-    """And their facts are those of before or the new ones."""
-    scores, fault = set(), Fault(0, after, dies=True)
+def test_whenever_a_change_is_killed_what_is_there_is_whole(name: str, after: bool, dies: bool, tmp_path: Path) -> None:
+    """The checkpoint of before, or the new one; while one of the same step is replaced, the one before it."""
+    found, fault = set(), Fault()
     while not fault.number or fault.hit:
-        fault = Fault(fault.number + 1, after, dies=True)
+        fault = Fault(fault.number + 1, after, dies)
         folder = tmp_path / str(fault.number)
         place, dead, attempts = (open_place(str(folder / each)).make_folder() for each in ("run", "dead", "next"))
         write_some(place, dead, 10, 20, score=0.5)
@@ -301,13 +268,24 @@ def test_whenever_a_change_is_killed_checkpoints_are_whole(name: str, after: boo
             CHANGES[name](faulty(place, fault), faulty(dead, fault))
         except (FaultError, EnvironmentFailure):
             assert fault.hit
-        dead.delete()
+        dead.delete()  # as the next one to hold the run does
         for step in steps(place):
-            require_seed(read_all(open_checkpoint(place, step)), step)
-        scores.add(open_checkpoint(place, 30).marker["score"])
+            read_all(open_checkpoint(place, step))
+        found.add(newest_of(place, attempts))
         CHANGES[name](place, attempts)
-        assert steps(place) == ([10, 20, 30] if name == "amend" else [10, 30])
-    assert scores == ({None, 0.75} if name == "amend" else {None})
+        assert newest_of(place, attempts) == ENDS[name]
+        assert attempts.children() == []
+    between = {(20, 20, 0.5)} if name == "same step" else {BEGIN}
+    # the first call takes the marker of the same step away; the last one gives the new one its name
+    assert found == between | {ENDS[name]} | (set() if after else {BEGIN})
+    assert "rename" in fault.calls
+
+
+def newest_of(place: Place, attempts: Place) -> tuple[int, int, float | None]:
+    step, groups = restored(place, attempts)
+    seed = int(groups["model"]["0001-count"])
+    require_seed(groups, seed)
+    return step, seed, open_checkpoint(place, step).marker["score"]
 
 
 def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:

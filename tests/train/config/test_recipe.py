@@ -35,28 +35,23 @@ def settings_of(*words: object, **variables: str) -> Settings:
         ({"accumulate": 0}, "--accumulate 0 is out of range; give a number from 1 to 1000000000"),
         ({"lr": 0.0}, "--lr 0.0 is out of range; give a number above 0"),
         ({"momentum": 1.0}, "--momentum 1.0 is out of range; give a number from 0 to below 1"),
-        ({"label_smoothing": -0.1}, "--label-smoothing -0.1 is out of range"),
         ({"warmup_epochs": -1.0}, "--warmup-epochs -1.0 is out of range; give at least 0"),
         ({"decay": "step", "decay_until": 7.0}, "--decay-until 7 has no effect with --decay step; leave it out"),
         ({"decay_until": 0.0}, "--decay-until 0.0 is out of range; give a number above 0"),
         ({"crop_area": 0.0}, "--crop-area 0.0 is out of range"),
-        ({"weight_decay": -1.0}, "--weight-decay -1.0 is out of range"),
-        ({"clip_norm": -1.0}, "--clip-norm -1.0 is out of range"),
         ({"seed": -1}, "--seed -1 is out of range; give a number from 0 to 4294967295"),
         ({"batch": 10**400}, "is out of range; give a number from 1 to 1000000000"),
         ({"optimizer": "adam"}, "--optimizer 'adam': give sgd or lars"),
-        ({"precision": "half"}, "--precision 'half': give float32 or float16 or bfloat16"),
         (
             {"augment": "crop,spin"},
             "--augment 'crop,spin': there is no 'spin'; give none, or some of crop, flip, colour",
         ),
-        ({"augment": ""}, "there is no ''"),
         ({"crop": 0}, "--crop 0 is out of range; give at least 1"),
         ({"decay": "step", "decay_epochs": "60,30"}, "--decay-epochs '60,30' are not ascending epochs"),
         ({"xla": True, "batch_norm": "synchronised"}, "--xla and --batch-norm synchronised do not go together"),
     ],
 )
-def test_what_is_out_of_range_is_told(settings: dict[str, Any], line: str) -> None:
+def test_what_is_out_of_range_is_refused(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(UsageError, match=line):
         Recipe(**settings)
 
@@ -65,11 +60,9 @@ def test_what_is_out_of_range_is_told(settings: dict[str, Any], line: str) -> No
     ("examples", "ranks", "more", "batch"),
     [
         (1437, 1, {}, 64),
-        (1437, 2, {}, 32),
         (1437, 8, {}, 8),  # 23 steps
         (1437, 8, {"accumulate": 2}, 4),
         (1437, 8, {"batch": 64}, 64),
-        (60_000, 8, {}, 64),
         (19 * 64 + 1, 1, {}, 64),  # 20 steps
         (19 * 64, 1, {}, 32),
         (20 * 64 - 1, 1, {"drop_last": True}, 32),
@@ -103,24 +96,21 @@ def test_recipes_that_come_along_are_sound(name: str) -> None:
     [
         ("bach = 8", "has no setting 'bach'; known: accumulate, augment, batch"),
         ('batch = "8"', 'batch = "8" is not a whole number'),
-        ("batch = 8.5", "batch = 8.5 is not a whole number"),
         ("batch = true", "batch = true is not a whole number"),
-        ("lr = true", "lr = true is not a number"),
         ("xla = 1", "xla = 1 is not true or false"),
         ("model = 3", "model = 3 is not a text in quotes"),
-        ("decay_epochs = [30, 60]", r"decay_epochs = \[30, 60\] is not a text in quotes"),
         ("[train]\nbatch = 8", "has no setting 'train'"),
         ("batch = ", "is not TOML"),
     ],
 )
-def test_a_recipe_that_is_wrong_is_told_in_one_line(text: str, line: str, tmp_path: Path) -> None:
+def test_a_wrong_recipe_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(UsageError, match=f"mine.toml.*{line}") as raised:
         read_recipe(str(tmp_path / "mine.toml"))
     assert "\n" not in str(raised.value)
 
 
-def test_a_recipe_that_is_not_there_is_told() -> None:
+def test_a_missing_recipe_is_reported() -> None:
     with pytest.raises(
         UsageError, match=r"--recipe 'resnet51': No such file or directory; give a TOML file, or one of"
     ):
@@ -151,7 +141,6 @@ def test_toml_is_toml(settings: dict[str, Any]) -> None:
         (Stopping(9, max_steps=9), 9, [], 0, "steps"),
         (Stopping(9, until_accuracy=0.9), 9, [0.95, 0.89], 0, ""),
         (Stopping(9, until_accuracy=0.9), 9, [0.1, 0.9], 0, "accuracy"),
-        (Stopping(9, patience=2), 9, [0.3, 0.2], 0, ""),
         (Stopping(9, patience=2), 9, [0.3, 0.2, 0.3], 0, "no progress"),
         (Stopping(9, patience=2), 9, [0.3, 0.2, 0.31], 0, ""),
         (Stopping(3, patience=2), 9, [0.3, 0.2, 0.3], 0, "no progress"),

@@ -1,4 +1,4 @@
-"""The launcher's store, and time that passes when a test says so."""
+"""The launcher's store, and a clock that tests set."""
 
 from collections.abc import Iterator
 

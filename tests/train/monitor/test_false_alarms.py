@@ -1,13 +1,15 @@
 """No alarm while ranks get on, however slowly; and an alarm in time once one does not."""
 
 import random
+from itertools import count
 
 import pytest
 
-from tests.lib.ranks.simulated_ring import TIMEOUTS, SimulatedRing, Training
+from tests.lib.ranks.simulated_ring import MEET, TIMEOUTS, Action, Script, SimulatedRing, Training
 from tests.train.monitor.conftest import Clock
 from train.monitor.heartbeat import GAP_S, READING, Status
 from train.monitor.notes import Verdict
+from train.monitor.stall_detector import Timeouts
 
 RUNS, LIMIT_S = 20, 4000.0
 HANGS = ("building the model", READING, f"{READING} test", "evaluating test")
@@ -63,6 +65,33 @@ def test_on_many_hosts_a_rank_that_hangs_is_named(many_hosts: int) -> None:
     assert verdict is not None
     assert verdict.late == (13,)
     assert min(each.status.beat().idle_s for each in ring.ranks) <= 4.5 * TIMEOUTS.stall_s
+
+
+@pytest.mark.chaos
+def test_of_4096_ranks_the_one_that_hangs_is_named_and_the_launcher_has_few_requests() -> None:
+    """On 512 hosts, after 20 steps."""
+    late, stall_s = 2563, 45
+    hangs: list[tuple[float, int]] = []  # when it does, and the requests until then
+
+    def script(status: Status, rank: int) -> Script:
+        for step in count(1):
+            status.phase(READING, 1, step)
+            if rank == late and step > 20:
+                hangs.append((ring.now, ring.store.requests))
+                yield Action(1e9)
+            yield Action(2)
+            status.phase("stepping")
+            yield MEET
+
+    ring = SimulatedRing(script, 4096, 8, Timeouts(stall_s))
+    begun = ring.now
+    verdict = ring.run(LIMIT_S)
+    assert verdict is not None
+    assert verdict.late == (late,)
+    [(at, requests)] = hangs
+    assert ring.now - at <= 2.1 * stall_s
+    assert requests / (at - begun) < 12
+    assert (ring.store.requests - requests) / (ring.now - at) < 20
 
 
 def test_cpu_time_is_progress_in_phases_of_computing_only(clock: Clock) -> None:

@@ -1,17 +1,13 @@
-"""Where a process says it is, from many threads at once."""
+"""The position of a rank, set by many threads at once."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from tests.train.monitor.conftest import Clock
-from train.monitor.heartbeat import OUT, READING, Beat, Status
+from train.monitor.heartbeat import OUT, READING, Status
 
 SLICE = "train-00003-of-00008"
 
 
-def test_it_says_where_it_is() -> None:
+def test_it_reports_its_position() -> None:
     status = Status()
     assert status.beat().where == "starting"
     status.phase(READING, epoch=2, step=13)
@@ -47,35 +43,6 @@ def test_out_of_the_ring_nothing_counts() -> None:
     status.joined(0, 2, generation=1)
     status.phase("reading")
     assert status.beat().count == 1
-
-
-@pytest.mark.parametrize(
-    ("progress", "words"),
-    [
-        ("phase", ["x"]),
-        ("local_phase", ["x"]),
-        ("progress", []),
-        ("progress", [SLICE, 0]),
-        ("joined", [0, 1]),
-        ("left", []),
-    ],
-)
-def test_everything_that_is_reported_is_progress(progress: str, words: list[object], clock: Clock) -> None:
-    status = Status(clock)
-    clock.now += 100
-    assert status.beat().idle_s == 100
-    getattr(status, progress)(*words)
-    assert status.beat().idle_s == 0
-
-
-def test_a_beat_goes_through_json() -> None:
-    status = Status()
-    status.phase(READING, 1, 2)
-    status.progress("é\n", 0)
-    beat = status.beat()
-    assert Beat.from_json(json.loads(json.dumps(beat.as_json()))) == beat
-    with pytest.raises(TypeError):
-        Beat.from_json({"rank": 1})
 
 
 def test_many_threads_lose_no_count_and_no_beat() -> None:

@@ -42,7 +42,7 @@ def ranks_at(letterbox: CountingStore, lowest: int) -> list[int]:
     return [note.beat.rank for note in notes_of(letterbox.get(scope(0), key(lowest)))]
 
 
-def test_the_lowest_rank_that_is_alive_puts_the_note_of_its_host(
+def test_the_lowest_living_rank_puts_the_note_of_its_host(
     notes_on: NotesOn, letterbox: CountingStore, clock: Clock
 ) -> None:
     first, second = notes_on("a"), notes_on("a")
@@ -60,9 +60,7 @@ def test_the_lowest_rank_that_is_alive_puts_the_note_of_its_host(
     assert [(note.beat.rank, note.beat.number) for note in found] == [(2, 2), (3, 9)]
 
 
-def test_what_a_watchdog_writes_for_a_rank_is_put_by_another(
-    notes_on: NotesOn, letterbox: CountingStore, clock: Clock
-) -> None:
+def test_a_watchdogs_note_is_put_by_another_rank(notes_on: NotesOn, letterbox: CountingStore, clock: Clock) -> None:
     first, second = notes_on("a"), notes_on("a")
     first.put(Note(beat(2, number=5)))
     ending = Note(beat(2, number=5), "", ExitNotice(3, "killed"))
@@ -171,9 +169,7 @@ def test_a_folder_of_another_user_is_no_board(tmp_path: Path, monkeypatch: pytes
         HostBoard(tmp_path / "a")
 
 
-def test_a_board_that_another_rank_takes_for_left_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_board_that_another_rank_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It removes the folder between two calls of the one that makes it."""
     made: list[Path] = []
 

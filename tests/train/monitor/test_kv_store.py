@@ -19,7 +19,7 @@ def always() -> bool:
     return True
 
 
-def test_a_note_is_the_last_one_put_and_goes_by_no_proxy(
+def test_the_last_note_stays_and_no_proxy_is_used(
     letterbox: Letterbox, server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
@@ -40,16 +40,6 @@ def test_a_launcher_that_is_gone_or_hangs_is_an_oserror() -> None:
             Letterbox("127.0.0.1", port).get("ringslice-0", "beat-1")
     with pytest.raises(OSError):
         Letterbox("127.0.0.1", port).put("ringslice-0", "beat-1", {})
-
-
-def test_there_is_none_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", raising=False)
-    assert Letterbox.of_launcher() is None
-    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1")
-    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "4711")
-    letterbox = Letterbox.of_launcher()
-    assert letterbox is not None
-    assert (letterbox.host, letterbox.port) == ("10.0.0.1", 4711)
 
 
 def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox, clock: Clock) -> None:
@@ -106,7 +96,7 @@ def test_of_a_large_ring_few_ranks_observe_and_not_one_hosts_alone() -> None:
     assert messages.leaving({8: STOPPED, 9: STOPPED}, size=64) == [8]
 
 
-def test_the_words_name_rank_host_slice_and_step() -> None:
+def test_messages_name_rank_host_slice_and_step() -> None:
     [lost] = messages.find_lost(NOTES, silent=[2])
     assert messages.died([lost], "--resume goes on") == (
         "rank 2 on host2 was killed or died without a word in epoch 1, step 14, reading train-00003-of-00008"

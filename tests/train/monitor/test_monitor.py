@@ -1,4 +1,4 @@
-"""Ranks that stop, hang and fail, as real processes: all end, one line says which and where, no process is left."""
+"""Ranks that stop, hang and fail, as real processes: all end, one line names rank and place, no process is left."""
 
 import re
 import signal
@@ -123,7 +123,7 @@ run_rank(command, "alone", "run it again")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_that_is_no_rank_is_interrupted_in_one_line(number: signal.Signals) -> None:
+def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line(number: signal.Signals) -> None:
     words = [sys.executable, "-c", UNRANKED, "no"]
     with subprocess.Popen(
         words, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -135,7 +135,7 @@ def test_a_process_that_is_no_rank_is_interrupted_in_one_line(number: signal.Sig
     assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
 
 
-def test_a_process_that_is_no_rank_says_where_it_failed() -> None:
+def test_a_process_that_is_not_a_rank_reports_where_it_failed() -> None:
     result = run(sys.executable, "-c", UNRANKED, "yes")
     failed(result, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
 

@@ -41,7 +41,7 @@ def judged(ring: Rings, own: int) -> list[int]:
 
 
 @given(rings(), st.integers(0, 5))
-def test_nobody_is_late_while_the_observer_gets_on(ring: Rings, own: int) -> None:
+def test_none_is_late_while_the_observer_has_progress(ring: Rings, own: int) -> None:
     own %= len(ring[0])
     ring[0][own] = replace(ring[0][own], idle_s=TIMEOUT_S - 0.1)
     assert judged(ring, own) == []

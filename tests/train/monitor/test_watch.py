@@ -61,7 +61,7 @@ def watch_of(letterbox: Letterbox) -> Callable[..., Watch]:
     return make
 
 
-def test_who_failed_has_told_it(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
+def test_a_rank_that_failed_has_reported_it(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
     put_note(letterbox, 1)
     put_note(letterbox, 3, FAILED)
     watch = watch_of(0)
@@ -79,7 +79,7 @@ def test_an_elastic_ring_sees_who_has_left_and_goes_on(letterbox: Letterbox, wat
     assert letterbox.get("ringslice-0", "beat-0") is None
 
 
-def test_nobody_is_lost_if_all_move(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
+def test_none_is_lost_if_all_move(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
     with beating(letterbox, 1, 2, 3):
         assert watch_of(0, elastic=True).lost() == []
 
@@ -99,9 +99,7 @@ run_rank(command, "early", "run it again")
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
-def test_a_rank_that_is_interrupted_before_it_is_watched_did_not_die_without_a_word(
-    rank: int, line: str, letterbox: Letterbox
-) -> None:
+def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: str, letterbox: Letterbox) -> None:
     store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": letterbox.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(letterbox.port)}
     result = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
     assert (result.returncode, result.stderr) == (130, line)

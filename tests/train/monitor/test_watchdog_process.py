@@ -64,7 +64,7 @@ def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
     assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
 
 
-def test_it_ends_with_its_rank_without_a_word(rank: Rank) -> None:
+def test_it_ends_with_its_rank_silently(rank: Rank) -> None:
     rank.process.kill()
     assert rank.end() == ""
 

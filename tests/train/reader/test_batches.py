@@ -76,15 +76,6 @@ def test_lanes_are_drawn_from_in_turn_and_repeats_have_no_weight(total: int, lan
     assert found == in_turn(total, lanes)
 
 
-def test_a_batch_without_an_example_of_its_own_is_a_spare_ones_repeats() -> None:
-    spare = Spare(np.frombuffer(data_of(7), np.uint8), 7)
-    batch = drawing([iter([])], 3, spare).batch(0)
-    require_own_bytes(batch)
-    assert (batch.numbers.tolist(), batch.weights.tolist()) == ([7] * 3, [0] * 3)
-    empty = drawing([iter([])], 3).batch(0)
-    assert (empty.examples(), empty.weights.tolist()) == ([b""] * 3, [0] * 3)
-
-
 @given(
     lanes=st.integers(1, 5),
     cut=st.integers(1, 9),

@@ -1,4 +1,4 @@
-"""The local cache: what it holds is right, never more than its limit, whoever else uses it and whoever is killed."""
+"""The local cache: right bytes, never more than its limit, while other processes use it or are killed."""
 
 import errno
 import gc
@@ -109,37 +109,33 @@ def test_another_dataset_shares_what_is_the_same(originals: Place, make_cache: C
     assert held(cache) == [0]
 
 
-def begin_fetching(cache: SliceCache, originals: Place) -> tuple[list[str], threading.Event]:
-    """Begin to fetch five slices ahead: the names of those that are fetched so far, and what lets it go on."""
-    order, begun, go_on = list[str](), threading.Event(), threading.Event()
+@pytest.mark.parametrize(
+    ("is_replaced", "order"),
+    [
+        (False, ["train/0", "train/3", "train/4", "train/1", "train/2"]),
+        (True, ["train/0", "train/7", "train/8"]),
+    ],
+)
+def test_opened_slices_come_last_and_a_new_list_replaces_the_old(
+    is_replaced: bool, order: list[str], originals: Place, make_cache: CacheMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, fetched, begun, goes_on = make_cache(10), list[str](), threading.Event(), threading.Event()
 
     def fetch(folder: Place, each: Slice) -> None:
-        order.append(each.name)
+        fetched.append(each.name)
         begun.set()
-        go_on.wait()
+        goes_on.wait()
 
-    cache.fetch = fetch  # type: ignore[method-assign]
+    monkeypatch.setattr(cache, "fetch", fetch)
     cache.fetch_ahead(originals, SLICES[:5])
     begun.wait()
-    return order, go_on
-
-
-def test_what_is_not_opened_yet_is_fetched_first(originals: Place, make_cache: CacheMaker) -> None:
-    cache = make_cache(10)
-    order, go_on = begin_fetching(cache, originals)
-    assert cache.place_of(SLICES[1]) is cache.place_of(SLICES[2]) is None
-    go_on.set()
-    wait_until(lambda: len(order) == 5)
-    assert order == ["train/0", "train/3", "train/4", "train/1", "train/2"]
-
-
-def test_a_newer_list_takes_the_place_of_an_older(originals: Place, make_cache: CacheMaker) -> None:
-    cache = make_cache(10)
-    order, go_on = begin_fetching(cache, originals)
-    cache.fetch_ahead(originals, SLICES[7:9])
-    go_on.set()
-    wait_until(lambda: len(order) == 3)
-    assert order == ["train/0", "train/7", "train/8"]
+    if is_replaced:
+        cache.fetch_ahead(originals, SLICES[7:9])
+    else:
+        assert cache.place_of(SLICES[1]) is cache.place_of(SLICES[2]) is None
+    goes_on.set()
+    wait_until(lambda: len(fetched) == len(order))
+    assert fetched == order
 
 
 def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMaker) -> None:
@@ -172,7 +168,7 @@ def test_what_is_read_stays(originals: Place, make_cache: CacheMaker) -> None:
     cache.fetch(originals, SLICES[5])
     assert held(cache) == [0, 5]
     with place.open_input() as file:
-        del place  # the open file alone holds it
+        del place  # only the open file has its lock
         gc.collect()
         with pytest.raises(CacheFull):
             cache.fetch(originals, SLICES[6])
@@ -255,7 +251,7 @@ def test_a_name_that_is_no_hash_is_refused(originals: Place, make_cache: CacheMa
             call(forged)
 
 
-def test_a_folder_that_cannot_be_made_is_reported_once(
+def test_a_failing_folder_is_reported_once(
     originals: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -408,7 +404,7 @@ while True:
 
 @pytest.mark.integration
 def test_several_jobs_share_a_folder(originals: Place, folder: Path) -> None:
-    """It never holds more than its limit, and nobody reads a wrong byte."""
+    """It is never above its limit, and no wrong byte is read."""
     folder.mkdir()
     seen = set[str]()
 

@@ -26,7 +26,7 @@ from train.reader.reader import SplitReader
 
 @dataclass(frozen=True)
 class Written:
-    """Finished slices in ``folder``, whose training split was written as ``examples`` tells, by their numbers."""
+    """Finished slices in ``folder``, whose training split was written as ``examples``, by their numbers."""
 
     folder: Path
     examples: dict[int, bytes]

@@ -8,7 +8,7 @@ import pytest
 from etl.storage.json_files import json_bytes
 from tests.lib.ranks.threads import ThreadRank, on_ranks
 from train.runs import confusion
-from train.runs.confusion import MOST_CLASSES, Confusion
+from train.runs.confusion import MAX_CLASSES, Confusion
 
 CLASSES = [f"class {label}" for label in range(7)]
 
@@ -36,7 +36,7 @@ def test_counts_are_of_all_ranks(cells_at_once: int, monkeypatch: pytest.MonkeyP
 
 
 def test_there_is_none_of_very_many_classes() -> None:
-    made = Confusion("test", ["a"] * (MOST_CLASSES + 1))
+    made = Confusion("test", ["a"] * (MAX_CLASSES + 1))
     made.add(np.array([1]), np.array([2]), np.array([1.0]))
     made.sum_over_ranks(lambda counts: counts)
     assert not made.counts.size

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from etl.storage.place import Place, open_place
-from tests.lib.commands import run, succeeded
+from tests.lib.commands import succeeded
 from tests.lib.faults import Fault, faulty
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.audits import committed_keys
@@ -148,9 +148,7 @@ def read(made: TrainedRun, name: str = "result.json") -> Any:
 
 
 @pytest.mark.integration
-def test_a_run_that_is_stopped_and_resumed_records_each_step_once(
-    stopped: TrainedRun, trained: TrainedRun, tmp_path: Path
-) -> None:
+def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: TrainedRun, tmp_path: Path) -> None:
     result = read(stopped)
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 25, 1)
     assert steps_of(stopped.folder) == list(range(1, 26))  # 20 of the first epoch, 5 of the second
@@ -192,15 +190,6 @@ def test_metrics_reach_the_disk_between_checkpoints(
     assert len(keys) == len(set(keys)) == 300 - 5 * 15
     assert steps_of(made.folder) == list(range(1, 41))
     require_metrics(made)
-
-
-@pytest.mark.integration
-def test_a_process_resumes_a_run(stopped: TrainedRun, tmp_path: Path) -> None:
-    """On Horovod; another process took the steps before."""
-    made = stopped.copy(tmp_path / "root")
-    words = (*made.training, "--epochs", 2, "--resume", "--json")
-    assert json.loads(succeeded(run("python", "train/main.py", *words)).stdout)["steps"] == 40
-    assert steps_of(made.folder) == list(range(1, 41))
 
 
 def require_metrics(made: TrainedRun) -> None:

@@ -1,4 +1,4 @@
-"""What an exported model says of files and folders, and how it names those that it cannot use."""
+"""Classes of files and folders by an exported model; files that it cannot use are named."""
 
 import json
 import struct
@@ -65,12 +65,12 @@ UNUSABLE = {
     "b/note.txt": "not-an-image, starts with 68656c6c6f0a",
     "b/tables.jpg": "broken, ",
     "c/three.bmp": "unsupported, of a kind that TensorFlow cannot decode; make it a JPEG or PNG",
-    "c/three.tiff": "unsupported, tiff, of which TensorFlow knows nothing; make it a JPEG or PNG",
+    "c/three.tiff": "unsupported, tiff, which TensorFlow cannot decode; make it a JPEG or PNG",
 }
 
 
 @pytest.mark.integration
-def test_each_file_is_told_and_what_is_no_image_is_named(exported: TrainedRun, folder: Path) -> None:
+def test_each_file_is_classified_or_named(exported: TrainedRun, folder: Path) -> None:
     another = sorted((exported.source / "7").iterdir())[3]
     result = run(SCRIPT, exported.export, folder, another, RINGSLICE_TOP="2")
     lines = [line.split("\t") for line in result.stdout.splitlines()]

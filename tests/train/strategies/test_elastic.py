@@ -136,20 +136,6 @@ def test_an_audit_with_a_stretch_twice_or_lost_is_found(tmp_path: Path, digits_r
 
 
 @pytest.mark.chaos
-def test_a_stopped_worker_is_ended_and_done_without(digits_root: Path, tmp_path: Path) -> None:
-    with running(tmp_path, digits_root, 6, 3, "--stall-timeout", 9) as (elastic, process):
-        wait_until(lambda: elastic.step >= 20, process)
-        stopped = elastic.ranks()[1]
-        before = elastic.step
-        stopped.send(signal.SIGSTOP)
-        wait_until(lambda: elastic.has_ring_of(2, before), process)
-        assert not stopped.lives
-        assert process.wait(200) == 0, elastic.log.read_text()
-    assert re.search(r"was silent for \d+ s, stopped or hung in epoch", elastic.log.read_text())
-    elastic.require_exact()
-
-
-@pytest.mark.chaos
 def test_bad_data_ends_all_workers(digits_root: Path, tmp_path: Path) -> None:
     """Another would meet the same: they do not go down one after the other."""
     with running(tmp_path, digits_root, epochs=1000, hosts=3) as (elastic, process):

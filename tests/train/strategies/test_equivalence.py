@@ -6,11 +6,8 @@ the limits follow from the rounding of the recipe's dtype alone, on any processo
 
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,14 +34,14 @@ DTYPES = {
     "float16": "float16",
     "bfloat16": "bfloat16",
 }
-CASES = list(DTYPES)
-EXACT = ("plain", "synchronised", "accumulated")
-CONTROLS = [*(f"{case}-identity" for case in CASES), "synchronised-local", "plain-counted"]
-# Run by `make test`; the others by `make test-all`. Each group is one start of two ranks.
+# Scenarios of one start of the ranks. A negative control leaves out the all-reduce (identity), that of batch norm's
+# statistics (local), or the weights of examples that fill up a batch (counted).
 WITNESSES = (
     *("plain-ring", "synchronised-ring", "float16-ring"),
     *("plain-identity", "synchronised-local", "plain-counted"),
 )
+OTHERS = sorted({f"{case}-{kind}" for case in DTYPES for kind in ("ring", "identity")} - {*WITNESSES})
+EXACT = ("plain-ring", "synchronised-ring", "accumulated-ring")
 WIDELY = 10.0  # times the limit: how much a negative control differs at least
 
 
@@ -65,71 +62,37 @@ def excess(scenario: str, result: Result) -> float:
     return max(float(result[kind][0]) / limit for kind, limit in own.items())
 
 
-def compare(root: Path, ranks: int, scenarios: Sequence[str]) -> dict[str, list[Result]]:
-    shutil.rmtree(root / "runs", ignore_errors=True)  # of another group
-    found = results_of(succeeded(horovodrun(ranks, SCRIPT, root, *scenarios, timeout_s=600)))
-    assert list(found) == list(scenarios)
-    assert all(len(each) == ranks for each in found.values())
-    return found
-
-
 def can_run(case: str) -> bool:
     """TensorFlow goes by the processor, and aborts if oneDNN may not use the processor's bfloat16."""
     return case != "bfloat16" or "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
-@pytest.fixture(scope="module")
-def root(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("equivalence") / "digits"
-    shutil.copytree(digits_root / "slices", root / "slices")
-    return root
+@pytest.mark.parametrize(
+    ("ranks", "scenarios"),
+    [
+        pytest.param(2, WITNESSES, marks=pytest.mark.witness, id="witnesses"),
+        pytest.param(2, OTHERS, id="others"),
+        pytest.param(4, EXACT, marks=pytest.mark.chaos, id="four ranks"),
+    ],
+)
+def test_two_ranks_take_the_steps_of_one_fed_their_batches(ranks: int, scenarios: Sequence[str], root: Path) -> None:
+    """And a negative control does not."""
+    possible = [each for each in scenarios if can_run(each.partition("-")[0])]
+    found = results_of(succeeded(horovodrun(ranks, SCRIPT, root, *possible, timeout_s=600)))
+    assert list(found) == possible
+    for scenario, results in found.items():
+        assert len(results) == ranks
+        for each in results:
+            require(scenario, each)
 
 
-Results = Callable[[str], list[Result]]
-
-
-@pytest.fixture(scope="module")
-def results(root: Path) -> Results:
-    """What two ranks print of a scenario, which run with all of their group at its first call."""
-    others = tuple({*(f"{case}-ring" for case in CASES), *CONTROLS} - {*WITNESSES})
-
-    @cache
-    def run(group: tuple[str, ...]) -> dict[str, list[Result]]:
-        return compare(root, 2, [each for each in sorted(group) if can_run(each.partition("-")[0])])
-
-    def result_of(scenario: str) -> list[Result]:
-        if not can_run(scenario.partition("-")[0]):
-            pytest.skip("ONEDNN_MAX_CPU_ISA is set")
-        return run(WITNESSES if scenario in WITNESSES else others)[scenario]
-
-    return result_of
-
-
-def scenarios(names: Iterable[str]) -> list[Any]:
-    return [pytest.param(each, marks=[pytest.mark.witness] if each in WITNESSES else []) for each in names]
-
-
-def require_equal_steps(case: str, result: Sequence[Result]) -> None:
-    for each in result:
-        assert each["same"], "the ranks differ"
-        assert each["examples"] == EXAMPLES
-        assert excess(f"{case}-ring", each) < 1
-
-
-@pytest.mark.parametrize("scenario", scenarios(f"{case}-ring" for case in CASES))
-def test_two_ranks_take_the_steps_of_one_fed_their_batches(scenario: str, results: Results) -> None:
-    require_equal_steps(scenario.removesuffix("-ring"), results(scenario))
-
-
-@pytest.mark.parametrize("control", scenarios(CONTROLS))
-def test_a_control_that_leaves_something_out_does_not(control: str, results: Results) -> None:
-    """The all-reduce, that of batch norm's statistics, or the weights of examples that fill up a batch."""
-    for each in results(control):
-        assert each["same"] == control.endswith("counted")
-        assert excess(control, each) > WIDELY
-
-
-@pytest.mark.chaos
-def test_four_ranks_too(root: Path) -> None:
-    for scenario, result in compare(root, 4, [f"{case}-ring" for case in EXACT]).items():
-        require_equal_steps(scenario.partition("-")[0], result)
+def require(scenario: str, result: Result) -> None:
+    kind = scenario.partition("-")[2]
+    difference = excess(scenario, result)
+    if kind == "ring":
+        assert result["same"], f"{scenario}: the ranks differ"
+        assert result["examples"] == EXAMPLES, scenario
+        assert difference < 1, scenario
+    else:
+        assert result["same"] == (kind == "counted"), scenario
+        assert difference > WIDELY, scenario

@@ -77,7 +77,7 @@ def test_gradients_are_reduced_as_halves(replicas: RingReplicas, kinds: list[tf.
     ("sizes", "expected"),
     [([], []), ([0], [[0]]), ([1, 2, 3], [[2, 1, 0]]), ([9, 1, 1, 9, 8, 7, 1], [[6, 5], [4], [3], [2, 1, 0]])],
 )
-def test_the_last_gradients_are_reduced_first_and_come_back_in_their_order(
+def test_gradients_are_reduced_last_first(
     sizes: list[int], expected: list[list[int]], replicas: RingReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BUCKET_BYTES", 8)

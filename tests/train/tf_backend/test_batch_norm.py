@@ -119,12 +119,6 @@ def test_a_model_without_batch_norm_stays_as_it_is() -> None:
     assert synchronised(model, tf.identity) is model
 
 
-def test_its_configuration_is_that_of_keras_layer() -> None:
-    options = {"momentum": 0.8, "epsilon": 0.01, "axis": 1, "scale": False, "name": "own"}
-    own = SynchronisedBatchNormalization(reduce=tf.identity, **options)
-    assert own.get_config() == keras.layers.BatchNormalization(**options).get_config()
-
-
 def test_the_variance_of_what_lies_far_from_zero_is_exact() -> None:
     """Once the moving mean has come near: float32 has no digit left for the variance in the mean of the squares."""
     pixels = np.random.default_rng(0).normal(5_000, [0.5, 1, 2], (64, 4, 4, 3)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""One GPU for each rank, whatever the scheduler shows it, and what ranks tell of their devices."""
+"""One GPU for each rank, whatever the scheduler shows it, and what ranks report of their devices."""
 
 import subprocess
 from dataclasses import asdict
@@ -54,7 +54,7 @@ H200: dict[str, Any] = {"name": "NVIDIA H200"}
     [
         ([rank(cores=2)], None),
         ([rank(**H200, uuid="a"), rank(**H200, uuid="b")], None),
-        ([rank(**H200), rank(**H200)], None),  # a driver that does not tell
+        ([rank(**H200), rank(**H200)], None),  # a driver without UUIDs
         ([rank(**H200), rank(lacks="no GPU")], ": no GPU"),
         ([rank(**H200), rank()], " computes on the CPU, rank 0 on NVIDIA H200; give every rank a GPU, or"),
         ([rank(**H200), rank(has_nccl=False, **H200)], " reduces gradients by Gloo, rank 0 by NCCL; install the same"),

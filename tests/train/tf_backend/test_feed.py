@@ -40,11 +40,6 @@ def batches_of(number: int, size: int = 4) -> Iterator[RecordBatch]:
         yield batch_of([f"record {each * size + place}".encode() * 50 for place in range(size)], each * size)
 
 
-@pytest.fixture
-def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_op, "_load", lambda: (None, "not built"))
-
-
 def test_the_native_op_is_at_work_here() -> None:
     assert records_op.why_not_native() is None
 
@@ -87,10 +82,7 @@ def test_a_library_that_is_missing_or_broken_is_done_without(tmp_path: Path, mon
     assert str(reason).startswith("not usable (")
 
 
-@pytest.mark.parametrize("way", ["native", "fallback"])
-def test_batches_come_whole_and_in_order(way: str, request: pytest.FixtureRequest) -> None:
-    if way == "fallback":
-        request.getfixturevalue("without_native")
+def test_batches_come_whole_and_in_order() -> None:
     feed = Feed(4)
     for epoch in range(2):  # into the same dataset
         found = list(feed.epoch(batches_of(9), epoch))
@@ -101,7 +93,7 @@ def test_batches_come_whole_and_in_order(way: str, request: pytest.FixtureReques
             assert weights.numpy().tolist() == [1] * 4
 
 
-def test_a_dataset_is_prepared_once_and_told_the_seed_of_each_epoch() -> None:
+def test_a_dataset_is_prepared_once_and_gets_the_seed_of_each_epoch() -> None:
     prepared = []
 
     def prepare(dataset: tf.data.Dataset) -> tf.data.Dataset:

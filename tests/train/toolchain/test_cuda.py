@@ -56,9 +56,7 @@ def test_settings_name_both_and_link_nccl_shared(tmp_path: Path) -> None:
     assert settings["HOROVOD_NCCL_HOME"] == homes["NCCL_HOME"]
 
 
-def test_nccl_of_the_environment_has_the_name_that_a_linker_looks_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packaged_nccl_has_the_linkers_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "site"))
     with pytest.raises(MissingError, match=r"NCCL is missing; install TensorFlow's CUDA packages: pip install"):
         packaged_nccl(tmp_path / "work")
@@ -87,7 +85,7 @@ void* called(stream_executor::Stream* stream) { return stream_executor::gpu::AsG
 
 
 def relocated(library: Path, site: Path) -> str:
-    """What the dynamic linker says of a library and all its symbols, with TensorFlow of this environment."""
+    """The dynamic linker's output on a library and all its symbols, with TensorFlow of this environment."""
     variables = os.environ | {"LD_LIBRARY_PATH": str(site / "tensorflow")}
     result = subprocess.run(["ldd", "-r", library], env=variables, capture_output=True, text=True, check=True)
     return result.stdout + result.stderr

@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from etl.storage.json_files import json_bytes, with_checksum
-from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, horovodrun, run
+from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, horovodrun
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
 from tests.lib.train_in_process import evaluate_here, train_here
@@ -114,7 +114,7 @@ def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
     ],
     ids=["classes", "settings", "model of the same name"],
 )
-def test_a_checkpoint_of_another_training(
+def test_another_trainings_checkpoint(
     words: tuple[object, ...], line: str, unchanged: TrainedRun, few: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "few" in words:  # else a run without --name would take them, if they are the newest
@@ -190,11 +190,3 @@ def test_weights_that_are_not_finite_are_no_checkpoint(stopped: TrainedRun, tmp_
     outcome = train_here(*made.training, *options, hooks=DamagedWeights())
     failed(outcome, 1, "/bias is not finite at step 30, at a learning rate of ")
     assert max(path.name for path in made.folder.glob("checkpoints/*")) == "step-00000025"
-
-
-@pytest.mark.integration
-def test_a_process_ends_with_one_line_and_its_status(root: Path) -> None:
-    """What the tests in this process cannot see: the exit, and stderr with all that libraries write there."""
-    outcome = run("python", TRAIN, "--data", root, *DIVERGING)
-    failed(outcome, 1, "has diverged: the loss is nan by step ")
-    assert outcome.stderr.splitlines()[-1].startswith("ringslice: error: ")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lib.commands import failed, flip_bit, horovodrun, run, succeeded
+from tests.lib.commands import failed, flip_bit, horovodrun, succeeded
 from tests.lib.ranks.running import FINISHED
 from tests.lib.train_in_process import evaluate_here
 from tests.train.conftest import TrainedRun
@@ -79,13 +79,6 @@ def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
     before = sorted(mine.root.rglob("*"))
     failed(evaluate_here("--data", mine.root, *words), 2, line)
     assert sorted(mine.root.rglob("*")) == before
-
-
-@pytest.mark.integration
-def test_a_process_ends_with_one_line_and_its_status(mine: TrainedRun) -> None:
-    outcome = run("python", SCRIPT, "--data", mine.root, "--run", "other")
-    failed(outcome, 2, "runs/other has no finished checkpoint")
-    assert len(outcome.stderr.splitlines()) == 1
 
 
 def test_a_run_that_does_not_fit_is_refused(changed: TrainedRun) -> None:

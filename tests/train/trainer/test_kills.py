@@ -1,6 +1,6 @@
 """Runs of four ranks, one of which fails: all end in one line that names it, and the run goes on exactly.
 
-Every kind of failure at every moment: real ranks, real signals, and a file in which the rank says that it was hit.
+Every kind of failure at every moment: real ranks, real signals, and a file that the rank writes just before it fails.
 At most half of a checkpoint is there afterwards, and it is never taken for one.
 """
 
@@ -17,14 +17,14 @@ from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import HOROVODRUN, contents, horovodrun, run, succeeded
 from tests.lib.ranks.audits import require_each_key_once
-from tests.lib.ranks.come_to_grief import CHECKPOINT, EVALUATION, FIRST, MIDDLE, STEPS, WHOLE_FILE
+from tests.lib.ranks.rank_failures import CHECKPOINT, EVALUATION, FIRST, MIDDLE, STEPS, WHOLE_FILE
 from tests.lib.ranks.resume_steps import BATCH
 from tests.lib.ranks.running import checkpoints_of, marked, started, wait_until
 from train.checkpoints.store import FOLDER, MARKER, name_of, open_checkpoint
 
 pytestmark = pytest.mark.integration
 
-SCRIPT, GO_ON = "tests/lib/ranks/come_to_grief.py", "tests/lib/ranks/resume_steps.py"
+SCRIPT, GO_ON = "tests/lib/ranks/rank_failures.py", "tests/lib/ranks/resume_steps.py"
 RANKS, EPOCHS, LAST_STEP = 4, 2, 10
 ENDS_WITHIN_S = 60.0
 SHORT_TIMEOUT_S, DEFAULT_TIMEOUT_S = 9.0, 45.0
@@ -45,7 +45,7 @@ LINES = {
 
 
 @dataclass(frozen=True)
-class Grief:
+class RankFailure:
     """``rank`` fails in the way ``kind`` at ``moment``."""
 
     kind: str
@@ -61,26 +61,8 @@ class Grief:
         step = STEPS[self.moment]
         return {"epoch": 1 + (step > LAST_STEP // EPOCHS), "step": step + (self.moment in (CHECKPOINT, EVALUATION))}
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The settings of come_to_grief.py."""
-        return {"GRIEF_KIND": self.kind, "GRIEF_MOMENT": self.moment, "GRIEF_RANK": str(self.rank)}
 
-
-@dataclass
-class Ended:
-    """How a run ended."""
-
-    run: Place
-    log: str
-    status: int
-
-    @property
-    def lines(self) -> list[str]:
-        return [line for line in self.log.splitlines() if "ringslice: error:" in line]
-
-
-SAMPLE = [Grief("killed", CHECKPOINT), Grief("killed", EVALUATION)]
+SAMPLE = [RankFailure("killed", CHECKPOINT), RankFailure("killed", EVALUATION)]
 OTHERS = {
     "raises": {MIDDLE: 1, CHECKPOINT: 0, EVALUATION: 3},
     "killed": {FIRST: 0, MIDDLE: 3, CHECKPOINT: 2},
@@ -89,11 +71,12 @@ OTHERS = {
 }
 
 
-def bring(grief: Grief, root: str, folder: Path, timeout_s: float, **variables: str) -> Ended:
-    """Have a run fail. All its processes are gone 60 s after it was hit."""
-    name, mark = str(grief), f"{folder}/{grief}"
+def run_failing(failure: RankFailure, root: str, folder: Path, timeout_s: float, **variables: str) -> list[str]:
+    """Have a run fail. All its processes are gone 60 s after it was hit. Returns its lines of errors."""
+    name, mark = str(failure), f"{folder}/{failure}"
     hit, log = folder / f"{name}.hit", folder / f"{name}.log"
-    variables |= grief.variables | {"GRIEF_HIT": str(hit), "MARK": mark}
+    variables |= {"FAILURE_KIND": failure.kind, "FAILURE_MOMENT": failure.moment, "FAILING_RANK": str(failure.rank)}
+    variables |= {"FAILURE_FILE": str(hit), "MARK": mark}
     words = (*HOROVODRUN, "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name, "--stall-timeout", timeout_s)
     with started(*words, log=log, **variables) as running:
         wait_until(hit.exists, running)
@@ -102,34 +85,36 @@ def bring(grief: Grief, root: str, folder: Path, timeout_s: float, **variables: 
         while left := marked(mark):
             assert time.monotonic() < deadline, left
             time.sleep(0.05)
-    where = ", ".join(f"{what} {number}" for what, number in ({"rank": grief.rank} | grief.place).items())
+    where = ", ".join(f"{what} {number}" for what, number in ({"rank": failure.rank} | failure.place).items())
     assert hit.read_text() == where
     assert status != 0
-    return Ended(open_place(root) / "runs" / name, log.read_text(), status)
+    lines = [line for line in log.read_text().splitlines() if "ringslice: error:" in line]
+    assert lines, log.read_text()
+    return lines
 
 
-def require_no_half(grief: Grief, folder: Place) -> None:
+def require_no_half(failure: RankFailure, folder: Place) -> None:
     """What was about to be written is absent or incomplete, and is not a checkpoint."""
     finished = checkpoints_of(folder)
-    if grief.moment == CHECKPOINT:
+    if failure.moment == CHECKPOINT:
         unfinished = {info.base_name for info in (folder / FOLDER / name_of(STEPS[CHECKPOINT])).children()}
         assert WHOLE_FILE in unfinished
         assert MARKER not in unfinished
         assert finished[-1] == STEPS[CHECKPOINT] - 1
-    elif grief.moment == EVALUATION:
+    elif failure.moment == EVALUATION:
         marker = open_checkpoint(folder, finished[-1]).marker
         assert (marker["step"], marker["score"]) == (STEPS[EVALUATION], None)
         assert marker["position"]["trained"].keys() == {"train_loss", "train_accuracy", "images_per_s"}
     else:
-        assert all(step < STEPS[grief.moment] for step in finished)
+        assert all(step < STEPS[failure.moment] for step in finished)
     assert not (folder / "result.json").exists()
 
 
-def go_on(root: Path, *griefs: Grief) -> None:
+def go_on(root: Path, *failures: RankFailure) -> None:
     """Resume these runs from their last checkpoints; they end as the run ``whole``, which nothing disturbed."""
-    found = [root / "runs" / str(grief) for grief in griefs]
+    found = [root / "runs" / str(failure) for failure in failures]
     lasts = [max(checkpoints_of(open_place(str(each))), default=0) for each in found]
-    log = succeeded(horovodrun(RANKS, GO_ON, root, "whole", *griefs, timeout_s=500)).stderr
+    log = succeeded(horovodrun(RANKS, GO_ON, root, "whole", *failures, timeout_s=500)).stderr
     for each, last in zip(found, lasts, strict=True):
         own = log.partition(f"{each}: ")[2].partition(f"{root}/runs/")[0]
         assert (f", from step {last} on" in own) == (last > 0), own
@@ -151,23 +136,24 @@ def require_as_whole(run: Path, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "griefs",
+    "failures",
     [
         pytest.param(SAMPLE, id="sample"),
         *(
-            pytest.param([Grief(kind, *each) for each in ranks.items()], marks=pytest.mark.chaos, id=kind)
+            pytest.param([RankFailure(kind, *each) for each in ranks.items()], marks=pytest.mark.chaos, id=kind)
             for kind, ranks in OTHERS.items()
         ),
     ],
 )
-def test_all_end_in_one_line_that_names_the_rank_and_go_on_exactly(griefs: list[Grief], root: Path) -> None:
-    for grief in griefs:
-        ended = bring(grief, str(root), root, SHORT_TIMEOUT_S if griefs is SAMPLE else DEFAULT_TIMEOUT_S)
-        assert len(ended.lines) == 1, ended.log
-        line = rf"\[\d\]<stderr>:ringslice: error: rank {grief.rank} on \S+{LINES[grief.kind].format(**grief.place)}"
-        assert re.fullmatch(line, ended.lines[0]), ended.lines
-        require_no_half(grief, ended.run)
-    go_on(root, *griefs)
+def test_all_end_in_one_line_that_names_the_rank_and_go_on_exactly(failures: list[RankFailure], root: Path) -> None:
+    for failure in failures:
+        timeout_s = SHORT_TIMEOUT_S if failures is SAMPLE else DEFAULT_TIMEOUT_S
+        lines = run_failing(failure, str(root), root, timeout_s)
+        who = rf"\[\d\]<stderr>:ringslice: error: rank {failure.rank} on \S+"
+        assert len(lines) == 1, lines
+        assert re.fullmatch(who + LINES[failure.kind].format(**failure.place), lines[0]), lines
+        require_no_half(failure, open_place(str(root / "runs" / str(failure))))
+    go_on(root, *failures)
 
 
 @pytest.mark.chaos
@@ -181,15 +167,15 @@ def test_all_end_where_hdfs_is_gone(
     uri = f"{hadoop_alone.uri}/tests/{uuid.uuid4().hex}"
     succeeded(run(*dfs, "-mkdir", "-p", uri))
     succeeded(run(*dfs, "-put", root / "slices", uri))
-    grief = Grief("hdfs", CHECKPOINT)
+    failure = RankFailure("hdfs", CHECKPOINT)
     namenode = str(hadoop_alone.pid("namenode"))
-    ended = bring(grief, uri, tmp_path, DEFAULT_TIMEOUT_S, GRIEF_NAMENODE=namenode, TMPDIR=str(tmp_path))
-    assert ended.lines, ended.log
+    lines = run_failing(failure, uri, tmp_path, DEFAULT_TIMEOUT_S, FAILURE_NAMENODE=namenode, TMPDIR=str(tmp_path))
+    run_folder = open_place(uri) / "runs" / str(failure)
     unreachable = r"error: rank \d on \S+, .*cannot reach the NameNode of "
-    assert all(re.search(unreachable, line) for line in ended.lines), ended.lines
+    assert all(re.search(unreachable, line) for line in lines), lines
     hadoop_alone.restart("namenode")
-    require_no_half(grief, ended.run)
-    succeeded(horovodrun(RANKS, "train/main.py", *OPTIONS, "--data", uri, "--run", grief, "--resume"))
-    succeeded(run(*dfs, "-get", ended.run.uri, tmp_path / "run"))
+    require_no_half(failure, run_folder)
+    succeeded(horovodrun(RANKS, "train/main.py", *OPTIONS, "--data", uri, "--run", failure, "--resume"))
+    succeeded(run(*dfs, "-get", run_folder.uri, tmp_path / "run"))
     go_on(root)
     require_as_whole(tmp_path / "run", root)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -62,17 +63,15 @@ def require_exact(whole: Path, ranks: int, stopped: list[Path]) -> None:
             assert arrays(each, STEPS) == arrays(whole, STEPS), each.name
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.chaos), 4])
-def test_other_ranks_go_on_exactly(ranks: int, whole: Path) -> None:
-    stopped = [stop_after(whole, 3, f"stopped-on-{ranks}")]
-    go_on(ranks, stopped)
-    require_exact(whole, ranks, stopped)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_run_goes_on_exactly_after_every_step(ranks: int, whole: Path) -> None:
-    stopped = [stop_after(whole, step, f"stopped-{step:02d}-on-{ranks}") for step in range(1, STEPS + 1)]
+@pytest.mark.parametrize(
+    ("ranks", "steps"),
+    [
+        (4, [3]),
+        *(pytest.param(ranks, range(1, STEPS + 1), marks=pytest.mark.chaos) for ranks in (1, 2, 3)),
+    ],
+)
+def test_any_number_of_ranks_goes_on_exactly_after_a_step(ranks: int, steps: Sequence[int], whole: Path) -> None:
+    stopped = [stop_after(whole, step, f"stopped-{step:02d}-on-{ranks}") for step in steps]
     go_on(ranks, stopped)
     require_exact(whole, ranks, stopped)
 

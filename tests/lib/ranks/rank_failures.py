@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""train/main.py, one of whose ranks fails at one moment.
+
+    horovodrun -np 4 tests/lib/ranks/rank_failures.py OPTION …
+
+The environment has the rank (``FAILING_RANK``), the moment (``FAILURE_MOMENT``) and the kind (``FAILURE_KIND``). Just
+before, ``FAILURE_FILE`` is written: the rank, and the step it is in.
+"""
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from etl.storage.place import Place
+from train.checkpoints.store import name_of
+from train.config.settings import Settings, command
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import run_rank
+from train.parallel.startup import prepare_import
+from train.runs.hooks import Hooks, Running
+from train.runs.position import Metrics, Position
+
+FIRST, MIDDLE, EVALUATION, CHECKPOINT = "first-step", "mid-epoch", "evaluation", "checkpoint"
+STEPS = {FIRST: 1, MIDDLE: 3, EVALUATION: 5, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished
+BEATS_S = 2.5  # after which the others have this rank's position
+WHOLE_FILE = "model.safetensors"  # the first of a checkpoint's two
+
+
+class Failure(Hooks):
+    """This rank fails at ``moment``, if it ``is_failing``; at CHECKPOINT rank 0 has written half of one by then."""
+
+    def __init__(self, monitor: Monitor, kind: str, moment: str, is_failing: bool) -> None:
+        self._monitor, self._kind, self._moment, self._is_failing = monitor, kind, moment, is_failing
+        self._file = Path(os.environ["FAILURE_FILE"])
+        self._half = self._file.with_suffix(".half")  # exists once half a checkpoint is there
+
+    def on_step(self, running: Running, position: Position) -> None:
+        if self._moment == CHECKPOINT:
+            if self._is_failing and not running.collective.is_root and position.step == STEPS[CHECKPOINT] + 1:
+                while not self._half.exists():
+                    time.sleep(0.05)
+                self._fail()
+        elif self._moment != EVALUATION and position.step == STEPS[self._moment]:
+            self._fail()
+
+    def on_evaluation(self, split: str, evaluate: Callable[[], Metrics]) -> Metrics:
+        if self._moment == EVALUATION:
+            self._fail()
+        return evaluate()
+
+    def on_checkpoint_file(self, file: Place) -> None:
+        if self._moment == CHECKPOINT and file.parent.name == name_of(STEPS[CHECKPOINT]) and file.name != WHOLE_FILE:
+            self._fail()
+            self._half.touch()
+            threading.Event().wait()
+
+    def _fail(self) -> None:
+        if not self._is_failing:
+            return
+        time.sleep(BEATS_S)
+        beat = self._monitor.beat()
+        self._file.with_suffix(".new").write_text(f"rank {beat.rank}, epoch {beat.epoch}, step {beat.step}")
+        self._file.with_suffix(".new").rename(self._file)
+        if self._kind == "raises":
+            raise RuntimeError("no such thing")
+        if self._kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self._kind == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self._kind == "disk":  # the kernel refuses every further byte to any file
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        elif self._kind == "hdfs":
+            os.kill(int(os.environ["FAILURE_NAMENODE"]), signal.SIGKILL)
+        else:
+            raise ValueError(self._kind)
+
+
+def start(settings: Settings, monitor: Monitor) -> None:
+    """Train as train/main.py does; this rank may fail."""
+    monitor.start(settings.stall_timeout_s)
+    with prepare_import():
+        from train.loop import train
+        from train.strategies.horovod_ring import run_on_ranks
+    is_failing = os.environ["HOROVOD_RANK"] == os.environ["FAILING_RANK"]
+    hooks = Failure(monitor, os.environ["FAILURE_KIND"], os.environ["FAILURE_MOMENT"], is_failing)
+    run_on_ranks(lambda strategy: train(settings, strategy, monitor, hooks), monitor, settings.device)
+
+
+if __name__ == "__main__":
+    run_rank(command(start), "train/main.py", "--resume goes on from the last checkpoint")
