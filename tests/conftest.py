@@ -15,6 +15,7 @@ from tests.lib.digits import write_digits
 from tests.lib.in_process import ringslice_here
 from tests.lib.on_hadoop import expected, few_digits, hdfs
 from tests.lib.run_folder import pytest_runtest_setup, run_folder
+from tests.lib.session import end_sessions
 from tests.lib.tiers import (
     note_process_starts,
     pytest_collection_modifyitems,
@@ -23,6 +24,7 @@ from tests.lib.tiers import (
 )
 
 __all__ = [
+    "end_sessions",
     "expected",
     "few_digits",
     "hadoop",

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import click
 import pytest
@@ -16,17 +15,10 @@ from tests.lib.commands import REPOSITORY, Finished, run, succeeded
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
-PATH = {"PYTHONPATH": f"{BENCHMARKS}:{REPOSITORY}"}
 
 
 def benchmark(name: str, *words: object) -> Finished:
     return run("python", BENCHMARKS / f"{name}.py", *words)
-
-
-def call(function: str, *arguments: object) -> list[Any]:
-    """What a function yields in a child process of the benchmarks."""
-    words = ("-P", "-m", "lib.child", function, json.dumps(arguments))
-    return [json.loads(line) for line in succeeded(run("python", *words, variables=PATH)).stdout.splitlines()]
 
 
 @pytest.fixture
@@ -52,17 +44,6 @@ def test_help_has_an_example(name: str, load: Callable[[str], ModuleType]) -> No
 
 def test_make_bench_runs_every_script(load: Callable[[str], ModuleType]) -> None:
     assert sorted([*load("all").NAMES, "all"]) == SCRIPTS
-
-
-@pytest.mark.integration
-def test_the_peers_of_the_trainer_yield_images_per_second(digits_root: Path) -> None:
-    slices = f"{digits_root}/slices/default"
-    fit = {"way": "fit", "slices": slices, "model": "mlp", "batch": 100, "epochs": 2, "lr": 0.02}
-    assert [rate > 0 for rate in call("lib.ways.trainer:run", fit)[0]] == [True, True]
-    consumer = {"way": "input", "slices": slices, "seconds": 0.2}
-    rates = call("lib.ways.trainer:run", consumer)[0]
-    assert rates.keys() == {"real", "synthetic", "unlimited"}
-    assert 0 < rates["synthetic"] < rates["unlimited"]
 
 
 @pytest.mark.integration

@@ -4,11 +4,10 @@ Every kill proves that it hit: the process was there when it was killed, and the
 """
 
 import contextlib
-import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,7 @@ ONE_LINE_EACH = ("-D", "mapreduce.input.lineinputformat.linespermap=1")
 
 Kill = Callable[[JobRun], None]
 
-
-@pytest.fixture(autouse=True)
-def end_what_runs() -> Iterator[None]:
-    yield
-    for each in JobRun.all:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(each.process.pid, signal.SIGKILL)
-        each.process.wait()
-    JobRun.all.clear()
+pytestmark = pytest.mark.usefixtures("end_sessions")
 
 
 @pytest.fixture
@@ -66,13 +57,13 @@ def lose_a_mapper(job: JobRun) -> None:
     """Its attempt fails, and YARN tries again."""
     mapper = job.mapper()
     kill(mapper)
-    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.told())
+    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.errors())
 
 
 def lose_a_reducer(job: JobRun) -> None:
     reducer = job.reducer()
     kill(reducer)
-    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.told())
+    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.errors())
 
 
 def lose_the_master(job: JobRun) -> None:
@@ -101,8 +92,8 @@ def lose_the_data_node(job: JobRun) -> None:
 
 def finished_as_undisturbed(root: Place, expected: dict[str, str], job: JobRun, stage: str) -> None:
     """The stage is done: the same files with the same bytes, and no other file."""
-    assert job.wait() == 0, job.told()
-    assert "Exception" not in job.told().replace("RuntimeException: PipeMapRed", "")
+    assert job.wait() == 0, job.errors()
+    assert "Exception" not in job.errors().replace("RuntimeException: PipeMapRed", "")
     assert digests(root / stage) == {
         path.removeprefix(f"{stage}/"): digest for path, digest in expected.items() if path.startswith(f"{stage}/")
     }
@@ -120,7 +111,7 @@ def test_a_pipeline_that_lost_a_mapper_its_master_and_its_driver_gives_the_same_
     first.kill_driver()
     second = JobRun(hadoop_alone, tmp_path / "second.log", *words)
     finished_as_undisturbed(ingested, expected, second, "normalized")
-    assert "joining application_" in second.told()
+    assert "joining application_" in second.errors()
     assert len({each["id"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]}) == 1
     pipeline = ("ringslice", "pipeline", few_digits, ingested, *OPTIONS, "-r", "hadoop")
     finished = succeeded(run(*pipeline, timeout_s=JOB_TIMEOUT_S, variables=hadoop_alone.environment()))
@@ -166,9 +157,9 @@ def test_an_interrupt_ends_the_application_too(
     job = JobRun(hadoop_alone, tmp_path / "log", "ringslice", "normalize", ingested, "-r", "hadoop", "--size", 20)
     mapper = job.mapper()
     mapper.send(signal.SIGSTOP)
-    os.killpg(job.process.pid, number)
-    assert job.wait() == 130, job.told()
-    assert job.told().count("ringslice: error: interrupted") == 1
+    job.send_all(number)
+    assert job.wait() == 130, job.errors()
+    assert job.errors().count("ringslice: error: interrupted") == 1
     (application,) = [each for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]]
     assert application["finalStatus"] == "KILLED"
     wait_until(lambda: not tasks(hadoop_alone, "--mapper") and not masters(hadoop_alone))
@@ -215,7 +206,7 @@ def test_a_slow_attempt_and_a_speculative_one(ingested: Place, hadoop_alone: Clu
     assert attempt_of(second) != f"{task}_{number}"
     assert slow.lives
     slow.send(signal.SIGCONT)
-    assert job.wait() == 0, job.told()
+    assert job.wait() == 0, job.errors()
     assert digests(ingested / "slices/default") == digests(ingested / "slices/alone")
     assert any(task in each for each in (ingested / "slices/default/run.json").read_json()["attempts_lost"])
 

@@ -99,7 +99,8 @@ class Proxy:
                 if not data:
                     return
                 if source is client:
-                    server.sendall(data)
+                    if not self.pass_request(client, server, data):
+                        return
                     continue
                 self._hold(len(data))
                 reset_at = self._take_reset(sent + len(data))
@@ -109,6 +110,11 @@ class Proxy:
                     return
                 client.sendall(data)
                 sent += len(data)
+
+    def pass_request(self, client: socket.socket, server: socket.socket, data: bytes) -> bool:
+        """Send what the client sent; False ends the connection."""
+        server.sendall(data)
+        return True
 
     def _hold(self, size_bytes: int) -> None:
         """Count what the server sent, once it may be passed."""

@@ -37,7 +37,6 @@ VARIABLES = {  # text and what it resolves to; no second text: to itself
     "unset": ("${env.RINGSLICE_UNSET}",),
     "loop": ("a${loop}",),
     "ring": ("${ring2}",),
-    "twice": ("${host}${host}", "nn1nn1"),
     "spaced": ("${a b} ${host}", "${a b} nn1"),
     "dollar": ("$host {host} ${}",),
 }
@@ -105,18 +104,16 @@ def test_a_fallback_stands_for_what_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "cause"),
     [
         ('<xi:include href="missing.xml"/>', "includes 'missing.xml', which is no file"),
-        ('<xi:include href="http://host/x.xml"/>', "includes 'http://host/x.xml', which is no file"),
-        ("<xi:include/>", "includes '', which is no file"),
         ('<xi:include href="core-site.xml"/>', "includes itself, or more than"),
         ('<xi:include href="broken.xml"/>', "broken.xml is not XML"),
     ],
 )
-def test_an_include_that_cannot_be_read_is_told(content: str, told: str, tmp_path: Path) -> None:
+def test_an_include_that_cannot_be_read_is_named(content: str, cause: str, tmp_path: Path) -> None:
     (tmp_path / "broken.xml").write_text("<configuration>")
-    with pytest.raises(EnvironmentFailure, match=told):
+    with pytest.raises(EnvironmentFailure, match=cause):
         read_site_file(write(tmp_path / "core-site.xml", content))
 
 

@@ -115,10 +115,6 @@ def test_labels_by_number_and_by_name(here: Place) -> None:
     source = open_source(write_list(here, "list.jsonl", *rows))
     assert source.classes == ["9", "10", "cat", "true"]
     assert [image.label for image in source.images] == [1, 0, 3, 2]
-    file = write_list(here, "list.csv", {"path": "i/0.jpg", "label": 1}, {"path": "i/1.jpg", "label": "cat"})
-    source = open_source(file, Reading(classes=("cat", "dog")))
-    assert [source.classes[image.label] for image in source.images] == ["dog", "cat"]
-    refused(file, UsageError, "the label '1'", "not one of the 1 --classes", classes=("cat",))
 
 
 def test_values_of_json_become_text_and_the_rest_is_reported(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
@@ -151,8 +147,6 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
         ({"path": "http://example.org/1.jpg"}, ["http://example.org/1.jpg cannot be opened", "download it first"]),
         ({"label": None}, ["a label that is empty"]),
         ({"label": 0.5}, ["the label 0.5; labels are text"]),
-        ({"label": "a\x07b"}, ["'a\\x07b'", "control characters"]),
-        ({"split": "new"}, ["the split 'new'", "train, training, dev, val"]),
     ],
 )
 def test_lines_that_cannot_be_are_named(here: Place, change: dict[str, Any], lines: list[str]) -> None:
@@ -220,14 +214,3 @@ def test_a_table_adds_to_the_columns_of_a_list(here: Place, tmp_path: Path) -> N
         {"age": "30", "patient": "p1", "ward": "x"},
         {"age": "30", "ward": "x"},
     ]
-
-
-@each_form
-def test_a_column_of_keys(name: str, here: Place) -> None:
-    rows = [row | {"id": f"scan-{number}"} for number, row in enumerate(rows_of(3))]
-    source = open_source(write_list(here, name, *rows), Reading(key_column="id"))
-    assert [image.key for image in source.images] == ["scan-0", "scan-1", "scan-2"]
-    assert list(source.read_all(source.images)) == [some_bytes(number) for number in range(3)]
-    refused(here / name, UsageError, "--key-column name: no such column in", key_column="name")
-    again = write_list(here, name, *(row | {"id": "scan-0"} for row in rows))
-    refused(again, UsageError, "the key scan-0 comes twice: in line", key_column="id")

@@ -132,10 +132,6 @@ def test_the_names_of_numbers(here: Place) -> None:
     assert [source.classes[image.label] for image in source.images] == ["cat", "dog"]
     assert source.classes == ["owl", "dog", "cat"]
     refused(here, UsageError, "the label 'cat'", "not one of the 2 --classes", classes=("dog", "owl"))
-    write_parquet(here / "a.parquet", image_table(2, names=None))
-    assert open_source(here).classes == ["0", "1"]
-    source = open_source(here, chosen)
-    assert [source.classes[image.label] for image in source.images] == ["owl", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +172,6 @@ def test_a_split_column_goes_before_the_names_of_files(here: Place) -> None:
     source = open_source(here, Reading(split_column="fold"))
     assert [image.split for image in source.images] == ["validation", "train", "test", "validation"]
     assert dict(source.images[0].columns or ()) == {"split": "test"}
-    write_parquet(here / "train" / "a.parquet", image_table(2, split=["train", "new"]))
-    refused(here, UsageError, "row 1 of", "the split 'new'", "train, training, dev, val", "--split-column")
     write_parquet(here / "train" / "a.parquet", image_table(2, split=[1, 2]))
     refused(here, UsageError, "the column split of", "is int64; splits are text")
     refused(here, UsageError, "--split-column x: no such column", "image, label", split_column="x")
@@ -208,7 +202,6 @@ def test_the_column_of_images(here: Place) -> None:
         ("image", pa.array([None, *image_column([b"x"] * 3).to_pylist()], IMAGE), ["row 0 of", "no image bytes"]),
         ("label", pa.array([0, 1, 2, None]), ["row 3 of", "has no label in the column label"]),
         ("label", pa.array([0, 1, 3, 3]), ["row 2 of", "has the label 3", "the classes 0 to 2"]),
-        ("label", pa.array(["a", "", "a", "a"]), ["row 1 of", "a label that is empty"]),
         ("label", pa.array([0.5] * 4), ["the column label of", "is double", "integers, text or booleans"]),
     ],
 )
@@ -324,20 +317,15 @@ print(peak() - before)
     assert int(succeeded(run(sys.executable, "-c", code, timeout_s=600)).stdout) < 150
 
 
-@pytest.mark.parametrize("ids", [pa.array([7, 3, 5], pa.int64()), pa.array(["scan/7", "scan/3", "scan/5"])])
-def test_a_column_of_keys(ids: pa.Array, here: Place) -> None:
-    """They stay where rows come before them; a column that is none of keys is refused."""
+def test_a_column_of_keys(here: Place) -> None:
+    """They stay if rows come before them; a column that cannot be one of keys is refused."""
     by_id = Reading(key_column="id")
-    write_parquet(here / "some.parquet", image_table(3, id=ids))
+    write_parquet(here / "some.parquet", image_table(3, id=[7, 3, 5]))
     first = contents_of(open_source(here, by_id))
-    assert list(first) == list(map(str, ids.to_pylist()))
-    assert all(image.columns is None for image in open_source(here, by_id).images)
-    new = image_table(1, first=9, id=pa.array(["0"], pa.string()).cast(ids.type))
-    more = pa.concat_tables([new, image_table(3, id=ids)])
+    assert list(first) == ["7", "3", "5"]
+    more = pa.concat_tables([image_table(1, first=9, id=[0]), image_table(3, id=[7, 3, 5])])
     write_parquet(here / "some.parquet", more)
     assert {key: data for key, data in contents_of(open_source(here, by_id)).items() if key != "0"} == first
-    refused(here, UsageError, "--key-column name: no such column in", key_column="name")
     refused(here, UsageError, "the column image of", "keys are text or integers", key_column="image")
-    for wrong, line in (([1, 2, 1], "the key 1 comes twice: in row 0 of"), ([1, None, 2], "'' cannot be a key")):
-        write_parquet(here / "some.parquet", image_table(3, id=pa.array(wrong, pa.int64())))
-        refused(here, UsageError, line, key_column="id")
+    write_parquet(here / "some.parquet", image_table(3, id=[1, None, 2]))
+    refused(here, UsageError, "'' cannot be a key", key_column="id")

@@ -127,7 +127,7 @@ def test_a_folder_that_is_being_deleted_says_the_same(root: Place, attempts: Pla
     assert names(root) == ["_work"]
 
 
-def test_the_first_error_is_told(root: Place, attempts: Place) -> None:
+def test_the_first_error_is_raised(root: Place, attempts: Place) -> None:
     with pytest.raises(KeyError), publishing(root / "final", attempts) as output:
         output.write(b"begin")
         attempts.delete()  # so closing fails too

@@ -1,4 +1,4 @@
-"""What HDFS has besides: its settings, and connections that do not outlive a fork. Both drivers give the same."""
+"""Settings of HDFS, and connections that do not outlive a fork, by both drivers."""
 
 import os
 import random
@@ -160,15 +160,17 @@ def test_a_nameservice_whose_first_namenode_is_dead(
 
 
 @by_driver
-@pytest.mark.parametrize("umask", ["027", "u=rwx,g=r-x,o="])
-def test_the_site_is_heeded_as_hadoop_heeds_it(
-    driver: str, umask: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path
-) -> None:
+def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path) -> None:
     """Its umask; the default port; what its files include, and variables in them."""
     host = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}.1"
     include = '<xi:include href="more.xml" xmlns:xi="http://www.w3.org/2001/XInclude"/>'
     (tmp_path / "core-site.xml").write_text(f"<configuration>{include}</configuration>")
-    site = {"nn": host, "fs.defaultFS": "hdfs://${nn}", "fs.permissions.umask-mode": umask, "dfs.replication": "1"}
+    site = {
+        "nn": host,
+        "fs.defaultFS": "hdfs://${nn}",
+        "fs.permissions.umask-mode": "u=rwx,g=r-x,o=",
+        "dfs.replication": "1",
+    }
     write_site(tmp_path / "more.xml", site)
     script = """
         import sys

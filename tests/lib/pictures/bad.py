@@ -22,7 +22,7 @@ END = b"\xff\xd9"
 CUT = """
 jpeg-420 jpeg-gray jpeg-progressive jpeg-restarts jpeg-cmyk-adobe jpeg-exif-8-thumbnail
 png-rgb png-palette-5-interlaced png-rgba gif-87a gif-87a-interlaced
-webp-lossy webp-lossless webp-alpha-lossy webp-animated jpeg2000 jpeg2000-codestream avif-4:2:0 bmp-24 bmp-rle8
+webp-lossy webp-lossless webp-alpha-lossy webp-animated jpeg2000 avif-4:2:0 bmp-24 bmp-rle8
 bmp-fields-bytes-elsewhere
 tiff-lzw tiff-adobe-deflate tiff-predictor tiff-big-endian tiff-big tiff-packbits tiff-jpeg
 tiff-1-group4 ppm ppm-comments
