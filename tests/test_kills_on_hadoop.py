@@ -81,7 +81,7 @@ def lose_the_node_manager(job: JobRun) -> None:
 
 
 def lose_the_data_node(job: JobRun) -> None:
-    """What the mapper that is held meanwhile would read and write is out of reach for two seconds."""
+    """The mapper is stopped meanwhile; its blocks are out of reach for two seconds."""
     mapper = job.mapper()
     mapper.send(signal.SIGSTOP)
     job.cluster.kill("datanode")

@@ -72,6 +72,6 @@ def masters(cluster: Cluster) -> list[Process]:
     return _containers(cluster, lambda words: words[0].endswith(b"java") and main in words)
 
 
-def _containers(cluster: Cluster, holds: Callable[[list[bytes]], bool]) -> list[Process]:
+def _containers(cluster: Cluster, is_wanted: Callable[[list[bytes]], bool]) -> list[Process]:
     mark = f"{MARK}={cluster.folder}".encode()
-    return find_all(lambda words, variables: holds(words) and mark in variables)
+    return find_all(lambda words, variables: is_wanted(words) and mark in variables)

@@ -42,7 +42,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> dict[str, str]:
-    """The settings of a site whose servers are down, with a Hadoop home that holds nothing."""
+    """The settings of a site whose servers are down, with a Hadoop home that is empty."""
     configuration, home = tmp_path / "conf", tmp_path / "home"
     configuration.mkdir()
     home.mkdir()

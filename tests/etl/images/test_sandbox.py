@@ -147,7 +147,7 @@ def test_an_image_that_takes_too_much_processor_time_is_a_reject(monkeypatch: py
 @pytest.mark.witness
 @pytest.mark.parametrize("side", [40, 1200])
 def test_a_helper_that_hangs_is_ended(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an image that its pipe holds, and with one that it does not."""
+    """An image that fits into its pipe, and one that does not."""
     image = picture("TIFF", side)
     assert (len(image) > PIPE_BYTES) == (side == 1200)
     with ImageHelper(CONFIG) as helper:

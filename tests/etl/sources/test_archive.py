@@ -275,10 +275,10 @@ BAD_LABELS = {
     "half a label": (".json", b'{"label": "\\ud800"}', "a label that is not UTF-8"),
     "a label of parts": (".json", b'{"label": ["a"]}', "no text and no whole number"),
 }
-BAD |= {what: ({"1.jpg": b"", f"1{suffix}": data}, {}, told) for what, (suffix, data, told) in BAD_LABELS.items()}
+BAD |= {what: ({"1.jpg": b"", f"1{suffix}": data}, {}, line) for what, (suffix, data, line) in BAD_LABELS.items()}
 BAD |= {
-    what: ({"1.jpg": b"", "1.json": b'{"label": "a"}'}, reading, told)
-    for what, reading, told in (
+    what: ({"1.jpg": b"", "1.json": b'{"label": "a"}'}, reading, line)
+    for what, reading, line in (
         ("no such label", {"label_column": "kind"}, "no .json with the field 'kind' .* correct --label-column"),
         ("no such split", {"split_column": "fold"}, "no .json with the field 'fold' .* correct --split-column"),
     )

@@ -209,8 +209,8 @@ def damaged(data: bytes, how: str, chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("codec", ["", "gzip", "zstd"])
 @pytest.mark.parametrize("how", ["flip", "cut", "swap", "lose", "zero"])
-def test_damage_is_told_or_loses_nothing(how: str, codec: str, tmp_path: Path) -> None:
-    """What is not told left every member there: as an image, or counted; a flip may turn a name into another."""
+def test_damage_is_an_error_or_loses_nothing(how: str, codec: str, tmp_path: Path) -> None:
+    """Without an error every member is there: as an image, or counted; a flip may change a name."""
     outcomes: Counter[str] = Counter()
     for seed in range(40):
         chance = random.Random(f"{how} {codec} {seed}")
@@ -266,7 +266,7 @@ def grown_by(small: Path, large: Path, root: Path) -> int:
 
 
 def write_tar_gz(path: Path, members: int, member_bytes: int) -> Path:
-    """An archive of images of noise; not held in memory either."""
+    """Write an archive of images of noise piece by piece."""
     chance = random.Random(1)
     with gzip.open(path, "wb", compresslevel=1) as output, tarfile.open(fileobj=output, mode="w") as archive:
         for number in range(members):

@@ -183,8 +183,8 @@ def test_the_column_of_images(here: Place) -> None:
     refused(here, UsageError, str(file), "several columns with bytes, image, mask", "--image-column")
     source = open_source(here, Reading(image_column="mask"))
     assert list(source.read_all(source.images)) == [b"m0", b"m1"]
-    told = ("no column label with image bytes (--image-column)", "label (int64)")
-    refused(here, UsageError, *told, image_column="label")
+    lines = ("no column label with image bytes (--image-column)", "label (int64)")
+    refused(here, UsageError, *lines, image_column="label")
     write_parquet(here / "a.parquet", table.drop_columns("image").append_column("url", pa.array(["x", "y"])))
     refused(here, UsageError, "no column with image bytes", "label (int64), url (string)", "'bytes' of a struct")
     write_parquet(here / "a.parquet", table.rename_columns(["image", "class"]))

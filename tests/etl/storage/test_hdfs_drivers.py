@@ -117,9 +117,9 @@ FORK = """
 
 @by_driver
 def test_a_connection_does_not_outlive_a_fork(driver: str, hdfs_root: Place) -> None:
-    told, parent = run_python(FORK, hdfs_root.uri, "used", **{DRIVER_VARIABLE: driver}).splitlines()
-    assert "was opened by process" in told
-    assert "open places after the fork, in each process" in told
+    printed, parent = run_python(FORK, hdfs_root.uri, "used", **{DRIVER_VARIABLE: driver}).splitlines()
+    assert "was opened by process" in printed
+    assert "open places after the fork, in each process" in printed
     assert parent == "parent True"
     file = hdfs_root / "file"
     file.filesystem.open_new(file.path).close()
@@ -184,10 +184,10 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
         print(root.uri)
         """
     with Proxy((host, 8020), ("127.0.0.1", cluster.ports["namenode"])):
-        told = run_python(
+        printed = run_python(
             script, f"hdfs://{hdfs_root.path}", **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
         )
-    assert told == f"hdfs://{host}:8020{hdfs_root.path}\n"
+    assert printed == f"hdfs://{host}:8020{hdfs_root.path}\n"
     client = hdfs_native.Client(cluster.uri)
     found = {info.path.removeprefix(hdfs_root.path): info for info in client.list_status(hdfs_root.path, True)}
     permissions = {name: oct(info.permission) for name, info in found.items() if name}
