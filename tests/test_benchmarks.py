@@ -64,11 +64,7 @@ def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path
         ("reader", "--workload small --fashion /proc/none", "--fashion: /proc/none (it has no train-images-idx3"),
         ("normalize", "--peer-python /proc/none", "peer: img2dataset (its environment is missing). Install it: make"),
         ("task_memory", "/proc/none", "SOURCE: /proc/none (it has no *-ubyte files). Give a folder"),
-        (
-            "gpu",
-            "--framework torch --device cpu",
-            "framework: torch (not installed here). Install it: make",
-        ),
+        ("gpu", "--framework torch --device cpu", "framework: torch (not installed here). Install it: make"),
         ("trainer", "--part loop --data /proc/none", "--data: /proc/none (no finished slices under /proc/none)."),
     ],
 )

@@ -157,7 +157,6 @@ def test_links_resolve(page: Path) -> None:
 
 
 def click_flags(command: click.Command) -> set[str]:
-    """The options of a command and of all its subcommands."""
     flags = {flag for each in command.params for flag in [*each.opts, *each.secondary_opts]}
     below = command.commands.values() if isinstance(command, click.Group) else ()
     return flags.union({"--help"}, *map(click_flags, below))
@@ -172,7 +171,6 @@ def script_flags(path: Path) -> frozenset[str]:
 
 @cache
 def known_options() -> frozenset[str]:
-    """The long options of all commands."""
     flags = click_flags(cli).union(HOROVODRUN, *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
     for job in JOBS.values():
         flags |= set(job([]).arg_parser._option_string_actions)
@@ -276,7 +274,6 @@ def check_click(command: click.Command, name: str, words: Sequence[str]) -> None
 
 
 def check_job(job: Callable[..., Any], words: Sequence[str]) -> None:
-    """Parse ``words`` as an mrjob script does."""
     try:
         roots = job(list(words)).options.args
     except ValueError as error:  # mrjob raises it in place of argparse's exit
@@ -338,7 +335,6 @@ def check_command(line: str) -> None:
 
 
 def command_lines(blocks: Sequence[Block]) -> Iterator[str]:
-    """The command lines of shell blocks, each on one line."""
     for block in blocks:
         if block.language == "sh":
             joined = re.sub(r"\\\n\s*", " ", block.text)

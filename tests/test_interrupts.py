@@ -11,13 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.commands import (
-    DIGITS_OPTIONS,
-    contents,
-    ringslice,
-    succeeded,
-    wait_until,
-)
+from tests.lib.commands import DIGITS_OPTIONS, contents, ringslice, succeeded, wait_until
 from tests.lib.session import Session
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("end_sessions")]

@@ -96,17 +96,6 @@ def test_the_whole_job(
     assert evaluation["accuracy"] == pytest.approx(done.xcoms["evaluate"]["accuracy"], abs=1e-4)
 
 
-@pytest.mark.chaos
-def test_wrong_use_is_not_tried_again(airflow: Airflow, tmp_path: Path) -> None:
-    done = airflow.dags_test({"source": "no such folder; touch pwned", "root": str(tmp_path / "root")})
-    assert done.finished.returncode != 0
-    assert done.states == {"ingest": "failed"} | dict.fromkeys(TASKS[1:], "upstream_failed")
-    assert done.tries["ingest"] == 1
-    assert "no such folder; touch pwned: no such folder" in done.log
-    assert "AirflowFailException: ingest exited 2, wrong use: not tried again" in done.log
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.integration
 def test_a_param_of_another_type_is_refused(airflow: Airflow) -> None:
     refused = airflow.dags_test({"workers": "two"}).finished

@@ -71,17 +71,6 @@ def test_others_come_back_from_one_process_as_they_would_here(helper: ImageHelpe
     assert process_of(helper) == started(helper)
 
 
-def test_what_passes_byte_for_byte_comes_back_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.images.sandbox.MOST_PIXELS_HERE", 1000)
-    config = NormalizeConfig(40, 40, format="png", pass_through=True)
-    data = picture("PNG", side=40)
-    with ImageHelper(config) as helper:
-        result = helper.normalize(data)
-        assert process_of(helper) is not None
-    assert isinstance(result, Normalized)
-    assert result.encoded == data
-
-
 @pytest.mark.parametrize(
     ("number", "reason"),
     [(signal.SIGSEGV, Reason.CRASHED), (signal.SIGABRT, Reason.CRASHED), (signal.SIGPROF, Reason.TOO_SLOW)],

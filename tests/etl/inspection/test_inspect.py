@@ -51,7 +51,6 @@ def raw_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(raw_root: Path, tmp_path: Path) -> Path:
-    """A copy, to be changed."""
     return shutil.copytree(raw_root, tmp_path / "root")
 
 

@@ -14,15 +14,7 @@ from etl.errors import DataError, UsageError
 from etl.sources.tar_members import MOST_EXTENDED_BYTES, MOST_MEMBER_BYTES
 from tests.lib.commands import contents, run, succeeded
 from tests.lib.inline import ingest_here
-from tests.lib.sources.archives import (
-    FORMATS,
-    Entry,
-    contents_of,
-    open_archive,
-    packed,
-    some_images,
-    tar_of,
-)
+from tests.lib.sources.archives import FORMATS, Entry, contents_of, open_archive, packed, some_images, tar_of
 
 BLOCK = tarfile.BLOCKSIZE
 LONG_NAME = "cats/" + "long" * 60 + ".jpg"
@@ -161,10 +153,7 @@ REFUSED = {
     "no UTF-8": (with_checksum(header("a/x.jpg").replace(b"x.jpg", b"\xff.jpg")), "its name is not UTF-8"),
     "a long name": (pax(record("path", "a/" + "x" * 5000)) + header(), "its name has 5002 bytes, more than 4096"),
     "a hard link within": (within(header(type=tarfile.LNKTYPE) + END), r"'cats/1.jpg' of 'n1\.tar' in .* a hard link"),
-    "a hard link": (
-        header(type=tarfile.LNKTYPE, linkname="x"),
-        "no regular file but a hard link; pack again",
-    ),
+    "a hard link": (header(type=tarfile.LNKTYPE, linkname="x"), "no regular file but a hard link; pack again"),
     "a symbolic link": (header(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "a symbolic link; .* tar --dereference"),
     "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* a device"),
     "a sparse file": (header(type=tarfile.GNUTYPE_SPARSE), "a sparse file; pack again without: tar --sparse"),

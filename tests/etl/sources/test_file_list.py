@@ -20,7 +20,6 @@ each_form = pytest.mark.parametrize("name", FORMS)
 
 
 def write_images(place: Place) -> Place:
-    """Ten files below i/."""
     for number in range(10):
         write_file(place / "i" / f"{number}.jpg", some_bytes(number))
     return place

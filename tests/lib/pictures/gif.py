@@ -85,11 +85,7 @@ def webp_pictures() -> Iterator[Picture]:
 
     others = [Image.fromarray(255 - COLORS), Image.fromarray(COLORS)]
     animated: dict[str, Any] = {"save_all": True, "append_images": others, "duration": 40}
-    files = {
-        "webp-lossless": lossless(),
-        "webp-animated": lossless(**animated),
-        "webp-trailing": lossless() + TRAILING,
-    }
+    files = {"webp-lossless": lossless(), "webp-animated": lossless(**animated), "webp-trailing": lossless() + TRAILING}
     yield from alike(COLORS, files)
     files = {"webp-alpha-lossless": lossless(TRANSLUCENT), "webp-animated-alpha": lossless(TRANSLUCENT, **animated)}
     yield from alike(over_white(COLORS), files, 1, 1)
