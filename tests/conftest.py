@@ -13,7 +13,9 @@ from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
 from tests.lib.commands import DIGITS_OPTIONS, forget_caller, succeeded
 from tests.lib.digits import write_digits
 from tests.lib.in_process import ringslice_here
+from tests.lib.on_hadoop import expected, few_digits, hdfs
 from tests.lib.run_folder import pytest_runtest_setup, run_folder
+from tests.lib.session import end_sessions
 from tests.lib.tiers import (
     note_process_starts,
     pytest_collection_modifyitems,
@@ -22,9 +24,13 @@ from tests.lib.tiers import (
 )
 
 __all__ = [
+    "end_sessions",
+    "expected",
+    "few_digits",
     "hadoop",
     "hadoop_alone",
     "hadoop_undisturbed",
+    "hdfs",
     "pytest_collection_modifyitems",
     "pytest_runtest_protocol",
     "pytest_runtest_setup",

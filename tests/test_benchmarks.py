@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import click
 import pytest
@@ -16,17 +15,10 @@ from tests.lib.commands import REPOSITORY, Finished, run, succeeded
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
-PATH = {"PYTHONPATH": f"{BENCHMARKS}:{REPOSITORY}"}
 
 
 def benchmark(name: str, *words: object) -> Finished:
     return run("python", BENCHMARKS / f"{name}.py", *words)
-
-
-def call(function: str, *arguments: object) -> list[Any]:
-    """What a function yields in a child process of the benchmarks."""
-    words = ("-P", "-m", "lib.child", function, json.dumps(arguments))
-    return [json.loads(line) for line in succeeded(run("python", *words, variables=PATH)).stdout.splitlines()]
 
 
 @pytest.fixture
@@ -55,17 +47,6 @@ def test_make_bench_runs_every_script(load: Callable[[str], ModuleType]) -> None
 
 
 @pytest.mark.integration
-def test_the_peers_of_the_trainer_yield_images_per_second(digits_root: Path) -> None:
-    slices = f"{digits_root}/slices/default"
-    fit = {"way": "fit", "slices": slices, "model": "mlp", "batch": 100, "epochs": 2, "lr": 0.02}
-    assert [rate > 0 for rate in call("lib.ways.trainer:run", fit)[0]] == [True, True]
-    consumer = {"way": "input", "slices": slices, "seconds": 0.2}
-    rates = call("lib.ways.trainer:run", consumer)[0]
-    assert rates.keys() == {"real", "synthetic", "unlimited"}
-    assert 0 < rates["synthetic"] < rates["unlimited"]
-
-
-@pytest.mark.integration
 def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     words = ("--batch", 2, "--side", 32, "--size", "2MB", "--seconds", 0.1, "--precision", "bfloat16")
@@ -83,11 +64,7 @@ def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path
         ("reader", "--workload small --fashion /proc/none", "--fashion: /proc/none (it has no train-images-idx3"),
         ("normalize", "--peer-python /proc/none", "peer: img2dataset (its environment is missing). Install it: make"),
         ("task_memory", "/proc/none", "SOURCE: /proc/none (it has no *-ubyte files). Give a folder"),
-        (
-            "gpu",
-            "--framework torch --device cpu",
-            "framework: torch (not installed here). Install it: make",
-        ),
+        ("gpu", "--framework torch --device cpu", "framework: torch (not installed here). Install it: make"),
         ("trainer", "--part loop --data /proc/none", "--data: /proc/none (no finished slices under /proc/none)."),
     ],
 )

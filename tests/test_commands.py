@@ -102,15 +102,6 @@ def test_what_surrounds_a_command_does_not_matter(make_tree: TreeMaker, tmp_path
     assert (tmp_path / "root/verified/default/verification.json").exists()
 
 
-def test_more_slices_than_images(make_tree: TreeMaker, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    succeeded(ringslice_here("ingest", make_tree({"a": 3, "b": 3}), root))
-    succeeded(ringslice_here("normalize", root, "-r", "inline", "--size", 8))
-    failed(ringslice_here("shard", root, "--slices", 9), 2, "16 slices for 5 training examples")
-    assert not (root / "slices").exists()
-    failed(ringslice_here("shard", root, "--split", "source"), 1, "have no split of the source's own")
-
-
 def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_path: Path) -> None:
     config, root = tmp_path / "nightly.toml", tmp_path / "root"
     config.write_text('[normalize]\nsize = "8x6"\nrunner = "inline"\n[shard]\nworkers = 3\nrunner = "inline"\n')

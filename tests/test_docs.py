@@ -1,4 +1,4 @@
-"""The docs are held to the code: links and anchors resolve, options exist, command lines parse, Python imports exist.
+"""The docs agree with the code: links and anchors resolve, options exist, command lines parse, Python imports exist.
 
 Nothing is run and TensorFlow is not loaded.
 """
@@ -93,8 +93,6 @@ HEADING = re.compile(r"#{1,6} +(.+?) *#*")
 
 
 class Block(NamedTuple):
-    """A fenced block of a page: the language it names, and its text."""
-
     language: str
     text: str
 
@@ -163,7 +161,6 @@ def test_links_resolve(page: Path) -> None:
 
 
 def click_flags(command: click.Command) -> set[str]:
-    """The options of a command and of all its subcommands."""
     shown = (each for each in command.params if not getattr(each, "hidden", False))
     flags = {flag for each in shown for flag in [*each.opts, *each.secondary_opts]}
     below = command.commands.values() if isinstance(command, click.Group) else ()
@@ -172,24 +169,13 @@ def click_flags(command: click.Command) -> set[str]:
 
 @cache
 def script_flags(path: Path) -> frozenset[str]:
-    """The options that a script declares for click or argparse, read from its source."""
-    sources = [path, *path.parent.glob("lib/command.py")]  # benchmarks share options
-    trees = [ast.parse(source.read_text()) for source in sources]
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    declaring = [call for call in calls if isinstance(call.func, ast.Attribute)]
-    words = [
-        word.value
-        for call in declaring
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("option", "add_argument")
-        for word in call.args
-        if isinstance(word, ast.Constant) and isinstance(word.value, str)
-    ]
-    return frozenset({"--help", *(word for word in words if word.startswith("-"))})
+    """The options that a script declares, read from its source; benchmarks share some."""
+    sources = [path, *path.parent.glob("lib/command.py")]
+    return frozenset({"--help", *re.findall(r'"(--[a-z-]+)', "".join(source.read_text() for source in sources))})
 
 
 @cache
 def known_options() -> frozenset[str]:
-    """The long options of all commands."""
     flags = click_flags(cli).union(*LAUNCHERS.values(), *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
     for job in JOBS.values():
         flags |= set(job([]).arg_parser._option_string_actions)
@@ -200,7 +186,6 @@ def known_options() -> frozenset[str]:
 
 
 def unknown_options(text: str) -> list[str]:
-    """The options in a text that no command has."""
     return [option for option in OPTION.findall(text) if option not in known_options()]
 
 
@@ -209,25 +194,17 @@ def test_options_exist(page: Path) -> None:
     assert not unknown_options(page.read_text())
 
 
-def undocumented_options(text: str) -> list[str]:
-    """The options of this project's commands that a text does not name."""
+def undocumented(text: str) -> list[str]:
+    """The options of this project's commands, and the subcommands of `ringslice`, that a text does not name."""
     jobs = (*SHARD_OPTIONS, *VERIFY_OPTIONS, *NORMALIZE_OPTIONS, *HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS)
     flags = click_flags(cli).union(*map(click_flags, TRAINERS.values()), (option.flag for option in jobs))
     named = set(OPTION.findall(text)) | {"--version"}
-    return sorted(
-        flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-") and flag not in named
-    )
-
-
-def undocumented_commands(text: str) -> list[str]:
-    """The subcommands of `ringslice` that a text does not name."""
-    return [name for name in cli.commands if not re.search(rf"ringslice {name}\b(?!-)", text)]
+    left = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")} - named
+    return sorted(left) + [name for name in cli.commands if not re.search(rf"ringslice {name}\b(?!-)", text)]
 
 
 def test_every_option_and_command_is_documented() -> None:
-    text = "".join(page.read_text() for page in CURRENT)
-    assert not undocumented_options(text)
-    assert not undocumented_commands(text)
+    assert not undocumented("".join(page.read_text() for page in CURRENT))
 
 
 # --- formats ---
@@ -251,11 +228,8 @@ def undescribed_names(text: str) -> list[str]:
     return sorted((columns | features | fields) - named)
 
 
-def test_the_formats_are_described() -> None:
+def test_the_formats_and_the_reasons_of_rejects_are_described() -> None:
     assert not undescribed_names(FORMAT_PAGE.read_text())
-
-
-def test_every_reason_of_a_reject_is_described() -> None:
     named = set(re.findall(r"`([^`]+)`", (REPOSITORY / "docs/images.md").read_text()))
     assert {reason.value for reason in Reason} <= named
 
@@ -305,7 +279,6 @@ def check_click(command: click.Command, name: str, words: Sequence[str]) -> None
 
 
 def check_job(job: Callable[..., Any], words: Sequence[str]) -> None:
-    """Parse ``words`` as an mrjob script does."""
     try:
         roots = job(list(words)).options.args
     except ValueError as error:  # mrjob raises it in place of argparse's exit
@@ -369,7 +342,6 @@ def check_command(line: str) -> None:
 
 
 def command_lines(blocks: Sequence[Block]) -> Iterator[str]:
-    """The command lines of shell blocks, each on one line."""
     for block in blocks:
         if block.language == "sh":
             joined = re.sub(r"\\\n\s*", " ", block.text)
@@ -468,4 +440,4 @@ def test_each_check_finds_mistakes() -> None:
     ]
     text = FORMAT_PAGE.read_text()
     assert undescribed_names(text.replace("`source_format`", "")) == ["source_format"]
-    assert "--skip-limit" in undocumented_options(text) and "doctor" in undocumented_commands(text)
+    assert {"--skip-limit", "doctor"} <= set(undocumented(text))

@@ -3,6 +3,7 @@
 Run again, they leave the same bytes.
 """
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ IMAGES = ("--size", 8, "--color", "gray", "--format", "png", "--max-aspect", 100
 SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5", "--splits-from", "newest")
 
 
+Run = Callable[[Path, Path], None]  # of the folder of sources, and the root
+
+
 def ingest(folder: Path, root: Path, source: str = "source") -> None:
     ingest_here(folder / source, root, pack_size="3000", packs_at_once="1", max_removed="1")
 
@@ -35,46 +39,26 @@ def renew(folder: Path, root: Path) -> None:
     ingest(folder, root, "source-2")
 
 
-def normalize(folder: Path, root: Path) -> None:
-    del folder
-    normalize_here(root, *IMAGES)
+def normalize_with(*words: object) -> Run:
+    return lambda _, root: normalize_here(root, *IMAGES, *words)
 
 
-def normalize_strictly(folder: Path, root: Path) -> None:
-    """With a limit that rejects the one larger image."""
-    del folder
-    normalize_here(root, *IMAGES, "--max-pixels", 100)
-
-
-def retry_rejects(folder: Path, root: Path) -> None:
-    del folder
-    normalize_here(root, *IMAGES, "--max-pixels", 1000, "--retry-rejects")
-
-
-def shard(folder: Path, root: Path) -> None:
-    del folder
-    shard_here(root, *SHARES, "--name", "first")
-
-
-def shard_again(folder: Path, root: Path) -> None:
-    del folder
-    shard_here(root, *SHARES, "--name", "second")
+def shard_as(name: str) -> Run:
+    return lambda _, root: shard_here(root, *SHARES, "--name", name)
 
 
 def erase(folder: Path, root: Path) -> None:
     erase_here(root, folder / "keys.txt", slices=True)
 
 
-def prune_all_but_one(folder: Path, root: Path) -> None:
-    del folder
+def prune_all_but_one(_: Path, root: Path) -> None:
     prune(open_place(str(root)), keep=1)
 
 
-def damage(folder: Path, root: Path) -> None:
-    """Of each kind of file that can be made again."""
-    del folder
+def damage(_: Path, root: Path) -> None:
+    """Of each kind of file that can be rebuilt."""
     slices, parts = root / "slices/first", sorted((root / "normalized/parts").glob("*.tfrecord"))
-    first, second, *_ = sorted(slices.rglob("*.tfrecord"))
+    first, second = sorted(slices.rglob("*.tfrecord"))[:2]
     flip_bit(first, 150)
     second.with_suffix(".idx").unlink()
     flip_bit(slices / "examples.parquet", 200)
@@ -82,8 +66,7 @@ def damage(folder: Path, root: Path) -> None:
     parts[0].with_suffix(".parquet").unlink()
 
 
-def repair(folder: Path, root: Path) -> None:
-    del folder
+def repair(_: Path, root: Path) -> None:
     run_here(Verify, root, "--name", "first", "--every-stage", "--repair")
     shutil.rmtree(root / "verified")
 
@@ -114,22 +97,24 @@ class Stopped:
         return len(fault.calls)
 
 
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def require_earlier_generations(stopped: Stopped, root: Path) -> None:
     """Every generation of raw and of normalized is there with all its files, unchanged."""
     del stopped
     for stage in (raw_stage(open_place(str(root))), normalized_stage(open_place(str(root)))):
         marker = stage.read_marker() if (root / stage.folder.name / "dataset.json").exists() else None
         while marker is not None:
+            named = {f"raw/{each['file']}": each["sha256"] for each in [marker["removed"]] if each}
             for pack in marker.get("packs", ()):
-                assert (stage.folder / "packs" / f"{pack['name']}.tar").sha256() == pack["sha256"]
-                assert (stage.folder / "packs" / f"{pack['name']}.parquet").sha256() == pack["list_sha256"]
+                named |= {f"raw/packs/{pack['name']}.tar": pack["sha256"]}
+                named |= {f"raw/packs/{pack['name']}.parquet": pack["list_sha256"]}
             for part in marker.get("parts", ()):
-                assert (stage.folder / "parts" / f"{part['part']}.tfrecord").sha256() == part["sha256"]
-                assert (stage.folder / "parts" / f"{part['part']}.parquet").sha256() == part["rows_sha256"]
-            if marker["removed"] is not None:
-                assert (open_place(str(root)) / "raw" / marker["removed"]["file"]).sha256() == marker["removed"][
-                    "sha256"
-                ]
+                named |= {f"normalized/parts/{part['part']}.tfrecord": part["sha256"]}
+                named |= {f"normalized/parts/{part['part']}.parquet": part["rows_sha256"]}
+            assert {name: sha256_of(root / name) for name in named} == named
             parent = marker["parent"]
             marker = stage.find_generation(parent) if parent is not None else None
             assert marker is not None or parent is None, "an earlier generation is gone"
@@ -152,26 +137,28 @@ def require_damaged_or_right(stopped: Stopped, root: Path) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What is stopped, what was done before it, and what holds then; of the faults every ``stride``-th is tried."""
+    """What is stopped, what ran before it, and a check after it; of the faults every ``stride``-th is tried."""
 
-    run: Callable[[Path, Path], None]
-    before: tuple[Callable[[Path, Path], None], ...] = ()
+    run: Run
+    before: tuple[Run, ...] = ()
     require_sound: Callable[[Stopped, Path], None] = require_earlier_generations
     stride: int = 1
 
 
+normalize, shard = normalize_with(), shard_as("first")
 FIRST_NIGHT = (ingest, normalize, shard)
-TWO_NIGHTS = (*FIRST_NIGHT, renew, normalize, shard_again)
+TWO_NIGHTS = (*FIRST_NIGHT, renew, normalize, shard_as("second"))
+STRICT, LOOSE = ("--max-pixels", 100), ("--max-pixels", 1000)  # the first rejects the one larger image
 WORKS = {
     "ingest": Work(ingest),
     "normalize": Work(normalize, (ingest,)),
     "shard": Work(shard, (ingest, normalize)),
     "renew raw": Work(renew, (ingest, normalize)),
     "renew normalized": Work(normalize, (ingest, normalize, renew)),
-    "retry rejects": Work(retry_rejects, (ingest, normalize_strictly)),
+    "retry rejects": Work(normalize_with(*LOOSE, "--retry-rejects"), (ingest, normalize_with(*STRICT))),
     "repair": Work(repair, (*FIRST_NIGHT, damage), require_damaged_or_right),
     "prune": Work(prune_all_but_one, TWO_NIGHTS, require_slices),
-    # which deletes what is erased from earlier generations too
+    # which deletes the erased images from earlier generations too
     "erase": Work(erase, TWO_NIGHTS, require_slices, stride=4),
 }
 

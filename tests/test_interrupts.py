@@ -4,27 +4,17 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
-from tests.lib.commands import (
-    DIGITS_OPTIONS,
-    PATIENCE_S,
-    REPOSITORY,
-    contents,
-    environment,
-    ringslice,
-    succeeded,
-    wait_until,
-)
+from tests.lib.commands import DIGITS_OPTIONS, contents, ringslice, succeeded, wait_until
+from tests.lib.session import Session
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("end_sessions")]
 
 
 @dataclass(frozen=True)
@@ -62,44 +52,23 @@ SCHEDULER = Stop(signal.SIGTERM, everyone=False)
 KILL = Stop(signal.SIGKILL, everyone=True)
 
 
-class Running:
-    """A stage in a session of its own; what it tells goes to a file. None outlives its test."""
-
-    all: ClassVar[list["Running"]] = []
+class Running(Session):
+    """A stage at work."""
 
     def __init__(self, stage: Stage, source: Path, root: Path) -> None:
         words = ["ingest", str(source)] if stage.name == "ingest" else [stage.name, "-r", "local"]
-        self._log = root.parent / f"{stage.name}-{time.monotonic_ns()}.log"
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                ["ringslice", *words, str(root), *stage.options],
-                cwd=REPOSITORY,
-                env=environment(),
-                start_new_session=True,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
-        self.all.append(self)
+        log = root.parent / f"{stage.name}-{time.monotonic_ns()}.log"
+        super().__init__(log, "ringslice", *words, root, *stage.options)
 
-    def wait(self) -> int:
-        return self.process.wait(PATIENCE_S)
-
-    def told(self) -> str:
-        return self._log.read_text()
-
-    def met(self, holds: Callable[[], bool]) -> bool:
-        """Wait until ``holds``; false where the stage was done before that was seen."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            if self.process.poll() is not None:
-                assert self.process.returncode == 0, self.told()
-                return False
-            assert time.monotonic() < deadline, self.told()
-            time.sleep(0.001)
+    def reaches(self, is_there: Callable[[], bool]) -> bool:
+        """Wait for a state; False if the stage was done before it was seen."""
+        try:
+            self.wait_until("it", is_there)
+        except AssertionError:
+            if self.process.poll() != 0:
+                raise
+            return False
         return True
-
-    def wait_until(self, holds: Callable[[], bool]) -> None:
-        assert self.met(holds), f"it ended before it could be stopped: {self.told()}"
 
     def stop(self, how: Stop) -> None:
         """Send the signal, and see every process of the session end."""
@@ -121,22 +90,12 @@ class Running:
         return found
 
 
-@pytest.fixture(autouse=True)
-def stop_what_runs() -> Iterator[None]:
-    yield
-    for running in Running.all:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.process.pid, signal.SIGKILL)
-        running.wait()
-    Running.all.clear()
-
-
 @pytest.fixture(scope="module")
 def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("undisturbed") / "root"
     for stage in STAGES:
         running = Running(stage, digits, root)
-        assert running.wait() == 0, running.told()
+        assert running.wait() == 0, running.errors()
     return root
 
 
@@ -151,14 +110,14 @@ def stop_and_run_again(stage: Stage, how: Stop, source: Path, undisturbed: Path,
     for _ in range(TRIES):
         shutil.rmtree(root / stage.folder, ignore_errors=True)
         stopped = Running(stage, source, root)
-        if stopped.met(lambda: len(list(root.glob(stage.sign))) >= how.after):
+        if stopped.reaches(lambda: len(list(root.glob(stage.sign))) >= how.after):
             stopped.stop(how)
             if not (root / stage.marker).exists():
                 break
     else:
         pytest.fail(f"{stage.name} was done before it was stopped, {TRIES} times")
     again = Running(stage, source, root)
-    assert again.wait() == 0, again.told()
+    assert again.wait() == 0, again.errors()
     assert contents(root / stage.folder, "run.json") == contents(undisturbed / stage.folder, "run.json")
     return stopped
 
@@ -182,8 +141,8 @@ def test_a_stage_that_was_stopped_goes_on(
             succeeded(ringslice("verify", tmp_path / "root", "--every-stage"))
     else:
         assert stopped.process.returncode == 130
-        assert stopped.told().count("ringslice: error: interrupted") == 1, stopped.told()
-        assert "Traceback" not in stopped.told()
+        assert stopped.errors().count("ringslice: error: interrupted") == 1, stopped.errors()
+        assert "Traceback" not in stopped.errors()
 
 
 @pytest.mark.chaos
@@ -203,9 +162,9 @@ def start_slow_task(digits: Path, root: Path) -> Running:
 def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Path) -> None:
     slow = start_slow_task(digits, tmp_path / "root")
     if when == "in a task":
-        slow.wait_until(lambda: bool(slow.tasks()))
+        slow.wait_until("a task", slow.tasks)
     else:
-        slow.wait_until(lambda: bool(list(tmp_path.glob("root/normalized/_work/*/attempt-*"))))
+        slow.wait_until("an attempt", lambda: list(tmp_path.glob("root/normalized/_work/*/attempt-*")))
     slow.stop(SCHEDULER)
     assert slow.process.returncode == 130
     assert not list(tmp_path.glob("root/normalized/parts/*"))
@@ -213,15 +172,15 @@ def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Pa
 
 def test_tasks_end_with_a_command_that_is_killed(digits: Path, tmp_path: Path) -> None:
     slow = start_slow_task(digits, tmp_path / "root")
-    slow.wait_until(lambda: bool(slow.tasks()))
+    slow.wait_until("a task", slow.tasks)
     slow.stop(Stop(signal.SIGKILL, everyone=False))
     assert not list(tmp_path.glob("root/normalized/parts/*"))
 
 
-def test_a_task_that_dies_alone_is_told(digits: Path, tmp_path: Path) -> None:
+def test_a_task_that_dies_alone_is_reported(digits: Path, tmp_path: Path) -> None:
     slow = start_slow_task(digits, tmp_path / "root")
-    slow.wait_until(lambda: bool(slow.tasks()))
+    slow.wait_until("a task", slow.tasks)
     os.kill(slow.tasks()[0], signal.SIGKILL)
     assert slow.wait() == 3
-    assert "a task was ended by SIGKILL (out of memory?" in slow.told().splitlines()[-1]
+    assert "a task was ended by SIGKILL (out of memory?" in slow.errors().splitlines()[-1]
     assert not list(tmp_path.glob("root/normalized/parts/*"))

@@ -1,14 +1,13 @@
 """Jobs on a real cluster that lose a task, a daemon or their driver in the middle: the same bytes in the end.
 
-Every kill proves that it hit: the process was there when it was killed, and the cluster or the command tells of it.
+Every kill proves that it hit: the process was there when it was killed, and the cluster or the command reports it.
 """
 
 import contextlib
-import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,8 @@ from tests.hadoop.cluster import Cluster
 from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks
 from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, run, succeeded, wait_until
-from tests.test_on_hadoop import (  # noqa: F401
-    JOB_TIMEOUT_S,
-    OPTIONS,
-    digests,
-    expected,
-    few_digits,
-    hdfs,
-    require_succeeded,
-)
+from tests.lib.on_hadoop import OPTIONS, digests
+from tests.test_on_hadoop import JOB_TIMEOUT_S, require_succeeded
 
 NORMALIZE = (REPOSITORY / "mapreduce" / "normalize.py", "-r", "hadoop", *OPTIONS[:6])
 SHARD = (REPOSITORY / "mapreduce" / "shard.py", "-r", "hadoop", *OPTIONS[8:])
@@ -34,19 +26,11 @@ ONE_LINE_EACH = ("-D", "mapreduce.input.lineinputformat.linespermap=1")
 
 Kill = Callable[[JobRun], None]
 
-
-@pytest.fixture(autouse=True)
-def end_what_runs() -> Iterator[None]:
-    yield
-    for each in JobRun.all:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(each.process.pid, signal.SIGKILL)
-        each.process.wait()
-    JobRun.all.clear()
+pytestmark = pytest.mark.usefixtures("end_sessions")
 
 
 @pytest.fixture
-def ingested(hadoop_alone: Cluster, hdfs: Place, few_digits: Path) -> Place:  # noqa: F811
+def ingested(hadoop_alone: Cluster, hdfs: Place, few_digits: Path) -> Place:
     root = hdfs / "digits"
     words = ("ringslice", "ingest", few_digits, root, *OPTIONS[6:8])
     succeeded(run(*words, variables=hadoop_alone.environment()))
@@ -73,13 +57,13 @@ def lose_a_mapper(job: JobRun) -> None:
     """Its attempt fails, and YARN tries again."""
     mapper = job.mapper()
     kill(mapper)
-    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.told())
+    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.errors())
 
 
 def lose_a_reducer(job: JobRun) -> None:
     reducer = job.reducer()
     kill(reducer)
-    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.told())
+    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.errors())
 
 
 def lose_the_master(job: JobRun) -> None:
@@ -97,7 +81,7 @@ def lose_the_node_manager(job: JobRun) -> None:
 
 
 def lose_the_data_node(job: JobRun) -> None:
-    """What the mapper that is held meanwhile would read and write is out of reach for two seconds."""
+    """The mapper is stopped meanwhile; its blocks are out of reach for two seconds."""
     mapper = job.mapper()
     mapper.send(signal.SIGSTOP)
     job.cluster.kill("datanode")
@@ -106,10 +90,10 @@ def lose_the_data_node(job: JobRun) -> None:
     job.cluster.restart("datanode")
 
 
-def finished_as_undisturbed(root: Place, expected: dict[str, str], job: JobRun, stage: str) -> None:  # noqa: F811
+def finished_as_undisturbed(root: Place, expected: dict[str, str], job: JobRun, stage: str) -> None:
     """The stage is done: the same files with the same bytes, and no other file."""
-    assert job.wait() == 0, job.told()
-    assert "Exception" not in job.told().replace("RuntimeException: PipeMapRed", "")
+    assert job.wait() == 0, job.errors()
+    assert "Exception" not in job.errors().replace("RuntimeException: PipeMapRed", "")
     assert digests(root / stage) == {
         path.removeprefix(f"{stage}/"): digest for path, digest in expected.items() if path.startswith(f"{stage}/")
     }
@@ -118,11 +102,7 @@ def finished_as_undisturbed(root: Place, expected: dict[str, str], job: JobRun, 
 
 @pytest.mark.witness
 def test_a_pipeline_that_lost_a_mapper_its_master_and_its_driver_gives_the_same_bytes(
-    ingested: Place,
-    few_digits: Path,  # noqa: F811
-    hadoop_alone: Cluster,
-    expected: dict[str, str],  # noqa: F811
-    tmp_path: Path,
+    ingested: Place, few_digits: Path, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path
 ) -> None:
     words = (*NORMALIZE, ingested, *ONE_LINE_EACH)
     first = JobRun(hadoop_alone, tmp_path / "first.log", *words)
@@ -131,19 +111,16 @@ def test_a_pipeline_that_lost_a_mapper_its_master_and_its_driver_gives_the_same_
     first.kill_driver()
     second = JobRun(hadoop_alone, tmp_path / "second.log", *words)
     finished_as_undisturbed(ingested, expected, second, "normalized")
-    assert "joining application_" in second.told()
+    assert "joining application_" in second.errors()
     assert len({each["id"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]}) == 1
     pipeline = ("ringslice", "pipeline", few_digits, ingested, *OPTIONS, "-r", "hadoop")
-    told = succeeded(run(*pipeline, timeout_s=JOB_TIMEOUT_S, variables=hadoop_alone.environment()))
-    assert told.stdout.count("was done before") == 2
+    finished = succeeded(run(*pipeline, timeout_s=JOB_TIMEOUT_S, variables=hadoop_alone.environment()))
+    assert finished.stdout.count("was done before") == 2
     assert digests(ingested) == expected
 
 
 def test_shard_loses_a_reducer_the_node_manager_and_the_data_node(
-    normalized: Place,
-    hadoop_alone: Cluster,
-    expected: dict[str, str],  # noqa: F811
-    tmp_path: Path,
+    normalized: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path
 ) -> None:
     job = JobRun(hadoop_alone, tmp_path / "shard.log", *SHARD, normalized)
     lose_the_data_node(job)
@@ -165,12 +142,7 @@ KILLS: dict[str, Kill] = {
 @pytest.mark.parametrize("point", range(5))
 @pytest.mark.parametrize("what", KILLS)
 def test_every_kill_at_seeded_points(  # noqa: PLR0917 - fixtures
-    what: str,
-    point: int,
-    normalized: Place,
-    hadoop_alone: Cluster,
-    expected: dict[str, str],  # noqa: F811
-    tmp_path: Path,
+    what: str, point: int, normalized: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path
 ) -> None:
     job = JobRun(hadoop_alone, tmp_path / "shard.log", *SHARD, normalized)
     job.later_s = random.Random(f"{what} {point}").uniform(0, 0.5)  # a task lives for a second or more
@@ -185,9 +157,9 @@ def test_an_interrupt_ends_the_application_too(
     job = JobRun(hadoop_alone, tmp_path / "log", "ringslice", "normalize", ingested, "-r", "hadoop", "--size", 20)
     mapper = job.mapper()
     mapper.send(signal.SIGSTOP)
-    os.killpg(job.process.pid, number)
-    assert job.wait() == 130, job.told()
-    assert job.told().count("ringslice: error: interrupted") == 1
+    job.send_all(number)
+    assert job.wait() == 130, job.errors()
+    assert job.errors().count("ringslice: error: interrupted") == 1
     (application,) = [each for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]]
     assert application["finalStatus"] == "KILLED"
     wait_until(lambda: not tasks(hadoop_alone, "--mapper") and not masters(hadoop_alone))
@@ -196,10 +168,7 @@ def test_an_interrupt_ends_the_application_too(
 
 
 def test_restart_ends_the_job_that_runs(
-    ingested: Place,
-    hadoop_alone: Cluster,
-    expected: dict[str, str],  # noqa: F811
-    tmp_path: Path,
+    ingested: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path
 ) -> None:
     first = JobRun(hadoop_alone, tmp_path / "first.log", *NORMALIZE, ingested)
     first.mapper().send(signal.SIGSTOP)
@@ -220,7 +189,7 @@ SPECULATE = (
 
 
 @pytest.mark.chaos
-def test_a_slow_attempt_and_its_speculative_twin(ingested: Place, hadoop_alone: Cluster, tmp_path: Path) -> None:
+def test_a_slow_attempt_and_a_speculative_one(ingested: Place, hadoop_alone: Cluster, tmp_path: Path) -> None:
     """Both are at work at once; one publishes, the other removes its own, and the slices are those of one."""
     variables = hadoop_alone.environment()
     words = ("-r", "inline", "--size", 160, "--color", "gray", "--format", "raw")
@@ -231,16 +200,18 @@ def test_a_slow_attempt_and_its_speculative_twin(ingested: Place, hadoop_alone: 
     slow = job.reducer()
     slow.send(signal.SIGSTOP)
     task, _, number = attempt_of(slow).rpartition("_")
-    twin = job.wait_for("its twin", lambda: [each for each in tasks(job.cluster, "--reducer") if is_twin(each, task)])
-    assert attempt_of(twin) != f"{task}_{number}"
+    second = job.wait_for(
+        "a second attempt", lambda: [each for each in tasks(job.cluster, "--reducer") if is_second(each, task)]
+    )
+    assert attempt_of(second) != f"{task}_{number}"
     assert slow.lives
     slow.send(signal.SIGCONT)
-    assert job.wait() == 0, job.told()
+    assert job.wait() == 0, job.errors()
     assert digests(ingested / "slices/default") == digests(ingested / "slices/alone")
     assert any(task in each for each in (ingested / "slices/default/run.json").read_json()["attempts_lost"])
 
 
-def is_twin(process: Process, task: str) -> bool:
+def is_second(process: Process, task: str) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, StopIteration):
         attempt, _, number = attempt_of(process).rpartition("_")
         return attempt == task and number != "0"

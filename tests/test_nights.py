@@ -6,16 +6,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin
 from mapreduce import normalize
 from tests.lib.commands import ringslice, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.nights import some_png
 
 FIRST, MORE = 400, 4
 CLASSES = ("ant", "bee", "cat")
@@ -23,10 +22,9 @@ CLASSES = ("ant", "bee", "cat")
 
 def add_images(source: Path, first: int, number: int) -> None:
     for image in range(first, first + number):
-        folder = source / CLASSES[image % len(CLASSES)]
-        folder.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(image).integers(0, 256, (9, 12, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{image:05d}.png")
+        path = source / CLASSES[image % len(CLASSES)] / f"{image:05d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(some_png(image))
 
 
 @pytest.mark.witness

@@ -28,7 +28,7 @@ def put(path: Path, name: str, value: object) -> None:
 
 @pytest.mark.chaos
 def test_fair_scheduler_and_another_default_filesystem(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """Queues are told and checked by their paths; all of a job's files are on the root's HDFS."""
+    """Queues are listed and checked by their paths; all of a job's files are on the root's HDFS."""
     source = make_tree({"a": 3, "b": 3})
     with Cluster.start(tmp_path / "own", die_with_parent=True) as own:
         put(own.conf_dir / "yarn-site.xml", "yarn.resourcemanager.scheduler.class", FAIR)
@@ -42,9 +42,9 @@ def test_fair_scheduler_and_another_default_filesystem(make_tree: TreeMaker, tmp
         root = f"{own.uri}/tmp/images"
 
         def queues(*words: str, status: int = 0) -> dict[str, str]:
-            told = run("ringslice", "doctor", "--only", "yarn", "--json", *words, variables=variables)
-            assert told.returncode == status, told.stdout + told.stderr
-            return next(each for each in json.loads(told.stdout)["checks"] if each["check"] == "queues")
+            finished = run("ringslice", "doctor", "--only", "yarn", "--json", *words, variables=variables)
+            assert finished.returncode == status, finished.stdout + finished.stderr
+            return next(each for each in json.loads(finished.stdout)["checks"] if each["check"] == "queues")
 
         names = "images.large, images.small, other"
         assert queues()["text"] == names

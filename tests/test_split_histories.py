@@ -14,20 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from etl.slices.group_assignment import GroupConflict
 from etl.slices.prune import prune
 from etl.storage.place import open_place
 from mapreduce.verify import Verify
 from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
+from tests.lib.nights import some_png
 
 CLASSES, PATIENTS = "ab", 6
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What a file of the source holds: the number of its content, and its patient."""
+    """A file of the source: the number of its content, and its patient."""
 
     content: int
     patient: str
@@ -201,9 +201,7 @@ class History:
 
 
 def png_of(content: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.frombytes("RGB", (2, 2), random.Random(content).randbytes(12)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return some_png(content, 2, 2)
 
 
 CHANGES = (

@@ -101,7 +101,7 @@ class Airflow:
         )
 
     def dags_test(self, params: Params, environment: Mapping[str, str] | None = None) -> DagRun:
-        """Run the whole DAG once with ``params``; ``environment`` is what a worker's holds besides."""
+        """Run the whole DAG once with ``params``; ``environment`` is added to a worker's own."""
         finished = self._finish(self.start_dags_test(params, environment=environment))
         rows = self.query("SELECT task_id, state, try_number FROM task_instance WHERE run_id = {newest}")
         xcoms = self.query("SELECT task_id, value FROM xcom WHERE key = 'return_value' AND run_id = {newest}")

@@ -36,7 +36,7 @@ def work(item):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     in_threads(work, range(9), at_once)
-except KeyboardInterrupt as raised:  # while its traceback holds the frames that work was done in
+except KeyboardInterrupt as raised:  # while its traceback has the frames that work was done in
     ended.set()
     assert sorted(item for item, _ in closed) == sorted(begun), (begun, closed)
     assert {here for _, here in closed} == {at_once == 1}

@@ -18,7 +18,7 @@ def default_folder() -> Path:
 
 
 def up(folder: Path) -> int:
-    """Start the cluster, where it does not run, and tell how to use it."""
+    """Start the cluster if it does not run, and print how to use it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise EnvironmentFailure(f"{folder} is another user's; give another --folder")

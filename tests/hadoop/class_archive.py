@@ -55,5 +55,5 @@ def make(home: Path, folder: Path, java: Path, environment: Mapping[str, str]) -
         options = [f"-XX:SharedClassListFile={chosen}", f"-XX:SharedArchiveFile={archive}"]
         command = [str(java / "bin" / "java"), "-Xshare:dump", "-XX:+UseSerialGC", *options, "-cp", jars]
         subprocess.run(command, capture_output=True, timeout=TIMEOUT_S)
-        archive.touch()  # an empty one tells that this JVM makes none
+        archive.touch()  # an empty one: this JVM makes none
         archive.rename(home / ARCHIVE)

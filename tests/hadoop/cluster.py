@@ -38,7 +38,7 @@ class PortTaken(EnvironmentFailure):
 
 @dataclass
 class Cluster:
-    """``folder`` holds all that is the cluster's; ``home`` is its HADOOP_HOME."""
+    """``folder`` contains the cluster's files; ``home`` is its HADOOP_HOME."""
 
     folder: Path
     home: Path
@@ -47,10 +47,11 @@ class Cluster:
     ports: dict[str, int]
     address: str = LOOPBACK
     _log_offsets: dict[str, int] = field(default_factory=dict, repr=False)
+    _guardian: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @classmethod
     def start(cls, folder: Path, die_with_parent: bool = False, address: str = LOOPBACK) -> "Cluster":
-        """Start the daemons and wait until they are ready; what HDFS held in ``folder`` before is there again.
+        """Start the daemons and wait until they are ready; HDFS has the files that it had in ``folder`` before.
 
         With ``die_with_parent`` they end when this process does, however it does. They listen at ``address``.
         Fails at once if this test run could not set up Hadoop or start its shared cluster before.
@@ -66,8 +67,7 @@ class Cluster:
             cluster = cls(folder, home, java, getpass.getuser(), free_ports(), address)
             try:
                 if die_with_parent:
-                    guardian.join(folder, Process.this())
-                    guardian.launch(folder)
+                    cluster._guardian = guardian.launch(folder)
                 cluster._start()
                 return cluster
             except PortTaken:
@@ -168,8 +168,10 @@ class Cluster:
 
     def stop(self) -> None:
         """End the daemons and their containers; HDFS' data and the logs stay."""
-        guardian.forget_users(self.folder)
         state.end_processes(self.folder)
+        if self._guardian is not None:
+            self._guardian.communicate()
+            self._guardian = None
 
     def yarn_applications(self, tag: str | None = None) -> list[dict[str, Any]]:
         """The ResourceManager's applications, all or those with a tag, as its REST interface has them."""

@@ -79,7 +79,7 @@ def java_home() -> Path:
 
 
 def require(command: str, package: str) -> str:
-    """The path of a command; fails with the package that holds it."""
+    """The path of a command; fails with the name of its package."""
     path = shutil.which(command)
     if path is None:
         raise EnvironmentFailure(f"{command} is missing; install it first: apt-get install {package}")

@@ -1,4 +1,4 @@
-"""The pytest fixture `hadoop`: one cluster for all workers of a test run, started by the first that asks for it."""
+"""The pytest fixture `hadoop`: one cluster for a worker of a test run, started by the first test that needs it."""
 
 import shutil
 from collections.abc import Iterator
@@ -7,32 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.hadoop import guardian
 from tests.hadoop.cluster import DAEMONS, Cluster
-from tests.hadoop.distribution import locked
-from tests.hadoop.processes import Process
 from tests.lib.run_folder import fail_in_one_line
 from tests.lib.set_up_failures import HADOOP, fail_once
 
 
 @pytest.fixture(scope="session")
-def hadoop(run_folder: Path) -> Iterator[Cluster]:
-    """A real Hadoop, ended by the last worker that leaves it, or when all of them are gone.
+def hadoop(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real Hadoop, which ends with this worker.
 
     Tests that kill its daemons use `hadoop_alone`; tests that those must not disturb, `hadoop_undisturbed`.
     If it cannot be set up or started, no worker of this run tries again.
     """
-    folder = run_folder / "hadoop"
-    folder.mkdir(exist_ok=True)
-    me = Process.this()
-    with fail_in_one_line():
-        cluster = join_or_start(folder, me)
+    folder = tmp_path_factory.getbasetemp() / "hadoop"
+    with fail_in_one_line(), fail_once(HADOOP):
+        cluster = Cluster.start(folder, die_with_parent=True)
     yield cluster
-    with locked(folder / "start.lock"):
-        if guardian.leave(folder, me) == 0:
-            cluster.stop()
-            for name in ("data", "tmp", "yarn"):  # pytest keeps the folders of three runs: the logs are enough
-                shutil.rmtree(folder / name, ignore_errors=True)
+    cluster.stop()
+    for name in ("data", "tmp", "yarn"):  # pytest keeps the folders of three runs: the logs are enough
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 @pytest.fixture
@@ -51,13 +44,6 @@ def hadoop_alone(hadoop: Cluster) -> Iterator[Cluster]:
             for daemon in DAEMONS:
                 if not hadoop.lives(daemon):
                     hadoop.restart(daemon)
-
-
-def join_or_start(folder: Path, user: Process) -> Cluster:
-    """The cluster in ``folder``, kept for ``user`` too; started if it does not run."""
-    with locked(folder / "start.lock"), fail_once(HADOOP):
-        guardian.join(folder, user)
-        return Cluster.attach(folder) if Cluster.is_up(folder) else Cluster.start(folder, die_with_parent=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the daemons tell of themselves over HTTP."""
+"""The state of the daemons, by HTTP."""
 
 import http.client
 import json
@@ -27,7 +27,7 @@ def put(url: str, value: object = None) -> None:
 def serves(daemon: str, web: str, resource_manager: str, started: float) -> bool:
     """Whether a daemon does its work: the NameNode out of safe mode, the others known to their masters.
 
-    ``started`` is the time it was started at, since what a master tells may be of the one before it.
+    ``started`` is the time it was started at, because a master may report the one before it.
     """
     try:
         if daemon == "namenode":

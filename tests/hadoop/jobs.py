@@ -1,47 +1,27 @@
 """A stage at work on a cluster, to be disturbed: its driver, its containers, and proofs that a kill hit."""
 
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import Process, find_all
 from tests.hadoop.state import MARK
-from tests.lib.commands import PATIENCE_S, REPOSITORY, environment
+from tests.lib.session import Session
 
 WAIT_S = 600.0  # the first job of a home makes the Python of its tasks before, on a machine that has other work, too
-POLL_S = 0.02
 
 
-class JobRun:
-    """One start of a stage's command with ``-r hadoop``, in a session of its own. None outlives its test."""
+class JobRun(Session):
+    """One start of a stage's command with ``-r hadoop``."""
 
-    all: ClassVar[list["JobRun"]] = []
+    timeout_s = WAIT_S
     later_s = 0.0
 
     def __init__(self, cluster: Cluster, log: Path, *words: object) -> None:
+        super().__init__(log, *words, **cluster.environment())
         self.cluster = cluster
-        self._log = log
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                [str(word) for word in words],
-                cwd=REPOSITORY,
-                env=environment(**cluster.environment()),
-                start_new_session=True,
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-            )
-        self.all.append(self)
-
-    def told(self) -> str:
-        return self._log.read_text()
-
-    def wait(self) -> int:
-        return self.process.wait(WAIT_S)
 
     def wait_for(self, what: str, found: Callable[[], list[Process]]) -> Process:
         """The first process that ``found`` finds."""
@@ -53,13 +33,6 @@ class JobRun:
 
         self.wait_until(what, look)
         return processes[0]
-
-    def wait_until(self, what: str, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not holds():
-            assert self.process.poll() is None, f"it ended before there was {what}: {self.told()}"
-            assert time.monotonic() < deadline, f"no {what}: {self.told()}"
-            time.sleep(POLL_S)
 
     def mapper(self) -> Process:
         return self._task("--mapper")
@@ -77,9 +50,9 @@ class JobRun:
         return self.wait_for("an application master", lambda: masters(self.cluster))
 
     def kill_driver(self) -> None:
-        """Kill -9 of the command with all its processes on this side: nobody tells the cluster."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        assert self.process.wait(PATIENCE_S) == -signal.SIGKILL
+        """Kill -9 of the command with all its processes on this side: the cluster is not informed."""
+        self.send_all(signal.SIGKILL)
+        assert self.wait() == -signal.SIGKILL
 
 
 def tasks(cluster: Cluster, kind: str) -> list[Process]:
@@ -88,7 +61,7 @@ def tasks(cluster: Cluster, kind: str) -> list[Process]:
 
 
 def attempt_of(task: Process) -> str:
-    """The attempt that a task's Python works for, as Hadoop's streaming tells it."""
+    """The attempt of a task's Python, by the variable that Hadoop's streaming sets."""
     variables = Path(f"/proc/{task.pid}/environ").read_bytes().split(b"\0")
     name = b"mapreduce_task_attempt_id="
     return next(each.removeprefix(name).decode() for each in variables if each.startswith(name))
@@ -99,6 +72,6 @@ def masters(cluster: Cluster) -> list[Process]:
     return _containers(cluster, lambda words: words[0].endswith(b"java") and main in words)
 
 
-def _containers(cluster: Cluster, holds: Callable[[list[bytes]], bool]) -> list[Process]:
+def _containers(cluster: Cluster, is_wanted: Callable[[list[bytes]], bool]) -> list[Process]:
     mark = f"{MARK}={cluster.folder}".encode()
-    return find_all(lambda words, variables: holds(words) and mark in variables)
+    return find_all(lambda words, variables: is_wanted(words) and mark in variables)

@@ -26,12 +26,6 @@ class Process:
             return None
         return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
 
-    @classmethod
-    def this(cls) -> "Process":
-        found = cls.find(os.getpid())
-        assert found is not None
-        return found
-
     @property
     def started_s(self) -> float:
         """The time it started, in seconds since the epoch."""
@@ -79,8 +73,8 @@ def end(processes: list[Process], grace_s: float) -> None:
         _gone(processes, 10)
 
 
-def find_all(holds: Callable[[list[bytes], list[bytes]], bool]) -> list[Process]:
-    """The processes of whose command line and environment ``holds`` is true."""
+def find_all(is_wanted: Callable[[list[bytes], list[bytes]], bool]) -> list[Process]:
+    """The processes whose command line and environment ``is_wanted`` accepts."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -90,7 +84,7 @@ def find_all(holds: Callable[[list[bytes], list[bytes]], bool]) -> list[Process]
             words, environment = ((entry / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         except OSError:  # ended meanwhile, or another user's
             continue
-        if process is not None and holds(words, environment):
+        if process is not None and is_wanted(words, environment):
             found.append(process)
     return found
 

@@ -1,7 +1,7 @@
 """A TCP proxy before a DataNode, that passes what it sends, resets connections in the middle, or stalls.
 
-The DataNode tells the NameNode `PROXIED` as its host name, beside the address that it listens at. Clients go by the
-address, unless their site says dfs.client.use.datanode.hostname: who is to be disturbed has a site of its own.
+The DataNode reports `PROXIED` as its host name to the NameNode, beside its address. Clients use the address, unless
+their site has dfs.client.use.datanode.hostname: clients that are to be disturbed have a site of their own.
 """
 
 import select
@@ -17,7 +17,6 @@ from typing import Self
 
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import PROXIED, write_site
-from tests.hadoop.distribution import locked
 
 CHUNK_BYTES = 1 << 16
 LOOK_S = 0.05
@@ -29,7 +28,7 @@ class Proxy:
     """Between clients of ``listen`` and the server at ``target``; both are (host, port). It passes everything at first.
 
     ``connections``, ``passed_bytes`` (from the server), ``resets`` and ``stalled`` (connections with something to send)
-    tell what became of them.
+    count what happened to them.
     """
 
     def __init__(self, listen: tuple[str, int], target: tuple[str, int]) -> None:
@@ -67,7 +66,7 @@ class Proxy:
             self._stall_at = self.passed_bytes + after_bytes
 
     def go_on(self) -> None:
-        """Pass everything again, also what was held back."""
+        """Pass everything again, also the bytes that were kept back."""
         with self._changed:
             self._resets, self._stall_at = [], None
             self._changed.notify_all()
@@ -99,7 +98,8 @@ class Proxy:
                 if not data:
                     return
                 if source is client:
-                    server.sendall(data)
+                    if not self.pass_request(client, server, data):
+                        return
                     continue
                 self._hold(len(data))
                 reset_at = self._take_reset(sent + len(data))
@@ -109,6 +109,11 @@ class Proxy:
                     return
                 client.sendall(data)
                 sent += len(data)
+
+    def pass_request(self, client: socket.socket, server: socket.socket, data: bytes) -> bool:
+        """Send what the client sent; False ends the connection."""
+        server.sendall(data)
+        return True
 
     def _hold(self, size_bytes: int) -> None:
         """Count what the server sent, once it may be passed."""
@@ -133,12 +138,9 @@ class Proxy:
 
 @contextmanager
 def before_datanode(cluster: Cluster, folder: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """A proxy before the cluster's DataNode, and the environment of clients that go by it; its site is in ``folder``.
-
-    Nobody else has one before the same DataNode meanwhile.
-    """
+    """A proxy before the cluster's DataNode, and the environment of clients that use it; its site is in ``folder``."""
     site = shutil.copytree(cluster.conf_dir, folder / "proxied-conf")
     write_site(site / "hdfs-site.xml", {"dfs.replication": 1, "dfs.client.use.datanode.hostname": True})
     port = cluster.ports["datanode"]
-    with locked(cluster.folder / "proxy.lock"), Proxy((PROXIED, port), (cluster.address, port)) as proxy:
+    with Proxy((PROXIED, port), (cluster.address, port)) as proxy:
         yield proxy, cluster.environment() | {"HADOOP_CONF_DIR": str(site)}

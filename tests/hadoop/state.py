@@ -27,7 +27,7 @@ def read_processes(folder: Path) -> dict[str, Process]:
 
 
 def write(folder: Path, cluster: Mapping[str, Any], processes: Mapping[str, Process]) -> None:
-    """Keep what tells of a cluster, and the daemons' processes by their names."""
+    """Write the record of a cluster and the daemons' processes by their names."""
     record = {**cluster, "processes": {name: [each.pid, each.started] for name, each in processes.items()}}
     unfinished = folder / f"{RECORD}.{os.getpid()}"
     unfinished.write_text(json.dumps(record, indent=1) + "\n")
@@ -50,7 +50,7 @@ def find_left(folder: Path) -> list[Process]:
     """The daemons and what their containers run, found by the mark, or by YARN's scripts, which start without it."""
     mark, scripts = f"{MARK}={folder}".encode(), f"{folder}/yarn/local/".encode()
 
-    def holds(words: list[bytes], environment: list[bytes]) -> bool:
+    def is_left(words: list[bytes], environment: list[bytes]) -> bool:
         return mark in environment or (words[0].endswith(b"bash") and any(each.startswith(scripts) for each in words))
 
-    return find_all(holds)
+    return find_all(is_left)

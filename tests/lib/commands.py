@@ -88,7 +88,7 @@ def succeeded(finished: Finished) -> Finished:
 
 
 def failed(finished: Finished, status: int, line: str) -> None:
-    """It exited with ``status``, and told why in one line that holds ``line``; no traceback."""
+    """It exited with ``status`` and one line of error that contains ``line``; no traceback."""
     errors = [each for each in finished.stderr.splitlines() if "ringslice: error:" in each]
     assert finished.returncode == status, f"{finished.returncode}: {finished.stderr}"
     assert len(errors) == 1, finished.stderr
@@ -96,11 +96,11 @@ def failed(finished: Finished, status: int, line: str) -> None:
     assert "Traceback" not in finished.stderr, finished.stderr
 
 
-def wait_until(holds: Callable[[], object], told: Callable[[], object] = lambda: "") -> None:
-    """Wait for a state that comes unless something is wrong; what is ``told`` then is the failure's message."""
+def wait_until(is_there: Callable[[], object], message: Callable[[], object] = lambda: "") -> None:
+    """Wait for a state that comes unless something is wrong; fail with ``message`` then."""
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, told()
+    while not is_there():
+        assert time.monotonic() < deadline, message()
         time.sleep(0.005)
 
 

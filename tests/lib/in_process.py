@@ -92,7 +92,7 @@ def _run_module(module: str, arguments: Sequence[str], capture: bool = False) ->
 
 
 def _forget_modules(folder: Path) -> None:
-    """Have what was imported from ``folder`` imported anew: a test has a module of the same name in another folder."""
+    """Forget the modules imported from ``folder``: a test has a module of the same name in another folder."""
     if folder == REPOSITORY:
         return
     for name, module in list(sys.modules.items()):

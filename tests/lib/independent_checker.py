@@ -15,9 +15,9 @@ slices, source = sys.argv[1:]
 manifest = json.loads(Path(slices, "manifest.json").read_text())
 walked = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
 missing = {os.path.relpath(path, source) for path in walked}
-for split, told in manifest["splits"].items():
+for split, facts in manifest["splits"].items():
     by_class = [0] * len(manifest["classes"])
-    for each in told["slices"]:
+    for each in facts["slices"]:
         path = f"{slices}/{each['name']}.tfrecord"
         data = Path(path).read_bytes()
         assert hashlib.sha256(data).hexdigest() == each["sha256"], path
@@ -33,6 +33,6 @@ for split, told in manifest["splits"].items():
             missing.remove(key)  # KeyError: it was there twice, or was never in the source
             assert manifest["classes"][label] == key.split("/")[0], key
             by_class[label] += 1
-    assert by_class == told["by_class"] and sum(by_class) == told["records"], split
+    assert by_class == facts["by_class"] and sum(by_class) == facts["records"], split
 assert not missing, f"not in any slice: {sorted(missing)[:5]}"
-print("every image exactly once;", {split: told["records"] for split, told in manifest["splits"].items()})
+print("every image exactly once;", {split: facts["records"] for split, facts in manifest["splits"].items()})

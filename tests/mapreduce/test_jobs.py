@@ -20,14 +20,13 @@ from etl.formats.preview import picture_of
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
-from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.shuffle.shuffle_job import read_pairs, write_pair
 from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
 from tests.lib.in_process import ringslice_here
-from tests.lib.inline import normalize_here, refused, shard_here
+from tests.lib.inline import normalize_here, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
 
@@ -231,14 +230,3 @@ def test_floats_travel_with_the_numbers_that_made_them(make_tree: TreeMaker, tmp
         levels = floats * manifest.divide_by + manifest.subtract
         assert np.abs(levels - np.rint(levels)).max() < 0.1
         assert picture_of(example)[1] == "PNG"
-
-
-@pytest.mark.integration
-def test_wrong_numbers_are_refused_before_anything_is_decoded(make_tree: TreeMaker, tmp_path: Path) -> None:
-    root = ingest(make_tree({"a": 3}), tmp_path / "root")
-    for line, *words in (
-        ("--pass-through with --format raw", "--pass-through", "--format", "raw"),
-        ("--divide-by has 2 numbers", "--divide-by", "1,2", "--format", "float32"),
-        ("--max-memory 1000000 is out of range", "--max-memory", "1MB"),
-    ):
-        refused(Normalize, 2, line, root, *words)

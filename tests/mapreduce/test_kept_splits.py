@@ -153,7 +153,6 @@ def test_a_list_of_classes_that_differs_at_its_beginning_is_refused(
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, nights: Nights, *words: object) -> None:
-    """A run that ends before its manifest is written."""
     with monkeypatch.context() as patched:
         patched.setattr(shard_module, "build_manifest", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

@@ -35,7 +35,6 @@ def manifest_of(root: Path, name: str = "default") -> dict[str, Any]:
 
 
 def splits_of(root: Path, name: str = "default") -> dict[str, str]:
-    """The split of each key."""
     rows = pq.read_table(root / "slices" / name / "examples.parquet", columns=["key", "split"]).to_pylist()
     splits = {row["key"]: row["split"] for row in rows}
     assert len(splits) == len(rows)
@@ -78,18 +77,14 @@ def test_groups_and_workers_have_folders_and_equal_shares(normalized: Path) -> N
     assert own.splits["test"] == Manifest.from_json(manifest).splits["test"]
 
 
-def test_splits_by_number(normalized: Path) -> None:
-    shard_here(normalized, "--workers", 2, "--split", "train=rest,validation=7,test=10")
+def test_splits_by_number_and_slices_by_size(normalized: Path) -> None:
+    words = ("--slice-size", "2KB", "--split", "train=rest,validation=7,test=10")
+    shard_here(normalized, "--workers", 2, *words)
     splits = manifest_of(normalized)["splits"]
     assert {name: split["records"] for name, split in splits.items()} == {"train": 43, "validation": 7, "test": 10}
+    slices = splits["train"]["slices"]
+    assert len(slices) == 2 * math.ceil(sum(each["bytes"] for each in slices) / 2000 / 2)
     assert splits["test"]["by_class"] in ([7, 3], [6, 4])  # 6.67 and 3.33, each within one
-
-
-def test_slices_by_size(normalized: Path) -> None:
-    shard_here(normalized, "--workers", 2, "--slice-size", "2KB", "--split", "train=1")
-    slices = manifest_of(normalized)["splits"]["train"]["slices"]
-    total = sum(each["bytes"] for each in slices)
-    assert len(slices) == 2 * math.ceil(total / 2000 / 2)
 
 
 def test_known_keys_keep_their_split_and_removed_ones_stay_gone(
@@ -114,15 +109,6 @@ def test_known_keys_keep_their_split_and_removed_ones_stay_gone(
     assert splits_of(normalized, "third") == second  # without the list: removed images do not come back
     capsys.readouterr()
     shard_here(normalized, *words, "--json")
-    assert json.loads(capsys.readouterr().out)["already_done"]
-
-
-def test_newest_without_any_slices_deals_all(normalized: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shard_here(normalized, "--workers", 2, "--splits-from", "newest")
-    assert manifest_of(normalized)["config"]["splits_from"] is None
-    shard_here(normalized, "--workers", 2, "--name", "other", "--splits-from", "newest")
-    capsys.readouterr()
-    shard_here(normalized, "--workers", 2, "--splits-from", "newest", "--json")  # still begun from nothing
     assert json.loads(capsys.readouterr().out)["already_done"]
 
 

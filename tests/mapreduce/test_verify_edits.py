@@ -25,7 +25,7 @@ from tests.lib.inline import ingest_here, normalize_here, shard_here
 pytestmark = pytest.mark.integration
 
 # What verify cannot find, or nobody relies on: file and field, with the reason.
-UNTOLD = {
+NOT_FOUND = {
     ("*/run.json", "*"): "where, when and by what a stage was made: for people, and no bytes follow from it",
     ("raw/versions.parquet", "*"): "advice: a file whose time of change is another one is read and compared again",
     ("raw/*.json", "input"): "of the source: the next ingest compares it with the source",
@@ -41,7 +41,7 @@ UNTOLD = {
     ("normalized/parts/*", "source_*"): "of the source image's header, for reports: only decoding could compare it",
     ("normalized/rejects/*", "detail"): "the decoder's message, for people: only decoding could compare it",
     ("slices/*/manifest.json", "config.workers"): "without groups nobody reads it; the slices are a multiple of it",
-    ("slices/*/manifest.json", "config.drop_duplicates"): "true holds as well if every content is there once",
+    ("slices/*/manifest.json", "config.drop_duplicates"): "true is right too if every content is there once",
     ("slices/*/manifest.json", "config.removed_keys"): "with kept splits: the list may repeat keys removed before",
     ("slices/*/departed.parquet", "removed"): "as above: only that list says which key was removed tonight",
 }
@@ -120,10 +120,10 @@ def found(root: Path, name: str, *words: str) -> str:
 
 
 def is_answered(whole: Path, root: Path, edit: Edit) -> bool:
-    """True if verify finds an edit or writes the edited file anew, or if `UNTOLD` explains it."""
+    """True if verify finds an edit or writes the edited file again, or if `NOT_FOUND` explains it."""
     names = [name for name in NIGHTS if (root / "slices" / name / "manifest.json").exists()]
     names.sort(key=lambda name: name not in edit.file)
-    if any(fnmatch(edit.file, file) and fnmatch(edit.field, field) for file, field in UNTOLD):
+    if any(fnmatch(edit.file, file) and fnmatch(edit.field, field) for file, field in NOT_FOUND):
         return edit.file.endswith("run.json") or found(root, names[0]) is not None
     if edit.file.startswith("verified/"):
         is_sound = not found(root, names[0], "--every-stage")

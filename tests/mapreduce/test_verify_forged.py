@@ -99,8 +99,7 @@ def lose_or_change_a_reject(image: dict[str, Any], loses: bool) -> bool:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("loses", "line"),
-    [(True, "good + 0 rejects: 1/bad.png is neither"), (False, "1/bad.png has another SHA-256")],
+    ("loses", "line"), [(True, "good + 0 rejects: 1/bad.png is neither"), (False, "1/bad.png has another SHA-256")]
 )
 def test_an_image_that_normalize_lost_or_changed_is_found(
     loses: bool, line: str, root: Path, monkeypatch: pytest.MonkeyPatch

@@ -80,7 +80,6 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture
 def data(nights: Dataset, tmp_path: Path) -> Dataset:
-    """A copy of the nights."""
     copied = Dataset.__new__(Dataset)
     copied.source, copied.root, copied.listed = tmp_path / "source", tmp_path / "root", tmp_path / "keys.txt"
     shutil.copytree(nights.source, copied.source)

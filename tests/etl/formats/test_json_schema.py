@@ -45,18 +45,16 @@ WRONG: list[tuple[str, Any, str]] = [
     ("names", [], "names has 0 items, not 1 or more"),
     ("names", ["x", "x"], "names has an item twice"),
     ("names", ["x", 1], "names[1] is 1, not string"),
-    ("names", "x", "names is 'x', not array"),
     ("kind", True, "kind is True, not 'b' or 1"),
     ("size", -1, "size is -1, which is nothing that may stand there"),
     ("sha256", "00", "sha256 is '00', not like ^[0-9a-f]{4}$"),
     ("by_split", {"test": 1}, "by_split.test is 'test', not 'train'"),
-    ("by_split", {"train": "1"}, "by_split.train is '1', not number"),
     ("tables", {"a": 1}, "tables.a is 1, not boolean"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "fault"), WRONG)
-def test_a_value_that_breaks_a_rule_is_told(name: str, value: Any, fault: str) -> None:
+def test_a_value_that_breaks_a_rule(name: str, value: Any, fault: str) -> None:
     assert schema_fault(RIGHT, SCHEMA) is None
     jsonschema.Draft202012Validator(SCHEMA).validate(RIGHT)
     wrong = copy.deepcopy(RIGHT) | {name: value}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from etl.hadoop.yarn_api import Queues, ResourceManager
+from etl.hadoop.yarn_api import ResourceManager
 
 CAPACITY = {
     "type": "capacityScheduler",
@@ -28,16 +28,8 @@ FAIR = {
 FIFO = {"type": "fifoScheduler", "capacity": 1.0, "qstate": "RUNNING"}
 
 
-def queues(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> Queues:
-    for name in ("HADOOP_CONF_DIR", "HADOOP_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    manager = ResourceManager(["http://nowhere"])
-    monkeypatch.setattr(manager, "_get", lambda path: {"scheduler": {"schedulerInfo": answer}})
-    return manager.queues()
-
-
 @pytest.mark.parametrize(
-    ("answer", "told", "there", "missing"),
+    ("answer", "shown", "there", "missing"),
     [
         (CAPACITY, "default, nightly", ["default", "nightly", "root.images.nightly"], ["images", "small"]),
         (FAIR, "images.small, other", ["other", "root.other", "images.small"], ["small", "images", "x.other"]),
@@ -45,9 +37,11 @@ def queues(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> Queues:
     ],
 )
 def test_queues(
-    answer: dict[str, Any], told: str, there: list[str], missing: list[str], monkeypatch: pytest.MonkeyPatch
+    answer: dict[str, Any], shown: str, there: list[str], missing: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = queues(monkeypatch, answer)
-    assert str(found) == told
+    manager = ResourceManager(["http://nowhere"])
+    monkeypatch.setattr(manager, "_get", lambda path: {"scheduler": {"schedulerInfo": answer}})
+    found = manager.queues()
+    assert str(found) == shown
     assert [name for name in there + missing if found.has(name)] == there
     assert found.may_make == (answer is FAIR)

@@ -51,7 +51,6 @@ def raw_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(raw_root: Path, tmp_path: Path) -> Path:
-    """A copy, to be changed."""
     return shutil.copytree(raw_root, tmp_path / "root")
 
 
@@ -164,7 +163,6 @@ def test_wrong_use_gets_one_line(raw_root: Path) -> None:
     [
         ("ROOT/slices/default/train/train-00009-of-00002", (), "tells of no slice train/train-00009-of-00002"),
         ("ROOT/raw/packs/pack-00000.tar", (), "is no slice"),
-        ("ROOT/normalized/parts/pack-09999", (), "tells of no part pack-09999"),
         ("TMP/nothing", (), r"is no slice: no manifest\.json above it tells of it"),
         ("SLICE", (99,), "out of range: slice train/train-00001-of-00002 has 12 examples, 0 to 11"),
         ("SLICE", (None, "nope"), "holds no example with the key 'nope'"),

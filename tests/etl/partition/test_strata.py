@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.partition.permutation import Integers
-from etl.partition.shares import round_quotas, top_up, worker_of
+from etl.partition.shares import top_up, worker_of
 from etl.partition.strata import Dealing, count_part, split_sizes
 from etl.slices.plan import deal_rows
 from etl.slices.writer import slice_names
@@ -170,13 +170,6 @@ def test_small_additions_reach_every_split() -> None:
             free[(3 * night + image) % 10] += 1
         have += top_up(have, free, fractions)
     assert have.sum(axis=0).tolist() == pytest.approx([960, 120, 120], abs=12)
-
-
-def test_rounding_keeps_rows_and_columns() -> None:
-    quotas = [[Fraction(1, 2), Fraction(1, 2)]] * 3 + [[Fraction(5, 2), Fraction(1, 2)]]
-    counts = round_quotas(quotas)
-    assert counts.sum(axis=1).tolist() == [1, 1, 1, 3]
-    assert counts.sum(axis=0).tolist() == [4, 2]
 
 
 def test_images_without_a_split_are_refused() -> None:

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +18,7 @@ from mapreduce.normalize import Normalize
 from tests.conftest import TreeMaker
 from tests.lib.commands import contents, flip_bit, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, refused
-from tests.lib.pictures.base import save
+from tests.lib.nights import some_png
 from tests.lib.sources.archives import some_images, tar_of
 
 SMALL = ("--size", "8", "--format", "png", "--max-rejects", "0.9")
@@ -44,13 +43,8 @@ def marker(root: Path, stage: str = "normalized") -> dict[str, Any]:
 def tree(make_tree: TreeMaker) -> Path:
     """Six images, of which one has about 5 kB, many more than the others."""
     source = make_tree({"a": 3, "b": 3})
-    (source / LARGE).write_bytes(noise(40))
+    (source / LARGE).write_bytes(some_png(0, 40, 40))
     return source
-
-
-def noise(side: int) -> bytes:
-    """A PNG file that does not compress."""
-    return save(np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8), "PNG")
 
 
 def test_packs_are_the_same_whole_or_in_pieces(tree: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -126,7 +120,7 @@ def test_rejects_in_pieces_are_tried_again_in_the_order_of_the_pack(tree: Path, 
     """Two large ones around one that becomes good."""
     root = tmp_path / "root"
     for name in ("a/000.png", "b/002.png"):
-        (tree / name).write_bytes(noise(60))
+        (tree / name).write_bytes(some_png(1, 60, 60))
     ingest_here(tree, root)
     normalize_here(root, *SMALL, "--max-bytes", "3000")
     normalize_here(root, *SMALL, "--max-bytes", "6000", "--retry-rejects")

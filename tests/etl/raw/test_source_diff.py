@@ -38,13 +38,13 @@ packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max
 def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]], images: int) -> None:
     named = {f"pack-{number}": rows for number, rows in enumerate(packs)}
     plan = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
-    held = [
+    packed = [
         image
         for pack in plan.kept
         for row, image in enumerate(named[pack.name])
         if row not in set(pack.removed.tolist())
     ]
-    assert sorted([*held, *plan.unpacked.tolist()]) == list(range(images))
+    assert sorted([*packed, *plan.unpacked.tolist()]) == list(range(images))
     kept = [pack.name for pack in plan.kept]
     assert kept == [name for name in named if name in kept]
     for pack in plan.kept:
@@ -67,13 +67,13 @@ def test_night_after_night_every_image_is_in_one_pack_and_no_name_comes_again(
     names: set[str] = set()
     for night in nights:
         source = sorted(night)
-        held = {
+        packed = {
             name: np.array(
                 [source.index(each) if each in night and each in live[name] else NO_IMAGE for each in packs[name]]
             )
             for name in packs
         }
-        plan = plan_renewal(held.items(), len(source))
+        plan = plan_renewal(packed.items(), len(source))
         before = {name: list(rows) for name, rows in packs.items()}
         new = [SourceImage(str(source[number]), 0, None, 1) for number in plan.unpacked.tolist()]
         packs = {pack.name: packs[pack.name] for pack in plan.kept}
@@ -116,7 +116,7 @@ def live_images(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def require_same(root: Path, source: Path) -> None:
-    """What is live is what the source holds now, byte for byte, with its class; and the marker counts it."""
+    """Live images are those of the source, byte for byte, with their classes; the marker counts them."""
     images, marker = live_images(root), marker_of(root)
     files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
     assert {key: row["data"] for key, row in images.items()} == files
@@ -274,7 +274,7 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
     parquet = tmp_path / "patients.parquet"
     keys, values, sites = zip(*(row.strip().replace('"', "").split(",") for row in rows), strict=True)
     pq.write_table(pa.table({"key": keys, "patient": values, "site": [each or None for each in sites]}), parquet)
-    summary = renew(source, root, columns=str(parquet))  # one value changed: only its image is packed anew
+    summary = renew(source, root, columns=str(parquet))  # one value changed: only its image is packed again
     assert (summary["newly_packed"], summary["removed_or_changed"]) == (1, 1)
     assert live_images(root)["a/003.png"]["columns"] == [("patient", "000"), ("site", "north")]
     require_same(root, source)

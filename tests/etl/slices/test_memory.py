@@ -42,10 +42,7 @@ def folder(tmp_path: Path) -> Place:
             schemas.DEPARTED,
             [{"key": key, "split": split, "removed": removed} for key, (split, removed) in GONE.items()],
         ),
-        "contents": (
-            schemas.CONTENTS,
-            [{"sha256": sha256(name), "split": split} for name, split in CHANGED.items()],
-        ),
+        "contents": (schemas.CONTENTS, [{"sha256": sha256(name), "split": split} for name, split in CHANGED.items()]),
         "groups": (schemas.GROUPS, [{"group": group, "split": split} for group, split in PATIENTS.items()]),
     }
     for name, (schema, rows) in tables.items():

@@ -5,9 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
@@ -17,6 +15,7 @@ from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.nights import some_png
 
 pytestmark = pytest.mark.integration  # images that are none are decoded by a process of their own
 
@@ -25,14 +24,13 @@ NIGHTS = 4
 
 def add_images(source: Path, night: int) -> None:
     """Night after night some images are new and most of the first pack's go, so that packs are dropped."""
-    generator = np.random.default_rng(night)
     for label in "ab":
         (source / label).mkdir(parents=True, exist_ok=True)
         for path in sorted((source / label).iterdir())[: 6 * bool(night)]:
             path.unlink()
         for number in range(12):
-            pixels = generator.integers(0, 256, (9, 9), dtype=np.uint8)
-            Image.fromarray(pixels).save(source / label / f"{night}-{number:03d}.png")
+            image = some_png(ord(label) * 1000 + night * 100 + number, 9, 3)
+            (source / label / f"{night}-{number:03d}.png").write_bytes(image)
         (source / label / f"{night}-bad.png").write_bytes(b"bad")
 
 

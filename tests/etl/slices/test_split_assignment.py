@@ -38,10 +38,7 @@ def sha256(content: str) -> bytes:
 
 
 def part(
-    keys: Sequence[str],
-    groups: Mapping[str, str] | None = None,
-    own: Mapping[str, str] | None = None,
-    **contents: str,
+    keys: Sequence[str], groups: Mapping[str, str] | None = None, own: Mapping[str, str] | None = None, **contents: str
 ) -> Any:
     """The rows of a part with these keys, a class by the key's last letter; a key is its own content unless given."""
     rows = [

@@ -14,15 +14,7 @@ from etl.errors import DataError, UsageError
 from etl.sources.tar_members import MOST_EXTENDED_BYTES, MOST_MEMBER_BYTES
 from tests.lib.commands import contents, run, succeeded
 from tests.lib.inline import ingest_here
-from tests.lib.sources.archives import (
-    FORMATS,
-    Entry,
-    contents_of,
-    open_archive,
-    packed,
-    some_images,
-    tar_of,
-)
+from tests.lib.sources.archives import FORMATS, Entry, contents_of, open_archive, packed, some_images, tar_of
 
 BLOCK = tarfile.BLOCKSIZE
 LONG_NAME = "cats/" + "long" * 60 + ".jpg"
@@ -161,10 +153,7 @@ REFUSED = {
     "no UTF-8": (with_checksum(header("a/x.jpg").replace(b"x.jpg", b"\xff.jpg")), "its name is not UTF-8"),
     "a long name": (pax(record("path", "a/" + "x" * 5000)) + header(), "its name has 5002 bytes, more than 4096"),
     "a hard link within": (within(header(type=tarfile.LNKTYPE) + END), r"'cats/1.jpg' of 'n1\.tar' in .* a hard link"),
-    "a hard link": (
-        header(type=tarfile.LNKTYPE, linkname="x"),
-        "no regular file but a hard link; pack again",
-    ),
+    "a hard link": (header(type=tarfile.LNKTYPE, linkname="x"), "no regular file but a hard link; pack again"),
     "a symbolic link": (header(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "a symbolic link; .* tar --dereference"),
     "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* a device"),
     "a sparse file": (header(type=tarfile.GNUTYPE_SPARSE), "a sparse file; pack again without: tar --sparse"),
@@ -209,8 +198,8 @@ def damaged(data: bytes, how: str, chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("codec", ["", "gzip", "zstd"])
 @pytest.mark.parametrize("how", ["flip", "cut", "swap", "lose", "zero"])
-def test_damage_is_told_or_loses_nothing(how: str, codec: str, tmp_path: Path) -> None:
-    """What is not told left every member there: as an image, or counted; a flip may turn a name into another."""
+def test_damage_is_an_error_or_loses_nothing(how: str, codec: str, tmp_path: Path) -> None:
+    """Without an error every member is there: as an image, or counted; a flip may change a name."""
     outcomes: Counter[str] = Counter()
     for seed in range(40):
         chance = random.Random(f"{how} {codec} {seed}")
@@ -266,7 +255,7 @@ def grown_by(small: Path, large: Path, root: Path) -> int:
 
 
 def write_tar_gz(path: Path, members: int, member_bytes: int) -> Path:
-    """An archive of images of noise; not held in memory either."""
+    """Write an archive of images of noise piece by piece."""
     chance = random.Random(1)
     with gzip.open(path, "wb", compresslevel=1) as output, tarfile.open(fileobj=output, mode="w") as archive:
         for number in range(members):

@@ -3,21 +3,22 @@
 import json
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources import Source, open_source
+from etl.sources import Reading, Source, open_source
 from etl.storage.place import Place, open_place
 from tests.lib.commands import contents
 from tests.lib.damage.sources import try_list, try_parquet
 from tests.lib.damage.trials import Trial, run_trials
 from tests.lib.inline import ingest_here
-from tests.lib.sources.archives import Entry, contents_of, packed, tar_of
+from tests.lib.sources.archives import Entry, contents_of, packed, refused, tar_of
 from tests.lib.sources.packed import interrupted_after, packed_images
 from tests.lib.sources.parquet_images import image_column, some_bytes, write_file, write_parquet
 
@@ -29,47 +30,113 @@ CLASSES = ["cat", "dog", "owl"]
 by_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+Rows = Mapping[int, Mapping[str, Any]]
+
+
+def write_fields(place: Place, kind: str, rows: Rows, name: str = "some") -> Place:
+    """Images by number, each with the fields of its row. What to ingest."""
+    file = place / f"{name}.{kind}"
+    if kind in CODECS:
+        entries = [
+            Entry(f"{number:03d}.{suffix}", data)
+            for number, row in rows.items()
+            for suffix, data in (("png", some_bytes(number)), ("json", json.dumps(row).encode()))
+        ]
+        write_file(file, packed(tar_of(entries), CODECS[kind]))
+    elif kind == "parquet":
+        columns = {name: [row[name] for row in rows.values()] for name in next(iter(rows.values()))}
+        table = pa.table({"image": image_column([some_bytes(number) for number in rows]), **columns})
+        write_parquet(file, table, row_group_size=8, data_page_size=200)
+    else:
+        for number in rows:
+            if not (place / "i" / f"{number}.png").exists():
+                write_file(place / "i" / f"{number}.png", some_bytes(number))
+        lines = [{"path": f"i/{number}.png", **row} for number, row in rows.items()]
+        cells = [list(lines[0]), *(["" if cell is None else str(cell) for cell in line.values()] for line in lines)]
+        text = map(",".join, cells) if kind == "csv" else map(json.dumps, lines)
+        return write_file(file, "\n".join(text).encode())
+    return place
+
+
 def write(place: Place, kind: str, **splits: range) -> Place:
     """Images by number, in a file, or in lines of a list, for each split; files that are there stay. What to ingest."""
+    of_list: dict[int, dict[str, str]] = {}
     for split, numbers in splits.items():
-        rows = [(number, CLASSES[number % 3], f"p{number % 5}") for number in numbers]
-        file = place / f"{split}-0.{kind}"
-        if kind in CODECS and not file.exists():
-            write_file(file, packed(tar_of(samples(rows)), CODECS[kind]))
-        elif kind == "parquet" and not file.exists():
-            columns = zip(*rows, strict=True)
-            numbers_of, labels, patients = (list(each) for each in columns)
-            table = {"image": image_column(list(map(some_bytes, numbers_of))), "label": labels, "patient": patients}
-            write_parquet(file, pa.table(table), row_group_size=8, data_page_size=200)
-        elif kind in LISTS:
-            for number in numbers:
-                if not (place / "i" / f"{number}.png").exists():
-                    write_file(place / "i" / f"{number}.png", some_bytes(number))
-    if kind not in LISTS:
-        return place
-    lines = [
-        {"path": f"i/{number}.png", "label": CLASSES[number % 3], "split": split, "patient": f"p{number % 5}"}
-        for split, numbers in splits.items()
-        for number in numbers
-    ]
-    text = [",".join(lines[0]), *(",".join(line.values()) for line in lines)]
-    return write_file(place / f"list.{kind}", "\n".join(text if kind == "csv" else map(json.dumps, lines)).encode())
-
-
-def samples(rows: Iterable[tuple[int, str, str]]) -> list[Entry]:
-    entries = []
-    for number, name, patient in rows:
-        entries.append(Entry(f"{number:03d}.png", some_bytes(number)))
-        entries.append(Entry(f"{number:03d}.json", json.dumps({"label": name, "patient": patient}).encode()))
-    return entries
+        rows = {number: {"label": CLASSES[number % 3], "patient": f"p{number % 5}"} for number in numbers}
+        of_list |= {number: {**row, "split": split} for number, row in rows.items()}
+        if kind not in LISTS and not (place / f"{split}-0.{kind}").exists():
+            write_fields(place, kind, rows, f"{split}-0")
+    return write_fields(place, kind, of_list, "list") if kind in LISTS else place
 
 
 def opened(folder: Path, kind: str) -> Source:
     return open_source(write(open_place(str(folder / "source")), kind, train=range(40), test=range(40, 60)))
 
 
+FIELDS = ("tar", "parquet", *LISTS)  # an image of these has fields by name
+
+each_format = pytest.mark.parametrize("kind", FIELDS)
+
+
+@each_format
+def test_labels_splits_and_columns(kind: str, tmp_path: Path) -> None:
+    rows = [
+        {"label": "10", "split": "Val", "fold": "test", "age": 30, "patient": "p1"},
+        {"label": "9", "split": "train", "fold": "dev", "age": 31, "patient": None},
+    ]
+    place = write_fields(open_place(str(tmp_path / "source")), kind, dict(enumerate(rows)))
+    first, second = (source := open_source(place)).images
+    assert list(contents_of(source).values()) == [some_bytes(0), some_bytes(1)]
+    assert source.classes == ["9", "10"]
+    assert [(each.label, each.split) for each in (first, second)] == [(1, "validation"), (0, "train")]
+    assert dict(first.columns or ()) == {"age": "30", "fold": "test", "patient": "p1"}
+    assert dict(second.columns or ()) == {"age": "31", "fold": "dev"}
+    chosen = open_source(place, Reading(label_column="age", split_column="fold"))
+    assert [chosen.classes[each.label] for each in chosen.images] == ["30", "31"]
+    assert [each.split for each in chosen.images] == ["test", "validation"]
+
+
+@each_format
+def test_classes_name_the_numbers_of_labels(kind: str, tmp_path: Path) -> None:
+    place = write_fields(open_place(str(tmp_path / "source")), kind, {0: {"label": 1}, 1: {"label": 0}})
+    source = open_source(place, Reading(classes=("cat", "dog", "owl")))
+    assert [source.classes[each.label] for each in source.images] == ["dog", "cat"]
+    refused(place, UsageError, "the label '1', which is not one of the 1 --classes", classes=("cat",))
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"label": ""}, "a label that is empty"),
+        ({"label": "a\x07b"}, "control characters: 'a\\x07b'"),
+        ({"label": "x" * 1001}, "1001 bytes"),
+        ({"split": "new"}, "the split 'new'"),
+    ],
+    ids=["empty", "control characters", "long", "split"],
+)
+@each_format
+def test_a_field_that_cannot_be_is_named(kind: str, change: dict[str, Any], cause: str, tmp_path: Path) -> None:
+    rows = {number: {"label": "a", "split": "train"} for number in range(3)}
+    rows[1] |= change
+    where = {"tar": "'001.json'", "parquet": "row 1 of", "csv": "line 3 of", "jsonl": "line 2 of"}[kind]
+    refused(write_fields(open_place(str(tmp_path / "source")), kind, rows), UsageError, where, cause)
+
+
+@pytest.mark.parametrize("kind", ["parquet", *LISTS])
+def test_a_column_of_keys(kind: str, tmp_path: Path) -> None:
+    rows = {number: {"label": "a", "id": f"scan/{7 - number}"} for number in range(2)}
+    place = write_fields(open_place(str(tmp_path / "source")), kind, rows)
+    source = open_source(place, Reading(key_column="id"))
+    assert contents_of(source) == {"scan/7": some_bytes(0), "scan/6": some_bytes(1)}
+    assert {image.columns for image in source.images} == {None}
+    refused(place, UsageError, "--key-column name: no such column in", key_column="name")
+    rows[1] = rows[0]
+    again = write_fields(place if kind == "parquet" else place.parent, kind, rows)
+    refused(again, UsageError, "scan/7 comes twice: in ", key_column="id")
+
+
 @by_kind
-def test_packs_hold_the_images_and_a_new_file_leaves_them(root: Place, kind: str) -> None:
+def test_packs_contain_the_images_and_stay_when_a_file_is_added(root: Place, kind: str) -> None:
     packs = root / "data" / "raw" / "packs"
 
     def digests() -> dict[str, str]:
@@ -92,12 +159,10 @@ def test_packs_hold_the_images_and_a_new_file_leaves_them(root: Place, kind: str
 def test_a_file_that_was_touched_is_compared_and_its_packs_stay(kind: str, tmp_path: Path) -> None:
     source = write(open_place(str(tmp_path / "source")), kind, train=range(30))
     ingest_here(source, tmp_path / "root", pack_size="2000")
-    before = contents(tmp_path / "root", "run.json")
+    before = contents(tmp_path / "root/raw/packs")
     os.utime(tmp_path / "source" / f"train-0.{kind}", (1, 1))
     ingest_here(source, tmp_path / "root", pack_size="2000")
-    assert contents(tmp_path / "root/raw/packs") == {
-        name.removeprefix("raw/packs/"): data for name, data in before.items() if name.startswith("raw/packs/")
-    }
+    assert contents(tmp_path / "root/raw/packs") == before
 
 
 @by_kind
@@ -144,7 +209,7 @@ def test_images_are_read_in_any_order_and_by_several_threads(kind: str, tmp_path
         *(("gone", kind) for kind in KINDS),
     ],
 )
-def test_a_file_that_changed_since_it_was_listed_is_told(change: str, kind: str, tmp_path: Path) -> None:
+def test_a_file_that_changed_since_it_was_listed_is_an_error(change: str, kind: str, tmp_path: Path) -> None:
     source = opened(tmp_path, kind)
     path = tmp_path / "source" / ("i/3.png" if kind in LISTS else f"train-0.{kind}")
     known = path.stat()
@@ -174,7 +239,7 @@ def test_a_file_named_by_no_key_is_refused(kind: str, tmp_path: Path) -> None:
     "trials", [pytest.param(300, marks=pytest.mark.integration), pytest.param(20_000, marks=pytest.mark.chaos)]
 )
 @pytest.mark.parametrize("trial", [try_parquet, try_list])
-def test_damaged_files_lose_nothing_without_a_word(trial: Trial, trials: int) -> None:
+def test_damaged_files_lose_no_image_silently(trial: Trial, trials: int) -> None:
     report = run_trials(trial, 0, trials, timeout_s=1200)
     assert report.faults == []
     assert report.outcomes.total() == trials

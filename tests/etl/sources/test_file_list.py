@@ -1,4 +1,4 @@
-"""Lists as a source, CSV and JSON Lines: which columns, which files; and what is refused, by its line."""
+"""Lists as a source, CSV and JSON Lines: columns, files, and errors by their line."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,6 @@ each_form = pytest.mark.parametrize("name", FORMS)
 
 
 def write_images(place: Place) -> Place:
-    """Ten files below i/."""
     for number in range(10):
         write_file(place / "i" / f"{number}.jpg", some_bytes(number))
     return place
@@ -96,7 +95,7 @@ def test_the_column_of_paths_goes_by_its_name(here: Place) -> None:
 
 
 @each_form
-def test_columns_are_chosen_or_told(here: Place, name: str) -> None:
+def test_columns_are_chosen_or_named(here: Place, name: str) -> None:
     file = write_list(here, name, {"path": "i/1.jpg", "file": "i/2.jpg", "class": "x", "fold": "val"})
     chosen = {"image_column": "file", "label_column": "class", "split_column": "fold"}
     (image,) = (source := open_source(file, Reading(**chosen))).images  # type: ignore[arg-type]
@@ -115,13 +114,9 @@ def test_labels_by_number_and_by_name(here: Place) -> None:
     source = open_source(write_list(here, "list.jsonl", *rows))
     assert source.classes == ["9", "10", "cat", "true"]
     assert [image.label for image in source.images] == [1, 0, 3, 2]
-    file = write_list(here, "list.csv", {"path": "i/0.jpg", "label": 1}, {"path": "i/1.jpg", "label": "cat"})
-    source = open_source(file, Reading(classes=("cat", "dog")))
-    assert [source.classes[image.label] for image in source.images] == ["dog", "cat"]
-    refused(file, UsageError, "the label '1'", "not one of the 1 --classes", classes=("cat",))
 
 
-def test_values_of_json_become_text_and_the_rest_is_told(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
+def test_values_of_json_become_text_and_the_rest_is_reported(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
     more: dict[str, Any] = {"n": 3, "x": 0.5, "yes": True, "none": None, "boxes": [1], "camera": {}}
     rows = [*rows_of(1, **more), {"path": "i/1.jpg", "label": "c", "late": "z"}]
     source = open_source(write_list(here, "list.jsonl", *rows))
@@ -141,65 +136,53 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "lines"),
     [
         ({"path": ""}, ["has no path"]),
         ({"path": "i/none.jpg"}, ["i/none.jpg: no such file", "correct the path, or leave the line out"]),
         ({"path": "i"}, ["source/i: it is no file"]),
-        ({"path": "x" * 5000}, ["cannot be a key, for it has 5000 bytes, more than 4096"]),
         ({"path": "../source/i/1.jpg"}, ["leads out of the list's folder", "give the absolute path"]),
-        ({"path": "/"}, ["cannot be a key"]),
         ({"path": "i/\x1b[31m.jpg"}, ["cannot be a key", "control characters"]),
         ({"path": "http://example.org/1.jpg"}, ["http://example.org/1.jpg cannot be opened", "download it first"]),
-        ({"path": "file://elsewhere/1.jpg"}, ["cannot open 'file://elsewhere/1.jpg'"]),
         ({"label": None}, ["a label that is empty"]),
         ({"label": 0.5}, ["the label 0.5; labels are text"]),
-        ({"label": "a\x07b"}, ["'a\\x07b'", "control characters"]),
-        ({"label": "a\u2028b"}, ["control characters"]),
-        ({"label": "x" * 1001}, ["a label that has 1001 bytes, more than 1000"]),
-        ({"split": "new"}, ["the split 'new'", "train, training, dev, val"]),
     ],
 )
-def test_lines_that_cannot_be_are_named(here: Place, change: dict[str, Any], told: list[str]) -> None:
+def test_lines_that_cannot_be_are_named(here: Place, change: dict[str, Any], lines: list[str]) -> None:
     """In a CSV if all is text, else in JSON Lines."""
     rows = rows_of(4, split="train")
     rows[2] |= change
     is_text = all(isinstance(value, str) for value in change.values())
     file = write_list(here, "list.csv" if is_text else "list.jsonl", *rows)
-    refused(file, UsageError, f"line {4 if is_text else 3} of {file}", *told)
+    refused(file, UsageError, f"line {4 if is_text else 3} of {file}", *lines)
 
 
 START = b'{"path": "i/0.jpg", "label": "x"}\n\n{"path": "i/1.jpg", "label": "x"'
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "line", "told"),
+    ("name", "data", "line", "cause"),
     [
         ("list.jsonl", START, 3, "not JSON (Expecting"),
-        ("list.jsonl", START + b"} {}", 3, "not JSON (Extra data"),
         ("list.jsonl", START + b', "path": "i/2.jpg"}', 3, "a field more than once"),
-        ("list.jsonl", START + b', "y": "\\ud800"}', 3, "surrogates not allowed"),
-        ("list.jsonl", START + b', "y": ' + b"9" * 9999 + b"}", 3, "Exceeds the limit"),
         ("list.jsonl", b'["i/1.jpg", "x"]', 1, "no JSON object"),
         ("list.jsonl", b"[" * 100_000, 1, "not JSON (maximum recursion depth"),
         ("list.csv", b"path,label\ni/1.jpg\n", 2, "is no CSV: it has 1 cells, the header 2"),
-        ("list.csv", b"path,label\n\ni/1.jpg,x,y\n", 3, "it has 3 cells, the header 2"),
         ("list.csv", b'path,label,z\ni/1.jpg,x,"two\nlines"\ni/2.jpg,"x\ni/3.jpg,y\n', 4, "is a quote missing"),
         ("list.csv", b'path,label\n"' + b"x\n" * 200_000, 2, "field larger than field limit"),
-        ("list.csv", b"path,label\ri/1.jpg,x\r", 1, "new-line character"),
         ("list.csv", b"path,label\ni/1.jpg,\xff\n", 2, "not UTF-8 (invalid start byte at byte 8)"),
         ("list.csv", b"path,label,label\n", 1, "a name of its own for each column, not path, label, label"),
         ("list.csv", b"path,label\n" + b"x" * (2 << 20), 2, "longer than 1 MiB"),
     ],
 )
 @pytest.mark.usefixtures("no_collection")
-def test_a_line_that_cannot_be_read_is_named(here: Place, name: str, data: bytes, line: int, told: str) -> None:
+def test_a_line_that_cannot_be_read_is_named(here: Place, name: str, data: bytes, line: int, cause: str) -> None:
     file = write_file(here / name, data)
-    refused(file, DataError, f"line {line} of {file}", told)
+    refused(file, DataError, f"line {line} of {file}", cause)
 
 
 @pytest.mark.parametrize(("name", "data"), [("l.csv", b""), ("l.csv", b"path,label\n"), ("l.jsonl", b"\n\n")])
-def test_an_empty_list_is_told(here: Place, name: str, data: bytes) -> None:
+def test_an_empty_list_is_refused(here: Place, name: str, data: bytes) -> None:
     refused(write_file(here / name, data), UsageError, "no images in", "a line for each")
 
 
@@ -230,14 +213,3 @@ def test_a_table_adds_to_the_columns_of_a_list(here: Place, tmp_path: Path) -> N
         {"age": "30", "patient": "p1", "ward": "x"},
         {"age": "30", "ward": "x"},
     ]
-
-
-@each_form
-def test_a_column_may_tell_the_keys(name: str, here: Place) -> None:
-    rows = [row | {"id": f"scan-{number}"} for number, row in enumerate(rows_of(3))]
-    source = open_source(write_list(here, name, *rows), Reading(key_column="id"))
-    assert [image.key for image in source.images] == ["scan-0", "scan-1", "scan-2"]
-    assert list(source.read_all(source.images)) == [some_bytes(number) for number in range(3)]
-    refused(here / name, UsageError, "--key-column name: no such column in", key_column="name")
-    again = write_list(here, name, *(row | {"id": "scan-0"} for row in rows))
-    refused(again, UsageError, "the key scan-0 comes twice: in line", key_column="id")

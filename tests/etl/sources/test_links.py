@@ -10,6 +10,7 @@ from etl.errors import UsageError
 from etl.sources import Reading, Source, open_source
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
+from tests.lib.commands import failed
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here
 from tests.lib.sources.archives import contents_of, refused, some_images, tar_of
@@ -70,7 +71,7 @@ def test_links_within_are_followed_and_counted(source: Path, capsys: pytest.Capt
     assert "lead to what is in it, too: 2; their images come again" in capsys.readouterr().err
 
 
-def test_nothing_is_told_of_hard_links_hidden_links_and_a_source_that_is_a_link(
+def test_hard_links_hidden_links_and_a_source_that_is_a_link(
     source: Path, secret: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.link(secret / "key.png", source / "a" / "hard.png")
@@ -98,43 +99,34 @@ def test_circles_are_refused(source: Path, follow: bool) -> None:
 def test_a_circle_through_another_folder_is_refused(source: Path, secret: Path) -> None:
     (source / "a" / "out").symlink_to(secret)
     (secret / "back").symlink_to(source)
-    refused(source, UsageError, OUT)
     refused(source, UsageError, "a/out/back is a link back to a folder", follow_links=True)
 
 
-@pytest.mark.parametrize("name", ["list.csv", "list.jsonl"])
-def test_a_listed_path_is_not_led_out_of_the_list_s_folder(
-    source: Path, secret: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_listed_path_does_not_lead_out_of_the_list_s_folder(source: Path, secret: Path, tmp_path: Path) -> None:
     folder = tmp_path / "listed"
     shutil.copytree(source, folder / "images")
 
     def listing(*paths: object) -> Path:
-        rows = [f'{{"path": "{path}", "label": "a"}}' for path in paths]
-        rows = rows if name.endswith("jsonl") else ["path,label", *(f"{path},a" for path in paths)]
-        (folder / name).write_text("\n".join(rows))
-        return folder / name
+        (folder / "list.csv").write_text("\n".join(["path,label", *(f"{path},a" for path in paths)]))
+        return folder / "list.csv"
 
-    line = 1 if name.endswith("jsonl") else 2
     (folder / "link.png").symlink_to(secret / "key.png")
     (folder / "linked").symlink_to(secret)
     (folder / "within.png").symlink_to("images/a/000.png")
     for path in ("link.png", "linked/key.png", folder / "link.png", f"file://{folder}/linked/key.png"):
-        told = (f"line {line} of ", f"leads by a link to {secret}/key.png", OUT)
-        refused(listing(path), UsageError, *told)
+        refused(listing(path), UsageError, "line 2 of ", f"leads by a link to {secret}/key.png", OUT)
         assert list(contents_of(opened(listing(path), follow=True)).values()) == [b"a secret"]
     for path in ("images/a/000.png", "within.png", secret / "key.png"):
         assert len(keys(listing(path))) == 1
     (tmp_path / "to-listed").symlink_to(folder)
     listing("images/a/000.png", tmp_path / "to-listed" / "images/a/001.png")
-    assert len(keys(tmp_path / "to-listed" / name)) == 2
+    assert len(keys(tmp_path / "to-listed/list.csv")) == 2
 
 
 def test_the_option_is_that_of_ingest_and_pipeline(source: Path, secret: Path, tmp_path: Path) -> None:
     (source / "a" / "link.png").symlink_to(secret / "key.png")
     for command in ("ingest", "pipeline"):
-        told = ringslice_here(command, source, tmp_path / "root")
-        assert (told.returncode, told.stderr.count("\n"), "--follow-links" in told.stderr) == (2, 1, True)
+        failed(ringslice_here(command, source, tmp_path / "root"), 2, "--follow-links")
     ingest_here(source, tmp_path / "root", follow_links=True)
     (source / "a" / "link.png").unlink()
     ingest_here(source, tmp_path / "root", max_removed="1")  # the same dataset, with or without

@@ -1,4 +1,4 @@
-"""Parquet files as a source: which columns, which rows, which bytes; and what is refused, in one line."""
+"""Parquet files as a source: columns, rows and bytes, and errors in one line."""
 
 import datetime
 import json
@@ -81,7 +81,7 @@ def test_a_plain_column_of_bytes_is_taken_too(here: Place, kind: pa.DataType) ->
     assert {image.split for image in source.images} == {None}
 
 
-def test_other_scalars_become_columns_and_the_rest_is_told_once(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
+def test_other_scalars_become_columns(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
     table = image_table(
         3,
         patient=pa.array(["p1", None, "ä"]),
@@ -132,10 +132,6 @@ def test_the_names_of_numbers(here: Place) -> None:
     assert [source.classes[image.label] for image in source.images] == ["cat", "dog"]
     assert source.classes == ["owl", "dog", "cat"]
     refused(here, UsageError, "a.parquet has the label 'cat'", "not one of the 2 --classes", classes=("dog", "owl"))
-    write_parquet(here / "a.parquet", image_table(2, names=None))
-    assert open_source(here).classes == ["0", "1"]
-    source = open_source(here, chosen)
-    assert [source.classes[image.label] for image in source.images] == ["owl", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -156,19 +152,17 @@ def test_names_of_classes_in_every_form(features: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "told"),
+    ("metadata", "cause"),
     [
-        ({"huggingface": "{"}, "are not JSON"),
         ({"huggingface": "[" * 100_000}, "are not JSON"),
         (class_label(["a", 1]), "no list of text"),
-        (class_label({"1": "a", "2": "b"}), "no list of text"),
         (class_label(["a", "a"]), "'a' of the column label more than once"),
     ],
 )
 @pytest.mark.usefixtures("no_collection")
-def test_damaged_names_of_classes_are_told(here: Place, metadata: dict[str, str], told: str) -> None:
+def test_damaged_names_of_classes_are_errors(here: Place, metadata: dict[str, str], cause: str) -> None:
     file = write_parquet(here / "a.parquet", image_table(2).replace_schema_metadata(metadata))
-    refused(here, DataError, str(file), told)
+    refused(here, DataError, str(file), cause)
 
 
 def test_a_split_column_goes_before_the_names_of_files(here: Place) -> None:
@@ -178,8 +172,6 @@ def test_a_split_column_goes_before_the_names_of_files(here: Place) -> None:
     source = open_source(here, Reading(split_column="fold"))
     assert [image.split for image in source.images] == ["validation", "train", "test", "validation"]
     assert dict(source.images[0].columns or ()) == {"split": "test"}
-    write_parquet(here / "train" / "a.parquet", image_table(2, split=["train", "new"]))
-    refused(here, UsageError, "row 1 of", "the split 'new'", "train, training, dev, val", "--split-column")
     write_parquet(here / "train" / "a.parquet", image_table(2, split=[1, 2]))
     refused(here, UsageError, "the column split of", "is int64; splits are text")
     refused(here, UsageError, "--split-column x: no such column", "image, label", split_column="x")
@@ -191,8 +183,8 @@ def test_the_column_of_images(here: Place) -> None:
     refused(here, UsageError, str(file), "several columns with bytes, image, mask", "--image-column")
     source = open_source(here, Reading(image_column="mask"))
     assert list(source.read_all(source.images)) == [b"m0", b"m1"]
-    told = ("no column label with image bytes (--image-column)", "label (int64)")
-    refused(here, UsageError, *told, image_column="label")
+    lines = ("no column label with image bytes (--image-column)", "label (int64)")
+    refused(here, UsageError, *lines, image_column="label")
     write_parquet(here / "a.parquet", table.drop_columns("image").append_column("url", pa.array(["x", "y"])))
     refused(here, UsageError, "no column with image bytes", "label (int64), url (string)", "'bytes' of a struct")
     write_parquet(here / "a.parquet", table.rename_columns(["image", "class"]))
@@ -204,22 +196,20 @@ def test_the_column_of_images(here: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "told"),
+    ("column", "values", "lines"),
     [
         ("image", image_column([b"x", b"y", None, b"z"]), ["row 2 of", "no image bytes", "embed_table_storage"]),
         ("image", pa.array([None, *image_column([b"x"] * 3).to_pylist()], IMAGE), ["row 0 of", "no image bytes"]),
         ("label", pa.array([0, 1, 2, None]), ["row 3 of", "has no label in the column label"]),
         ("label", pa.array([0, 1, 3, 3]), ["row 2 of", "has the label 3", "the classes 0 to 2"]),
-        ("label", pa.array(["a", "", "a", "a"]), ["row 1 of", "a label that is empty"]),
-        ("label", pa.array(["a", "b\nc", "a", "a"]), ["row 1 of", "'b\\nc'", "control characters"]),
         ("label", pa.array([0.5] * 4), ["the column label of", "is double", "integers, text or booleans"]),
     ],
 )
-def test_rows_that_cannot_be_are_named(here: Place, column: str, values: pa.Array, told: list[str]) -> None:
+def test_rows_that_cannot_be_are_named(here: Place, column: str, values: pa.Array, lines: list[str]) -> None:
     table = image_table(4)
     file = here / "train" / "a.parquet"
     write_parquet(file, table.set_column(table.column_names.index(column), column, values), row_group_size=2)
-    refused(here, UsageError, str(file), *told)
+    refused(here, UsageError, str(file), *lines)
 
 
 def test_files_must_agree(here: Place) -> None:
@@ -236,7 +226,7 @@ def test_files_must_agree(here: Place) -> None:
     refused(here, UsageError, "the key a comes twice")
 
 
-def test_what_is_no_whole_file_is_told(here: Place) -> None:
+def test_a_file_that_is_not_whole_is_an_error(here: Place) -> None:
     file = write_parquet(here / "a.parquet", image_table(9))
     data = file.read_bytes()
     html = b"<html>\x1b[31m no </html>\n" * 9
@@ -246,14 +236,14 @@ def test_what_is_no_whole_file_is_told(here: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_file", "of_group", "told"),
+    ("of_file", "of_group", "cause"),
     [
         (101, 100, "it says that it has 101 rows, its row groups 100"),
         (101, 101, "row group 0 ends 1 rows early"),
         (100, -100, "it says that it has 100 rows, its row groups -100"),
     ],
 )
-def test_no_row_is_lost_where_a_footer_lies(here: Place, of_file: int, of_group: int, told: str) -> None:
+def test_no_row_is_lost_if_a_footer_is_wrong(here: Place, of_file: int, of_group: int, cause: str) -> None:
     file = write_parquet(here / "a.parquet", image_table(100))
     data = file.read_bytes()
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
@@ -263,7 +253,7 @@ def test_no_row_is_lost_where_a_footer_lies(here: Place, of_file: int, of_group:
         assert footer.count(rows_field(100) + following) == 1
         footer = footer.replace(rows_field(100) + following, rows_field(number) + following)
     write_file(file, data[:start] + footer)
-    refused(here, DataError, str(file), told)
+    refused(here, DataError, str(file), cause)
 
 
 def rows_field(number: int) -> bytes:
@@ -282,7 +272,7 @@ def test_more_rows_than_a_file_can_hold_are_not_listed(here: Place) -> None:
     refused(here, DataError, f"{file} says that it has 20,000 rows", "less than 8 for each", "or leave it out")
 
 
-def test_a_flipped_bit_in_a_checked_page_is_told(here: Place) -> None:
+def test_a_flipped_bit_in_a_checked_page_is_found(here: Place) -> None:
     file = write_parquet(here / "a.parquet", image_table(9), compression="none", write_page_checksum=True)
     data = bytearray(file.read_bytes())
     data[data.index(some_bytes(3))] ^= 1
@@ -290,7 +280,7 @@ def test_a_flipped_bit_in_a_checked_page_is_told(here: Place) -> None:
     refused(here, DataError, str(file), "CRC checksum")
 
 
-def test_another_file_of_the_same_time_is_told(here: Place) -> None:
+def test_another_file_of_the_same_time_is_found(here: Place) -> None:
     """By the length of the image that is wanted."""
     table = image_table(9)
     file = write_parquet(here / "a.parquet", table)
@@ -327,20 +317,15 @@ print(peak() - before)
     assert int(succeeded(run(sys.executable, "-c", code, timeout_s=600)).stdout) < 150
 
 
-@pytest.mark.parametrize("ids", [pa.array([7, 3, 5], pa.int64()), pa.array(["scan/7", "scan/3", "scan/5"])])
-def test_a_column_may_tell_the_keys(ids: pa.Array, here: Place) -> None:
-    """They stay where rows come before them; a column that is none of keys is refused."""
+def test_a_column_of_keys(here: Place) -> None:
+    """They stay if rows come before them; a column that cannot be one of keys is refused."""
     by_id = Reading(key_column="id")
-    write_parquet(here / "some.parquet", image_table(3, id=ids))
+    write_parquet(here / "some.parquet", image_table(3, id=[7, 3, 5]))
     first = contents_of(open_source(here, by_id))
-    assert list(first) == list(map(str, ids.to_pylist()))
-    assert all(image.columns is None for image in open_source(here, by_id).images)
-    new = image_table(1, first=9, id=pa.array(["0"], pa.string()).cast(ids.type))
-    more = pa.concat_tables([new, image_table(3, id=ids)])
+    assert list(first) == ["7", "3", "5"]
+    more = pa.concat_tables([image_table(1, first=9, id=[0]), image_table(3, id=[7, 3, 5])])
     write_parquet(here / "some.parquet", more)
     assert {key: data for key, data in contents_of(open_source(here, by_id)).items() if key != "0"} == first
-    refused(here, UsageError, "--key-column name: no such column in", key_column="name")
     refused(here, UsageError, "the column image of", "keys are text or integers", key_column="image")
-    for wrong, line in (([1, 2, 1], "the key 1 comes twice: in row 0 of"), ([1, None, 2], "'' cannot be a key")):
-        write_parquet(here / "some.parquet", image_table(3, id=pa.array(wrong, pa.int64())))
-        refused(here, UsageError, line, key_column="id")
+    write_parquet(here / "some.parquet", image_table(3, id=[1, None, 2]))
+    refused(here, UsageError, "'' cannot be a key", key_column="id")

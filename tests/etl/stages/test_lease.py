@@ -38,7 +38,7 @@ HOLDER = textwrap.dedent(
     def main():
         root = open_place(sys.argv[1])
         claim = lease.Claim.take(root / "_work", "the stage")
-        print("holds", flush=True)
+        print("has it", flush=True)
         for word in map(str.strip, sys.stdin):
             if word == "check":
                 claim.check()
@@ -65,8 +65,8 @@ class Holder:
         self.process = subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         self.all.append(self)
 
-    def holds(self) -> "Holder":
-        assert self.answer() == "holds", self.end()
+    def has_it(self) -> "Holder":
+        assert self.answer() == "has it", self.end()
         return self
 
     def send(self, word: str) -> str:
@@ -116,7 +116,7 @@ def take(work: Place) -> Claim:
 
 @pytest.mark.witness
 def test_the_second_run_is_refused_and_the_first_is_named(root: Place, work: Place) -> None:
-    holder = Holder(root).holds()
+    holder = Holder(root).has_it()
     who = f"process {holder.process.pid} on {socket.gethostname()}"
     with pytest.raises(EnvironmentFailure) as caught:
         take(work)
@@ -137,7 +137,7 @@ def test_the_second_run_is_refused_and_the_first_is_named(root: Place, work: Pla
 @pytest.mark.witness
 def test_the_dead_are_succeeded_without_waiting(root: Place, work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A zombie is dead too, although /proc still has its number and start time."""
-    holder = Holder(root).holds()
+    holder = Holder(root).has_it()
     holder.process.kill()
     os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)
     monkeypatch.setattr(lease, "PATIENCE_S", 1e6)
@@ -151,7 +151,7 @@ def test_the_dead_are_succeeded_without_waiting(root: Place, work: Place, monkey
 @pytest.mark.witness
 @pytest.mark.parametrize("word", ["late", "check"])
 def test_who_slept_too_long_writes_nothing_more(word: str, root: Place, work: Place) -> None:
-    holder = Holder(root, ELSEWHERE).holds()
+    holder = Holder(root, ELSEWHERE).has_it()
     os.kill(holder.process.pid, signal.SIGSTOP)
     claim = take(work)
     assert claim.number == 2
@@ -171,7 +171,7 @@ def test_who_slept_too_long_writes_nothing_more(word: str, root: Place, work: Pl
 @pytest.mark.witness
 def test_of_many_successors_one_wins(root: Place, work: Place) -> None:
     for _ in range(2):
-        holder = Holder(root).holds()
+        holder = Holder(root).has_it()
         holder.process.kill()
         holder.process.wait()
 

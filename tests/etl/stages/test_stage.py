@@ -19,8 +19,6 @@ from etl.stages.marker import Renewal, difference
 from etl.stages.stage import Run, Stage, State
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
-from tests.etl.conftest import IN_CHILD, run_in_child
-from tests.hadoop.cluster import Cluster
 from tests.lib.commands import contents
 from tests.lib.faults import Fault, FaultError, faulty
 
@@ -139,14 +137,6 @@ def test_calls_of_replacing_a_stage_on_hdfs_may_fail(hdfs_root: Place) -> None:
 @by_way
 def test_any_call_of_replacing_a_stage_on_hdfs_may_fail(after: bool, dies: bool, hdfs_root: Place) -> None:
     replace_stages(every_fault(hdfs_root, after, dies), hdfs_root)
-
-
-if not IN_CHILD:
-
-    @pytest.mark.chaos
-    def test_any_call_by_libhdfs_may_fail(cluster: Cluster) -> None:
-        words = ("-m", "chaos", "-k", "test_any_call_of_replacing_a_stage_on_hdfs_may_fail")
-        run_in_child(cluster, "tests/etl/stages/test_stage.py", *words, timeout_s=600)
 
 
 def test_files_that_no_stage_wrote_are_not_touched(tmp_path: Path) -> None:

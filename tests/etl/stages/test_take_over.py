@@ -13,14 +13,7 @@ from etl.stages.lease import Owner
 from etl.stages.stage import Run, Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
-from tests.etl.stages.test_stage import (
-    NEW,
-    OLD,
-    as_a_process_that_is_gone,
-    require_finished,
-    stage_in,
-    work_on,
-)
+from tests.etl.stages.test_stage import NEW, OLD, as_a_process_that_is_gone, require_finished, stage_in, work_on
 from tests.lib.faults import Fault, faulty
 
 STEP = 10

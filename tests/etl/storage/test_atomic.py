@@ -117,17 +117,14 @@ def test_who_was_replaced_publishes_nothing(when: str, root: Place, attempts: Pl
 
 def test_a_folder_that_is_being_deleted_says_the_same(root: Place, attempts: Place) -> None:
     """A local folder is deleted file by file: an attempt may be gone a moment before its folder is."""
-    with (
-        pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"),
-        publishing(root / "final", attempts) as output,
-    ):
+    with pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"), publishing(root / "final", attempts) as output:
         (attempt,) = attempts.children()
         (attempts / attempt.base_name).delete()
         output.write(b"late")
     assert names(root) == ["_work"]
 
 
-def test_the_first_error_is_told(root: Place, attempts: Place) -> None:
+def test_the_first_error_is_raised(root: Place, attempts: Place) -> None:
     with pytest.raises(KeyError), publishing(root / "final", attempts) as output:
         output.write(b"begin")
         attempts.delete()  # so closing fails too

@@ -88,7 +88,7 @@ def test_a_file_on_hdfs_is_synced_before_it_has_its_name(cluster: Cluster, hdfs_
     with log.open("rb") as stream:
         stream.seek(begin)
         lines = [line for line in stream.read().decode().splitlines() if attempts.path in line]
-    told = [
+    calls = [
         match[1] for line in lines if (match := re.search(r"(cmd=create|BLOCK\* fsync|completeFile|cmd=rename)", line))
     ]
-    assert told == ["cmd=create", "BLOCK* fsync", "completeFile", "cmd=rename"] * 2
+    assert calls == ["cmd=create", "BLOCK* fsync", "completeFile", "cmd=rename"] * 2

@@ -71,8 +71,8 @@ def test_libhdfs_opens_files_in_an_erasure_coded_folder(cluster: Cluster, hdfs_r
         except FileNotFoundError as error:
             print("deleted", error.filename == (below / "file").uri, below.exists(), len(made))
         """
-    told = run_python(script, hdfs_root.uri, **{DRIVER_VARIABLE: LIBHDFS})
-    assert told.splitlines() == ["['file']", "taken", "deleted True False 2"]
+    printed = run_python(script, hdfs_root.uri, **{DRIVER_VARIABLE: LIBHDFS})
+    assert printed.splitlines() == ["['file']", "taken", "deleted True False 2"]
 
 
 @pytest.mark.chaos
@@ -88,14 +88,14 @@ def test_what_is_written_can_be_restored(tmp_path: Path, monkeypatch: pytest.Mon
             for driver in (NATIVE, LIBHDFS):
                 folder = folders[driver, policy] = (root / f"{driver}-{policy}").make_folder()
                 set_policy(own, folder, policy)
-                told = run_python(WRITE, folder.uri, *sizes, **{DRIVER_VARIABLE: driver}).splitlines()
+                printed = run_python(WRITE, folder.uri, *sizes, **{DRIVER_VARIABLE: driver}).splitlines()
                 if (driver, policy) == (NATIVE, XOR):
-                    assert told[0] == "0"
-                    assert "has no erasure coding but Reed-Solomon's" in told[1]
-                    assert "take --hdfs-driver libhdfs" in told[1]
+                    assert printed[0] == "0"
+                    assert "has no erasure coding but Reed-Solomon's" in printed[1]
+                    assert "take --hdfs-driver libhdfs" in printed[1]
                     assert not (folder / "final-100").exists()
                 else:
-                    assert told == list(sizes)
+                    assert printed == list(sizes)
         nodes[random.Random(os.getpid()).randrange(len(nodes))].send(signal.SIGKILL)
         for reader, writer, policy in (
             (LIBHDFS, LIBHDFS, XOR),

@@ -1,4 +1,4 @@
-"""The contract that local files and HDFS, by either driver, are held to alike."""
+"""The contract of local files and of HDFS, by either driver."""
 
 import gzip
 import hashlib
@@ -210,7 +210,7 @@ def test_a_file_is_read_at_any_offset(root: Place) -> None:
     with file.open_input() as opened:
         assert opened.size() == 100
         assert opened.read_at(5, 10) == bytes(range(10, 15))
-        opened.seek(0)  # where it stands after `read_at` is not told
+        opened.seek(0)  # its position after `read_at` is not defined
         assert opened.read(3) == bytes(range(3))
         assert opened.tell() == 3
         opened.seek(-2, 2)

@@ -1,4 +1,4 @@
-"""An HDFS has one address, however it is written: by the site's default, with or without the default port."""
+"""Addresses of places: a local one, and an HDFS by the site's default, with or without the default port."""
 
 from pathlib import Path
 
@@ -62,6 +62,14 @@ def test_roots_are_compared_by_filesystem() -> None:
         assert open_place("hdfs://pair/x/y") not in places
 
 
+def test_a_path_and_a_uri_name_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b").write_text("x")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for text in (f"{tmp_path}/a b", f"file://{tmp_path}/a%20b", f"file:{tmp_path}/a%20b", "~/a b"):
+        assert open_place(text).read_bytes() == b"x"
+    assert open_place("data").path == str(Path.cwd() / "data")
+
+
 def test_the_jobs_of_a_root_have_one_tag() -> None:
     """By which a second start finds a job that runs, and joins or ends it."""
     options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
@@ -79,18 +87,21 @@ def test_another_site_has_another_default(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "cause"),
     [
         ("hdfs://pair:8020/x", "pair is a nameservice of the site, not a host; leave out the port"),
         ("hdfs://nn1:http/x", "the port 'http' is no number; give hdfs://namenode:8020/path"),
         ("viewfs://cluster/x", r"\(a mount table of the site; take what that path is a link to, fs.viewfs.mounttable"),
         ("s3a://bucket/x", r"\(object storage has no rename that refuses a taken name"),
         ("webhdfs://nn1:9870/x", r"\(HDFS by its web port; take that of its RPC, 8020 by default\)"),
-        ("carrier://pigeon/x", r"cannot open 'carrier://pigeon/x': give a local path"),
+        *((uri, f"cannot open '{uri}': give a") for uri in ("carrier://x/y", "C:/x", "file://host/x")),
+        ("C:\\x", "give "),
+        ("~nobody-here/x", "give "),
+        ("", "the place is empty; give a folder"),
     ],
 )
-def test_other_addresses_are_refused(uri: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as raised:
+def test_other_addresses_are_refused(uri: str, cause: str) -> None:
+    with pytest.raises(UsageError, match=cause) as raised:
         open_place(uri)
     assert "\n" not in str(raised.value)
 

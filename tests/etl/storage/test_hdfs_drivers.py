@@ -1,4 +1,4 @@
-"""What HDFS has besides: its settings, and connections that do not outlive a fork. Both drivers give the same."""
+"""Settings of HDFS, and connections that do not outlive a fork, by both drivers."""
 
 import os
 import random
@@ -117,9 +117,9 @@ FORK = """
 
 @by_driver
 def test_a_connection_does_not_outlive_a_fork(driver: str, hdfs_root: Place) -> None:
-    told, parent = run_python(FORK, hdfs_root.uri, "used", **{DRIVER_VARIABLE: driver}).splitlines()
-    assert "was opened by process" in told
-    assert "open places after the fork, in each process" in told
+    printed, parent = run_python(FORK, hdfs_root.uri, "used", **{DRIVER_VARIABLE: driver}).splitlines()
+    assert "was opened by process" in printed
+    assert "open places after the fork, in each process" in printed
     assert parent == "parent True"
     file = hdfs_root / "file"
     file.filesystem.open_new(file.path).close()
@@ -160,15 +160,17 @@ def test_a_nameservice_whose_first_namenode_is_dead(
 
 
 @by_driver
-@pytest.mark.parametrize("umask", ["027", "u=rwx,g=r-x,o="])
-def test_the_site_is_heeded_as_hadoop_heeds_it(
-    driver: str, umask: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path
-) -> None:
+def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path) -> None:
     """Its umask; the default port; what its files include, and variables in them."""
     host = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}.1"
     include = '<xi:include href="more.xml" xmlns:xi="http://www.w3.org/2001/XInclude"/>'
     (tmp_path / "core-site.xml").write_text(f"<configuration>{include}</configuration>")
-    site = {"nn": host, "fs.defaultFS": "hdfs://${nn}", "fs.permissions.umask-mode": umask, "dfs.replication": "1"}
+    site = {
+        "nn": host,
+        "fs.defaultFS": "hdfs://${nn}",
+        "fs.permissions.umask-mode": "u=rwx,g=r-x,o=",
+        "dfs.replication": "1",
+    }
     write_site(tmp_path / "more.xml", site)
     script = """
         import sys
@@ -182,10 +184,10 @@ def test_the_site_is_heeded_as_hadoop_heeds_it(
         print(root.uri)
         """
     with Proxy((host, 8020), ("127.0.0.1", cluster.ports["namenode"])):
-        told = run_python(
+        printed = run_python(
             script, f"hdfs://{hdfs_root.path}", **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
         )
-    assert told == f"hdfs://{host}:8020{hdfs_root.path}\n"
+    assert printed == f"hdfs://{host}:8020{hdfs_root.path}\n"
     client = hdfs_native.Client(cluster.uri)
     found = {info.path.removeprefix(hdfs_root.path): info for info in client.list_status(hdfs_root.path, True)}
     permissions = {name: oct(info.permission) for name, info in found.items() if name}

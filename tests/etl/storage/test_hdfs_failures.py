@@ -1,4 +1,4 @@
-"""What users see when HDFS refuses or fails: one line with the remedy, in time, and nothing half-written."""
+"""Refusals and failures of HDFS: one line with the remedy, in time, and nothing half-written."""
 
 import signal
 import subprocess
@@ -39,7 +39,7 @@ def ingest(source: object, root: object, driver: str = NATIVE, **environment: st
 
 
 def refused(finished: Finished, *lines: str, status: int = 3) -> None:
-    """It ended with one line that holds all of ``lines``, and without Java's stack trace."""
+    """It ended with one line that contains all of ``lines``, and without Java's stack trace."""
     for line in lines:
         failed(finished, status, line)
     assert "\tat " not in finished.stderr, finished.stderr

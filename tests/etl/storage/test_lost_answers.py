@@ -1,71 +1,46 @@
-"""A rename whose answer is lost took effect all the same: it is neither done twice nor told as a failure."""
+"""A rename whose answer is lost took effect: it is neither done twice nor reported as a failure."""
 
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
+from tests.hadoop.proxy import Proxy
 
 RENAME = b"rename2"  # the NameNode's method
 
 
-class LosingProxy:
-    """Stands before a NameNode; hands it the next ``to_lose`` renames, and breaks the connection before the answer."""
+class LosingProxy(Proxy):
+    """Stands before a NameNode; sends it the next ``to_lose`` renames, and breaks the connection before the answer."""
 
-    def __init__(self, port: int) -> None:
-        self._target = ("127.0.0.1", port)
-        self.to_lose = self.lost = 0
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
-        self._open = [self._server]
-        threading.Thread(target=self._accept, daemon=True).start()
+    to_lose = lost = 0
 
-    def close(self) -> None:
-        for each in self._open:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
-            each.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._server.accept()
-                server = socket.create_connection(self._target)
-                self._open += [client, server]
-                for source, sink, asks in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._pump, args=(source, sink, asks), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, asks: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                if asks and self.to_lose and RENAME in data:
-                    self.to_lose -= 1
-                    self.lost += 1
-                    source.shutdown(socket.SHUT_RDWR)  # nobody is there to hear the answer
-                    sink.sendall(data)
-                    sink.shutdown(socket.SHUT_WR)  # after the request
-                    return
-                sink.sendall(data)
-        for each in (source, sink):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+    def pass_request(self, client: socket.socket, server: socket.socket, data: bytes) -> bool:
+        is_lost = self.to_lose > 0 and RENAME in data
+        if is_lost:
+            self.to_lose -= 1
+            self.lost += 1
+            client.shutdown(socket.SHUT_RDWR)
+        server.sendall(data)
+        if is_lost:
+            server.shutdown(socket.SHUT_WR)  # after the request
+            while server.recv(1 << 16):  # its answer, which nobody gets
+                pass
+        return not is_lost
 
 
 @pytest.fixture
 def proxy(cluster: Cluster) -> Iterator[LosingProxy]:
-    proxy = LosingProxy(cluster.ports["namenode"])
-    yield proxy
-    proxy.close()
+    with LosingProxy(("127.0.0.1", 0), ("127.0.0.1", cluster.ports["namenode"])) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 def folder(proxy: LosingProxy, hdfs_root: Place) -> Place:
     """The test's folder with three files, by way of the proxy."""
-    place = open_place(f"hdfs://{proxy.address}{hdfs_root.path}")
+    place = open_place(f"hdfs://127.0.0.1:{proxy.address[1]}{hdfs_root.path}")
     for name in ("a", "b", "c"):
         place.filesystem.open_new((place / name).path).close()
     return place

@@ -1,5 +1,7 @@
-"""Trying again: what, how often, and not for long."""
+"""Which calls are tried again, how often, and for how long."""
 
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ from etl.storage.hdfs import is_transient
 from etl.storage.hdfs_errors import HdfsFailure
 from etl.storage.retry import PATIENCE_S, PAUSES_S, retrying
 
+Call = Callable[[], int]
+
 
 class Clock:
-    """Time that passes only while someone sleeps or a call takes long."""
+    """Time that passes only during pauses and calls."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -33,21 +37,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-class Call:
-    """Fails so many times, each taking so long, then returns its number."""
+def failing(clock: Clock, failures: int, takes_s: float = 0, error: type[Exception] = ConnectionError) -> Call:
+    """A call that fails so many times, each taking so long, then returns its number."""
+    numbers = count(1)
 
-    def __init__(
-        self, clock: Clock, failures: int, takes_s: float = 0, error: type[Exception] = ConnectionError
-    ) -> None:
-        self.clock, self.failures, self.takes_s, self.error = clock, failures, takes_s, error
-        self.count = 0
+    def call() -> int:
+        number = next(numbers)
+        clock.now_s += takes_s
+        if number <= failures:
+            raise error(f"failure {number}")
+        return number
 
-    def __call__(self) -> int:
-        self.count += 1
-        self.clock.now_s += self.takes_s
-        if self.count <= self.failures:
-            raise self.error(f"failure {self.count}")
-        return self.count
+    return call
 
 
 def lost(error: Exception) -> bool:
@@ -56,7 +57,7 @@ def lost(error: Exception) -> bool:
 
 @pytest.mark.parametrize("failures", [0, 1, len(PAUSES_S)])
 def test_what_passes_is_tried_again_with_growing_pauses(failures: int, clock: Clock) -> None:
-    assert retrying(Call(clock, failures), lost) == failures + 1
+    assert retrying(failing(clock, failures), lost) == failures + 1
     assert clock.pauses_s == list(PAUSES_S[:failures]) == sorted(clock.pauses_s)
 
 
@@ -71,13 +72,8 @@ def test_what_passes_is_tried_again_with_growing_pauses(failures: int, clock: Cl
 )
 def test_it_gives_up_after_some_calls(call: dict[str, Any], calls: int, clock: Clock) -> None:
     with pytest.raises((ConnectionError, FileNotFoundError), match=f"failure {calls}$"):
-        retrying(Call(clock, 99, **call), lost)
+        retrying(failing(clock, 99, **call), lost)
     assert clock.pauses_s == list(PAUSES_S[: calls - 1])
-
-
-def test_without_pauses_there_is_one_call(clock: Clock) -> None:
-    with pytest.raises(ConnectionError, match="failure 1"):
-        retrying(Call(clock, 1), lost, pauses_s=())
 
 
 def test_of_hdfs_only_what_may_pass_is_tried_again() -> None:

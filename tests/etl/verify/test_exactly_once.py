@@ -72,8 +72,8 @@ def judge(
     for part, own in enumerate((images[: len(images) // 2], images[len(images) // 2 :])):
         table = pa.Table.from_pylist([image.row() for image in own], schema=SCHEMA)
         lines += good_lines(table, f"pack-{part}", PartOrder(part if dropped else None, removed))
-    told = [{"key": key, "removed": why, "split": None} for key, why in (gone or {}).items()]
-    lines += gone_lines(pa.Table.from_pylist(told, schema=schemas.DEPARTED))
+    rows = [{"key": key, "removed": why, "split": None} for key, why in (gone or {}).items()]
+    lines += gone_lines(pa.Table.from_pylist(rows, schema=schemas.DEPARTED))
     for split, image in earlier or ():
         lines += earlier_lines(pa.table({"key": [image.key], "split": [split], "sha256": [image.sha256]}))
     judges: list[Judge] = []
@@ -121,8 +121,8 @@ def test_findings_are_those_of_plain_sets(
         contents.setdefault(image.sha256, set()).add(image.key)
     doubles = {(sha256, key) for sha256, keys in contents.items() for key in keys if len(keys) > 1}
     assert [(row["sha256"], row["key"]) for row in found] == sorted(doubles), "in order over all buckets"
-    told = sum((each.duplicates for each in judges), Duplicates())
-    assert (told.contents, told.examples) == (sum(len(keys) > 1 for keys in contents.values()), len(doubles))
+    total = sum((each.duplicates for each in judges), Duplicates())
+    assert (total.contents, total.examples) == (sum(len(keys) > 1 for keys in contents.values()), len(doubles))
     assert sum(each.left_out_removed for each in judges) == len(
         [key for key in by_key.keys() - times.keys() if gone.get(key)]
     )
@@ -134,21 +134,21 @@ def test_of_equal_contents_the_first_good_image_is_to_be_dealt(good: list[Image]
     firsts = [
         image for number, image in enumerate(live) if image.content not in {each.content for each in live[:number]}
     ]
-    told = dict.fromkeys(gone, True)
+    removed = dict.fromkeys(gone, True)
     dealt = [(1, image) for image in firsts]
-    findings, found, judges = judge(dealt, good, told, buckets, dropped=True)
+    findings, found, judges = judge(dealt, good, removed, buckets, dropped=True)
     assert (findings.counts, found) == (Counter(), [])
     assert sum(each.left_out_duplicates for each in judges) == len(live) - len(firsts)
     for number in range(len(dealt)):  # one is lost
-        findings, _, _ = judge(dealt[:number] + dealt[number + 1 :], good, told, buckets, dropped=True)
+        findings, _, _ = judge(dealt[:number] + dealt[number + 1 :], good, removed, buckets, dropped=True)
         assert findings.counts == {kinds.MISSING: 1}
     for image in live:  # one too many, or another of the same content in its place
         if image not in firsts:
             first = next(each for each in firsts if each.content == image.content)
-            findings, _, _ = judge([*dealt, (0, image)], good, told, buckets, dropped=True)
+            findings, _, _ = judge([*dealt, (0, image)], good, removed, buckets, dropped=True)
             assert findings.counts == {kinds.SAME_CONTENT: 1}
             others = [(1, each) for each in firsts if each is not first]
-            findings, _, _ = judge([*others, (0, image)], good, told, buckets, dropped=True)
+            findings, _, _ = judge([*others, (0, image)], good, removed, buckets, dropped=True)
             assert findings.counts == {kinds.SAME_CONTENT: 1}
 
 
@@ -209,15 +209,15 @@ def test_a_key_and_a_content_keep_their_split(earlier: list[str], dealt: list[st
 def test_departed_keys_are_remembered_as_they_were() -> None:
     departed = pa.table({"key": ["a"], "split": ["test"], "removed": [False]})
 
-    def told(split: str | None, removed: bool, lists_removed: bool = False) -> dict[str, int]:
+    def found(split: str | None, removed: bool, lists_removed: bool = False) -> dict[str, int]:
         lines = [*gone_lines(pa.table({"key": ["a"], "split": [split], "removed": [removed]}))]
         judge = Judge(str, knows_earlier=True, lists_removed=lists_removed)
         assert list(judge.judge(sorted([*lines, *earlier_lines(departed)]))) == []
         return dict(judge.findings.counts)
 
-    assert told("test", False) == {}
-    assert told("train", False) == told(None, False) == told("test", True) == {kinds.FORGOTTEN: 1}
-    assert told("test", True, lists_removed=True) == {}
+    assert found("test", False) == {}
+    assert found("train", False) == found(None, False) == found("test", True) == {kinds.FORGOTTEN: 1}
+    assert found("test", True, lists_removed=True) == {}
     alone = Judge(str, knows_earlier=True)
     assert list(alone.judge(gone_lines(departed))) == []
     assert alone.findings.counts == {kinds.FORGOTTEN: 1}, "no earlier slices had it"

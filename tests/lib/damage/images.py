@@ -54,7 +54,7 @@ def try_image(number: int) -> str:
 
 
 def _try(data: bytes, number: int, name: str) -> str:
-    """The outcome of an image, which does not depend on what memory held before."""
+    """The outcome of an image, which does not depend on the earlier content of memory."""
     config = _CONFIGS[number % len(_CONFIGS)]
     try:
         first, second = (_normalize_after(fill, config, data) for fill in _FILLS)

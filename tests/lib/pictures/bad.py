@@ -3,7 +3,6 @@
 Formats as in the modules that the good ones come from.
 """
 
-import gzip
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ END = b"\xff\xd9"
 CUT = """
 jpeg-420 jpeg-gray jpeg-progressive jpeg-restarts jpeg-cmyk-adobe jpeg-exif-8-thumbnail
 png-rgb png-palette-5-interlaced png-rgba gif-87a gif-87a-interlaced
-webp-lossy webp-lossless webp-alpha-lossy webp-animated jpeg2000 jpeg2000-codestream avif-4:2:0 bmp-24 bmp-rle8
+webp-lossy webp-lossless webp-alpha-lossy webp-animated jpeg2000 avif-4:2:0 bmp-24 bmp-rle8
 bmp-fields-bytes-elsewhere
 tiff-lzw tiff-adobe-deflate tiff-predictor tiff-big-endian tiff-big tiff-packbits tiff-jpeg
 tiff-1-group4 ppm ppm-comments
@@ -43,20 +42,14 @@ def _no_images() -> Iterator[Picture]:
     yield from rejects({"empty": b""}, "empty")
     files = {
         "one-byte": b"\xff",
-        "few-bytes": b"\x89PN",
         "bmp-in-words": b"BM is how this begins",
         "text": b"not an image at all\n" * 20,
         "html": b"<!DOCTYPE html><html><body>404 Not Found</body></html>\n",
-        "svg": b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>',
-        "pdf": b"%PDF-1.4\n1 0 obj\n<< /Type /Catalog >>\nendobj\n%%EOF\n",
         # a program, not a picture: Pillow would start Ghostscript for it
         "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 40\n%%EndComments\nshowpage\n%%EOF\n",
-        "zeros": bytes(5000),
         "noise": np.random.default_rng(5).integers(0, 256, 5000, dtype=np.uint8).tobytes(),
-        "gzip": gzip.compress(COLORS.tobytes(), mtime=0),
         "video": b"\0\0\0\x20ftypisom\0\0\2\0isomiso2avc1mp41" + bytes(500),
         "brand-of-others": b"\0\0\0\x14ftypqt  \0\0\0\0qt  avif",  # not a brand: the box has ended
-        "mail": b"Content-Type: image/jpeg\r\n\r\n" + jpeg(),
     }
     yield from rejects(files, "not-an-image")
     files = {
@@ -199,19 +192,16 @@ def _too_much() -> Iterator[Picture]:
         "png-bomb": SIGNATURE + header(side, side, 1, GRAY) + chunk(b"IDAT", rows) + end,
         "gif-huge": on_screen(gif, 0, 0, (HUGE, HUGE)),
         "bmp-huge": bmp([bytes(100)], 24, size=(HUGE, HUGE)),
-        "bmp-fields-huge": bmp([bytes(100)], 16, size=(HUGE, HUGE), compression=BITFIELDS, masks=(0xF00, 0xF0, 0xF)),
         "bmp-huge-top-down": bmp([bytes(100)], 24, size=(HUGE, -HUGE)),
         "tiff-huge": tiff(GRAYS, BLACK_IS_ZERO, width=HUGE, height=HUGE),
         "ppm-huge": f"P6 {HUGE} {HUGE} 255\n".encode() + bytes(100),
         "webp-huge": b"RIFF" + struct.pack("<I", len(body)) + body,
     }
-    for name, plain in (("jpeg-huge", jpeg()), ("jpeg-progressive-huge", jpeg(progressive=True))):
-        frame = frame_of(plain)
-        files[name] = plain.replace(frame, frame[:5] + size + frame[9:])
+    frame = frame_of(jpeg())
+    files["jpeg-huge"] = jpeg().replace(frame, frame[:5] + size + frame[9:])
     yield from rejects(files, "too-many-pixels")
     dot = save(palette_image(2, bands(2)[:1, :1]), "GIF")
     start = first_frame(dot)
     yield from rejects({"gif-many-frames": dot[:start] + dot[start:-1] * 100_000 + b";"}, "too-many-frames")
     line = np.zeros((1, 30_000), np.uint8)
-    files = {"png-line": save(line, "PNG"), "jpeg-line": save(line, "JPEG"), "jpeg-upright-line": save(line.T, "JPEG")}
-    yield from rejects(files, "bad-aspect")
+    yield from rejects({"png-line": save(line, "PNG"), "jpeg-line": save(line.T, "JPEG")}, "bad-aspect")

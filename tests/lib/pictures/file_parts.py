@@ -11,7 +11,7 @@ _PIECE, _TAR_BLOCK = 12, 512
 
 
 def file_parts(data: bytes) -> list[bytes]:
-    """At least one part, which may be empty; the first is that by which the format is told."""
+    """At least one part, which may be empty; the first is that that identifies the format."""
     if data.startswith(b"\xff\xd8"):
         return segments(data)
     if data.startswith(SIGNATURE):

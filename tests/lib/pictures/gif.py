@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.lib.pictures import profiles
 from tests.lib.pictures.base import (
     COLORS,
     GRAYS,
@@ -30,7 +29,6 @@ from tests.lib.pictures.base import (
     rejects,
     save,
 )
-from tests.lib.pictures.jpeg import exif, upside
 
 PART = (slice(8, 32), slice(12, 40))
 
@@ -48,7 +46,7 @@ def on_screen(gif: bytes, left: int, top: int, size: tuple[int, int] = (WIDTH, H
 
 
 def gif_pictures() -> Iterator[Picture]:
-    """Every kind of GIF that must come out right. What no frame covers is clear, whatever background the file names."""
+    """GIF files that must come out right. Pixels that no frame covers are clear, whatever background the file names."""
     plain, shown = palette_image(64), palette(64)[bands(64)]
     other = palette_image(64)
     other.putpalette((255 - palette(64)).tobytes())
@@ -73,8 +71,7 @@ def gif_pictures() -> Iterator[Picture]:
     yield from alike(partly, {name: on_screen(data, 12, 8) for name, data in files.items()})
     yield good("gif-part-transparent", on_screen(save(part, "GIF", transparency=20), 12, 8), partly_clear)
     yield good("gif-gray", save(GRAYS, "GIF"), GRAYS)
-    for colors in (2, 256):
-        yield good(f"gif-{colors}", save(palette_image(colors), "GIF"), palette(colors)[bands(colors)])
+    yield good("gif-2", save(palette_image(2), "GIF"), palette(2)[bands(2)])
     for height, width in ((1, 1), (1000, 7)):
         small = (np.add.outer(np.arange(height), np.arange(width)) % 64).astype(np.uint8)
         yield good(f"gif-{width}x{height}", save(palette_image(64, small), "GIF"), palette(64)[small])
@@ -88,20 +85,13 @@ def webp_pictures() -> Iterator[Picture]:
 
     others = [Image.fromarray(255 - COLORS), Image.fromarray(COLORS)]
     animated: dict[str, Any] = {"save_all": True, "append_images": others, "duration": 40}
-    files = {
-        "webp-lossless": lossless(),
-        "webp-animated": lossless(**animated),
-        "webp-exif-6": lossless(upside(COLORS, 6), exif=exif(6)),
-        "webp-trailing": lossless() + TRAILING,
-    }
+    files = {"webp-lossless": lossless(), "webp-animated": lossless(**animated), "webp-trailing": lossless() + TRAILING}
     yield from alike(COLORS, files)
     files = {"webp-alpha-lossless": lossless(TRANSLUCENT), "webp-animated-alpha": lossless(TRANSLUCENT, **animated)}
     yield from alike(over_white(COLORS), files, 1, 1)
     yield good("webp-lossy", save(COLORS, "WEBP", quality=95), COLORS, 3, 20)
     yield good("webp-alpha-lossy", save(TRANSLUCENT, "WEBP", quality=95), over_white(COLORS), 3, 20)
     yield good("webp-gray", lossless(GRAYS), GRAYS)
-    converted = profiles.from_adobe_rgb(COLORS)
-    yield good("webp-icc-adobe", lossless(icc_profile=profiles.adobe_rgb()), converted, 1, 2)
     for height, width in ((1, 1), (1000, 7)):
         yield good(f"webp-{width}x{height}", lossless(content(height, width)), content(height, width))
     # an animation of one opaque frame that leaves some of its canvas clear: RFC 9649, sections 2.7.1.1 and 2.7.1.3
@@ -129,15 +119,13 @@ def other_pictures() -> Iterator[Picture]:
     few = gray_content(16).astype(np.uint8)  # of 4 bits; the shift of level is 120 less than that of 8 bits
     shallow = save(few + np.uint8(120), "JPEG2000", no_jp2=True)
     yield good("jpeg2000-4-bits", shallow[:42] + b"\3" + shallow[43:], few * np.uint8(17))
-    files = {"jpeg2000": save(COLORS, "JPEG2000"), "jpeg2000-codestream": save(COLORS, "JPEG2000", no_jp2=True)}
-    yield from alike(COLORS, files)
+    whole = save(COLORS, "JPEG2000")
+    yield good("jpeg2000", whole, COLORS)
     translucent = save(TRANSLUCENT, "JPEG2000")
-    yield good("jpeg2000-alpha", translucent, over_white(COLORS), 1, 1)
     defined = translucent.index(b"cdef") + 6
     order = [struct.pack(">3H", number, *meaning) for number, meaning in enumerate(((0, 3), (0, 2), (0, 1), (1, 0)))]
     premultiplied = translucent[: defined + 20] + b"\0\2" + translucent[defined + 22 :]
     reordered = translucent[:defined] + b"".join(order) + translucent[defined + 24 :]
-    whole = files["jpeg2000"]
     space = whole.index(b"colr") + 7
     declared_gray = whole[:space] + struct.pack(">I", 17) + whole[space + 4 :]
     files = {"jpeg2000-premultiplied": premultiplied, "jpeg2000-reordered": reordered}
@@ -150,5 +138,3 @@ def other_pictures() -> Iterator[Picture]:
     codes = files["avif-4:4:4"].index(b"nclx") + 4
     hdr = files["avif-4:4:4"][:codes] + bytes([0, 9, 0, 16]) + files["avif-4:4:4"][codes + 4 :]  # ITU-T H.273
     yield from rejects({"avif-codes-hdr": hdr}, "unsupported")
-    translucent = save(TRANSLUCENT, "AVIF", quality=95, subsampling="4:4:4")
-    yield good("avif-alpha", translucent, over_white(COLORS), 3, 20)

@@ -40,12 +40,7 @@ TILE = 16
 
 
 def tiff(
-    samples: npt.NDArray[Any],
-    photometric: int = RGB,
-    *,
-    order: str = "<",
-    tiled: bool = False,
-    **tags: Any,
+    samples: npt.NDArray[Any], photometric: int = RGB, *, order: str = "<", tiled: bool = False, **tags: Any
 ) -> bytes:
     """A TIFF file of one page of samples (height, width) or (height, width, channels); ``order`` is struct's.
 

@@ -67,7 +67,7 @@ def some_images(count: int = 6) -> list[Entry]:
 
 
 def open_archive(folder: Path, data: bytes, name: str = "some.tar", reading: Reading | None = None) -> Source:
-    """The source of a folder with this archive in it, written anew."""
+    """The source of a folder with this archive in it, written again."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     return open_source(open_place(str(folder)), reading or Reading())
@@ -79,11 +79,11 @@ def contents_of(source: Source) -> dict[str, bytes]:
     return {image.key: b"".join(pieces(content)) for image, content in contents}
 
 
-def refused(place: Place | Path, kind: type[RingsliceError], *told: str, **reading: Any) -> None:
+def refused(place: Place | Path, kind: type[RingsliceError], *texts: str, **reading: Any) -> None:
     """Opening the source, or reading all of it, fails with one line that has all this in it."""
     with pytest.raises(RingsliceError) as raised:
         contents_of(open_source(open_place(str(place)), Reading(**reading)))
     assert type(raised.value) is kind, raised.value
     assert str(raised.value).isprintable(), repr(str(raised.value))
-    for each in told:
+    for each in texts:
         assert each in str(raised.value)

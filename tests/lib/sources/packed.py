@@ -28,7 +28,7 @@ class Packed:
 
 
 def packed_images(root: Place) -> dict[str, Packed]:
-    """The images of all packs that are not removed, by key, each held against its SHA-256 and its member of the tar."""
+    """The live images of all packs, by key, each compared with its SHA-256 and its member of the tar."""
     marker = json.loads((root / "raw" / "dataset.json").read_bytes())
     removed = set()
     if marker["removed"]:

@@ -61,8 +61,7 @@ def options_of(memory_mib: int) -> ClusterOptions:
 
 
 @pytest.mark.parametrize(
-    ("driver", "memory", "heap"),
-    [(NATIVE, 512, 192), (NATIVE, 1024, 704), (NATIVE, 128, 128), (LIBHDFS, 1024, 576)],
+    ("driver", "memory", "heap"), [(NATIVE, 512, 192), (NATIVE, 1024, 704), (NATIVE, 128, 128), (LIBHDFS, 1024, 576)]
 )
 def test_a_container_has_room_for_python_and_jvm(
     driver: str, memory: int, heap: int, monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,6 @@ def normalized(digits_root: Path) -> Place:
 
 
 def part_of(normalized: Place, number: int) -> tuple[str, pa.Table, list[bytes]]:
-    """A part's name, its rows and its examples."""
     part = f"pack-{number:05d}"
     with records_place(normalized, part).open_stream() as stream:
         return part, read_rows(normalized, part, list(COLUMNS)), [r.data for r in read_records(stream, part)]

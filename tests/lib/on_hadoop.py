@@ -1,0 +1,52 @@
+"""The digits that tests on a real cluster use, what becomes of them without one, and a folder on its HDFS."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.storage.place import Place, open_place
+from tests.hadoop.cluster import Cluster
+from tests.lib.commands import ringslice, succeeded
+
+IMAGES = 240
+IMAGE_OPTIONS = ("--size", "20", "--color", "gray", "--format", "png")
+OPTIONS = (*IMAGE_OPTIONS, "--pack-size", "12KB", "--workers", "2", "--slices", "4")
+
+
+@pytest.fixture(scope="module")
+def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every seventh of the digits, in a folder per class."""
+    folder = tmp_path_factory.mktemp("few")
+    for path in sorted(digits.rglob("*.png"))[:: 1797 // IMAGES]:
+        copy = folder / path.relative_to(digits)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """SHA-256 of all that the pipeline makes of them in one process, on local files."""
+    root = tmp_path_factory.mktemp("roots") / "inline"
+    succeeded(ringslice("pipeline", few_digits, root, *OPTIONS, "-r", "inline"))
+    return digests(open_place(str(root)))
+
+
+@pytest.fixture
+def hdfs(hadoop: Cluster, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A new folder on the cluster, for a test that also uses `hadoop_alone` or `hadoop_undisturbed`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in hadoop.environment().items():
+            patch.setenv(name, value)
+        name = re.sub(r"\W+", "-", request.node.name)
+        folder = open_place(f"{hadoop.uri}/tests/{name}").make_folder()
+        yield folder
+        folder.delete()
+
+
+def digests(root: Place) -> dict[str, str]:
+    """SHA-256 of every file below ``root`` by its path, except run.json."""
+    files = [info.path for info in root.children(recursive=True) if info.is_file and info.base_name != "run.json"]
+    return {path.removeprefix(f"{root.path}/"): Place(root.filesystem, path).sha256() for path in files}

@@ -1,0 +1,63 @@
+"""A command in a session of its own, to be sent signals. None outlives its test."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tests.lib.commands import PATIENCE_S, REPOSITORY, environment
+
+POLL_S = 0.005
+
+
+class Session:
+    """``log`` gets the standard error of the command."""
+
+    all: ClassVar[list["Session"]] = []
+    timeout_s: float = PATIENCE_S
+
+    def __init__(self, log: Path, *words: object, **variables: str) -> None:
+        self._log = log
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [str(word) for word in words],
+                cwd=REPOSITORY,
+                env=environment(**variables),
+                start_new_session=True,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+        self.all.append(self)
+
+    def errors(self) -> str:
+        return self._log.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(self.timeout_s)
+
+    def wait_until(self, what: str, is_there: Callable[[], object]) -> None:
+        """Wait for a state that comes while the command runs."""
+        deadline = time.monotonic() + self.timeout_s
+        while not is_there():
+            assert self.process.poll() is None, f"it ended before there was {what}: {self.errors()}"
+            assert time.monotonic() < deadline, f"no {what}: {self.errors()}"
+            time.sleep(POLL_S)
+
+    def send_all(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+
+@pytest.fixture
+def end_sessions() -> Iterator[None]:
+    yield
+    for each in Session.all:
+        with contextlib.suppress(ProcessLookupError):
+            each.send_all(signal.SIGKILL)
+        each.process.wait()
+    Session.all.clear()
