@@ -256,6 +256,23 @@ def read_bench(root: str, **values: Any) -> None:
         sys.exit(status)
 
 
+@cli.command(epilog="Example: ringslice convert-weights data/flowers --run nightly --to nightly-torch")
+@root_argument
+@click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
+@click.option("--to", required=True, metavar="RUN", help="The new run, under ROOT/runs.")
+@click.option("--checkpoint", type=click.Choice(["newest", "best"]), default="newest", show_default=True)
+@click_options((JSON, *ENVIRONMENT_OPTIONS))
+def convert_weights(root: str, run: str | None, to: str, checkpoint: str, **values: Any) -> None:
+    """Copy a run's checkpoint to a new run of the other framework: from TensorFlow to PyTorch, or back.
+
+    train/main.py --resume --run RUN continues there, with a strategy of that framework.
+    """
+    words = ["--data", root, "--to", to, "--checkpoint", checkpoint, *command_line((JSON,), values)]
+    status, _ = run_module("train.convert_weights", [*words, *(("--run", run) if run else ())])
+    if status:
+        sys.exit(status)
+
+
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")
 @click.argument("uri", required=False, default=default_data_place)
 @click.option("--queue", metavar="NAME", help="A YARN queue that must exist.")

@@ -14,7 +14,20 @@ from tests.lib.in_process import job_here, ringslice_here
 
 
 @pytest.mark.parametrize(
-    "command", ["ingest", "normalize", "shard", "verify", "erase", "report", "inspect", "read-bench", "pipeline", ""]
+    "command",
+    [
+        "ingest",
+        "normalize",
+        "shard",
+        "verify",
+        "erase",
+        "report",
+        "inspect",
+        "read-bench",
+        "convert-weights",
+        "pipeline",
+        "",
+    ],
 )
 def test_help_has_an_example(command: str) -> None:
     shown = succeeded(ringslice_here(*command.split(), "--help")).stdout

@@ -33,6 +33,7 @@ from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.lib.commands import REPOSITORY
 from train.config.settings import command as train_command
+from train.convert_weights import command as convert_command
 from train.evaluate import command as evaluate_command
 from train.export import command as export_command
 from train.predict import command as predict_command
@@ -81,6 +82,7 @@ TRAINERS: dict[str, click.Command] = {
     "train/evaluate.py": evaluate_command,
     "train/export.py": export_command,
     "train/predict.py": predict_command,
+    "train/convert_weights.py": convert_command,
 }
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")

@@ -13,6 +13,10 @@ import pytest
 
 from tests.lib.commands import REPOSITORY, run, succeeded
 
+STARTERS = (
+    *("train.launch", "train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench"),
+    "train.convert_weights",
+)
 # The packages in the order of their imports: each may import its own modules and those of the levels above it.
 LEVELS = (
     ("etl", "etl.errors", "etl.values", "etl.progress", "etl.threads", "etl.processes"),
@@ -37,7 +41,7 @@ LEVELS = (
     ("train.strategies",),
     ("train.evaluation",),
     ("train.loop", "train.serving"),
-    ("train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench", "train.launch"),
+    tuple(STARTERS),
 )
 LEVEL_OF = {package: level for level, packages in enumerate(LEVELS) for package in packages}
 IMPORTERS = {"import_module", "__import__"}  # functions that import what their argument names
@@ -79,7 +83,6 @@ WITHOUT_TENSORFLOW = (
     "train.evaluation",
     "train.loop",
 )
-STARTERS = ("train.launch", "train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench")
 
 MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_MODULES = 350, 60, 16
 

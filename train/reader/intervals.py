@@ -127,12 +127,12 @@ def taken_of_lane(taken: int, lane: int, lanes: int) -> int:
     return max(0, -(-(taken - lane) // lanes))
 
 
-def left_after(left: Sequence[Interval], steps: Steps, lanes: int, taken: int) -> list[Interval]:
-    """What remains of ``left``, which has the examples of ``steps``, once each rank has taken so many of the steps."""
+def left_after(left: Sequence[Interval], steps: Steps, lanes: int, taken: Sequence[int]) -> list[Interval]:
+    """What remains of ``left``, which has the examples of ``steps``, once the ranks have ``taken`` so many of them."""
     runs = []
     for rank in range(steps.world_size):
         first, last = run_of(steps.total, rank, steps.world_size)
-        examples = steps.before(rank, taken)
+        examples = steps.before(rank, taken[rank])
         for lane, (start, stop) in enumerate(lane_runs(last - first, lanes)):
             runs.append((min(first + stop, first + start + taken_of_lane(examples, lane, lanes)), first + stop))
     return select(left, runs)

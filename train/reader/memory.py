@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import os
 import threading
 import weakref
 from collections import defaultdict
@@ -91,7 +92,17 @@ def _take(size: int) -> mmap.mmap:
         while freed < size and (rooms := next(unused, None)):
             while rooms and freed < size:
                 freed += len(rooms.pop())
-    return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # forked processes would share Python's default
+
+
+def _forget() -> None:
+    """In a forked process: use no memory of the parent's, and not its lock, which a thread there may have."""
+    global _lock
+    _lock = threading.RLock()
+    _free.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _give_back(room: mmap.mmap) -> None:

@@ -48,7 +48,7 @@ class ReaderState:
     @property
     def rest(self) -> tuple[Interval, ...]:
         """The intervals that no rank has taken."""
-        return tuple(left_after(self.left, self.steps, self.lanes, self.taken))
+        return tuple(left_after(self.left, self.steps, self.lanes, [self.taken] * self.world_size))
 
     @property
     def examples_left(self) -> int:
@@ -67,6 +67,15 @@ class ReaderState:
     def after(self, steps: int) -> Self:
         """The state once each rank has taken so many more steps."""
         return replace(self, taken=self.taken + steps)
+
+    def after_batches(self, batches: int, processes: int) -> Self:
+        """The state once so many neighbouring ``processes``, in turn, have given so many batches together."""
+        rounds, more = divmod(batches, processes)
+        if not more:
+            return self.after(rounds)
+        taken = [self.taken + rounds + (rank % processes < more) for rank in range(self.world_size)]
+        left = tuple(left_after(self.left, self.steps, self.lanes, taken))
+        return replace(self, left=left, world_size=1, lanes=1, batch=1, taken=0)
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **vars(self), "left": [list(each) for each in self.left]}

@@ -25,6 +25,7 @@ from train.config.augmentation import (
 Pixels = npt.NDArray[np.uint8]
 Window = tuple[int, int, int, int]  # top, left, height, width
 
+UINT64 = 1 << 64
 FLOATS = {"FLOAT16": "<f2", "FLOAT32": "<f4"}
 
 
@@ -51,7 +52,11 @@ class Decoder:
         except (ValueError, cv2.error) as error:
             raise DataError(f"{example.key}: its slice has a picture that cannot be decoded ({error})") from error
         wanted = self.augmentation
-        random = np.random.Generator(np.random.Philox(key=list(seed))) if wanted != NOTHING else None
+        random = (
+            np.random.Generator(np.random.Philox(key=np.array([each % UINT64 for each in seed], np.uint64)))
+            if wanted != NOTHING
+            else None
+        )
         shape = picture.shape[:2]
         if random is not None and wanted.crop:
             window = random_window(wanted, shape, random)

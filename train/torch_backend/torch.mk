@@ -1,8 +1,9 @@
 # PyTorch, in an environment of its own. Included by the Makefile.
-# It takes 6 GB, so all clones share one in the cache, without the project: what runs in it needs PYTHONPATH.
+# It takes 6 GB, so all clones share one in the cache, without the project: what runs in it needs PYTHONPATH. A test
+# trains with Lightning.
 
 TORCH_VENV := .venvs/torch
-TORCH_CACHED = $(CACHE)/torch-$(shell { cat setup.py; $(PYTHON) -V; } | cksum | cut -d ' ' -f 1)
+TORCH_CACHED = $(CACHE)/torch-$(shell { cat setup.py train/torch_backend/torch.mk; $(PYTHON) -V; } | cksum | cut -d ' ' -f 1)
 
 .PHONY: torch
 torch:
@@ -13,7 +14,7 @@ torch:
 
 $(TORCH_CACHED)/.installed:
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]' lightning
 	$(@D)/bin/python -m pip uninstall --quiet --yes ringslice
 	touch $@
 

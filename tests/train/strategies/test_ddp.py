@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file
 
 from tests.hadoop.processes import find_all
 from tests.lib.commands import REPOSITORY, failed, run, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.audits import require_each_key_once
 from tests.lib.ranks.running import metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch, torchrun
@@ -39,11 +41,19 @@ def last_checkpoint(root: Path, name: str) -> Path:
     return max((root / "runs" / name / "checkpoints").iterdir())
 
 
-def distance(root: Path, reference: str, other: str) -> float:
-    """The distance of the other run's last weights from those of the reference, as a part of these."""
-    expected, found = (load_file(last_checkpoint(root, name) / "model.safetensors") for name in (reference, other))
-    squares = [float(np.square(found[name] - each).sum()) for name, each in expected.items()]
-    return float(np.sqrt(sum(squares) / sum(float(np.square(each).sum()) for each in expected.values())))
+def distance(root: Path, reference: str, other: str, part: str = "") -> float:
+    """The distance of the other run's last weights from those of the reference, as a part of these.
+
+    With ``part``, of those weights, and states of the optimizer, whose name contains it.
+    """
+    expected, found = (
+        load_file(last_checkpoint(root, run) / "model.safetensors")
+        | load_file(last_checkpoint(root, run) / "optimizer.safetensors")
+        for run in (reference, other)
+    )
+    names = [name for name in expected if part in name]
+    squares = [float(np.square(found[name] - expected[name]).sum()) for name in names]
+    return float(np.sqrt(sum(squares) / sum(float(np.square(expected[name]).sum()) for name in names)))
 
 
 @pytest.mark.witness
@@ -87,6 +97,56 @@ def test_models_have_the_parameters_of_those_of_keras() -> None:
     assert json.loads(told.stdout) == {
         name: [builder(shape[:3], shape[3]).count_params() for shape in shapes] for name, builder in BUILDERS.items()
     }
+
+
+def test_programs_of_their_own_read_each_example_once(root: Path) -> None:
+    """On changing numbers of ranks and of workers, stopped between two rounds of the workers."""
+    phases = [(2, 2, 7), (3, 0, 5), (1, 3, 10), (2, 2, None)]
+    consume = ("python", "tests/lib/torch_ranks/consume.py", root)
+    found = json.loads(succeeded(in_torch(*consume, json.dumps(phases))).stdout)
+    whole = json.loads(succeeded(in_torch(*consume, json.dumps([(1, 0, None)]))).stdout)
+    assert len(set(whole["keys"])) == len(whole["keys"]) == 1437
+    assert sorted(found["keys"]) == sorted(whole["keys"])
+    assert found["batches"][:6] == [7, 7, 5, 5, 5, 10]
+    assert found["batches"][6] == found["batches"][7] > 0
+    assert found["epoch"] == whole["epoch"] == 2
+
+
+def test_lightning_trains_on_slices(root: Path) -> None:
+    trained = succeeded(in_torch("python", "tests/lib/torch_ranks/with_lightning.py", root))
+    assert json.loads(trained.stdout.splitlines()[-1]) == [1437, 1437]
+
+
+def write_noise(folder: Path) -> Path:
+    """Images of noise, in two classes: in a plain region the frameworks' poolings take other ones of equal pixels."""
+    random = np.random.default_rng(0)
+    for number in range(300):
+        path = folder / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (28, 28, 3), dtype=np.uint8)).save(path)
+    return folder
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_run_of_one_framework_goes_on_in_the_other(model: str, tmp_path: Path) -> None:
+    """The same evaluation after a conversion, and the same weights after another step, also converted back."""
+    root = tmp_path / "noise"
+    options = ("-r", "inline", "--size", 28, "--format", "png", "--workers", 2)
+    succeeded(ringslice_here("pipeline", write_noise(tmp_path / "source"), root, *options))
+    hyperparameters = ("--batch", 64, "--weight-decay", 0.001, "--label-smoothing", 0.1, "--clip-norm", 1, "--lr", 0.05)
+    words = ("python", MAIN, "--data", root, "--model", model, *hyperparameters, "--json")
+    first = json.loads(succeeded(run(*words, "--run", "keras", "--max-steps", 4)).stdout)
+    convert = ("python", "train/convert_weights.py", "--data", root)
+    succeeded(run(*convert, "--run", "keras", "--to", "torch"))
+    again = json.loads(succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 4)).stdout)
+    assert again["test_loss"] == pytest.approx(first["test_loss"], abs=2e-4)
+    succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 5))
+    succeeded(run(*convert, "--run", "torch", "--to", "back"))
+    succeeded(run(*words, "--run", "keras", "--resume", "--max-steps", 5))
+    assert distance(root, "keras", "back", "kernel") < CLOSE
+    assert distance(root, "keras", "back", "momentum") < 10 * CLOSE
+    succeeded(run(*words, "--run", "back", "--resume", "--max-steps", 6))
+    failed(run(*convert, "--run", "keras", "--to", "back"), 2, "back is there already")
 
 
 def test_wrong_use_ends_in_one_line(root: Path) -> None:

@@ -1,0 +1,39 @@
+"""Read an epoch of the slices at argv[1] by `train.torch_backend.data`, in the phases of argv[2], rank by rank.
+
+A phase is JSON: ranks, workers of each, and how many batches each rank takes (null: all). Prints the keys that all have
+read, the number of batches of each phase, and the epoch that the loader would read next.
+"""
+
+import itertools
+import json
+import sys
+
+from train.torch_backend.data import SliceDataset, SliceLoader
+
+
+def main() -> None:
+    state, keys, counts, epoch = None, [], [], 0
+    for ranks, workers, batches in json.loads(sys.argv[2]):
+        states = []
+        for rank in range(ranks):
+            dataset = SliceDataset(
+                sys.argv[1], batch=16, workers=workers, rank=rank, world_size=ranks, has_keys=True, augment="crop,flip"
+            )
+            loader = SliceLoader(dataset)
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state, allow_nan=False)))
+            left = len(loader)
+            taken = list(itertools.islice(loader, batches))
+            assert batches is not None or len(taken) == left
+            assert all(pixels.shape == (len(labels), 1, 28, 28) for pixels, labels, _ in taken)
+            keys += [key.decode() for _, _, own in taken for key in own]
+            states.append(loader.state_dict())
+            counts.append(len(taken))
+            epoch = dataset.epoch
+        assert all(each == states[0] for each in states)
+        state = states[0]
+    print(json.dumps({"keys": keys, "batches": counts, "epoch": epoch}, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Copy a run's newest checkpoint to a new run of the other framework: from TensorFlow to PyTorch, or back.
+
+    train/convert_weights.py --data data/flowers --run nightly --to nightly-torch
+    torchrun --nproc-per-node 2 -- train/main.py --strategy ddp --data data/flowers --run nightly-torch --resume
+
+It needs neither framework.
+"""
+
+if __name__ == "__main__":  # before packages of ours are imported
+    from ringslice_entry import prepare
+
+    prepare()
+
+from typing import NoReturn
+
+import click
+
+from etl.errors import UsageError, end_process, run_reporting
+from etl.options.click_command import invoke
+from etl.options.option import click_options
+from etl.options.stage_options import ENVIRONMENT_OPTIONS
+from etl.stages.stage import WORK_FOLDER
+from etl.stages.summary import Summary
+from etl.storage.place import Place, open_place
+from train.checkpoints import store
+from train.checkpoints.conversion import CONVERSIONS
+from train.checkpoints.store import Checkpoint
+from train.config.recipe import FLOAT16
+from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TENSORFLOW, TORCH, TRAINED_RUN
+from train.evaluation import find_checkpoint
+from train.runs.folder import choose_run, find_dataset
+
+COMMAND = "train/convert_weights.py"
+
+
+@click.command(
+    COMMAND,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog=f"Example: {COMMAND} --data data/flowers --run nightly --to nightly-torch",
+)
+@DATA
+@NAME
+@TRAINED_RUN
+@click.option("--to", "target", required=True, metavar="RUN", help="The new run, under ROOT/runs.")
+@CHECKPOINT
+@JSON
+@click_options(ENVIRONMENT_OPTIONS)
+def command(data: str, name: str | None, run: str | None, *, target: str, checkpoint: str, json: bool) -> None:
+    """Copy a checkpoint to a new run of the other framework: its weights, its optimizer's state, and its position.
+
+    train/main.py --resume --run RUN continues there, with a strategy of that framework.
+    """
+    dataset = find_dataset(data, name)
+    root = open_place(dataset.root)
+    found = find_checkpoint(choose_run(root, run, AUTO), dataset, checkpoint)
+    made = convert(found, choose_run(root, target, None))
+    facts = {"from": str(found.folder), "framework": made.marker["framework"], "step": made.step}
+    Summary("convert-weights", str(made.folder), False, facts).show(json)
+
+
+def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
+    """Write the checkpoint to a new run, for the framework that it is not of. Raises UsageError if it cannot be."""
+    marker = checkpoint.marker
+    settings = marker["settings"]
+    framework = TENSORFLOW if marker.get("framework", TENSORFLOW) == TORCH else TORCH
+    if settings["precision"] == FLOAT16:
+        raise UsageError(
+            f"{checkpoint.folder}: --precision float16 has a state of its own in each framework; use bfloat16"
+        )
+    groups = {group: checkpoint.read(group) for group in checkpoint.groups}
+    converted = CONVERSIONS[framework](settings["model"], groups, checkpoint.step)
+    facts = {name: value for name, value in marker.items() if name not in store.OWN_FACTS}
+    staging = (run / WORK_FOLDER / "convert").make_folder()
+    try:
+        return store.write(run, staging, checkpoint.step, converted, {**facts, "framework": framework})
+    finally:
+        (run / WORK_FOLDER).delete()
+
+
+def main() -> NoReturn:
+    """Entry point; exits 0, 1, 2, 3 or 130."""
+    end_process(run_reporting(lambda: invoke(command, COMMAND)))
+
+
+if __name__ == "__main__":
+    main()
