@@ -1,4 +1,4 @@
-"""The device of a rank: which GPU is its own, and what it tells the other ranks of it. Imports no framework."""
+"""The device of a rank: which GPU is its own, and what it reports of it. Imports no framework."""
 
 import ctypes
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """PyTorch's DistributedDataParallel: one process for each rank, started by torchrun, on one host or more."""
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,6 +30,7 @@ from train.torch_backend.trainer import TorchTrainer
 
 T = TypeVar("T")
 
+SWITCH_S = 0.0002  # of the interpreter's lock: a step on a GPU waits for the threads that decode by Python's 5 ms
 MIN_TIMEOUT_S = 30.0  # of a collective: the ranks need not be loaded at the same time
 OPERATIONS = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}
 
@@ -109,7 +111,7 @@ class Ddp(Strategy):
 
 
 def take_device(device: str) -> tuple[Device, torch.device]:
-    """Take this rank's GPU, or none: what it tells the other ranks, and PyTorch's device."""
+    """Take this rank's GPU, or none: what it reports to the other ranks, and PyTorch's device."""
     cores = len(physical_cores(os.sched_getaffinity(0)))
     seen = torch.cuda.device_count() if device != CPU and torch.cuda.is_available() else 0
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # torchrun's default is one
@@ -120,6 +122,7 @@ def take_device(device: str) -> tuple[Device, torch.device]:
     except EnvironmentFailure as error:
         return Device(cores=cores, lacks=f"--device {device}: {error}"), torch.device("cpu")
     torch.cuda.set_device(number)
+    sys.setswitchinterval(SWITCH_S)
     return Device(torch.cuda.get_device_name(number), gpu_uuid(number), cores), torch.device("cuda", number)
 
 

@@ -22,7 +22,7 @@ RINGSLICE, IMAGE_FOLDER, TFRECORD = WAYS = ("ringslice", "ImageFolder", "tfrecor
 
 def extract(slices: Path, folder: Path) -> None:
     """The pictures of the slices as files in a folder for each class."""
-    for path in sorted(slices.glob("*.tfrecord")):
+    for path in sorted(slices.rglob("*.tfrecord")):
         with path.open("rb") as stream:
             for record in read_records(stream, path.name):
                 example = parse(bytes(record.data))
@@ -56,7 +56,7 @@ def tfrecord(job: dict[str, Any]) -> Iterable[Any]:
 
     cut = transforms(job["side"])
     slices = Path(job["slices"])
-    names = [path.stem for path in sorted(slices.glob("*.tfrecord"))]
+    names = [str(path.relative_to(slices).with_suffix("")) for path in sorted(slices.rglob("*.tfrecord"))]
 
     def decode(features: dict[str, Any]) -> tuple[Any, int]:
         picture = Image.open(io.BytesIO(features["image/encoded"])).convert("RGB")
