@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -71,6 +72,7 @@ class EnvironmentFailure(RingsliceError):
     status = 3
 
 
+_NO_THREAD = "can't start new thread"  # of Python's threading
 _NO_ROOM = "failed to map segment"  # of glibc's loader (dl-map-segments.h)
 
 
@@ -91,6 +93,8 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return EnvironmentFailure.status, f"{what}{where}{remedy}"
     if isinstance(error, MemoryError):
         return EnvironmentFailure.status, "out of memory (use smaller packs or fewer processes at once)"
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return EnvironmentFailure.status, f"{_NO_THREAD} (raise the limit: ulimit -v)"
     if isinstance(error, ImportError) and _NO_ROOM in str(error):
         library = str(error).partition(":")[0].rpartition("/")[2]
         return EnvironmentFailure.status, f"no memory to load {library} (raise the limit: ulimit -v)"
@@ -110,7 +114,8 @@ def report(error: BaseException, prefix: str = "", note: str = "") -> int:
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
     if not getattr(error, "is_reported", False):
-        print(f"ringslice: error: {prefix}{line}{note}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # standard error may be what is full
+            print(f"ringslice: error: {prefix}{line}{note}", file=sys.stderr, flush=True)
     return status
 
 

@@ -9,13 +9,10 @@ from types import ModuleType
 from typing import Any
 
 import click
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 
 from tests.lib.commands import REPOSITORY, Finished, run, succeeded
-from tests.lib.inline import ingest_here
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
@@ -55,29 +52,6 @@ def test_help_has_an_example(name: str, load: Callable[[str], ModuleType]) -> No
 
 def test_make_bench_runs_every_script(load: Callable[[str], ModuleType]) -> None:
     assert sorted([*load("all").NAMES, "all"]) == SCRIPTS
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("way", ["ringslice", "opencv"])
-def test_a_way_to_normalise_yields_the_time_of_each_pass(way: str, tmp_path: Path) -> None:
-    source, root = tmp_path / "source", tmp_path / "root"
-    (source / "a").mkdir(parents=True)
-    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(source / "a" / "0.jpg")
-    ingest_here(source, root)
-    arguments = json.dumps([way, str(root), str(source)])
-    command = 'printf "\\n\\n" | python -P -m lib.child lib.ways.normalize:passes "$1"'
-    finished = succeeded(run("bash", "-c", command, "bash", arguments, variables=PATH))
-    assert [float(line) > 0 for line in finished.stdout.splitlines()] == [True, True]
-
-
-@pytest.mark.integration
-def test_the_ways_to_keep_weights_leave_nothing(tmp_path: Path) -> None:
-    finished = succeeded(benchmark("checkpoint", "--root", tmp_path, "--size", "8MB", "--repeats", 1))
-    for way in ("ringslice", "safetensors", "synced", "copy"):
-        assert way in finished.stdout
-    assert f"{tmp_path}: 8 MB" in finished.stdout.replace("\n", "")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.integration
@@ -137,22 +111,6 @@ def test_a_report_that_cannot_be_written_ends_a_benchmark_before_it_measures(
         f": --json: {report} (no such file or directory). Give a file in a folder that is there and can be written to."
     )
     assert len(finished.stderr.splitlines()) == 1
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("name", "words", "line"),
-    [
-        ("normalize", ("--peer-python", sys.executable), f"peer: img2dataset ({sys.executable} does not have it)."),
-        ("shard", ("--hdfs", "hdfs://127.0.0.1:1/x"), "--hdfs: hdfs://127.0.0.1:1/x ("),
-        ("checkpoint", ("--root", "hdfs://127.0.0.1:1/x"), "--root: hdfs://127.0.0.1:1/x (cannot reach the NameNode"),
-    ],
-)
-def test_what_does_not_work_is_named_in_one_line(name: str, words: tuple[str, ...], line: str) -> None:
-    finished = benchmark(name, *words)
-    assert finished.returncode == 3, finished
-    assert len(finished.stderr.splitlines()) == 1, finished.stderr
-    assert finished.stderr.startswith(f"benchmarks/{name}.py: {line}"), finished.stderr
 
 
 @pytest.mark.integration

@@ -17,14 +17,14 @@ RINGSLICE = ("python", "-P", "-m", "ringslice_entry")
 def test_a_package_of_another_project_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "etl").mkdir()
     (tmp_path / "etl/__init__.py").touch()
-    told = run(*words, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
-    failed(told, 3, f"{tmp_path}/etl comes before {REPOSITORY}/etl")
+    finished = run(*words, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    failed(finished, 3, f"{tmp_path}/etl comes before {REPOSITORY}/etl")
 
 
 def test_an_interrupt_during_the_first_imports_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    told = run(*RINGSLICE, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
-    assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
+    finished = run(*RINGSLICE, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    assert (finished.returncode, finished.stdout, finished.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_an_interrupt_during_the_imports_of_a_child_is_one_line(

@@ -178,23 +178,6 @@ def test_every_kill_at_seeded_points(  # noqa: PLR0917 - fixtures
     finished_as_undisturbed(normalized, expected, job, "slices/default")
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("point", range(5))
-def test_a_driver_that_was_killed_is_run_again(
-    point: int,
-    normalized: Place,
-    hadoop_alone: Cluster,
-    expected: dict[str, str],  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    first = JobRun(hadoop_alone, tmp_path / "first.log", *SHARD, normalized)
-    time.sleep(random.Random(point).uniform(2, 25))
-    if first.process.poll() is None:
-        first.kill_driver()
-    second = JobRun(hadoop_alone, tmp_path / "second.log", *SHARD, normalized)
-    finished_as_undisturbed(normalized, expected, second, "slices/default")
-
-
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM])
 def test_an_interrupt_ends_the_application_too(
     number: signal.Signals, ingested: Place, hadoop_alone: Cluster, tmp_path: Path

@@ -1,6 +1,5 @@
 """The DAG in a real Airflow: it parses, runs the whole job, and fails, stops and quotes as it says."""
 
-import ast
 import json
 import re
 import shutil
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import DAG_FILE, Airflow
+from tests.airflow_dags.real_airflow import Airflow
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import copy_some, ringslice, succeeded
@@ -40,13 +39,6 @@ def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def last_json(text: str) -> dict[str, Any]:
     return json.loads(text.splitlines()[-1])
-
-
-def test_it_imports_airflow_and_the_standard_library_only() -> None:
-    nodes = list(ast.walk(ast.parse(DAG_FILE.read_text())))
-    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in imported} - sys.stdlib_module_names == {"airflow"}
 
 
 @pytest.mark.witness

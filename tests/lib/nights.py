@@ -69,7 +69,7 @@ def nights(make_tree: TreeMaker, tmp_path: Path) -> Nights:
     return Nights(make_tree({"ant": 20, "bee": 20}), tmp_path / "root")
 
 
-def told(kept: int = 0, moved: int = 0, changed: int = 0, new: int = 0, disagreeing: int = 0) -> dict[str, int]:
+def known_counts(kept: int = 0, moved: int = 0, changed: int = 0, new: int = 0, disagreeing: int = 0) -> dict[str, int]:
     return {"kept": kept, "moved": moved, "changed": changed, "new": new, "disagreeing": disagreeing}
 
 

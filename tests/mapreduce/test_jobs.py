@@ -6,6 +6,7 @@ import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema
 import numpy as np
@@ -64,8 +65,8 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     config = {"partition": "uniform", "split": "source", "slices": {"train": 2}, "seed": 0}
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
     plan = {"config": config, "classes": ["a"], "decided": False, "counts": [[4], [0], [0]], "reducers": 1}
-    told = {"folder": str(root / "slices/x"), "slices": names, "transport": transport, **plan}
-    arguments = ["--job-file", job_file(root, **told, todo=[0, 1])]
+    job = {"folder": str(root / "slices/x"), "slices": names, "transport": transport, **plan}
+    arguments = ["--job-file", job_file(root, **job, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])
     mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
     mapper.run_mapper()
@@ -79,14 +80,14 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
             keys = [parse(record.data).key for record in read_records(stream, "x")]
         assert keys == sorted(keys, key=lambda key: order_key(key, 0))
         assert len(keys) == 2, number
-    only = Shard(["--mapper", "--job-file", job_file(root, **told, todo=[1])])
+    only = Shard(["--mapper", "--job-file", job_file(root, **job, todo=[1])])
     only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
     only.run_mapper()
     assert shuffled(only.stdout.getvalue(), transport) == sent[2:]
 
 
-@pytest.mark.parametrize(("wanted", "tasks"), [(None, 8), (1, 1), (3, 3), (100, 8)])
-def test_the_local_runner_cuts_as_many_tasks_as_the_job_says(wanted: int | None, tasks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wanted", "tasks"), [(None, 8), (3, 3), (100, 8)])
+def test_the_local_runner_makes_the_job_s_number_of_tasks(wanted: int | None, tasks: int, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"%08d\tx\n" * 100 % tuple(range(100)))
     words = ("-r", "local", "--no-conf", "--num-cores", "4", "--job-file", job_file(tmp_path, transport=REFERENCES))
@@ -97,6 +98,16 @@ def test_the_local_runner_cuts_as_many_tasks_as_the_job_says(wanted: int | None,
         sorted_input.parent.mkdir(parents=True)
         shutil.copy(lines, sorted_input)
         assert runner._split_reducer_input(0) == tasks
+
+
+def test_values_are_sorted_without_the_program_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, ordered = tmp_path / "lines", tmp_path / "ordered"
+    lines.write_bytes(b"1\tb\n0\tc\n1\ta\n")
+    monkeypatch.setattr("mrjob.local.check_call", Mock(side_effect=FileNotFoundError))
+    words = ("-r", "local", "--no-conf", "--job-file", job_file(tmp_path, transport=REFERENCES))
+    with Shard([*words, str(lines)]).make_runner() as runner:
+        runner._sort_input_func()([str(lines)], str(ordered))
+    assert ordered.read_bytes() == b"0\tc\n1\ta\n1\tb\n"
 
 
 @pytest.fixture
@@ -119,8 +130,8 @@ def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy:
 @pytest.mark.integration
 def test_what_is_done_is_not_done_again(digits_root: Path) -> None:
     before, image = contents(digits_root), ("--size", 28, "--color", "gray", "--format", "png")
-    told = succeeded(ringslice_here("normalize", digits_root, *image, "--json"))
-    assert json.loads(told.stdout)["already_done"]
+    finished = succeeded(ringslice_here("normalize", digits_root, *image, "--json"))
+    assert json.loads(finished.stdout)["already_done"]
     assert "done before" in succeeded(ringslice_here("shard", digits_root)).stdout
     failed(ringslice_here("normalize", digits_root, "--size", 32), 2, "size [28, 28] there, [32, 32] asked")
     failed(ringslice_here("shard", digits_root, "--seed", 3), 2, "seed 0 there, 3 asked")
@@ -141,8 +152,8 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     )
     assert not (root / "normalized/dataset.json").exists()
     parts = contents(root / "normalized/parts")
-    told = json.loads(succeeded(ringslice("normalize", root, *SMALL, "--max-rejects", 0.05, "--json")).stdout)
-    assert (told["images"], told["good"], told["rejects"]) == (63, 60, 3)
+    summary = json.loads(succeeded(ringslice("normalize", root, *SMALL, "--max-rejects", 0.05, "--json")).stdout)
+    assert (summary["images"], summary["good"], summary["rejects"]) == (63, 60, 3)
     assert contents(root / "normalized/parts") == parts  # kept, not made again
     rows = [row for path in (root / "normalized/rejects").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert {row["key"]: row["reason"] for row in rows} == {
@@ -183,7 +194,7 @@ SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text(
 
 
 def sliced(root: Path, *words: object) -> dict[str, Any]:
-    """The manifest of what is normalised with these options, held against its schema."""
+    """The manifest of images that are normalised with these options; its schema is checked."""
     normalize_here(root, *words)
     shard_here(root, "--workers", 1, "--split", "train=1")
     manifest: dict[str, Any] = json.loads((root / "slices/default/manifest.json").read_text())

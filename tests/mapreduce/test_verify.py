@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -112,12 +111,12 @@ def several(*damages: Damage) -> Damage:
     return damage
 
 
-def edit_manifest(**changes: Any) -> Damage:
-    """Edit fields of the manifest by hand: the checksum stays as it was."""
+def replace_in_manifest(old: str, new: str) -> Damage:
+    """Edit the manifest by hand: the checksum stays as it was."""
 
     def damage(root: Path) -> None:
         path = root / SLICES / "manifest.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        path.write_text(path.read_text().replace(old, new, 1))
 
     return damage
 
@@ -131,7 +130,6 @@ PART, PART_ROWS = "normalized/parts/pack-00001.tfrecord", "normalized/parts/pack
 
 REPAIRABLE: dict[str, tuple[Damage, Things]] = {
     "bit of an image": (flip(SLICE_FILE, 150), {SLICE}),
-    "cut at a record": (cut_at_a_record, {SLICE}),
     "slices and indexes exchanged": (
         several(exchange("tfrecord"), exchange("idx")),
         {SLICE, INDEX, ("slice", SECOND), ("index", SECOND)},
@@ -140,7 +138,6 @@ REPAIRABLE: dict[str, tuple[Damage, Things]] = {
     "slice and index missing": (remove(SLICE_FILE, INDEX_FILE), {SLICE, INDEX}),
     "bit of examples": (flip(f"{SLICES}/examples.parquet", 200), {TABLE}),
     "tables missing": (remove(*TABLE_FILES), TABLES),
-    "slice and examples": (several(remove(SLICE_FILE), flip(f"{SLICES}/examples.parquet", 200)), {SLICE, TABLE}),
     "all slices and tables": (
         spoil(*(f"{SLICES}/{name}.tfrecord" for name in ALL_SLICES), *TABLE_FILES),
         {("slice", name) for name in ALL_SLICES} | TABLES,
@@ -166,11 +163,8 @@ def test_a_sound_dataset_has_no_findings(root: Path, source: Path) -> None:
     duplicates = pq.read_table(root / "verified/default/duplicates.parquet").to_pylist()
     first = sorted(path.name for path in (source / "0").iterdir())[0]
     assert [row["key"] for row in duplicates] == [f"0/{first}", "0/copy.png", "2/copy.png"]
-    across_splits = int(len({row["split"] for row in duplicates}) > 1)
-    assert marker["duplicates"] == {
-        **{"contents": 1, "examples": 3},
-        **{"across_splits": across_splits, "across_classes": 1},
-    }
+    across = {"across_splits": int(len({row["split"] for row in duplicates}) > 1), "across_classes": 1}
+    assert marker["duplicates"] == {"contents": 1, "examples": 3, **across}
 
 
 @pytest.mark.witness
@@ -218,9 +212,9 @@ def test_what_cannot_be_repaired_is_listed_with_the_reason(damage: Damage, left:
 @pytest.mark.parametrize(
     ("damage", "status", "line"),
     [
-        (edit_manifest(format="ringslice.slices/4"), 2, "has format 'ringslice.slices/4'"),
-        (edit_manifest(input="0" * 64), 1, "was edited or damaged"),
-        (lambda root: (root / SLICES / "manifest.json").write_text('{"format": 1,}'), 1, "was edited or damaged"),
+        (replace_in_manifest("ringslice.slices/3", "ringslice.slices/4"), 2, "has format 'ringslice.slices/4'"),
+        (replace_in_manifest("stratified", "uniform"), 1, "was edited or damaged"),
+        (replace_in_manifest("{", ""), 1, "was edited or damaged"),
         (remove(f"{SLICES}/manifest.json"), 2, "holds no finished shard"),
     ],
     ids=["newer version", "by hand", "no JSON", "missing"],
@@ -243,16 +237,11 @@ def test_slices_of_another_root_are_found(source: Path, root: Path, tmp_path: Pa
     assert verify(root, "--repair")[0] == {("manifest", "manifest.json")}, "all of them"
 
 
-def test_findings_can_be_written_outside_of_the_root(root: Path, tmp_path: Path) -> None:
-    flip(INDEX_FILE, 2)(root)
-    before = contents(root)
-    assert verify(root, "--to", str(tmp_path / "mine"))[0] == {INDEX}
-    assert contents(root) == before
-    assert (tmp_path / "mine/verification.json").exists()
-
-
 def test_runners_find_the_same(root: Path) -> None:
     exchange("tfrecord")(root)
+    before = contents(root)
+    assert verify(root, "--to", str(root.parent / "mine"))[0] == {SLICE, ("slice", SECOND)}
+    assert contents(root) == before
     results = []
     for runner in ("inline", "local"):
         result = ringslice_here("verify", root, "-r", runner, "--json")

@@ -177,7 +177,7 @@ def kinds(root: Path, name: str) -> set[str]:
     return {*json.loads((root / "verified" / name / "verification.json").read_text())["findings_by_kind"]}
 
 
-@pytest.mark.parametrize(("column", "value"), [("offset", 513), ("size", -1), ("offset", 1 << 50), ("offset", -1)])
+@pytest.mark.parametrize(("column", "value"), [("offset", 513), ("size", -1), ("offset", 1 << 50)])
 def test_a_list_of_images_in_place_is_compared_with_their_file(
     column: str, value: int, digits: Path, tmp_path: Path
 ) -> None:
@@ -203,7 +203,7 @@ def test_the_row_of_an_image_that_was_left_out_is_compared_with_its_record(group
     assert "1/copy.png is not as its rows tell" in found(root, "night-1", "--every-stage")
 
 
-BAD_FACTS: list[Any] = [5, {"examples": {"": 10**400}}, {"rejects": 1}, {"examples": []}]
+BAD_FACTS: list[Any] = [5, {"examples": {"": 10**400}}, {"rejects": 1}]
 
 
 def with_facts(path: Path, facts: Any) -> bytes:

@@ -13,9 +13,10 @@ from etl.stages.layout import SLICES_FORMAT
 from etl.storage.json_files import with_checksum
 from etl.storage.place import open_place
 from tests.lib.commands import REPOSITORY, run, succeeded
+from train.config.builder import find_builder
 from train.config.settings import AUTO
 from train.runs.folder import choose_run, find_dataset
-from train.tf_backend.builders import build, cnn, find_builder, mlp
+from train.tf_backend.builders import BUILDERS, build, cnn, mlp
 
 LOADED = """
 import sys
@@ -55,7 +56,7 @@ def test_a_users_module_may_be_called_model(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(REPOSITORY / "train")  # as of train/main.py
     try:
-        assert find_builder("model:own") is mlp
+        assert find_builder("model:own", BUILDERS) is mlp
     finally:
         sys.modules.pop("model", None)
 

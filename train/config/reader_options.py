@@ -1,7 +1,6 @@
 """The options of how a rank reads, for all that read slices: they make a `Reading`. Imports no TensorFlow."""
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 
 from etl.options.option import Parsed
 from etl.values import parse_bytes
+from train.monitor.launcher import local_rank
 from train.reader.cache import SliceCache
 from train.reader.config import SKIP, STOP, Reading
 
@@ -82,7 +82,7 @@ _CACHE = (
 
 def _open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
     """The cache that was asked for; of the ranks of a host the first reports what goes wrong with it."""
-    quiet = os.environ.get("HOROVOD_LOCAL_RANK", "0") != "0"
+    quiet = local_rank() != 0
     return SliceCache(Path(folder), limit_bytes, quiet) if folder else None
 
 

@@ -24,7 +24,8 @@ from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
-HOROVOD, MIRRORED, MULTI_WORKER = "horovod", "mirrored", "multi-worker-mirrored"
+HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
+TENSORFLOW, TORCH = "tensorflow", "torch"
 EPOCHS = 10
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
@@ -68,6 +69,11 @@ class Settings:
             raise UsageError(f"--replicas {self.replicas} is for --strategy {MIRRORED}, and at least 1; leave it out")
         if self.strategy != HOROVOD:
             self.recipe.require_plain(self.strategy)
+
+    @property
+    def framework(self) -> str:
+        """What computes: `TENSORFLOW` or `TORCH`."""
+        return TORCH if self.strategy == DDP else TENSORFLOW
 
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
         """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
@@ -149,12 +155,13 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER]),
+        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, DDP]),
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
         " copy of the model on each GPU of this host; multi-worker-mirrored, in several such processes"
-        " (train/launch.py). A run can go on with another one.",
+        " (train/launch.py); ddp, with PyTorch, on the ranks that torchrun started. A run can go on with another one"
+        " of the same framework.",
     ),
     click.option(
         "--replicas",
@@ -252,6 +259,7 @@ _OPTIONS = (
     ),
     JSON,
     VERBOSE,
+    click.option("--local-rank", type=int, hidden=True, expose_value=False),  # of python -m torch.distributed.launch
 )
 
 
@@ -267,6 +275,8 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     After each epoch it evaluates on the validation split (the test split if there is none), and leaves a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once.
+
+    With PyTorch: torchrun --nproc-per-node 8 train/main.py --strategy ddp
 
     Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
     train/main.py"""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from train.monitor.launcher import launched_rank, launched_size
+
 READING = "reading"
 OUT = -1  # the count of a rank that is in no ring
 GAP_S = 5.0  # a longer time between two calls that are due every second: the process stood still, perhaps all did
@@ -89,8 +91,7 @@ class Status:
     ) -> None:
         self._lock = threading.Lock()
         self._clock, self._cpu_clock = clock, cpu_clock
-        self._rank = int(os.environ.get("HOROVOD_RANK", "0"))
-        self._size = int(os.environ.get("HOROVOD_SIZE", "1"))
+        self._rank, self._size = launched_rank() or 0, launched_size()
         self._generation = self._count = self._number = 0
         self._epoch: int | None = None
         self._step: int | None = None

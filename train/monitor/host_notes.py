@@ -15,6 +15,7 @@ from typing import Any
 from train.monitor.heartbeat import Beat
 from train.monitor.host_board import HostBoard
 from train.monitor.kv_store import Letterbox
+from train.monitor.launcher import local_size
 from train.monitor.notes import VERDICT, ExitNotice, Note, Verdict, host_note, key, notes_of, scope
 
 BEAT_S = 1.0
@@ -179,7 +180,7 @@ class HostNotes:
 
 def _hosts(size: int, local: int) -> int:
     """How many hosts there are, of which this one has so many ranks."""
-    if local < int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")):  # its ranks do not share a board
+    if local < local_size():  # its ranks do not share a board
         return math.ceil(size / local)
     return min(int(os.environ.get("HOROVOD_CROSS_SIZE", str(size))), math.ceil(size / local))
 

@@ -14,6 +14,7 @@ from train.monitor.heartbeat import Status
 from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
+from train.monitor.launcher import launched_rank
 from train.monitor.messages import PeerLost
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
@@ -81,9 +82,3 @@ class Monitor(Status):
         lost = PeerLost("another rank has ended, so this one ends too")
         lost.is_reported = launched_rank() not in (None, 0)
         return lost
-
-
-def launched_rank() -> int | None:
-    """The rank that the launcher gave this process; None without a launcher."""
-    rank = os.environ.get("HOROVOD_RANK")
-    return None if rank is None else int(rank)

@@ -17,8 +17,9 @@ from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, exp
 from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import Letterbox
+from train.monitor.launcher import launched_rank
 from train.monitor.messages import PREFIX, PeerLost, prefix_of
-from train.monitor.monitor import Monitor, launched_rank
+from train.monitor.monitor import Monitor
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.watch import SIGNALS

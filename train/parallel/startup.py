@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from train.monitor.launcher import local_rank, local_size
 from train.parallel.cores import claim_cores
 
 OPTIONAL = ("matplotlib", "sklearn")  # Keras imports them if they are installed; we do not use them
@@ -17,7 +18,7 @@ def prepare_import() -> Iterator[None]:
 
     Keras is loaded without optional packages that we do not use; they take a quarter of the time.
     """
-    claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    claim_cores(local_rank(), local_size())
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with suppress_stderr(), hide_packages(OPTIONAL):
         yield

@@ -14,7 +14,7 @@ from train.parallel.collective import Collective
 from train.parallel.trainer import Trainer
 from train.runs.folder import Dataset
 
-PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy")
+PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "torch", "numpy")
 
 
 def require_agreement(

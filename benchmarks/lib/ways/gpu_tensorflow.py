@@ -51,7 +51,7 @@ class TensorFlowSteps:
         self._step = step
 
     def batches(self, source: str) -> Iterator[Any]:
-        from train.tf_backend.augment import NOTHING, Augmentation
+        from train.config.augmentation import NOTHING, Augmentation
         from train.tf_backend.decode import Decoder
 
         wanted = Augmentation(crop=True, flip=True) if source == AUGMENTED else NOTHING

@@ -19,7 +19,7 @@ from mapreduce.jobs.python_archive import check
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
 from tests.hadoop.fixture import hadoop, hadoop_undisturbed  # noqa: F401
-from tests.lib.commands import BIN, REPOSITORY, environment, failed, ringslice, succeeded, wait_until
+from tests.lib.commands import BIN, environment, failed, ringslice, succeeded, wait_until
 from tests.lib.in_process import ringslice_here
 
 SETTINGS = ("HADOOP_", "YARN_", "CLASSPATH", "ARROW_", "LIBHDFS_", "JAVA_HOME", "RINGSLICE_", "HTTP_PROXY")
@@ -94,16 +94,6 @@ def test_a_machine_without_hadoop_is_healthy(tmp_path: Path, monkeypatch: pytest
     assert "1, CUDA 12.8; Horovod is built without NCCL" in found["GPUs"]
     assert finished.stderr == ""
     assert os.listdir(place) == []
-
-
-@pytest.mark.integration
-def test_a_terminal_gets_groups(tmp_path: Path) -> None:
-    command = f"ringslice doctor --only python --only storage {tmp_path}"
-    words = ["script", "-qec", command, "/dev/null"]
-    shown = subprocess.run(words, env=environment(TERM="xterm"), cwd=REPOSITORY, capture_output=True, text=True)
-    assert shown.returncode == 0
-    assert "\x1b[1mstorage" in shown.stdout
-    assert "nothing fails" in shown.stdout
 
 
 @pytest.mark.integration

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import subprocess
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
-from tests.lib.commands import contents, environment, failed, ringslice, succeeded
+from tests.lib.commands import contents, failed
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import erase_here, ingest_here, normalize_here, refused, run_here, shard_here
 from tests.lib.nights import some_png
@@ -137,30 +135,24 @@ def test_no_file_has_what_was_erased(data: Dataset) -> None:
     assert contents(data.root) == kept, "nothing is left to do the second time"
 
 
-def test_the_next_night_finds_the_same(data: Dataset) -> None:
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_the_next_night_keeps_the_splits(is_gone: bool, data: Dataset) -> None:
+    """An image that the source still has comes back, to its split, under the key of its copy only."""
+    before, erased = data.splits("night-2"), GONE if is_gone else KEYS
     data.erase(*KEYS, slices=True)
-    for key in GONE - {"ant/05.png"}:
+    for key in GONE - {"ant/05.png"} if is_gone else ():
         (data.source / key).unlink()
     kept = contents(data.root, "versions.parquet")
     data.run_stages()
-    assert contents(data.root, "versions.parquet") == kept
+    assert (contents(data.root, "versions.parquet") == kept) is is_gone
     data.night("night-3")
-    run_here(Verify, data.root, "--name", "night-3", "--every-stage")
-    assert data.splits("night-3") == data.splits("night-2")
+    assert data.splits("night-3") == {key: split for key, split in before.items() if key not in erased}
     assert data.ends() == ["night-3"]
-
-
-@pytest.mark.integration
-def test_an_image_that_the_source_still_has_comes_back_with_its_split_but_not_under_its_key(data: Dataset) -> None:
-    before = data.splits("night-2")
-    data.erase("ant/03.png", slices=True)
-    data.night("night-3")
-    assert data.splits("night-3") == {key: split for key, split in before.items() if key != "ant/03.png"}
+    run_here(Verify, data.root, "--name", "night-3", "--every-stage")
 
 
 def test_parts_are_those_that_normalize_makes(data: Dataset, tmp_path: Path) -> None:
-    told = data.erase(*KEYS)
-    assert told["packs_made_anew"] > 0
+    assert data.erase(*KEYS)["packs_made_anew"] > 0
     fresh = tmp_path / "fresh"
     shutil.copytree(data.root / "raw", fresh / "raw")
     normalize_here(fresh, *NORMALIZED)
@@ -212,8 +204,6 @@ def test_an_image_that_is_in_no_slices_needs_no_new_ones(data: Dataset) -> None:
     assert (facts["slices_that_hold_them"], facts["slices_made_anew"]) == ({}, [])
     assert contents(data.root / "slices") == kept
     assert files_with(data.root, {NO_IMAGE}) == []
-    for name in ("night-1", "night-2"):
-        run_here(Verify, data.root, "--name", name)
 
 
 @pytest.mark.parametrize("which", ["raw", "normalized", "slices"])
@@ -228,7 +218,7 @@ def test_a_run_at_work_is_not_disturbed(which: str, data: Dataset) -> None:
 
 
 @pytest.mark.integration
-def test_what_unfinished_runs_left_goes_too(data: Dataset) -> None:
+def test_files_of_unfinished_runs_are_removed(data: Dataset) -> None:
     (data.source / "bee/again.png").write_bytes(some_png(3))
     for stage, words in ((raw_stage, "packs/pack-00099.tar"), (normalized_stage, "parts/pack-00099.tfrecord")):
         folder = data.root / stage(open_place(str(data.root))).folder.name
@@ -241,8 +231,7 @@ def test_what_unfinished_runs_left_goes_too(data: Dataset) -> None:
     (begun / "part").write_bytes(some_png(3))
     fingerprint = normalized_stage(open_place(str(data.root))).fingerprint()
     (begun / "_work/plan.json").write_text(json.dumps({"identity": {"config": {}, "input": fingerprint}}))
-    told = data.erase("ant/03.png", slices=True)
-    assert told["removed_unfinished_slices"] == 1
+    assert data.erase("ant/03.png", slices=True)["removed_unfinished_slices"] == 1
     assert files_with(data.root, {some_png(3)}) == []
     assert not begun.exists()
 
@@ -280,17 +269,12 @@ def test_the_lineage_ends_where_it_ended_if_its_end_stays(tmp_path: Path) -> Non
     assert data.ends() == ["night-3"]
 
 
-@pytest.mark.integration
 def test_slices_on_no_lineage_stay_on_none(tmp_path: Path) -> None:
     data = Dataset(tmp_path)
     data.run_stages()
     shard_here(data.root, *SHARES)
-    before = data.splits("default")
     data.erase("ant/05.png", slices=True)
     assert data.ends() == []
-    data.night("night-1")
-    del before["ant/05.png"]
-    assert data.splits("night-1") == before
 
 
 def test_a_file_that_lies_in_place_is_named_and_stays(data: Dataset, tmp_path: Path) -> None:
@@ -320,24 +304,6 @@ def write_tar(source: Path, tar: Path) -> None:
     with tarfile.open(tar, "w") as archive:
         for path in sorted(source.rglob("*.png")):
             archive.add(path, str(path.relative_to(source)))
-
-
-@pytest.mark.integration
-def test_killed_and_run_again(data: Dataset, nights: Dataset, tmp_path: Path) -> None:
-    """By real processes: the job that makes slices ends with its command."""
-    data.listed.write_text("".join(f"{key}\n" for key in KEYS))
-    shutil.copytree(nights.root, tmp_path / "undisturbed")
-    erase_here(tmp_path / "undisturbed", data.listed, slices=True)
-    words = ("ringslice", "erase", str(data.root), "--keys", str(data.listed), "--slices")
-    signs = ("raw/_work/*", "normalized/_work/*", "erased/_work/slices/night-1/_work", "erased/_work/old/*")
-    for sign in signs:
-        running = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while running.poll() is None and not list(data.root.glob(sign)):
-            time.sleep(0.001)
-        running.kill()
-        running.wait()
-    succeeded(ringslice("erase", data.root, "--keys", data.listed, "--slices"))
-    assert contents(data.root, "run.json") == contents(tmp_path / "undisturbed", "run.json")
 
 
 def test_a_folder_moves_in_one_step_to_a_free_name(root: Place) -> None:

@@ -1,4 +1,4 @@
-"""Images that stay where they lie, in tar and Parquet files: the same parts, no copy, and nothing trusted blindly."""
+"""`ingest --in-place` of tar and Parquet files: the same parts, no copy, and changes of the files are found."""
 
 import os
 from collections.abc import Callable
@@ -53,6 +53,11 @@ def source(tmp_path: Path) -> Place:
     return open_place(str(tmp_path / "source"))
 
 
+@pytest.fixture
+def local(tmp_path: Path) -> Place:
+    return open_place(str(tmp_path / "root"))
+
+
 def examples(root: Place) -> dict[str, tuple[bytes, int]]:
     """SHA-256 of the source and checksum of the normalised record, by key."""
     marker = (root / "normalized" / "dataset.json").read_json()
@@ -71,7 +76,7 @@ def make(source: Place, root: Place, in_place: bool = True) -> None:
     normalize_here(root, "--size", "8")
 
 
-def test_it_is_what_a_copy_gives(root: Place, source: Place, tmp_path: Path, write: Write) -> None:
+def test_parts_are_those_of_a_copy(root: Place, source: Place, tmp_path: Path, write: Write) -> None:
     here, place, copied = root / "here", root / "source", open_place(str(tmp_path / "copied"))
     for shard in range(2):
         for each in (place, source):
@@ -85,91 +90,83 @@ def test_it_is_what_a_copy_gives(root: Place, source: Place, tmp_path: Path, wri
     assert {info.extension for info in (here / "raw" / "packs").children()} == {"parquet"}
 
 
-def test_it_is_verified_and_traced_to_its_file(tmp_path: Path, source: Place, write: Write) -> None:
-    root = open_place(str(tmp_path / "root"))
+def test_it_is_verified_and_traced_to_its_file(local: Place, source: Place, write: Write) -> None:
     files = [write(source, shard, 10 * shard) for shard in range(2)]
-    make(source, root)
-    shard_here(root, "--slices", "2", "--workers", "2")
-    run_here(Verify, root, "--every-stage")
-    last = read_rows(root / "normalized", "pack-00001", ["key", "sha256"]).to_pylist()[-1]
+    make(source, local)
+    shard_here(local, "--slices", "2", "--workers", "2")
+    run_here(Verify, local, "--every-stage")
+    last = read_rows(local / "normalized", "pack-00001", ["key", "sha256"]).to_pylist()[-1]
     where: dict[str, Any] = {"column": "image.bytes", "row": 4} if write is write_rows else {"offset": 4 * 4096 + 512}
-    found = trace(root, "pack-00001", last["key"], last["sha256"])["pack"]
+    found = trace(local, "pack-00001", last["key"], last["sha256"])["pack"]
     assert found == {"file": files[1].uri, "size": len(some_png(14)), **where}
 
 
 def test_a_file_of_many_images_is_several_packs(
-    tmp_path: Path, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
+    local: Place, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("etl.raw.pack_writer.MOST_IMAGES", 3)
-    root = open_place(str(tmp_path / "root"))
     file = write(source, 0, 0, 8)
-    make(source, root)
-    packs = raw_marker(root)["packs"]
+    make(source, local)
+    packs = raw_marker(local)["packs"]
     assert [(pack["images"], pack["file"]) for pack in packs] == [(3, file.uri), (3, file.uri), (2, file.uri)]
     assert len({pack["sha256"] for pack in packs}) == 1
-    assert len(examples(root)) == 8
+    assert len(examples(local)) == 8
     os.utime(file.path, ns=(1, 1))
-    make(source, root)
-    assert raw_marker(root)["packs"] == packs
+    make(source, local)
+    assert raw_marker(local)["packs"] == packs
 
 
-def test_new_and_changed_files_become_new_packs(tmp_path: Path, source: Place, write: Write) -> None:
-    root = open_place(str(tmp_path / "root"))
+def test_new_and_changed_files_become_new_packs(local: Place, source: Place, write: Write) -> None:
     files = [write(source, shard, 10 * shard) for shard in range(3)]
-    make(source, root)
-    before = raw_marker(root)
-    make(source, root)
-    assert raw_marker(root) == before
+    make(source, local)
+    before = raw_marker(local)
+    make(source, local)
+    assert raw_marker(local) == before
     os.utime(files[0].path, ns=(1, 1))  # touched
     write(source, 1, 70)  # another one under the same name, with images of other keys in a tar file
     write(source, 3, 30)
     files[2].delete()
-    make(source, root)
-    after = raw_marker(root)
+    make(source, local)
+    after = raw_marker(local)
     assert [pack["name"] for pack in after["packs"]] == ["pack-00000", "pack-00003", "pack-00004"]
     assert after["packs"][0] == before["packs"][0]
-    make(source, open_place(str(tmp_path / "other")))
-    assert examples(root) == examples(open_place(str(tmp_path / "other")))
-    shard_here(root)
-    run_here(Verify, root, "--every-stage")
+    other = open_place(f"{local}-other")
+    make(source, other)
+    assert examples(local) == examples(other)
+    shard_here(local)
+    run_here(Verify, local, "--every-stage")
 
 
-def test_the_same_images_in_other_places_of_the_file_are_looked_up_anew(tmp_path: Path, source: Place) -> None:
-    root, entries = open_place(str(tmp_path / "root")), [Entry(f"c/{n}.png", some_png(n)) for n in range(4)]
-    file = write_file(source / "some.tar", tar_of(entries))
-    make(source, root)
-    write_file(file, tar_of(entries[::-1]))
-    make(source, root)
-    (pack,) = raw_marker(root)["packs"]
-    assert pack["name"] == "pack-00001"
-    assert len(examples(root)) == 4
+def test_the_same_images_at_other_offsets_of_the_file(local: Place, source: Place) -> None:
+    entries = [Entry(f"c/{n}.png", some_png(n)) for n in range(4)]
+    for each in (entries, entries[::-1]):
+        write_file(source / "some.tar", tar_of(each))
+        make(source, local)
+    assert [pack["name"] for pack in raw_marker(local)["packs"]] == ["pack-00001"]
+    assert len(examples(local)) == 4
 
 
 @pytest.mark.parametrize("is_touched", [False, True])
-def test_a_copy_of_the_source_elsewhere_is_taken_from_there(
-    tmp_path: Path, source: Place, write: Write, is_touched: bool
+def test_a_moved_source_is_read_at_its_new_place(
+    tmp_path: Path, local: Place, source: Place, write: Write, is_touched: bool
 ) -> None:
-    root, elsewhere = open_place(str(tmp_path / "root")), open_place(str(tmp_path / "elsewhere"))
+    elsewhere = open_place(str(tmp_path / "elsewhere"))
     file = write(source, 0, 0)
-    make(source, root)
-    copy = write(elsewhere, 0, 0)
-    if is_touched:
-        os.utime(copy.path, ns=(1, 1))
-    else:
-        os.utime(copy.path, ns=(file.info().mtime_ns, file.info().mtime_ns))
+    make(source, local)
+    time_ns = 1 if is_touched else file.info().mtime_ns
+    os.utime(write(elsewhere, 0, 0).path, ns=(time_ns, time_ns))
     file.delete()
-    make(elsewhere, root)
-    assert [pack["file"] for pack in raw_marker(root)["packs"]] == [(elsewhere / file.name).uri]
+    make(elsewhere, local)
+    assert [pack["file"] for pack in raw_marker(local)["packs"]] == [(elsewhere / file.name).uri]
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("how", ["flipped", "missing", "cut"])
-def test_a_file_that_changes_behind_our_back_is_named(tmp_path: Path, source: Place, write: Write, how: str) -> None:
-    root = open_place(str(tmp_path / "root"))
+def test_a_file_that_changed_since_is_named(local: Place, source: Place, write: Write, how: str) -> None:
     file = write(source, 0, 0, 40)
-    ingest_here(source, root, in_place=True)
-    normalize_here(root, "--size", "8")
-    shard_here(root)
+    ingest_here(source, local, in_place=True)
+    normalize_here(local, "--size", "8")
+    shard_here(local)
     data = bytearray(file.read_bytes())
     start = data.index(some_png(20)) + 50
     data[start] ^= 1
@@ -177,26 +174,25 @@ def test_a_file_that_changes_behind_our_back_is_named(tmp_path: Path, source: Pl
     if how != "missing":
         write_file(file, bytes(data) if how == "flipped" else bytes(data[:start]))
     with pytest.raises(DataError, match="part-0"):
-        run_here(Verify, root, "--every-stage")
+        run_here(Verify, local, "--every-stage")
     with pytest.raises(DataError, match=r"part-0\.(tar|parquet) .*(put the original back|fetch or write it again)"):
-        normalize_here(root, "--size", "9", "--overwrite")
+        normalize_here(local, "--size", "9", "--overwrite")
 
 
-def test_pruning_leaves_what_is_not_ours(tmp_path: Path, source: Place, write: Write) -> None:
-    root = open_place(str(tmp_path / "root"))
+def test_pruning_leaves_the_files_of_the_source(local: Place, source: Place, write: Write) -> None:
     file = write(source, 0, 0)
-    make(source, root)
-    shard_here(root, "--slices", "1", "--workers", "1")
+    make(source, local)
+    shard_here(local, "--slices", "1", "--workers", "1")
     write(source, 0, 50)
-    make(source, root)
-    shard_here(root, "--slices", "1", "--workers", "1", "--name", "second")
-    prune(root, keep=1)
+    make(source, local)
+    shard_here(local, "--slices", "1", "--workers", "1", "--name", "second")
+    prune(local, keep=1)
     assert file.exists()
-    assert [pack["name"] for pack in raw_marker(root)["packs"]] == ["pack-00001"]
-    run_here(Verify, root, "--every-stage", "--name", "second")
+    assert [pack["name"] for pack in raw_marker(local)["packs"]] == ["pack-00001"]
+    run_here(Verify, local, "--every-stage", "--name", "second")
 
 
-def test_what_cannot_stay_is_refused(tmp_path: Path, source: Place) -> None:
+def test_other_sources_are_refused(tmp_path: Path, source: Place) -> None:
     write_file(source / "some.tar.gz", packed(tar_of([Entry("c/1.png", some_png(1))]), "gzip"))
     write_file(open_place(str(tmp_path / "folder" / "c" / "1.png")), some_png(1))
     for place, why in ((source, r"some\.tar\.gz is compressed"), (tmp_path / "folder", "files of their own")):

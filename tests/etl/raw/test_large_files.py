@@ -1,4 +1,4 @@
-"""Image files that are too large to be held: packed in pieces, and rejected by their size before they are read."""
+"""Image files that do not fit in memory: packed in pieces, and rejected by their size before they are read."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from etl.sources import archive, folder, open_source
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from tests.conftest import TreeMaker
-from tests.lib.commands import contents, run, succeeded
+from tests.lib.commands import contents, flip_bit, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, refused
 from tests.lib.pictures.base import save
 from tests.lib.sources.archives import some_images, tar_of
@@ -49,21 +49,17 @@ def tree(make_tree: TreeMaker) -> Path:
 
 
 def noise(side: int) -> bytes:
-    """A PNG file, for what is in it incompressible."""
+    """A PNG file that does not compress."""
     return save(np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8), "PNG")
 
 
-def listed(tree: Path, tmp_path: Path) -> Path:
-    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(tree.rglob("*.png"))]
-    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
-    return tmp_path / "list.csv"
-
-
 def test_packs_are_the_same_whole_or_in_pieces(tree: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    shards = tmp_path / "shards"
+    shards, listed = tmp_path / "shards", tmp_path / "list.csv"
     shards.mkdir()
     (shards / "0.tar").write_bytes(tar_of(some_images(5)))
-    sources = {"folder": tree, "list": listed(tree, tmp_path), "tar": shards}
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(tree.rglob("*.png"))]
+    listed.write_text("\n".join(["path,label", *rows]))
+    sources = {"folder": tree, "list": listed, "tar": shards}
     for name, source in sources.items():
         ingest_here(source, tmp_path / f"{name}-whole")
     request.getfixturevalue("in_pieces")
@@ -79,7 +75,7 @@ def test_packs_are_the_same_whole_or_in_pieces(tree: Path, tmp_path: Path, reque
 
 @pytest.mark.usefixtures("in_pieces")
 @pytest.mark.parametrize("change", [-1, 1, 1000])
-def test_a_file_that_changes_while_it_is_read_in_pieces_is_told(tree: Path, change: int) -> None:
+def test_a_file_that_changes_while_it_is_read_in_pieces_is_reported(tree: Path, change: int) -> None:
     source = open_source(open_place(str(tree)))
     data = (tree / LARGE).read_bytes() + bytes(1000)
     (tree / LARGE).write_bytes(data[: len(data) - 1000 + change])
@@ -127,31 +123,28 @@ def test_a_large_file_is_a_reject_and_good_with_a_larger_limit(tree: Path, tmp_p
 
 @pytest.mark.usefixtures("in_pieces")
 def test_rejects_in_pieces_are_tried_again_in_the_order_of_the_pack(tree: Path, tmp_path: Path) -> None:
-    """Two large ones around one that becomes good: what is taken of the first is none, or all."""
+    """Two large ones around one that becomes good."""
+    root = tmp_path / "root"
     for name in ("a/000.png", "b/002.png"):
         (tree / name).write_bytes(noise(60))
-    ingest_here(tree, tmp_path / "root")
-    normalize_here(tmp_path / "root", *SMALL, "--max-bytes", "3000")
-    assert marker(tmp_path / "root")["counts"]["rejects"] == 3
-    normalize_here(tmp_path / "root", *SMALL, "--max-bytes", "6000", "--retry-rejects")
-    assert marker(tmp_path / "root")["counts"]["rejects_by_reason"] == {"too-many-bytes": 2}
-    rejects = pq.read_table(tmp_path / "root/normalized/rejects/pack-00000.1.parquet").to_pylist()
-    kept = (tmp_path / "root/normalized/rejects/pack-00000.1.tar").read_bytes()
-    for row in rejects:
+    ingest_here(tree, root)
+    normalize_here(root, *SMALL, "--max-bytes", "3000")
+    normalize_here(root, *SMALL, "--max-bytes", "6000", "--retry-rejects")
+    assert marker(root)["counts"]["rejects_by_reason"] == {"too-many-bytes": 2}
+    kept = (root / "normalized/rejects/pack-00000.1.tar").read_bytes()
+    for row in pq.read_table(root / "normalized/rejects/pack-00000.1.parquet").to_pylist():
         assert kept[row["offset"] : row["offset"] + row["size"]] == (tree / row["key"]).read_bytes()
 
 
 @pytest.mark.usefixtures("in_pieces")
-def test_damage_within_a_large_image_of_a_pack_is_told(tree: Path, tmp_path: Path) -> None:
-    ingest_here(tree, tmp_path / "root")
-    (row,) = (
-        row for row in pq.read_table(tmp_path / "root/raw/packs/pack-00000.parquet").to_pylist() if row["key"] == LARGE
-    )
-    with (tmp_path / "root/raw/packs/pack-00000.tar").open("r+b") as pack:
-        pack.seek(row["offset"] + row["size"] - 1)
-        pack.write(b"x")
-    told = f"is damaged at offset {row['offset']} ({LARGE}); ingest again with --overwrite"
-    refused(Normalize, 1, told, tmp_path / "root", *SMALL, "--max-bytes", "3000")
+def test_damage_within_a_large_image_of_a_pack_is_found(tree: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    ingest_here(tree, root)
+    rows = pq.read_table(root / "raw/packs/pack-00000.parquet").to_pylist()
+    (row,) = (row for row in rows if row["key"] == LARGE)
+    flip_bit(root / "raw/packs/pack-00000.tar", row["offset"] + row["size"] - 1)
+    line = f"is damaged at offset {row['offset']} ({LARGE}); ingest again with --overwrite"
+    refused(Normalize, 1, line, root, *SMALL, "--max-bytes", "3000")
 
 
 PROBE = """
@@ -170,7 +163,7 @@ print(after_ingest - before, most_mib() - before, file=sys.stderr)
 
 @pytest.mark.integration
 def test_memory_does_not_grow_with_a_large_file(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """A file of 500 MiB, held once or more, would exceed the limits."""
+    """A file of 500 MiB in memory would exceed the limits."""
     source = make_tree({"a": 2, "b": 2})
     with (source / "a" / "sparse.jpg").open("wb") as file:
         file.truncate(500 << 20)

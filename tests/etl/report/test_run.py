@@ -1,4 +1,4 @@
-"""The page of a run: its numbers are those of the JSON lines, nothing is loaded from elsewhere, whatever is missing."""
+"""The page of a run: its numbers are those of the JSON lines, and nothing is loaded from elsewhere."""
 
 import html
 import json
@@ -21,8 +21,8 @@ def plain(folder: Path) -> None:
 
 
 def elastic(folder: Path) -> None:
-    """A rank is lost, and with it numbers; another one is late; some steps are told of twice; no validation split."""
-    made = RunFolder(folder, (4, 4, 3), 430, "test", late=2, lost=range(861, 869), told_again=7)
+    """A rank and its numbers are lost; another one is late; some steps are recorded twice; no validation split."""
+    made = RunFolder(folder, (4, 4, 3), 430, "test", late=2, lost=range(861, 869), recorded_twice=7)
     made.write_metrics().write_recipe().write_result("no progress").write_confusion(TEN)
 
 
@@ -44,11 +44,13 @@ RUNS = {each.__name__: each for each in (plain, elastic, unfinished, many, witho
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
-    """The page of each run of `RUNS`."""
+    """The page of each run of `RUNS`, self-contained and accessible."""
     root, found = tmp_path_factory.mktemp("root") / "runs", {}
     for name, make in RUNS.items():
         make(root / name)
         found[name] = run_page(root / name, root.parent / f"{name}.html")
+        found[name].check_self_contained()
+        found[name].check_accessible()
     return found
 
 
@@ -109,7 +111,7 @@ def test_the_numbers_are_those_of_the_run(pages: dict[str, Page]) -> None:
         ["all-reduce", "4.0", "4.0", "4.0", "4.0", "0", "3.7 %"],
         ["other", "1.0", "1.0", "1.0", "", "", "0.9 %"],
     ]
-    assert "no rank holds up the others. Nothing stands out: computing takes 93.5 % of the time" in page.told
+    assert "no rank holds up the others. Nothing stands out: computing takes 93.5 % of the time" in page.prose
 
 
 def test_a_late_rank_and_a_ring_that_became_smaller(pages: dict[str, Page]) -> None:
@@ -131,20 +133,20 @@ def test_a_late_rank_and_a_ring_that_became_smaller(pages: dict[str, Page]) -> N
         ["2", "1,153", "89.9 %", "153.0", "103.0", "compute"],
         ["1", "129", "10.1 %", "153.0", "103.0", "compute"],
     ]
-    for told in (
+    for text in (
         "Rank 2 is the last in 89.9 % of the steps",
         "153.0 ms of work of its own then (median) to 103.0 ms on the others: the others wait for it",
         "It is behind in compute",
         "25.7 % of the time goes to the all-reduce",
         "the last rank, which waits least, spends 4.0 ms",
     ):
-        assert told in page.told
-    assert "Nothing stands out" not in page.told
+        assert text in page.prose
+    assert "Nothing stands out" not in page.prose
 
 
 def test_a_reader_that_is_behind_and_a_run_of_one_rank(pages: dict[str, Page]) -> None:
-    assert "24.4 % of the time goes to waiting for input: the reader is behind" in pages["many"].told
-    assert "4 ranks that did so less often are left out" in pages["many"].told
+    assert "24.4 % of the time goes to waiting for input: the reader is behind" in pages["many"].prose
+    assert "4 ranks that did so less often are left out" in pages["many"].prose
     assert [row[0] for row in pages["many"].named_tables["ranks"][1:]] == [str(rank) for rank in range(1, 17)]
     assert "ranks" not in pages["unfinished"].named_tables
     assert "parts" not in pages["without_metrics"].named_tables
@@ -152,25 +154,21 @@ def test_a_reader_that_is_behind_and_a_run_of_one_rank(pages: dict[str, Page]) -
 
 def test_of_many_classes_the_worst_come_first(pages: dict[str, Page]) -> None:
     page, counts = pages["many"], np.array(confusion(120))
-    classes = [f"species {label}" for label in range(120)]
-    right, taken, totals = counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1)
-    rows = []
-    for label in np.argsort(right / totals, kind="stable"):
-        wrong = np.where(np.arange(len(classes)) == label, 0, counts[label])
-        most = f"{classes[wrong.argmax()]} ({wrong.max()})" if wrong.any() else ""
-        shares = [f"{100 * right[label] / whole:.2f} %" for whole in (totals[label], taken[label])]
-        rows.append([classes[label], str(totals[label]), str(right[label]), *shares, "", most])
+    right, totals = counts.diagonal(), counts.sum(axis=1)
     scores, more = page.named_tables["scores"][1:], page.named_tables["more-scores"][1:]
-    assert (scores, more) == (rows[:50], rows[50:])
-    assert page.named_tables["mistakes"][1:3] == [
-        [classes[n], classes[n + 1], str(n % 7), f"{100 * (n % 7) / totals[n]:.1f} %"] for n in (6, 13)
+    worst = np.argsort(right / totals, kind="stable")
+    assert len(scores) == 50
+    assert [row[:4] for row in (*scores, *more)] == [
+        [f"species {n}", str(totals[n]), str(right[n]), f"{100 * right[n] / totals[n]:.2f} %"] for n in worst
     ]
-    told = f"{right.sum():,} of {counts.sum():,} examples"
-    assert f"{told} are correct, {counts.sum() - right.sum():,} are not" in page.told
-    assert f"{told} of test are on the diagonal" in captions(page)["Confusion matrix"]
-    few = pages["plain"].named_tables
-    assert [row[0] for row in few["scores"][1:]] == TEN
-    assert "more-scores" not in few
+    assert page.named_tables["mistakes"][1:3] == [
+        [f"species {n}", f"species {n + 1}", "6", f"{100 * 6 / totals[n]:.1f} %"] for n in (6, 13)
+    ]
+    correct = f"{right.sum():,} of {counts.sum():,} examples"
+    assert f"{correct} are correct, {counts.sum() - right.sum():,} are not" in page.prose
+    assert f"{correct} of test are on the diagonal" in captions(page)["Confusion matrix"]
+    assert [row[0] for row in pages["plain"].named_tables["scores"][1:]] == TEN
+    assert "more-scores" not in pages["plain"].named_tables
 
 
 def test_curves_are_summed_up_in_words(pages: dict[str, Page]) -> None:
@@ -186,7 +184,7 @@ def test_curves_are_summed_up_in_words(pages: dict[str, Page]) -> None:
     )
 
 
-def test_what_is_missing_is_told(pages: dict[str, Page]) -> None:
+def test_missing_files_are_reported(pages: dict[str, Page]) -> None:
     lacks = {
         "plain": [],
         "unfinished": ["result.json", "confusion-test.json", "run.json"],
@@ -194,26 +192,20 @@ def test_what_is_missing_is_told(pages: dict[str, Page]) -> None:
     }
     for name, files in lacks.items():
         assert re.findall(r"<li><code>(.*?)</code>: ", pages[name].text) == files
-        assert ("not finished" in pages[name].told) == (name == "unfinished")
-    assert "finished 2026-01-02 05:24 UTC: all its epochs are done" in pages["plain"].told
-    assert "it no longer got better" in pages["elastic"].told
-    assert "Not known: there are no metrics of steps." in pages["without_metrics"].told
+        assert ("not finished" in pages[name].prose) == (name == "unfinished")
+    assert "finished 2026-01-02 05:24 UTC: all its epochs are done" in pages["plain"].prose
+    assert "it no longer got better" in pages["elastic"].prose
+    assert "Not known: there are no metrics of steps." in pages["without_metrics"].prose
     assert ("77", "images/s, median of epochs") in tiles(pages["without_metrics"])
-
-
-def test_nothing_is_loaded_from_elsewhere(pages: dict[str, Page]) -> None:
-    for page in pages.values():
-        page.check_self_contained()
-        page.check_accessible()
 
 
 def test_the_command_writes_the_same_page_again(tmp_path: Path) -> None:
     folder = tmp_path / "root" / "runs" / "best"
     unfinished(folder)
     before = sorted(tmp_path.rglob("*"))
-    told = json.loads(succeeded(ringslice_here("report", folder, "--json", cwd=tmp_path)).stdout)
+    summary = json.loads(succeeded(ringslice_here("report", folder, "--json", cwd=tmp_path)).stdout)
     written = (tmp_path / "best-report.html").read_bytes()
-    assert (told["bytes"], told["epochs"], told["steps"], told["finished"]) == (len(written), 2, 40, False)
+    assert [summary[name] for name in ("bytes", "epochs", "steps", "finished")] == [len(written), 2, 40, False]
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "best-report.html"])
     run_page(folder, tmp_path / "again.html")
     assert (tmp_path / "again.html").read_bytes() == written

@@ -1,4 +1,4 @@
-"""Runs whose files are damaged, wrong use of a run's report, and what is worked out of long series."""
+"""Runs whose files are damaged, and the functions that summarise long series."""
 
 import json
 import math
@@ -14,18 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from etl.errors import DataError, RingsliceError, UsageError
-from etl.report.command import report_on
+from etl.errors import DataError, RingsliceError
 from etl.report.run.curves import extreme_positions, stretch_starts, trailing_mean
 from etl.report.run.metrics import Step
 from etl.report.run.waits import part_times
-from etl.storage.place import open_place
 from tests.lib.report.pages import run_page
 from tests.lib.report.run_folders import RunFolder
-
-
-def line_without(key: str) -> Callable[[str], str]:
-    return lambda line: json.dumps({name: value for name, value in json.loads(line).items() if name != key})
 
 
 def line_with(key: str, value: object) -> Callable[[str], str]:
@@ -36,9 +30,7 @@ def line_with(key: str, value: object) -> Callable[[str], str]:
     ("damage", "what"),
     [
         (lambda line: line[:-1], "delimiter"),
-        (line_without("kind"), "it has no kind"),
         (line_with("input_s", [0.1, 0.1]), "no object with mean, max and slowest_rank"),
-        (line_with("compute_s", {"mean": 0.1, "max": -0.1, "slowest_rank": 0}), "not negative"),
         (line_with("step_s", {"mean": math.nan, "max": 0.1, "slowest_rank": 0}), "must be finite"),
         (line_with("own_s", {"mean": 0.1, "max": 0.1, "slowest_rank": 2}), "slowest_rank of own_s is 2, of 2 ranks"),
         (line_with("time", "2026-01-02T03:04:05"), "no zone"),
@@ -75,23 +67,6 @@ def test_a_damaged_file_is_named(name: str, content: str, what: str, status: int
     with pytest.raises(RingsliceError, match=re.escape(what)) as raised:
         run_page(folder, tmp_path / "page.html")
     assert raised.value.status == status
-
-
-def test_wrong_use(tmp_path: Path) -> None:
-    folder, empty = tmp_path / "run", tmp_path / "empty"
-    empty.mkdir()
-    RunFolder(folder).write_metrics()
-    for place, name, target, line in (
-        (empty, None, tmp_path / "page.html", "neither a dataset's root .* nor the folder of a run"),
-        (tmp_path / "missing", None, tmp_path / "page.html", "neither a dataset's root"),
-        (folder, "other", tmp_path / "page.html", "--name 'other' is of slices"),
-        (folder, None, folder / "page.html", "lies among the files"),
-        (folder, None, tmp_path / "missing" / "page.html", "no such folder"),
-        (folder, None, tmp_path, "is a folder"),
-    ):
-        with pytest.raises(UsageError, match=line):
-            report_on(open_place(str(place)), name, str(target))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "run"]
 
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.just(math.nan)

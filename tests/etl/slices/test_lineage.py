@@ -64,9 +64,8 @@ def test_two_ends_are_named(root: Place) -> None:
     assert [stage.folder.name for stage in lineage_ends(root)] == ["night-2", "other-seed"]
 
 
-def test_what_was_pruned_between_two_nights_makes_no_second_end(root: Place) -> None:
-    first = finish(root, "night-1")
-    second = finish(root, "night-2", first)
+def test_slices_that_were_pruned_between_two_nights_make_no_second_end(root: Place) -> None:
+    second = finish(root, "night-2", finish(root, "night-1"))
     finish(root, "night-3", second)
     second.folder.delete()
     assert newest(root) == "night-3"

@@ -1,4 +1,4 @@
-"""What slices remember of keys, contents and groups."""
+"""The splits of keys, contents and groups that slices record."""
 
 import hashlib
 from pathlib import Path
@@ -32,7 +32,7 @@ def sha256(text: str) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Place:
-    """The tables of slices: what they hold, and what those before them held."""
+    """The tables of slices: their own examples, and those of the slices before them."""
     tables: dict[str, tuple[pa.Schema, list[dict[str, Any]]]] = {
         "examples": (
             schemas.EXAMPLES,
@@ -54,10 +54,13 @@ def folder(tmp_path: Path) -> Place:
     return open_place(str(tmp_path))
 
 
-def read(folder: Place) -> Memory:
+def facts_of(folder: Place) -> dict[str, Any]:
     files = {name: f"{name}.parquet" for name in MEMORY_TABLES}
-    told = {name: {"file": file, "sha256": (folder / file).sha256()} for name, file in files.items()}
-    return Memory.read(folder, {"tables": told})
+    return {"tables": {name: {"file": file, "sha256": (folder / file).sha256()} for name, file in files.items()}}
+
+
+def read(folder: Place) -> Memory:
+    return Memory.read(folder, facts_of(folder))
 
 
 def test_every_key_that_was_ever_dealt_keeps_its_split(folder: Place) -> None:
@@ -79,22 +82,17 @@ def test_every_content_has_the_splits_that_it_was_ever_in(folder: Place) -> None
     expected = [1 << SPLIT_NAMES.index(split) for split in DEALT.values()]
     expected[1] |= 1  # validation, and train
     assert known.splits[numbers[:-1]].tolist() == [*expected, 4]
-
-
-def test_groups_are_remembered(folder: Place) -> None:
     assert read(folder).groups == {"x": 0, "y": 2}
 
 
 @pytest.mark.parametrize("name", MEMORY_TABLES)
 def test_a_table_that_is_not_as_it_was_written_is_refused(name: str, folder: Place) -> None:
     """Rewritten without its first row, as Parquet that reads well."""
-    files = {
-        each: {"file": f"{each}.parquet", "sha256": (folder / f"{each}.parquet").sha256()} for each in MEMORY_TABLES
-    }
+    facts = facts_of(folder)
     place = folder / f"{name}.parquet"
     Path(place.path).write_bytes(parquet_tables.table_bytes(parquet_tables.read_table(place).slice(1)))
     with pytest.raises(DataError, match=rf"{name}.parquet has another SHA-256 than its manifest records"):
-        Memory.read(folder, {"tables": files})
+        Memory.read(folder, facts)
 
 
 def test_who_departs_is_remembered_with_those_that_departed_before(folder: Place) -> None:
@@ -115,8 +113,8 @@ def test_contents_that_depart_are_remembered_with_all_their_splits(folder: Place
     assert memory.departed_contents(all_splits).to_pylist() == []
     assert {row["split"] for row in memory.departed_contents(all_splits - 4).to_pylist()} == {"test"}
     rows = memory.departed_contents(all_splits - 7).to_pylist()
-    told = {(sha256(key), split) for key, split in (*DEALT.items(), *CHANGED.items())}
-    assert [(row["sha256"], row["split"]) for row in rows] == sorted(told)
+    expected = {(sha256(key), split) for key, split in (*DEALT.items(), *CHANGED.items())}
+    assert [(row["sha256"], row["split"]) for row in rows] == sorted(expected)
 
 
 def test_digests_are_found_whatever_their_bytes() -> None:

@@ -1,4 +1,4 @@
-"""What pruning removes and what stays; tests/test_faults.py stops it at any call of storage."""
+"""Which files pruning removes; tests/test_faults.py stops it at any call of storage."""
 
 import json
 import shutil
@@ -99,10 +99,10 @@ def require_whole(root: Path) -> None:
 @pytest.mark.integration
 def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     before, size = contents(root), sum(map(len, contents(root).values()))
-    told = run(root, keep=2, dry_run=True)
+    summary = run(root, keep=2, dry_run=True)
     assert contents(root) == before
     done = run(root, keep=2)
-    assert {**told, "dry_run": False} == done
+    assert {**summary, "dry_run": False} == done
     assert done["kept_slices"] == {"night-3": "among the newest", "night-2": "among the newest"}
     assert done["removed_slices"] == ["night-0", "night-1"]
     assert slices_of(root) == ["night-2", "night-3"]
@@ -119,21 +119,21 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json", "_work/slices.json"])
-def test_what_a_run_names_stays(root: Path, file: str) -> None:
+def test_slices_that_a_run_names_stay(root: Path, file: str) -> None:
     record_run(root, 1, file)
-    told = run(root, keep=1)
-    assert told["kept_slices"]["night-1"] == f"named by {root}/runs/run-0001"
+    summary = run(root, keep=1)
+    assert summary["kept_slices"]["night-1"] == f"named by {root}/runs/run-0001"
     assert slices_of(root) == ["night-1", "night-3"]
     shutil.rmtree(root / "runs")
     require_whole(root)
 
 
-def test_a_run_that_has_not_said_what_it_reads_keeps_all(root: Path) -> None:
+def test_a_run_that_has_not_recorded_its_slices_keeps_all(root: Path) -> None:
     (root / "runs/run-0001/_work/claims").mkdir(parents=True)
     assert run(root, keep=1)["removed_slices"] == []
 
 
-def test_what_is_worked_on_stays(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slices_at_work_stay(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = open_place(str(root))
     normalized = slices_stage(place, "night-0").read_marker()["input"]
     source = slices_stage(place, "night-1").fingerprint()
@@ -141,10 +141,10 @@ def test_what_is_worked_on_stays(root: Path, capsys: pytest.CaptureFixture[str])
     (root / "slices/being-made/_work").mkdir(parents=True)
     (root / "slices/being-made/_work/plan.json").write_bytes(json_bytes(plan))
     claim = Claim.take(slices_stage(place, "night-2").work, "a test")
-    told = run(root, keep=1)
+    summary = run(root, keep=1)
     claim.release()
-    assert told["kept_slices"] == {"night-3": "among the newest", "night-1": "worked on"}
-    assert told["removed_slices"] == ["night-0"]  # but not what it was made from
+    assert summary["kept_slices"] == {"night-3": "among the newest", "night-1": "worked on"}
+    assert summary["removed_slices"] == ["night-0"]  # but not what it was made from
     assert "night-2 stays as it is" in capsys.readouterr().err
     assert normalized_stage(place).find_generation(normalized) is not None
     assert slices_of(root) == ["being-made", "night-1", "night-2", "night-3"]
@@ -154,10 +154,10 @@ def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureF
     parts = contents(root / "normalized")
     (root / "normalized/_work").mkdir()
     (root / "normalized/_work/plan.json").write_bytes(json_bytes({"identity": {"config": {}, "input": "x"}}))
-    told = run(root, keep=1)
+    summary = run(root, keep=1)
     assert "normalize was begun and not finished" in capsys.readouterr().err
     assert contents(root / "normalized", "plan.json") == parts
-    assert told["removed_generations"] == 0  # raw's are named by those of normalized
+    assert summary["removed_generations"] == 0  # raw's are named by those of normalized
     shutil.rmtree(root / "normalized/_work")
     assert run(root, keep=1)["removed_generations"] == 6
     require_whole(root)
@@ -168,8 +168,8 @@ def test_the_command(root: Path, tmp_path: Path) -> None:
         failed(ringslice_here("prune", folder, "--keep", 1), 2, f"{folder} is no dataset's root (no raw, no slices)")
     failed(ringslice_here("prune", root), 2, "give --keep N")
     failed(ringslice_here("prune", root, "--keep", 0), 2, "'0' is no whole number")
-    told = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
-    assert told["removed_slices"] == ["night-0"]
+    planned = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
+    assert planned["removed_slices"] == ["night-0"]
     assert "night-0" in succeeded(ringslice_here("prune", root, "--keep", 3)).stdout
     assert slices_of(root) == ["night-1", "night-2", "night-3"]
     require_whole(root)

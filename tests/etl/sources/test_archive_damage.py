@@ -66,11 +66,11 @@ def test_a_cut_of_what_is_packed_is_found_wherever_it_is(codec: str, tmp_path: P
 
 
 @pytest.mark.parametrize("codec", ["", "gzip", "zstd"])
-def test_what_follows_the_end_is_told(codec: str, tmp_path: Path) -> None:
+def test_data_behind_the_end_is_an_error(codec: str, tmp_path: Path) -> None:
     archive = tar_of(some_images())
     joined = archive + tar_of([Entry("cats/another.jpg")])
-    told = rf"goes on behind its end, at byte {len(archive)}( of its content)?; make archives"
-    with pytest.raises(DataError, match=told):
+    line = rf"goes on behind its end, at byte {len(archive)}( of its content)?; make archives"
+    with pytest.raises(DataError, match=line):
         open_archive(tmp_path / "source", packed(joined, codec))
 
 
@@ -140,33 +140,25 @@ DAMAGED = {
     "a negative size": (header(size=-5), "a size of -5"),
     "a size that is no number": (pax(record("size", "many")) + header(), "a size of b'many'"),
     "a huge member": (header(size=2 << 30), f"'cats/1.jpg' .* claims {2 << 30} bytes, at byte 0;"),
-    "a huge member by pax": (pax(record("size", f"{1 << 60}")) + header(), f"claims {1 << 60} bytes, at byte 1024"),
     "a member longer than the file": (header(size=MOST_MEMBER_BYTES), "cut off: of the 512 bytes from byte 10737"),
     "a text longer than the file": (header("1.json", size=99_999), "cut off: of the 99999 bytes from byte 512"),
     "a huge name": (header(type=tarfile.GNUTYPE_LONGNAME, size=1 << 40), f"an extended header of {1 << 40} bytes"),
     "a huge pax header": (header(type=tarfile.XHDTYPE, size=MOST_EXTENDED_BYTES + 1), "an extended header of 1048577"),
     "pax without records": (pax(b"path\n") + header(), "no list of pax records"),
-    "a record that is too long": (pax(b"99 path=x\n") + header(), "no list of pax records"),
     "a record that is too short": (pax(b"7 path=x\n") + header(), "no list of pax records"),
     "a name for all": (pax(record("path", "a/b.jpg"), tarfile.XGLTYPE) + header(), "a global header with 'path'"),
     "a header of nothing": (pax(record("path", "a/b.jpg")), "end of file header"),
-    "only headers of headers": (pax(record("path", "a/b.jpg")) * 2000, "end of file header"),
     "an archive within, damaged": (within(b"GIF89a" * 99), r"'n1\.tar' in .* at byte 0 \(.*archive, not compressed\?"),
     "an archive within, cut off": (within(header(size=700) + bytes(600)), r"'n1\.tar' in .* cut off: .* byte 1536 on"),
-    "an archive within, empty": (within(b""), r"'n1\.tar' in .*some.tar is cut off: of the 512 bytes from byte 0 on"),
     "an archive within and more": (within(END + header()), r"'n1\.tar' in .* goes on behind its end, at byte 1024"),
     "no archive": (b"GIF89a" * 500, r"damaged at byte 0.* \(.*; is it a tar archive, plain or by gzip or zstd\?"),
-    "bzip2": (b"BZh9" + bytes(600), "is it a tar archive"),
 }
 REFUSED = {
     "an absolute name": (header("/etc/passwd.jpg"), "'/etc/passwd.jpg' .* its name is absolute"),
     "a name that leads out": (header("../../x.jpg"), r"'../../x.jpg' .* its name has the part '\.\.'"),
-    "one by pax": (pax(record("path", "a/../x.jpg")) + header(), r"the part '\.\.'"),
     "a folder left out": (header("a//x.jpg"), "the part ''"),
-    "a dot": (header("a/./x.jpg"), r"the part '\.'"),
     "two lines": (header("a/x\n.jpg"), r"'a/x\\n.jpg' .* its name holds control characters"),
     "no UTF-8": (with_checksum(header("a/x.jpg").replace(b"x.jpg", b"\xff.jpg")), "its name is not UTF-8"),
-    "no name": (header(""), "its name has the part ''"),
     "a long name": (pax(record("path", "a/" + "x" * 5000)) + header(), "its name has 5002 bytes, more than 4096"),
     "a hard link within": (within(header(type=tarfile.LNKTYPE) + END), r"'cats/1.jpg' of 'n1\.tar' in .* a hard link"),
     "a hard link": (
@@ -175,24 +167,25 @@ REFUSED = {
     ),
     "a symbolic link": (header(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "a symbolic link; .* tar --dereference"),
     "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* a device"),
-    "a FIFO": (header(type=tarfile.FIFOTYPE), "a FIFO; pack again without it"),
     "a sparse file": (header(type=tarfile.GNUTYPE_SPARSE), "a sparse file; pack again without: tar --sparse"),
     "a sparse file by pax": (pax(record("GNU.sparse.name", "a/b.jpg")) + header(), "'a/b.jpg' .* a sparse file"),
     "a volume": (header(type=b"V"), "of type b'V'; pack again without it"),
-    "the same name twice": (header() * 2, "has two members 'cats/1.jpg'; pack again with one of them"),
-    "the same but for a dot": (header() + header("./cats/1.jpg"), "has two members 'cats/1.jpg'"),
+    "the same but for a dot": (
+        header() + header("./cats/1.jpg"),
+        "has two members 'cats/1.jpg'; pack again with one of",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", [*DAMAGED, *REFUSED])
-def test_what_no_archive_of_images_says_is_told_and_nothing_is_written(what: str, tmp_path: Path) -> None:
-    data, told = (DAMAGED | REFUSED)[what]
-    with pytest.raises(DataError if what in DAMAGED else UsageError, match=told) as raised:
+def test_an_unusable_archive_is_refused_and_nothing_is_written(what: str, tmp_path: Path) -> None:
+    data, line = (DAMAGED | REFUSED)[what]
+    with pytest.raises(DataError if what in DAMAGED else UsageError, match=line) as raised:
         open_archive(tmp_path / "source", data + END)
     assert str(raised.value).isprintable()
     assert "some.tar" in str(raised.value)
     before = contents(tmp_path)
-    with pytest.raises(type(raised.value), match=told):
+    with pytest.raises(type(raised.value), match=line):
         ingest_here(tmp_path / "source", tmp_path / "below" / "root")
     assert contents(tmp_path) == before
 
@@ -284,14 +277,11 @@ def write_tar_gz(path: Path, members: int, member_bytes: int) -> Path:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("members", "most"), [(1000, MOST_GROWTH), pytest.param(6000, 3 * MOST_GROWTH, marks=pytest.mark.chaos)]
-)
-def test_memory_does_not_grow_with_the_archive(members: int, most: int, tmp_path: Path) -> None:
-    """It keeps a row of each image; 300 MB take 12 MB, 600 MB 14."""
+def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
+    """A row of each image stays in memory."""
     small = write_tar_gz(tmp_path / "small.tar.gz", 8, 50_000)
-    large = write_tar_gz(tmp_path / "large.tar.gz", members, 50_000)
-    assert grown_by(small, large, tmp_path / "root") < most < large.stat().st_size // 2
+    large = write_tar_gz(tmp_path / "large.tar.gz", 1000, 50_000)
+    assert grown_by(small, large, tmp_path / "root") < MOST_GROWTH < large.stat().st_size // 2
 
 
 @pytest.mark.integration

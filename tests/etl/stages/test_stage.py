@@ -1,10 +1,10 @@
-"""What a stage finds when it begins, and that a failure of any call of storage leaves nothing wrong."""
+"""Beginning, resuming, renewing and replacing a stage, and a failure of any of its calls of storage."""
 
 import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,19 +149,6 @@ if not IN_CHILD:
         run_in_child(cluster, "tests/etl/stages/test_stage.py", *words, timeout_s=600)
 
 
-def test_an_unfinished_stage_of_another_configuration_is_begun_afresh(tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
-    assert stage.begin(OLD) is State.FRESH
-    publish_bytes(stage.folder / "part", stage.attempts, b"old")
-    stage.release()
-    assert stage.begin(OLD) is State.RESUMED
-    assert (stage.folder / "part").exists()
-    stage.release()
-    assert stage.begin(NEW) is State.FRESH
-    assert not (stage.folder / "part").exists()
-    stage.release()
-
-
 def test_files_that_no_stage_wrote_are_not_touched(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     (tmp_path / "stage").mkdir()
@@ -211,7 +198,7 @@ def files_of(stage: Stage) -> list[str]:
     return [info.path[len(stage.folder.path) + 1 :] for info in stage.folder.children(True) if info.is_file]
 
 
-def test_what_is_another_is_told_by_its_own_name() -> None:
+def test_a_difference_is_named() -> None:
     limits = {"pixels": 5, "frames": 3}
     there, asked = ({"config": {"size": 1, "limits": limits | more}} for more in ({}, {"pixels": 6}))
     assert difference(there, asked) == "limits pixels 5 there, 6 asked"
@@ -242,13 +229,6 @@ def test_a_renewal_keeps_what_was_there(root: Place) -> None:
     require_finished(stage, NEW)
 
 
-def test_the_same_identity_is_renewed_where_it_is_wanted(tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
-    renew(stage, OLD)
-    assert renew(stage, OLD, wanted=True) is State.RENEWED
-    assert stage.read_marker()["files"] == ["x", "x"]
-
-
 def test_a_renewal_may_change_what_it_says_and_no_more(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     renew(stage, OLD)
@@ -269,19 +249,17 @@ def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(tmp_path: Path) -> 
     stage.leave()
     stage.release()
     assert contents(tmp_path) == before
+    assert renew(stage, OLD, wanted=True) is State.RENEWED
+    assert stage.read_marker()["files"] == ["x", "x"]
 
 
-def test_a_renewal_planned_from_what_was_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
+def test_a_renewal_planned_before_another_is_refused(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
-    planned = renewal_of(stage)
-    renew(stage, OLD)
-    with pytest.raises(EnvironmentFailure, match="another run has written"):
-        stage.begin(LATER, renewal=planned)
-    planned = renewal_of(stage)
-    renew(stage, LATER)
-    with pytest.raises(EnvironmentFailure, match="another run has written"):
-        stage.begin(LAST, renewal=planned)
-    assert renew(stage, LAST) is State.RENEWED
+    for identity, later in ((OLD, LATER), (LATER, LAST)):
+        planned = renewal_of(stage)
+        renew(stage, identity)
+        with pytest.raises(EnvironmentFailure, match="another run has written"):
+            stage.begin(later, renewal=planned)
 
 
 def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(tmp_path: Path) -> None:
@@ -304,27 +282,34 @@ def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(t
     assert files_of(stage) == ["beside", "dataset.json", "files/x", "run.json"]
 
 
-def test_what_is_made_again_replaces_its_marker(tmp_path: Path) -> None:
-    place = open_place(str(tmp_path))
+def test_a_stage_that_is_repeated_replaces_its_marker(tmp_path: Path) -> None:
+    """Readers have the old marker until the new one is there; an unfinished repetition is resumed."""
+    stage = stage_in(open_place(str(tmp_path)))
 
-    def make(identity: dict[str, Any], finishes: bool = True) -> State:
-        stage = stage_in(place)
+    def repeat(identity: dict[str, Any], finishes: bool = True) -> State:
         try:
             state = stage.begin(identity, again=True)
             if finishes:
-                stage.commit({"format": stage.format, **identity, "state": state.value}, Run())
+                stage.commit({"format": stage.format, **identity}, Run())
             else:
                 publish_bytes(stage.work / "half", stage.attempts, b"")
             return state
         finally:
             stage.release()
 
-    stage = stage_in(place)
-    assert [make(OLD), make(OLD), make(NEW)] == [State.FRESH] * 3
-    assert make(OLD, finishes=False) is State.FRESH
-    assert stage.read_marker()["config"] == NEW["config"]  # readers have the old one until the new one is there
-    assert (stage.work / "half").exists()
-    assert make(OLD) is State.RESUMED
-    assert make(OLD, finishes=False) is State.FRESH
-    assert make(NEW) is State.FRESH
+    assert [repeat(OLD), repeat(OLD), repeat(NEW), repeat(OLD, finishes=False)] == [State.FRESH] * 4
+    assert stage.read_marker()["config"] == NEW["config"]
+    assert [repeat(OLD), repeat(OLD, finishes=False), repeat(NEW)] == [State.RESUMED, State.FRESH, State.FRESH]
     assert files_of(stage) == ["dataset.json", "run.json"]
+
+
+@pytest.mark.parametrize("change", [lambda data: data.replace(b"x", b"z"), lambda data: data + b" "])
+def test_a_damaged_earlier_marker_is_not_used(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    renew(stage, OLD)
+    fingerprint = stage.fingerprint()
+    renew(stage, LATER)
+    assert stage.find_generation(fingerprint) is not None
+    kept = tmp_path / "stage/generations" / f"{fingerprint}.json"
+    kept.write_bytes(change(kept.read_bytes()))
+    assert stage.find_generation(fingerprint) is None

@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from etl.storage.atomic import publish_bytes, replace_bytes
 from etl.storage.place import Place, open_place
 from tests.conftest import TreeMaker
-from tests.hadoop import health
 from tests.hadoop.cluster import Cluster
 from tests.lib.inline import ingest_here
 
@@ -94,22 +92,3 @@ def test_a_file_on_hdfs_is_synced_before_it_has_its_name(cluster: Cluster, hdfs_
         match[1] for line in lines if (match := re.search(r"(cmd=create|BLOCK\* fsync|completeFile|cmd=rename)", line))
     ]
     assert told == ["cmd=create", "BLOCK* fsync", "completeFile", "cmd=rename"] * 2
-
-
-@pytest.mark.chaos
-def test_every_block_of_a_file_is_synced(cluster: Cluster, hdfs_root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the DataNode counts its calls of fsync, which it tells anew every 10 s."""
-    monkeypatch.setenv("RINGSLICE_HDFS_BLOCK_SIZE", "1MiB")
-    folder = open_place(hdfs_root.uri)
-
-    def count() -> int:
-        time.sleep(12)
-        url = f"{cluster.web('datanode')}/jmx?qry=Hadoop:service=DataNode,name=DataNodeActivity*"
-        return int(health.get(url)["beans"][0]["FsyncCount"])
-
-    before = count()
-    publish_bytes(folder / "of-one-block", folder, b"x")
-    one = count() - before
-    publish_bytes(folder / "of-five-blocks", folder, bytes(5 << 20))
-    assert one >= 1
-    assert count() - before - one >= 5

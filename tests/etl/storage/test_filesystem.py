@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from etl.errors import EnvironmentFailure
 from etl.storage.hdfs_settings import BLOCK_SIZE_VARIABLE
 from etl.storage.place import Place, open_place
 from tests.etl.conftest import IN_CHILD, run_in_child
@@ -241,14 +240,6 @@ def test_a_large_file_of_many_blocks_is_read_by_many_threads(root: Place, monkey
         starts = range(across - 500_000, across + 500_000, 1000)
         parts = pool.map(lambda offset: opened.read_at(1000, offset), starts)
         assert b"".join(parts) == data[starts[0] : starts[-1] + 1000]
-
-
-def test_a_damaged_marker_is_named(root: Place) -> None:
-    with pytest.raises(FileNotFoundError):
-        (root / "marker.json").read_json()
-    write(root / "marker.json", b"{")
-    with pytest.raises(EnvironmentFailure, match=r"marker\.json is not JSON"):
-        (root / "marker.json").read_json()
 
 
 if not IN_CHILD:

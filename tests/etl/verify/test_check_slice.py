@@ -27,7 +27,7 @@ class Written:
 
     place: Path
     index: Path
-    told: dict[str, Any]
+    facts: dict[str, Any]
     rows: pa.Table
     blocks: pa.Table
 
@@ -48,11 +48,11 @@ def example(key: str) -> bytes:
 def write(folder: Place, name: str) -> Written:
     dealt = [(example(key), "pack-00000", hashlib.sha256(key.encode()).digest()) for key in KEYS[name]]
     attempts = (folder / "attempts").make_folder()
-    told = write_slice(folder, attempts, ("train", f"train/{name}", 3), dealt)
+    facts = write_slice(folder, attempts, ("train", f"train/{name}", 3), dealt)
     path = Path(folder.path) / "train" / name
-    rows = parquet_tables.read_table(facts_place(folder, told["name"]))
-    blocks = parquet_tables.read_table(blocks_place(folder, told["name"]))
-    return Written(path.with_suffix(".tfrecord"), path.with_suffix(".idx"), told, rows, blocks)
+    rows = parquet_tables.read_table(facts_place(folder, facts["name"]))
+    blocks = parquet_tables.read_table(blocks_place(folder, facts["name"]))
+    return Written(path.with_suffix(".tfrecord"), path.with_suffix(".idx"), facts, rows, blocks)
 
 
 SIZE = {"height": 2, "width": None, "channels": 1, "format": "RAW"}
@@ -63,7 +63,7 @@ SLICE_A, INDEX_A, EXAMPLES = (SLICE, "train/a"), (INDEX, "train/a"), (TABLE, "ex
 def check(written: Written, *, with_tables: bool = True) -> SliceCheck:
     """A check of the slice; without tables, by the manifest alone."""
     rows, blocks = (written.rows, written.blocks) if with_tables else (None, None)
-    return check_slice(open_place(str(written.place.parents[1])), written.told, rows, blocks, RULES)
+    return check_slice(open_place(str(written.place.parents[1])), written.facts, rows, blocks, RULES)
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def found(written: Written, *, with_tables: bool = True) -> list[tuple[str, str]
 def believing(written: Written) -> Written:
     """The negative control: a manifest that has the hash and the size of the file as it is now."""
     number = len(written.records)
-    told = {"sha256": hashlib.sha256(written.data).hexdigest(), "bytes": len(written.data), "records": number}
-    return replace(written, told=written.told | told)
+    facts = {"sha256": hashlib.sha256(written.data).hexdigest(), "bytes": len(written.data), "records": number}
+    return replace(written, facts=written.facts | facts)
 
 
 def flips(data: bytes) -> Iterator[bytes]:
@@ -154,7 +154,7 @@ def test_tables_and_a_manifest_that_do_not_fit_a_right_slice_are_found(slices: t
     assert dealt["label"].to_pylist() == [0, 1, 0], "the slice itself is believed"
     assert found(replace(written, rows=written.rows.slice(0, 2))) == [EXAMPLES]
     assert found(replace(written, blocks=other.blocks)) == [(TABLE, "blocks.parquet")]
-    assert found(replace(written, told=written.told | {"records": 4})) == [(MANIFEST, "manifest.json")]
+    assert found(replace(written, facts=written.facts | {"records": 4})) == [(MANIFEST, "manifest.json")]
 
 
 def test_a_damaged_slice_is_judged_by_its_table(slices: tuple[Written, Written]) -> None:

@@ -1,4 +1,4 @@
-"""Dealt examples against good images, judged line by line, and by plain sets."""
+"""Examples of slices are compared with good images, line by line, and by plain sets."""
 
 import hashlib
 from collections import Counter
@@ -152,7 +152,7 @@ def test_of_equal_contents_the_first_good_image_is_to_be_dealt(good: list[Image]
             assert findings.counts == {kinds.SAME_CONTENT: 1}
 
 
-def test_each_difference_is_told_in_a_line() -> None:
+def test_each_difference_is_reported_in_a_line() -> None:
     image = Image("a/b", 1)
     other = Image("c", 2)
     cases: list[tuple[list[tuple[int, Image]], str, str]] = [
@@ -169,17 +169,17 @@ def test_each_difference_is_told_in_a_line() -> None:
         ),
     ]
     assert judge([(0, image)], [image])[0].counts == {}
-    for dealt, kind, line in cases:
-        findings, _, _ = judge(dealt, [image])
+    results = [(judge(dealt, [image]), kind, line) for dealt, kind, line in cases]
+    by_source = judge([(0, image)], [image], by_source=True)
+    results += [
+        (by_source, kinds.DIFFERENT, "a/b is in train, the source has it in test"),
+        (judge([(0, image)], [image], {"a/b": True}), kinds.DEPARTED, "a/b was removed by a list, and is in slice-0"),
+        (judge([(0, image)], [image] * 2), kinds.DOUBLED, "a/b is 2 good images: in pack-0 and in pack-1"),
+    ]
+    for (findings, *_), kind, line in results:
         assert findings.counts == {kind: 1}
         assert findings.named[kind][0][1] == line
     assert judge([(1, image)], [image], by_source=True)[0].counts == {}
-    findings, _, _ = judge([(0, image)], [image], by_source=True)
-    assert findings.named[kinds.DIFFERENT] == [("a/b", "a/b is in train, the source has it in test")]
-    findings, _, _ = judge([(0, image)], [image], {"a/b": True})
-    assert findings.named[kinds.DEPARTED] == [("a/b", "a/b was removed by a list, and is in slice-0")]
-    findings, _, _ = judge([(0, image)], [image, image])
-    assert findings.named[kinds.DOUBLED] == [("a/b", "a/b is 2 good images: in pack-0 and in pack-1")]
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,10 @@ def test_each_difference_is_told_in_a_line() -> None:
         (["a1 train"], ["a1 train"], []),
         (["a1 train"], ["a1 test"], [kinds.MOVED, kinds.CONTENT_MOVED]),
         (["a1 train"], ["b1 test"], [kinds.CONTENT_MOVED]),
-        (["a1 train"], ["b1 train"], []),
         (["a1 train", "b1 test"], ["a1 train", "b1 test", "c1 train"], []),
         (["a1 train", "b1 test"], ["a1 test", "b1 test"], [kinds.MOVED]),
         (["a1 train", "b2 test"], ["a2 test", "b2 test"], []),
         (["a1 train", "b2 test"], ["a2 train", "b2 test"], [kinds.CONTENT_MOVED]),
-        (["a1 train"], ["a3 test"], []),
         (["a1 train"], [], []),
     ],
 )

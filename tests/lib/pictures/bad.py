@@ -21,11 +21,11 @@ HUGE = 30_000
 END = b"\xff\xd9"
 CUT = """
 jpeg-420 jpeg-gray jpeg-progressive jpeg-restarts jpeg-cmyk-adobe jpeg-exif-8-thumbnail
-png-rgb png-rgb-interlaced png-gray-1 png-palette-256 png-rgba-16 gif-87a gif-87a-interlaced
+png-rgb png-palette-5-interlaced png-rgba gif-87a gif-87a-interlaced
 webp-lossy webp-lossless webp-alpha-lossy webp-animated jpeg2000 jpeg2000-codestream avif-4:2:0 bmp-24 bmp-rle8
-bmp-fields-444 bmp-fields-101010
-tiff-raw tiff-lzw tiff-adobe-deflate tiff-tiled-little-endian tiff-16-big-endian tiff-big tiff-packbits tiff-jpeg
-tiff-1-group4 tiff-planes ppm ppm-text pbm
+bmp-fields-bytes-elsewhere
+tiff-lzw tiff-adobe-deflate tiff-predictor tiff-big-endian tiff-big tiff-packbits tiff-jpeg
+tiff-1-group4 ppm ppm-comments
 """
 
 

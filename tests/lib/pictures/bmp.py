@@ -25,7 +25,6 @@ from tests.lib.pictures.base import (
     gray_content,
     over_white,
     palette,
-    palette_image,
     rejects,
     save,
 )
@@ -68,15 +67,12 @@ def with_file_header(head: bytes, body: bytes) -> bytes:
 
 
 def bmp_pictures() -> Iterator[Picture]:
-    """Every kind of BMP that must come out right."""
-    for colors in (2, 256):
-        yield good(f"bmp-{colors}", save(palette_image(colors), "BMP"), palette(colors)[bands(colors)])
+    """BMP files that must come out right, besides those of the matrix."""
     indices = bands(16)
     ends = [b"\0\0"] * (HEIGHT - 1) + [b"\0\1"]  # of a line, and of the picture, which is at the top
     runs = [np.dstack([np.ones_like(row), row]).tobytes() for row in indices]
     nibbles = [np.dstack([np.ones_like(row), row << 4]).tobytes() for row in indices]
     files = {
-        "bmp-4": bmp([bytes(row[::2] << 4 | row[1::2]) for row in indices], 4, palette(16)),
         "bmp-rle8": bmp([a + b for a, b in zip(runs, ends[::-1], strict=True)], 8, palette(16), compression=RLE8),
         "bmp-rle4": bmp([a + b for a, b in zip(nibbles, ends[::-1], strict=True)], 4, palette(16), compression=RLE4),
     }
@@ -99,11 +95,9 @@ def bmp_pictures() -> Iterator[Picture]:
     yield good("bmp-32-alpha-0-everywhere", bmp(clear, 32, compression=BITFIELDS, masks=masks), COLORS)
     red, green, blue = COLORS.astype("<u2").transpose(2, 0, 1)
     short = [row.tobytes() for row in red >> 3 << 11 | green >> 2 << 5 | blue >> 3]
-    files = {
-        "bmp-16-565": bmp(short, 16, compression=BITFIELDS, masks=(0xF800, 0x7E0, 0x1F)),
-        "bmp-16-555": bmp([row.tobytes() for row in red >> 3 << 10 | green >> 3 << 5 | blue >> 3], 16),
-    }
-    yield from alike(COLORS, files, 5, 8)
+    yield good("bmp-16-565", bmp(short, 16, compression=BITFIELDS, masks=(0xF800, 0x7E0, 0x1F)), COLORS, 5, 8)
+    short = [row.tobytes() for row in red >> 3 << 10 | green >> 3 << 5 | blue >> 3]
+    yield good("bmp-16-555", bmp(short, 16), COLORS, 5, 8)
     yield from _of_bit_fields()
     yield good("bmp-300-colors", bmp([bytes(row) for row in bands(256)], 8, palette(300)), palette(300)[bands(256)])
     without_rows = bmp([*runs[:9], b"\0\1"], 8, palette(16), compression=RLE8)
@@ -114,10 +108,7 @@ def bmp_pictures() -> Iterator[Picture]:
 def _of_bit_fields() -> Iterator[Picture]:
     """Samples of any widths at any places, with and without alpha."""
     for name, bits, masks in (
-        ("444", 16, (0xF00, 0xF0, 0xF)),
-        ("4444", 16, (0xF00, 0xF0, 0xF, 0xF000)),
         ("1555", 16, (0x7C00, 0x3E0, 0x1F, 0x8000)),
-        ("101010", 32, (0x3FF00000, 0xFFC00, 0x3FF)),
         ("bytes-elsewhere", 32, (0xFF00, 0xFF, 0xFF000000)),
         ("alpha-of-2", 32, (0x3FF00000, 0xFFC00, 0x3FF, 0xC0000000)),
     ):
@@ -138,16 +129,10 @@ def pnm_pictures() -> Iterator[Picture]:
     files = {
         "ppm": b"P6 " + size + COLORS.tobytes(),
         "ppm-comments": b"P6\n# a comment\n48 40\n# and another\n255\n" + COLORS.tobytes(),
-        "ppm-text": b"P3 " + size + " ".join(map(str, COLORS.ravel().tolist())).encode(),
         "ppm-trailing": b"P6 " + size + COLORS.tobytes() + TRAILING,
     }
     yield from alike(COLORS, files)
     yield good("ppm-1x1", b"P6 1 1 255\n" + content(1, 1).tobytes(), content(1, 1))
-    yield good("pgm", b"P5 " + size + GRAYS.tobytes(), GRAYS)
-    deep = (GRAYS.astype(">u2") * 257).astype(">u2")
-    yield good("pgm-16", b"P5 48 40 65535\n" + deep.tobytes(), GRAYS, 1, 1)
     few = gray_content(101)
     shown = np.round(few * 255 / 100).astype(np.uint8)
     yield good("pgm-of-100-levels", b"P5 48 40 100\n" + few.astype(np.uint8).tobytes(), shown, 1, 1)
-    black = bands(2)  # 1 is black
-    yield good("pbm", b"P4 48 40\n" + np.packbits(black, axis=1).tobytes(), (1 - black) * np.uint8(255))

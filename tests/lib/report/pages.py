@@ -52,7 +52,8 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
     @property
-    def told(self) -> str:
+    def prose(self) -> str:
+        """The text without elements."""
         return " ".join(filter(None, self.words))
 
     def check_self_contained(self) -> str:

@@ -44,7 +44,7 @@ class RunFolder:
 
     Evaluation is of the split ``evaluated``. ``late`` is a rank that takes longer, in each tenth step the one before
     it does; -1 is each of them in turn. ``input_s`` is the wait for input.
-    ``lost`` are steps that no line tells of; ``told_again`` says how many steps a run that went back tells of twice.
+    ``lost`` are steps without a line; ``recorded_twice`` of them at the end of an epoch have two.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class RunFolder:
     evaluated: str = "validation"
     late: int | None = None
     lost: range = range(0)
-    told_again: int = 0
+    recorded_twice: int = 0
     input_s: float = 0.002
 
     def __post_init__(self) -> None:
@@ -63,8 +63,8 @@ class RunFolder:
         for epoch, ranks in enumerate(self.ranks, 1):
             first, last = (epoch - 1) * self.steps + 1, epoch * self.steps
             self._write(epoch, ranks, [step for step in range(first, last + 1) if step not in self.lost])
-            if self.told_again:  # a checkpoint was damaged: what follows the one before it is told again
-                self._write(epoch, ranks, range(last - self.told_again + 1, last + 1))
+            if self.recorded_twice:  # a checkpoint was damaged: the steps after the one before it are taken again
+                self._write(epoch, ranks, range(last - self.recorded_twice + 1, last + 1))
         return self
 
     def write_recipe(self) -> "RunFolder":
@@ -96,8 +96,8 @@ class RunFolder:
         return self
 
     def write_confusion(self, classes: Sequence[str]) -> "RunFolder":
-        told = {"format": "ringslice.confusion/1", "split": "test", "classes": list(classes)}
-        (self.folder / "confusion-test.json").write_text(json.dumps(told | {"counts": confusion(len(classes))}))
+        facts = {"format": "ringslice.confusion/1", "split": "test", "classes": list(classes)}
+        (self.folder / "confusion-test.json").write_text(json.dumps(facts | {"counts": confusion(len(classes))}))
         return self
 
     def _write(self, epoch: int, ranks: int, steps: Sequence[int]) -> None:

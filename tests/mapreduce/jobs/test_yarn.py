@@ -1,4 +1,4 @@
-"""What is made of what Hadoop says: pure, on texts as Hadoop 3.4 writes them."""
+"""Messages, memory and numbers of tasks of YARN jobs, from texts as Hadoop 3.4 writes them."""
 
 import logging
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure
 from etl.hadoop.yarn_api import FailedAttempt
-from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from mapreduce.jobs.work import worthwhile_tasks
 from mapreduce.jobs.yarn import ClusterOptions, YarnJob, cause_of, cause_of_output
 
@@ -31,7 +31,6 @@ limit. Current usage: 215.1 MB of 128 MB physical memory used; 2.6 GB of 268.8 M
         (PIPE.format(137), "", EnvironmentFailure.status, "its Python was ended by SIGKILL"),
         (PIPE.format(127), "bash: env/bin/python: No such file", EnvironmentFailure.status, "No such file"),
         (MEMORY, "", EnvironmentFailure.status, "(215.1 MB of 128 MB physical memory used; 2.6 GB of"),
-        ("Container killed on request", "", EnvironmentFailure.status, "Container killed on request"),
     ],
 )
 def test_the_cause_of_a_failed_attempt(diagnostics: str, error_output: str, status: int, line: str) -> None:
@@ -57,25 +56,23 @@ def test_the_cause_among_what_hadoop_printed(text: str, line: str) -> None:
     assert "\n" not in cause_of_output(text)
 
 
-@pytest.mark.parametrize(("memory", "heap"), [(512, 192), (1024, 704), (128, 128)])
-def test_a_container_has_room_for_python_and_jvm(memory: int, heap: int) -> None:
-    options = ClusterOptions(queue=None, priority=None, task_memory=memory << 20, restart=False, python_bin=None)
-    properties = options.memory_properties()
+def options_of(memory_mib: int) -> ClusterOptions:
+    return ClusterOptions(queue=None, priority=None, task_memory=memory_mib << 20, restart=False, python_bin=None)
+
+
+@pytest.mark.parametrize(
+    ("driver", "memory", "heap"),
+    [(NATIVE, 512, 192), (NATIVE, 1024, 704), (NATIVE, 128, 128), (LIBHDFS, 1024, 576)],
+)
+def test_a_container_has_room_for_python_and_jvm(
+    driver: str, memory: int, heap: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DRIVER_VARIABLE, driver)
+    properties = options_of(memory).memory_properties()
     assert properties["mapreduce.map.java.opts"].split()[0] == f"-Xmx{heap}m"
     assert int(properties["mapreduce.task.io.sort.mb"]) * 3 <= heap * 2  # the old generation is two thirds
-
-
-def test_a_container_has_room_for_libhdfs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DRIVER_VARIABLE, LIBHDFS)
-    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
-    assert options.memory_properties()["mapreduce.map.java.opts"].split()[0] == "-Xmx576m"
-
-
-def test_a_mappers_container_has_room_for_its_helper() -> None:
-    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
-    alone, helped = options.memory_properties(), options.memory_properties(helper_bytes=800 << 20)
-    assert {name for name in helped if helped[name] != alone[name]} == {"mapreduce.map.memory.mb"}
-    assert helped["mapreduce.map.memory.mb"] == str(1024 + 800)
+    helped = options_of(memory).memory_properties(helper_bytes=800 << 20)
+    assert dict(helped.items() - properties.items()) == {"mapreduce.map.memory.mb": str(memory + 800)}
 
 
 def test_a_command_line_is_not_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -87,10 +84,9 @@ def test_a_command_line_is_not_logged(monkeypatch: pytest.MonkeyPatch, caplog: p
         raise KeyboardInterrupt
 
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
-    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
     stage: Any = SimpleNamespace(folder=SimpleNamespace(uri="x"))
     with caplog.at_level(logging.DEBUG), pytest.raises(KeyboardInterrupt):
-        YarnJob(stage, options, cast(Any, None)).submit(SimpleNamespace(make_runner=make_runner))
+        YarnJob(stage, options_of(1024), cast(Any, None)).submit(SimpleNamespace(make_runner=make_runner))
     assert caplog.text == ""
 
 

@@ -54,7 +54,7 @@ def test_what_is_sent_is_received(transport: Transport, normalized: Place) -> No
 
 
 @by_transport
-def test_keys_sort_by_slice_and_tell_its_number(transport: Transport) -> None:
+def test_keys_sort_by_slice_and_contain_its_number(transport: Transport) -> None:
     keys = [transport.key(number, 1, 3) for number in (0, 9, 10, 255, 256, 70_000)]
     assert keys == sorted(keys)
     assert [transport.slice_number(key) for key in keys] == [0, 9, 10, 255, 256, 70_000]

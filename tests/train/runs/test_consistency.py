@@ -9,10 +9,10 @@ import pytest
 
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from tests.lib.ranks.threads import ThreadRank, on_ranks
+from train.parallel.devices import Device
 from train.parallel.trainer import Trainer
 from train.runs.consistency import disagreement, require_equal_weights
 from train.runs.folder import Dataset
-from train.tf_backend.devices import Device
 
 FACTS: dict[str, Any] = {
     "host": "one",

@@ -10,7 +10,8 @@ import pytest
 
 from etl.errors import UsageError
 from tests.lib.commands import ringslice, run, succeeded
-from train.tf_backend.builders import BUILDERS, Builder, build, find_builder
+from train.config.builder import Builder, find_builder
+from train.tf_backend.builders import BUILDERS, build
 from train.tf_backend.resnet import resnet50
 
 
@@ -113,7 +114,7 @@ def test_a_model_that_does_not_fit_is_refused(builder: Builder, line: str, monke
 )
 def test_a_name_that_is_not_of_a_builder_is_refused(name: str, line: str) -> None:
     with pytest.raises(UsageError, match=line):
-        find_builder(name)
+        find_builder(name, BUILDERS)
 
 
 @pytest.mark.chaos

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import run, succeeded
+from train.parallel.devices import Device, choose_gpu, has_nvidia_gpu
 from train.runs.consistency import describe_devices, device_disagreement
-from train.tf_backend.devices import Device, choose_gpu, has_nvidia_gpu, reason_in
+from train.tf_backend.devices import reason_in
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,6 @@ def test_uuids_of_a_driver(tmp_path: Path) -> None:
     (tmp_path / "driver.c").write_text(DRIVER)
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
-    code = "from train.tf_backend.devices import gpu_uuid; print([gpu_uuid(number) for number in range(3)])"
+    code = "from train.parallel.devices import gpu_uuid; print([gpu_uuid(number) for number in range(3)])"
     result = succeeded(run("python", "-c", code, LD_LIBRARY_PATH=str(tmp_path)))
     assert result.stdout.splitlines()[-1] == str(["10" * 16, "11" * 16, ""])
