@@ -137,7 +137,7 @@ def pickle_arrays(place: Place) -> None:
     sign_again(place, lambda marker: marker["files"].update({"model.safetensors": facts}))
 
 
-OUTSIDE: dict[str, Any] = {"../../secret.safetensors": {}}
+OUTSIDE: dict[str, dict[str, object]] = {"../../secret.safetensors": {}}
 HARMS: dict[str, tuple[Callable[[Place], object], str]] = {
     "list": (lambda place: marker_of(place, 2).write_bytes(b"[]\n"), "checkpoint.json is damaged"),
     "deep list": (lambda place: marker_of(place, 2).write_bytes(b"[" * 100_000), "checkpoint.json is damaged"),
