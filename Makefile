@@ -19,6 +19,7 @@ DEMO := data/digits
 include airflow_dags/airflow.mk
 include benchmarks/peers/img2dataset.mk
 include benchmarks/peers/tensorflow_io.mk
+include train/torch_backend/torch.mk
 
 help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
@@ -34,6 +35,7 @@ help:
 	@echo "make tensorflow-io  a peer of benchmarks/reader.py, in .venvs/tfio"
 	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
 	@echo "make install GPU=1  an environment for GPUs: .venvs/gpu, with TensorFlow's CUDA packages and Horovod with NCCL"
+	@echo "make torch  an environment for --strategy ddp: .venvs/torch, 6 GB in the cache"
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
 
 demo: $(INSTALLED)
@@ -51,10 +53,10 @@ UNIT := not (integration or hadoop or chaos)
 test-unit: $(INSTALLED)
 	$(PYTEST) -m "$(UNIT) and not witness" $(TWO_WORKERS) $(TESTS)
 
-test: $(INSTALLED) $(AIRFLOW_INSTALLED)
+test: $(INSTALLED) $(AIRFLOW_INSTALLED) torch-for-tests
 	$(PYTEST) -m "witness or $(UNIT)" $(TWO_WORKERS) --durations 20 $(TESTS)
 
-test-all: $(INSTALLED) $(AIRFLOW_INSTALLED)
+test-all: $(INSTALLED) $(AIRFLOW_INSTALLED) torch-for-tests
 	$(PYTEST) -m "not chaos" $(TWO_WORKERS) --durations 40 $(TESTS)
 
 chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)

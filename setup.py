@@ -51,6 +51,7 @@ setup(
     extras_require={
         "train": ["tensorflow-cpu==2.21.0", *TRAINING],
         "gpu": ["tensorflow[and-cuda]==2.21.0", *TRAINING],  # instead of "train"
+        "torch": ["torch>=2.11,<3", "safetensors>=0.4"],  # --strategy ddp; needs no "train"
         # ringslice report: for the machine of who looks at datasets; mappers do without
         "report": ["jinja2>=3.1", "matplotlib>=3.9"],
         "airflow": ["apache-airflow>=3.3,<4"],

@@ -8,8 +8,8 @@ Inputs are one batch that stays on the device (synthetic), pictures from slices 
 centre), and the same cut at random, resized and mirrored (augmented). Precisions are float32 (with TensorFloat-32),
 bfloat16, and bfloat16 compiled (by XLA; by torch.compile). Each precision is a process of its own.
 
-With TensorFlow the steps are the trainer's on one rank. Without it, PyTorch trains the same network on what the
-project's reader reads; its pictures are decoded by libjpeg-turbo and OpenCV. It takes up to 8 minutes.
+The steps are the trainer's on one rank: TensorFlow's, or PyTorch's if TensorFlow is not installed. It takes up to
+8 minutes.
 
 A figure is the median of five windows. Waiting is the part of the time in which the process waited for a batch.
 """

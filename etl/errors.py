@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -35,14 +36,14 @@ _REMEDIES = {
 
 
 class RingsliceError(Exception):
-    """A failure that is told to the user in one line and ends the process with ``status``.
+    """A failure that is reported to the user in one line and ends the process with ``status``.
 
-    ``told`` is set where another process has told it already. The message is `printable`, for names and texts of
-    damaged files may be in it; some list what they found in further lines.
+    ``is_reported`` is set if another process has reported it already. The message is `printable`, because it may
+    contain names and texts of damaged files; some list what they found in further lines.
     """
 
     status = 1
-    told = False
+    is_reported = False
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
@@ -71,6 +72,7 @@ class EnvironmentFailure(RingsliceError):
     status = 3
 
 
+_NO_THREAD = "can't start new thread"  # of Python's threading
 _NO_ROOM = "failed to map segment"  # of glibc's loader (dl-map-segments.h)
 
 
@@ -91,16 +93,18 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return EnvironmentFailure.status, f"{what}{where}{remedy}"
     if isinstance(error, MemoryError):
         return EnvironmentFailure.status, "out of memory (use smaller packs or fewer processes at once)"
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return EnvironmentFailure.status, f"{_NO_THREAD} (raise the limit: ulimit -v)"
     if isinstance(error, ImportError) and _NO_ROOM in str(error):
         library = str(error).partition(":")[0].rpartition("/")[2]
         return EnvironmentFailure.status, f"no memory to load {library} (raise the limit: ulimit -v)"
     return None
 
 
-def report(error: BaseException, speaker: str = "", note: str = "") -> int:
-    """Print the line for ``error`` (a traceback where it is a defect of ours) to standard error; returns the status.
+def report(error: BaseException, prefix: str = "", note: str = "") -> int:
+    """Print the line for ``error`` (a traceback if it is a defect of ours) to standard error; returns the status.
 
-    ``speaker`` (a rank, say) goes before the line, ``note`` behind it.
+    ``prefix`` (a rank, for example) goes before the line, ``note`` behind it.
     """
     explained = explain(error)
     if explained is None:
@@ -109,8 +113,9 @@ def report(error: BaseException, speaker: str = "", note: str = "") -> int:
     status, line = explained
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
-    if not getattr(error, "told", False):
-        print(f"ringslice: error: {speaker}{line}{note}", file=sys.stderr, flush=True)
+    if not getattr(error, "is_reported", False):
+        with suppress(OSError):  # standard error may be what is full
+            print(f"ringslice: error: {prefix}{line}{note}", file=sys.stderr, flush=True)
     return status
 
 
@@ -182,7 +187,7 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
         for word in sys.argv[1:]:
             require_utf8("an argument", word)
         return main()
-    except SystemExit as error:  # argparse's, or a child's status that was told already
+    except SystemExit as error:  # argparse's, or a child's status that was reported already
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except (Exception, KeyboardInterrupt) as error:
         return report(error, speaker)

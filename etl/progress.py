@@ -30,13 +30,13 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._stderr = sys.stderr  # mrjob's inline runner puts another in its place, which takes no text
-        self._started = self._told = time.monotonic()
+        self._started = self._logged_at = time.monotonic()
         if sys.stderr.isatty() and not self.quiet:
             self._rich = _open_bar(self.unit)
             self._task = self._rich.add_task(self.stage, total=self.total, note="")
             self._rich.start()
         elif self.begins:
-            self._tell(f"{self.total:,} {self.unit} to do")
+            self._log(f"{self.total:,} {self.unit} to do")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,17 +60,17 @@ class Progress:
         note = note or f"{rate:,.0f}/s"
         if self._rich is not None:
             self._rich.update(self._task, completed=done, note=note)
-        elif time.monotonic() - self._told >= LOG_INTERVAL_S:
-            self._told = time.monotonic()
-            self._tell(f"{done:,} of {self.total:,} {self.unit}, {note}")
+        elif time.monotonic() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = time.monotonic()
+            self._log(f"{done:,} of {self.total:,} {self.unit}, {note}")
 
-    def _tell(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if not self.quiet:
-            tell(self.stage, line, self._stderr)
+            log(self.stage, line, self._stderr)
 
 
-def tell(stage: str, line: str, stderr: TextIO | None = None) -> None:
-    """One line about a stage, on standard error."""
+def log(stage: str, line: str, stderr: TextIO | None = None) -> None:
+    """Print one line about a stage to standard error."""
     print(f"ringslice {stage}: {line}", file=stderr or sys.stderr, flush=True)
 
 

@@ -21,7 +21,7 @@ from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
 from etl.normalized.retry_rejects import RejectsAgain
 from etl.options.stage_options import AS_BEFORE, NORMALIZE_OPTIONS, RETRY_REJECTS
-from etl.progress import tell
+from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
 from etl.stages.marker import Generation, Renewal
@@ -131,7 +131,7 @@ class Normalize(StageJob):
         if self._retry:
             self.run_record.note(**self._retry.notes(facts))
             if self._retry.changes_nothing(facts):
-                tell(self.stage.name, f"no reject of {self.stage.folder} is good now, or one for another reason")
+                log(self.stage.name, f"no reject of {self.stage.folder} is good now, or one for another reason")
                 self._unchanged = True
                 self.stage.leave()
                 return

@@ -30,7 +30,7 @@ def test_help_has_an_example(command: str) -> None:
         (("ingest", "/no/\udcff", "ROOT"), 2, r"the place is not UTF-8: b'/no/\xff'. Rename"),
         (("ingest",), 2, "Missing argument 'SOURCE'"),
         (("ingest", "SOURCE", "SOURCE/a/000.png"), 2, "a/000.png is a file. Give a folder"),
-        (("ingest", "SOURCE", "FILE/x"), 3, " (check the path, or choose another place)"),
+        (("ingest", "SOURCE", "FILE/x"), 2, "file/x lies below the file"),
         (("ingest", "SOURCE", "ROOT", "--pack-size", "huge"), 2, "'huge' is no size in bytes"),
         (("normalize", "ROOT"), 2, "holds no finished ingest"),
         (("normalize", "ROOT", "--fit", "round"), 2, "'round' is not one of"),

@@ -51,16 +51,19 @@ CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 PACKAGES = ("etl", "mapreduce", "train")
 LANGUAGES = {"sh", "python", "toml", "sql", "text"}
 
-# Options of horovodrun that the docs use, each with the number of its values.
-HOROVODRUN = {
-    "-np": 1,
-    "-H": 1,
-    "--min-np": 1,
-    "--max-np": 1,
-    "--host-discovery-script": 1,
-    "--blacklist-cooldown-range": 2,
-    "--network-interface": 1,
-    "--gloo": 0,
+# Options of launchers that the docs use, each with the number of its values.
+LAUNCHERS = {
+    "horovodrun": {
+        "-np": 1,
+        "-H": 1,
+        "--min-np": 1,
+        "--max-np": 1,
+        "--host-discovery-script": 1,
+        "--blacklist-cooldown-range": 2,
+        "--network-interface": 1,
+        "--gloo": 0,
+    },
+    "torchrun": {"--nproc-per-node": 1, "--nnodes": 1, "--rdzv-endpoint": 1, "--": 0},
 }
 # Commands of others, with those of their long options that the docs use.
 FOREIGN: dict[str, set[str]] = {
@@ -69,6 +72,7 @@ FOREIGN: dict[str, set[str]] = {
     "apt-get": set(),
     "export": set(),
     "ln": set(),
+    "pip": {"--editable"},
     "tensorboard": {"--logdir"},
 }
 JOBS = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
@@ -157,7 +161,8 @@ def test_links_resolve(page: Path) -> None:
 
 
 def click_flags(command: click.Command) -> set[str]:
-    flags = {flag for each in command.params for flag in [*each.opts, *each.secondary_opts]}
+    shown = (each for each in command.params if not getattr(each, "hidden", False))
+    flags = {flag for each in shown for flag in [*each.opts, *each.secondary_opts]}
     below = command.commands.values() if isinstance(command, click.Group) else ()
     return flags.union({"--help"}, *map(click_flags, below))
 
@@ -171,7 +176,7 @@ def script_flags(path: Path) -> frozenset[str]:
 
 @cache
 def known_options() -> frozenset[str]:
-    flags = click_flags(cli).union(HOROVODRUN, *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
+    flags = click_flags(cli).union(*LAUNCHERS.values(), *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
     for job in JOBS.values():
         flags |= set(job([]).arg_parser._option_string_actions)
     scripts = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]
@@ -297,20 +302,22 @@ def check_python(words: Sequence[str]) -> None:
         check_script(module / "__main__.py" if module.is_dir() else module.with_suffix(".py"), words[2:])
     elif words[0] in JOBS:
         check_job(JOBS[words[0]], words[1:])
+    elif words[0] in TRAINERS:
+        check_click(TRAINERS[words[0]], words[0], words[1:])
     else:
         check_script(REPOSITORY / words[0], words[1:])
 
 
-def check_horovodrun(words: Sequence[str]) -> None:
-    """horovodrun's own options, then a trainer with its options."""
+def check_launcher(name: str, words: Sequence[str]) -> None:
+    """A launcher's own options, then a trainer with its options."""
     position = 0
     while position < len(words) and words[position].startswith("-"):
         option = words[position]
-        if option not in HOROVODRUN:
-            raise WrongCommandError(f"horovodrun has no {option} here")
-        position += 1 + HOROVODRUN[option]
+        if option not in LAUNCHERS[name]:
+            raise WrongCommandError(f"{name} has no {option} here")
+        position += 1 + LAUNCHERS[name][option]
     if position >= len(words) or words[position] not in TRAINERS:
-        raise WrongCommandError(f"horovodrun runs no trainer in {shlex.join(words)}")
+        raise WrongCommandError(f"{name} runs no trainer in {shlex.join(words)}")
     check_click(TRAINERS[words[position]], words[position], words[position + 1 :])
 
 
@@ -324,8 +331,8 @@ def check_command(line: str) -> None:
             check_make(rest)
         elif head == "ringslice":
             check_click(cli, head, rest)
-        elif head == "horovodrun":
-            check_horovodrun(rest)
+        elif head in LAUNCHERS:
+            check_launcher(head, rest)
         elif head in TRAINERS:
             check_click(TRAINERS[head], head, rest)
         elif head == "python":

@@ -23,7 +23,7 @@ from train.config.reader_options import reading_options
 from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank, with_monitor
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
 
 @click.command(
@@ -40,7 +40,7 @@ from train.parallel.startup import loading
     "--min-accuracy",
     type=float,
     metavar="FRACTION",
-    help="End with status 1 where the accuracy is below this, from 0 to 1.",
+    help="End with status 1 if the accuracy is below this, from 0 to 1.",
 )
 @JSON
 @STALL_TIMEOUT
@@ -55,7 +55,7 @@ def command(monitor: Monitor, /, min_accuracy: float | None, stall_timeout_s: fl
     if min_accuracy is not None and not 0 <= min_accuracy <= 1:
         raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
     monitor.start(stall_timeout_s)
-    with loading():
+    with prepare_import():
         from train.evaluation import Evaluation, evaluate_run
         from train.strategies.horovod_ring import run_on_ranks
     wanted = Evaluation(min_accuracy=min_accuracy, **values)

@@ -39,7 +39,7 @@ FORMAT = "ringslice.evaluation/1"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What to evaluate; the options of train/evaluate.py say what each means."""
+    """What to evaluate; the options of train/evaluate.py describe each field."""
 
     data: str
     name: str | None
@@ -52,7 +52,7 @@ class Evaluation:
 
 
 def evaluate_run(wanted: Evaluation, strategy: Strategy, monitor: Monitor) -> None:
-    """Evaluate as ``wanted`` says, on all ranks of ``strategy``."""
+    """Evaluate as ``wanted`` asks, on all ranks of ``strategy``."""
     record, collective = RunRecord(), strategy.collective
     dataset = collective.run_on_root(lambda: find_dataset(wanted.data, wanted.name))
     folder = collective.run_on_root(lambda: choose_run(open_place(dataset.root), wanted.run, AUTO).uri)
@@ -71,7 +71,7 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy, monitor: Monitor) -> No
     metrics = Evaluator(data, trainer, collective, monitor).evaluate(wanted.split)
     if not math.isfinite(loss := metrics[f"{wanted.split}_loss"]):
         error = DataError(f"the loss on {wanted.split} is {loss} ({run.folder}, {store.name_of(marker['step'])})")
-        error.told = not collective.is_root
+        error.is_reported = not collective.is_root
         raise error
     result = {
         "split": wanted.split,
@@ -132,28 +132,28 @@ class Evaluator:
 
 
 def find_checkpoint(run: Place, dataset: Dataset, which: str) -> Checkpoint:
-    """The newest checkpoint of ``run``, or its best. Raises UsageError where it has none, or was not made from these
+    """The newest checkpoint of ``run``, or its best. Raises UsageError if it has none, or was not made from these
     slices.
     """
     checkpoint = store.best(run) if which == BEST else store.newest(run)
     if checkpoint is None and store.newest(run) is not None:
         raise UsageError(f"{run} has no checkpoint of the end of an epoch to be the best; give --checkpoint newest")
     if checkpoint is None:
-        raise UsageError(f"{run} holds no finished checkpoint; give --run NAME of a run that was trained")
+        raise UsageError(f"{run} has no finished checkpoint; give --run NAME of a run that was trained")
     if checkpoint.marker["slices"] != dataset.fingerprint:
         raise UsageError(f"{run} was trained on other slices than {dataset.folder}; give --name of its slices")
     return checkpoint
 
 
 def require_split(dataset: Dataset, split: str) -> None:
-    """Raise UsageError where the slices have no examples of this split."""
+    """Raise UsageError if the slices have no examples of this split."""
     have = [name for name, its in dataset.manifest["splits"].items() if its["records"]]
     if split not in have:
         raise UsageError(f"--split {split!r}: {dataset.folder} has {', '.join(have)}")
 
 
 def weights_of(marker: dict[str, Any]) -> dict[str, str]:
-    """Which weights the checkpoint with this marker has, and of which slices: for what is made from them to tell."""
+    """Which weights the checkpoint with this marker has, and of which slices, as results and exports record it."""
     return {
         "checkpoint": store.name_of(marker["step"]),
         "checkpoint_sha256": marker["files"]["model.safetensors"]["sha256"],

@@ -20,7 +20,7 @@ from etl.options.click_command import invoke
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
 
 @click.command(
@@ -47,7 +47,7 @@ def command(**values: Any) -> None:
     size, colour. Colour profiles are not applied, and TIFF, AVIF and JPEG 2000 are unknown to TensorFlow, which alone
     loads it. train/predict.py uses it on files and folders.
     """
-    with loading():
+    with prepare_import():
         from train.serving.exporter import Export, export_run
     export_run(Export(**values))
 

@@ -26,7 +26,7 @@ POLL_S = 0.1
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on now."""
+    """Ports of the loopback address that no process listens on now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -60,7 +60,7 @@ def start(words: Sequence[str], ranks: int, started: list["subprocess.Popen[byte
 
 
 def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes) -> None:
-    """Print the lines of a process; they end with it. If nobody reads them any more, they are dropped."""
+    """Print the lines of a process; they end with it. If standard error is closed, they are dropped."""
     for line in stream:
         with suppress(OSError, ValueError):  # ValueError: closed
             out.write(prefix + line)

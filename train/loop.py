@@ -1,6 +1,6 @@
 """Train: read, step, report; after each epoch checkpoint and evaluate. Imports neither TensorFlow nor Horovod.
 
-A strategy (train/strategies) says which processes take part; its trainer (train/tf_backend) steps with all of them. A
+A strategy (train/strategies) has the processes that take part; its trainer (train/tf_backend) steps with all of them. A
 lost rank raises an error out of `train`. An elastic strategy then calls it again with the ranks that are left.
 """
 
@@ -25,7 +25,7 @@ from train.strategies import Strategy
 
 
 def train(settings: Settings, strategy: Strategy, monitor: Monitor, hooks: Hooks = NO_HOOKS) -> None:
-    """Train on the ranks of ``strategy``, as ``settings`` say."""
+    """Train on the ranks of ``strategy``, by ``settings``."""
     collective = strategy.collective
     run = open_run(settings, strategy, monitor.log)
     data = open_data(run, strategy, monitor)

@@ -3,9 +3,10 @@
 
     horovodrun -np 8 train/main.py
     horovodrun -np 2 train/main.py --data data/flowers --model cnn --epochs 20
+    torchrun --nproc-per-node 8 train/main.py --strategy ddp
 
 This file is what a rank is started with: it reads the command line, takes its share of the cores, and only then loads
-TensorFlow. The loop itself is in train/loop.py, to be read from top to bottom.
+TensorFlow or PyTorch. The loop itself is in train/loop.py, to be read from top to bottom.
 """
 
 if __name__ == "__main__":  # before packages of ours are imported
@@ -14,42 +15,87 @@ if __name__ == "__main__":  # before packages of ours are imported
     prepare()
 
 import os
-from typing import NoReturn
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
-from etl.errors import UsageError
-from train.config.settings import MIRRORED, MULTI_WORKER, Settings, command
+from etl.errors import EnvironmentFailure, UsageError
+from train.config.settings import DDP, HOROVOD, MIRRORED, MULTI_WORKER, TORCH, Settings, command
+from train.monitor.launcher import is_torchrun, launched_size
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.cluster import workers_of
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
+
+if TYPE_CHECKING:
+    from train.strategies import Strategy
 
 
 def require_strategy(strategy: str) -> None:
-    """Raise UsageError if ``$TF_CONFIG`` has several workers, and the strategy is one that does not join them."""
+    """Raise UsageError if a launcher started several processes that the strategy does not join."""
     if strategy != MULTI_WORKER and len(workers_of(os.environ.get("TF_CONFIG", ""))) > 1:
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy {MULTI_WORKER}")
+    if is_torchrun() != (strategy == DDP) and launched_size() > 1:
+        launcher, fitting = ("torchrun", DDP) if is_torchrun() else ("horovodrun", HOROVOD)
+        raise UsageError(
+            f"--strategy {strategy}: {launcher} started {launched_size()} processes. Give --strategy {fitting}, or use"
+            " another launcher"
+        )
 
 
 def start(settings: Settings, monitor: Monitor) -> None:
-    """Load TensorFlow with this rank's thread budget in force, and run the loop on the ranks that were started."""
+    """Load the framework with this rank's thread budget in force, and run the loop on the ranks that were started."""
     monitor.start(settings.stall_timeout_s, is_elastic())
-    with loading():
-        from train.loop import train
-        from train.strategies.elastic import run_in_rings
-        from train.strategies.horovod_ring import run_on_ranks
-        from train.strategies.mirrored import run_mirrored
-        from train.strategies.multi_worker import run_workers
-    device = settings.device
     require_strategy(settings.strategy)
+    with prepare_import(), require_framework(settings):
+        run_strategy = import_strategy(settings, monitor)
+    run_strategy()
+
+
+@contextmanager
+def require_framework(settings: Settings) -> Iterator[None]:
+    """Surround the import of a framework: raise EnvironmentFailure if it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("tensorflow", "horovod", "torch"):
+            raise
+        extra = "torch" if settings.framework == TORCH else "train"
+        raise EnvironmentFailure(
+            f"--strategy {settings.strategy}: {error.name} is not installed in {sys.prefix}. Run: pip install"
+            f" 'ringslice[{extra}]'"
+        ) from error
+
+
+def import_strategy(settings: Settings, monitor: Monitor) -> Callable[[], None]:
+    """Import what a strategy needs; returns a function that runs the loop with it."""
+    from train.loop import train
+
+    def work(strategy: "Strategy") -> None:
+        train(settings, strategy, monitor)
+
+    device = settings.device
+    if settings.strategy == DDP:
+        from train.strategies.ddp import run_ddp
+
+        return lambda: run_ddp(work, monitor, device, settings.stall_timeout_s)
     if settings.strategy == MIRRORED:
-        run_mirrored(lambda strategy: train(settings, strategy, monitor), monitor, device, settings.replicas)
-    elif settings.strategy == MULTI_WORKER:
-        run_workers(lambda strategy: train(settings, strategy, monitor), monitor, device)
-    elif is_elastic():
+        from train.strategies.mirrored import run_mirrored
+
+        return lambda: run_mirrored(work, monitor, device, settings.replicas)
+    if settings.strategy == MULTI_WORKER:
+        from train.strategies.multi_worker import run_workers
+
+        return lambda: run_workers(work, monitor, device)
+    if is_elastic():
+        from train.strategies.elastic import run_in_rings
+
         elastic = settings.of_elastic()
-        run_in_rings(lambda strategy: train(elastic, strategy, monitor), monitor, device)
-    else:
-        run_on_ranks(lambda strategy: train(settings, strategy, monitor), monitor, device)
+        return lambda: run_in_rings(lambda strategy: train(elastic, strategy, monitor), monitor, device)
+    from train.strategies.horovod_ring import run_on_ranks
+
+    return lambda: run_on_ranks(work, monitor, device)
 
 
 def main() -> NoReturn:

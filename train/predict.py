@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tell what is on images by an exported model.
+"""Classify images by an exported model.
 
     train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3
 
@@ -22,7 +22,7 @@ from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.storage.place import open_place
 from train.config.settings import ENVIRONMENT_PREFIX
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 from train.serving import files
 from train.serving.image_files import find_images
 
@@ -35,7 +35,7 @@ from train.serving.image_files import find_images
 @click.argument("export", metavar="EXPORT")
 @click.argument("places", metavar="FILE|FOLDER...", nargs=-1, required=True)
 @click.option(
-    "--top", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Tell the K likeliest classes."
+    "--top", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Print the K likeliest classes."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each image.")
 @click.option(
@@ -44,21 +44,21 @@ from train.serving.image_files import find_images
     default=32,
     show_default=True,
     metavar="N",
-    help="Images that are looked at at once.",
+    help="Images in one call of the model.",
 )
 @click_options(ENVIRONMENT_OPTIONS)
 def command(export: str, places: tuple[str, ...], top: int, as_json: bool, batch: int) -> None:
-    """Tell what is on images: a line for each with its path, class and probability, by tabs.
+    """Classify images: a line for each with its path, class and probability, separated by tabs.
 
-    EXPORT is what train/export.py made. Of a folder every file below it is looked at, hidden ones apart. A file that
-    cannot be used is told on standard error, and the others go on; the exit status is 1 then.
+    EXPORT is what train/export.py made. Of a folder every file below it is classified, except hidden ones. A file
+    that cannot be used is named on standard error, and the others go on; the exit status is 1 then.
     """
     images = find_images(places)
-    with files.fetched(open_place(export)) as (folder, marker):
+    with files.fetch_export(open_place(export)) as (folder, marker):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a damaged image is in our one line
-        with loading():
-            from train.serving.predictor import Predictor, Wish, predict
-        predict(Predictor(folder, marker), images, Wish(top, batch, as_json))
+        with prepare_import():
+            from train.serving.predictor import PredictOptions, Predictor, predict
+        predict(Predictor(folder, marker), images, PredictOptions(top, batch, as_json))
 
 
 def main() -> NoReturn:

@@ -16,7 +16,7 @@ from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
 from etl.stages.summary import Summary
 from etl.storage.place import open_place
-from train.parallel.startup import hushed
+from train.parallel.startup import suppress_stderr
 
 if TYPE_CHECKING:
     from train.tf_backend.throughput import Rate
@@ -44,8 +44,8 @@ def command(root: str, **values: Any) -> None:
     if not at_once:
         raise UsageError(f"--slices-at-once {values['slices_at_once']}: {stage.folder} has {most} training slices")
     try:
-        with hushed():
-            from train.tf_backend.throughput import WAYS, Throughput  # with TensorFlow; a wrong ROOT is told without
+        with suppress_stderr():
+            from train.tf_backend.throughput import WAYS, Throughput  # after ROOT is checked
     except ModuleNotFoundError as error:
         raise EnvironmentFailure(f"read-bench needs {error.name}; run: pip install 'ringslice[train]'") from None
     throughput = Throughput(stage.folder, manifest, SPLIT, parsed["seconds"])
@@ -73,8 +73,8 @@ def show(place: str, facts: Mapping[str, Any], rates: Sequence["Rate"], as_json:
     ]
     summary = Summary("read-bench", place, False, dict(facts), [("measured", list(COLUMNS.values()), rows)])
     if as_json:
-        told = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        print(json.dumps(summary.to_json() | {"measurements": told}, ensure_ascii=False, allow_nan=False), flush=True)
+        items = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        print(json.dumps(summary.to_json() | {"measurements": items}, ensure_ascii=False, allow_nan=False), flush=True)
     else:
         summary.show(as_json)
 

@@ -17,7 +17,7 @@ from etl.erase.remake import finish_moves, remake
 from etl.erase.repack import pack_anew
 from etl.errors import DataError, UsageError
 from etl.options.option import Option
-from etl.progress import tell
+from etl.progress import log
 from etl.slices.key_list import read_keys
 from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stage
 from etl.stages.stage import Stage
@@ -61,8 +61,8 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, 
         _refuse(root, found, listed)
         done = _Eraser(root, found, stage, run_job).erase(slices)
     if not found.is_anywhere:
-        tell("erase", f"nothing below {root} has these images")
-    tell("erase", "delete these images in SOURCE too: where it still has them, the next ingest packs them again")
+        log("erase", f"nothing below {root} has these images")
+    log("erase", "delete these images in SOURCE too: where it still has them, the next ingest packs them again")
     return _summary(root, found, done)
 
 

@@ -28,7 +28,6 @@ _SIGNATURES = (
     (b"II*\0", TIFF),
     (b"MM\0*", TIFF),
     (b"II+\0", TIFF),
-    (b"MM\0+", TIFF),
     (b"\0\0\0\x0cjP  \r\n\x87\n", JPEG_2000),
     (b"\xff\x4f\xff\x51", JPEG_2000),
 )
@@ -41,6 +40,7 @@ _OTHER_SIGNATURES = {
     b"P7\n": "PAM",
     b"qoif": "QOI",
     b"DDS \x7c\0\0\0": "DDS",
+    b"MM\0+": "BigTIFF in big-endian order",
     b"v/1\1": "OpenEXR",
     b"#?RADIANCE\n": "Radiance HDR",
 }
@@ -218,6 +218,8 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     clearer = next((plain for said, plain in _CLEARER.items() if said in text), "")
     if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):
         clearer = f"compression {text} is not supported"
+    if format == TIFF and "string index" in text:  # of Pillow's names of planes
+        clearer = "separate planes of a kind that is not supported"
     text = clearer or text
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
     if told or is_cut(data, format):
@@ -287,12 +289,10 @@ def _read_by_pillow(data: bytes, format: str) -> Header | Reject:
 
 def _tiff_orientation(image: ImageFile.ImageFile) -> int:
     """That of the XMP packet if there is no tag; Pillow turns the picture as the tag says."""
-    xmp = image.info.get("xmp")
-    return (
-        1
-        if ORIENTATION in getattr(image, "tag_v2", {}) or not isinstance(xmp, bytes)
-        else _stored_orientation(b"", xmp)
-    )
+    xmp, tag = image.info.get("xmp"), getattr(image, "tag_v2", {}).get(ORIENTATION)
+    if isinstance(tag, bytes):  # of type BYTE; that Pillow does not obey
+        return 0
+    return _stored_orientation(b"", xmp) if tag is None and isinstance(xmp, bytes) else 1
 
 
 def _count_frames(image: ImageFile.ImageFile) -> int:

@@ -22,6 +22,7 @@ _DEEP_COLOR, _DEEP_GRAY_ALPHA = "RGB;16B", "LA;16B"
 # tags of TIFF 6.0, DNG 1.4 and Adobe's notes on TIFF
 _SUBFILE, _OLD_SUBFILE, _PHOTOMETRIC, _PLANAR, _COLORS, _SUB_IFDS = 254, 255, 262, 284, 320, 330
 _STRIP_SIZES, _SUBSAMPLING = 279, 530
+_COMPRESSION, _WEBP, _CHANNELS, _MOST_PLANES = 259, 50001, 277, 4
 _INK_SET, _SAMPLE_FORMAT, _DNG_VERSION = 332, 339, 50706
 _REDUCED, _OLD_REDUCED = 1, 2
 _WHITE_IS_ZERO, _YCBCR = 0, 6
@@ -167,6 +168,10 @@ def _unknown_samples(image: ImageFile.ImageFile, tags: Mapping[int, Any]) -> str
         return "inks that are not cyan, magenta, yellow and black"
     if tags.get(_PLANAR) == _SEPARATE and tags.get(_PHOTOMETRIC) == _YCBCR and tags.get(_SUBSAMPLING, (2, 2)) != (1, 1):
         return "subsampled YCbCr in separate planes"
+    if tags.get(_COMPRESSION) == _WEBP:
+        return "compression webp"
+    if tags.get(_PLANAR) == _SEPARATE and tags.get(_CHANNELS, 1) > _MOST_PLANES:
+        return f"{tags[_CHANNELS]} separate planes"
     if tags.get(_PLANAR) == _SEPARATE and image.mode in _MISPLACED:
         return f"samples of mode {image.mode} in separate planes"
     return ""

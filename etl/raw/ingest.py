@@ -115,12 +115,16 @@ def _has_grown(known: list[str] | None, listed: Sequence[str] | None, file: str 
 
 
 def _refuse_root_inside(source: Place, root: Place) -> None:
-    """Raise UsageError if ROOT is a file, or if the next run would find packs among the images of SOURCE.
+    """Raise UsageError if ROOT is or lies below a file, or if the next run would find packs among SOURCE's images.
 
     Hidden folders are no part of a source.
     """
-    if root.info().is_file:
-        raise UsageError(f"ROOT {root} is a file. Give a folder")
+    found = root
+    while found.info().type == fs.FileType.NotFound and found.parent != found:
+        found = found.parent
+    if found.exists() and found.info().type != fs.FileType.Directory:
+        what = "is a file" if found == root else f"lies below the file {found}"
+        raise UsageError(f"ROOT {root} {what}. Give a folder")
     if source.info().type != fs.FileType.Directory or source.filesystem != root.filesystem:
         return
     inside, above = f"{root.real_path}/", f"{source.real_path.rstrip('/')}/"

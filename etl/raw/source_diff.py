@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from etl.errors import UsageError
 from etl.formats import parquet_tables
-from etl.progress import Progress, tell
+from etl.progress import Progress, log
 from etl.raw.mtimes import Versions
 from etl.raw.packs import content_sha256, list_place
 from etl.raw.removed import Removed
@@ -191,7 +191,7 @@ class _Comparer:
 
     def _tell_of_reading(self, images: int) -> None:
         if images and not self.result.read:
-            tell("ingest", "files were written again since they were packed; comparing their contents with the packs")
+            log("ingest", "files were written again since they were packed; comparing their contents with the packs")
         self.result.read += images
 
     def _read(self, unsure: list[tuple[int, int, bytes]], held: Integers) -> None:

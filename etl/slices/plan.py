@@ -25,7 +25,7 @@ from etl.partition.config import (
 )
 from etl.partition.shares import SharePlan
 from etl.partition.strata import Dealing, PartCounts, Strata, count_part, split_sizes
-from etl.progress import tell
+from etl.progress import log
 from etl.raw.removed import Removed
 from etl.slices import split_assignment
 from etl.slices.group_assignment import GroupConflict
@@ -105,7 +105,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
     if not values.get("as_before"):
         _tell_unknown(listed or [], values["remove"], earlier, plan.decided)
     if plan.decided and (number := plan.decided.known.disagreeing):
-        tell(
+        log(
             "shard",
             f"{number} images were moved and changed at once, and are where their content or group is:"
             f" {_few(plan.decided.known.named, number)}",
@@ -239,7 +239,7 @@ def _tell_unknown(
     line = f"{len(unknown)} of {len(listed)} keys are unknown: {_few(list(map(repr, unknown)), len(unknown))}"
     if len(unknown) == len(listed):
         raise UsageError(f"--remove {file}: {line}; give keys as examples.parquet has them, one on each line")
-    tell("shard", f"--remove {file}: {line}")
+    log("shard", f"--remove {file}: {line}")
 
 
 def _few(names: Sequence[str], number: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from etl.errors import EnvironmentFailure, UsageError
 from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.options.option import Option
-from etl.progress import tell
+from etl.progress import log
 from etl.raw.packs import PACK_FOLDERS, pack_files
 from etl.slices.lineage import finished_at, finished_slices, lineage_ends
 from etl.stages.layout import (
@@ -180,7 +180,7 @@ class _Pruner:
         def remove() -> None:
             nonlocal stay
             if stage.plan.exists():  # what it has made so far, no marker names
-                tell("prune", f"{stage.folder} stays as it is: {stage.name} was begun and not finished; run it again")
+                log("prune", f"{stage.folder} stays as it is: {stage.name} was begun and not finished; run it again")
                 return
             kept = list(kept_generations(stage.folder))
             stay = [stage.read_marker(), *(each.marker for each in kept if each.fingerprint in named)]
@@ -203,7 +203,7 @@ class _Pruner:
             with stage.held():
                 remove()
         except BusyError as busy:
-            tell("prune", f"{stage.folder} stays as it is: {busy}")
+            log("prune", f"{stage.folder} stays as it is: {busy}")
 
     def _remove_folder(self, stage: Stage) -> None:
         names = [info.base_name for info in stage.folder.children()]

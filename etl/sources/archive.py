@@ -259,12 +259,15 @@ class _Listing:
 
 def _refuse_wrong_level(listings: Sequence[_Listing], reading: Reading, place: Place) -> None:
     """Raise UsageError where folders gave labels, but those that name the splits, or the one that holds all folders."""
-    if reading.split_folders:
-        return
     folders = sorted(set().union(*(listing.folders for listing in listings)))
-    refuse_splits_as_classes(folders, place)
+    if not reading.split_folders:
+        refuse_splits_as_classes(folders, place)
     if len(folders) == 1 and all(listing.is_deep for listing in listings):
+        remedy = (
+            "pack again without it"
+            if reading.split_folders
+            else f"pack again from inside it (tar -C {folders[0]} …), or give --split-folders if it names the split"
+        )
         raise UsageError(
-            f"all images of {place} lie in folders below {folders[0]!r}, which would be their only class; pack again"
-            f" from inside it (tar -C {folders[0]} …), or give --split-folders if it names the split"
+            f"all images of {place} lie in folders below {folders[0]!r}, which would be their only class; {remedy}"
         )

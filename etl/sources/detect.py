@@ -34,7 +34,10 @@ def open_source(place: Place, reading: Reading = PLAIN) -> Source:
         )
     if info.type != fs.FileType.Directory:
         return _open_file(place, info, reading)
-    if any(child.is_file and IDX_IMAGES.fullmatch(child.base_name) for child in place.children()):
+    if any(
+        child.is_file and IDX_IMAGES.fullmatch(child.base_name) and is_visible(child.base_name)
+        for child in place.children()
+    ):
         refuse_unheeded(reading, IdxSource, place)
         return IdxSource(place, reading)
     source, files = _large_files(place)

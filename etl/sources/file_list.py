@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 from pyarrow import fs
 
 from etl.errors import UsageError
-from etl.progress import Progress, tell
+from etl.progress import Progress, log
 from etl.sources.base import (
     Columns,
     Content,
@@ -135,7 +135,7 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
             told_columns(others, [scalar_text(row[name]) for name in others]),
         )
     if left_out:
-        tell(
+        log(
             "ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(sorted(left_out)))}"
         )
 

@@ -23,7 +23,8 @@ def is_large_file(name: str) -> bool:
 # Folders and files that storage devices and file managers add among those of people.
 _ADDED_BY_TOOLS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "system volume information", "lost+found"}
-    | {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
+    | {"@tmp", "@recently-snapshot", "recycler", "network trash folder", "temporary items"}
+    | {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "picasa.ini", "icon\r"}
 )
 
 

@@ -22,6 +22,7 @@ from etl.sources.base import (
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
+from etl.sources.idx import IDX_IMAGES
 from etl.sources.links import Links, links_in
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
@@ -31,8 +32,8 @@ class FolderSource:
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
     class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError where there is
-    none, for a name that cannot be a key, for an archive or a Parquet file among the images of a class, and for a link
-    that leads out of the source, unless ``follow_links`` is given.
+    none, for a name that cannot be a key, for an archive, a Parquet or an IDX file among the images of a class, and for
+    a link that leads out of the source, unless ``follow_links`` is given.
     """
 
     kind = "folder"
@@ -50,15 +51,19 @@ class FolderSource:
         self.skipped = len(files) - len(found)
         if not found:
             raise UsageError(self._without_images(info.base_name for info in files))
-        links.tell()
+        links.log()
         names = sorted({name for (_, name, _), _ in found})
         if not split_folders:
             refuse_splits_as_classes(names, place)
-            if len(names) == 1 and all(key.count("/") > 1 for (_, _, key), _ in found):
-                raise UsageError(
-                    f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; give"
-                    f" {place / names[0]}, or --split-folders if it names the split"
-                )
+        if len(names) == 1 and all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found):
+            remedy = (
+                "move these folders up to those of the splits"
+                if split_folders
+                else f"give {place / names[0]}, or --split-folders if it names the split"
+            )
+            raise UsageError(
+                f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; {remedy}"
+            )
         named = {name: class_name(name, reading.classes) for name in names}
         self.classes = all_classes(named.values(), reading, place)
         labels = {name: label for label, name in enumerate(self.classes)}
@@ -100,6 +105,10 @@ class FolderSource:
             raise UsageError(
                 f"{self._place / key} is no image; give a folder of archives, or of Parquet files, with nothing else"
                 " in it, or move that file elsewhere"
+            )
+        if IDX_IMAGES.fullmatch(info.base_name):
+            raise UsageError(
+                f"{self._place / key} is no image, but an IDX file. Give the folder that holds it and its labels"
             )
         return *found, checked_key(key, f"a file in {self._place}")
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
-from etl.progress import tell
+from etl.progress import log
 from etl.sources.base import (
     PLAIN,
     LargeFile,
@@ -23,6 +23,7 @@ from etl.sources.base import (
     class_name,
     split_of,
 )
+from etl.sources.file_names import is_visible
 from etl.storage.place import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
@@ -43,7 +44,8 @@ class IdxSource:
     is_sequential = False
 
     def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
-        names = [info.base_name for info in place.children() if info.is_file]
+        files = [info.base_name for info in place.children() if info.is_file]
+        names = [name for name in files if is_visible(name)]
         matches = [match for name in names if (match := IDX_IMAGES.fullmatch(name))]
         self._pixels: dict[str, npt.NDArray[np.uint8]] = {}
         labels: dict[str, npt.NDArray[np.uint8]] = {}
@@ -68,12 +70,12 @@ class IdxSource:
             raise UsageError(f"no images in {place}; its IDX files are empty")
         named = {number: class_name(str(number), reading.classes) for number in numbers}
         self.classes = all_classes(named.values(), reading, place)
-        self.skipped = len(names) - 2 * len(matches)
+        self.skipped = len(files) - 2 * len(matches)
         ids = {number: self.classes.index(name) for number, name in named.items()}
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
-        if len(labels) > 1 and not any(map(_split_of, labels)):
+        if not any(map(_split_of, labels)):
             found = ", ".join(sorted(labels))
-            tell("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
+            log("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
 
     def large_files(self) -> list[LargeFile]:
         raise NotInPlaceError("the images are arrays")

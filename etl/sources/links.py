@@ -4,7 +4,7 @@ import os
 from collections.abc import Set
 
 from etl.errors import UsageError
-from etl.progress import tell
+from etl.progress import log
 from etl.sources.file_names import is_visible
 from etl.storage.place import Place
 
@@ -42,10 +42,10 @@ class Links:
         target = file.real_path if is_link else f"{_folder(self._real_folders[folder.path])}{file.name}"
         self._require_inside(target, f"{where}: {file}")
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Tell how many of the links that were followed lead to what is in the source, too."""
         if self._within:
-            tell(
+            log(
                 "ingest",
                 f"links in {self._source} that lead to what is in it, too: {self._within}; their images come again",
             )

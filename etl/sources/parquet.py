@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError, UsageError
-from etl.progress import Progress, tell
+from etl.progress import Progress, log
 from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
 from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
 from etl.sources.file_names import PARQUET_NAMES
@@ -48,7 +48,7 @@ class ParquetSource:
         refuse_twice([file.stem for file in self._files], lambda file: str(self._files[file].place))
         named = _named_classes(self._files)
         if left_out := sorted({name for file in self._files for name in file.layout.left_out}):
-            tell("ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(left_out))}")
+            log("ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(left_out))}")
         with Progress("ingest", len(files), "files listed", begins=False) as progress:
             in_threads(lambda file: file.list_rows(progress), self._files, _FILES_AT_ONCE)
         found = {name for file in self._files for name, *_ in file.rows}

@@ -224,7 +224,7 @@ class Labeller:
                 f" {LABEL!r} (--label-column)",
             )
         label = checked_label(folder[1], self._where(image.name))
-        is_deep = path.count("/") > 1
+        is_deep = path.count("/") > 1 + bool(self._reading.split_folders)
         return Labelled(image, label, split or folder[0] or self._split, columns, by_folder=True, is_deep=is_deep)
 
     def _where(self, name: str) -> str:

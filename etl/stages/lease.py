@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from etl.errors import EnvironmentFailure
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.atomic import ReplacedError, TakenError, publish_bytes, withdraw
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
@@ -223,7 +223,7 @@ def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
 
 def _stands_still(claim: Place, owner: Owner, tick: Callable[[], None]) -> bool:
     """Whether nobody touches the claim for `PATIENCE_S`."""
-    tell("claim", f"{claim} is held by {owner}; waiting up to {PATIENCE_S:.0f} s to see whether it is alive")
+    log("claim", f"{claim} is held by {owner}; waiting up to {PATIENCE_S:.0f} s to see whether it is alive")
     before = claim.info().mtime_ns
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:

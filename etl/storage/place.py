@@ -163,7 +163,9 @@ def locate(uri: str) -> tuple[Filesystem, str]:
     if not separator and _ONE_SLASH.match(uri):  # hdfs:/x is, as for Hadoop, /x on the default filesystem
         scheme, separator, rest = uri.partition(":")
     if not separator:
-        return _LOCAL, _local_path(os.path.expanduser(uri))
+        if (path := os.path.expanduser(uri)).startswith("~"):
+            raise UsageError(f"the place {uri!r} begins with an unknown user; give ./{uri} for a folder of that name")
+        return _LOCAL, _local_path(path)
     authority, _, path = rest.partition("/")
     if scheme.lower() == "file" and authority in ("", "localhost"):
         return _LOCAL, _local_path(unquote(f"/{path}", errors="surrogateescape"))
@@ -175,7 +177,7 @@ def locate(uri: str) -> tuple[Filesystem, str]:
     )
 
 
-_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|[A-Za-z]:\\")
 
 _REFUSED = {
     (

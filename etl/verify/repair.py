@@ -17,7 +17,7 @@ from etl.images.config import NormalizeConfig
 from etl.images.sandbox import ImageHelper
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
-from etl.progress import tell
+from etl.progress import log
 from etl.slices.manifest import CONTENTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, GROUPS_FILE
 from etl.slices.writer import write_slice
 from etl.stages.layout import normalized_stage
@@ -127,7 +127,7 @@ class Repair:
 
     def _done(self, thing: Thing) -> None:
         self.repaired.append(thing)
-        tell("verify", f"{thing[0]} {thing[1]} is made again")
+        log("verify", f"{thing[0]} {thing[1]} is made again")
 
     def _repair_part(self, name: str, things: Sequence[Thing]) -> None:
         """Normalise a pack once more, beside its part, and take what is damaged from there."""

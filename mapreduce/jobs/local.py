@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, Any, NoReturn
 
 from mrjob.local import LocalMRJobRunner, _TaskFailedException
@@ -52,6 +53,10 @@ class LocalRunner(LocalMRJobRunner):
 
     def _half_of(self, tasks: int | None) -> float:
         return min(self._num_cores(), tasks / 2 if tasks else math.inf)  # mrjob takes twice as many
+
+    def _sort_input_func(self) -> Callable[..., None]:
+        """With the order of values also in memory, where mrjob sorts if `sort` is missing or fails (a full disk)."""
+        return partial(super()._sort_input_func(), sort_values=self._sort_values)
 
     def _invoke_task_func(self, task_type: str, step_num: int, task_num: int) -> Callable[..., None]:
         words = self._substep_args(step_num, task_type)

@@ -20,7 +20,7 @@ from etl.normalized.retry_rejects import (
     require_other_limits_only,
     stays_folder,
 )
-from etl.progress import tell
+from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import raw_stage
 from etl.stages.marker import Generation, Renewal
@@ -68,7 +68,7 @@ class Retry:
     def begin(self) -> Work | None:
         """Begin the renewal, which may be of the limits alone; None where there is no reject, and no other limit."""
         if not self._parts and self.parent.marker["config"] == self.config.to_json():
-            tell(self.stage.name, f"{self.stage.folder} has no rejects to try again")
+            log(self.stage.name, f"{self.stage.folder} has no rejects to try again")
             return None
         changes = frozenset({"config"})
         renewal = Renewal(self.parent.fingerprint, PART_FOLDERS, part_files, wanted=True, changes=changes)

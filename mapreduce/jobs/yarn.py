@@ -16,7 +16,7 @@ from mrjob.step import StepFailedException
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure, RingsliceError, UsageError
 from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
-from etl.progress import tell
+from etl.progress import log
 from etl.stages.stage import Stage
 from etl.storage.atomic import publishing
 from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
@@ -113,7 +113,7 @@ class YarnJob:
             return
         if not queues.may_make:
             raise EnvironmentFailure(f"--queue {wanted!r} does not exist at {self.manager}; its queues are: {queues}")
-        tell(self.stage.name, f"FairScheduler has no queue {wanted!r} yet and may make it; its queues are: {queues}")
+        log(self.stage.name, f"FairScheduler has no queue {wanted!r} yet and may make it; its queues are: {queues}")
 
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` keeps of it."""
@@ -132,13 +132,13 @@ class YarnJob:
         if len(running) == 1 and self.stage.resumed and may_publish and not self.options.restart:
             return running[0]
         for each in running:
-            tell(self.stage.name, f"ending {each.id}, which still runs for {self.stage.folder}")
+            log(self.stage.name, f"ending {each.id}, which still runs for {self.stage.folder}")
             self.end(each.id)
         return None
 
     def join(self, application: Application) -> None:
         """Follow an application that an earlier run has left to its end."""
-        tell(self.stage.name, f"joining {application.id}, which runs already (--restart would end it)")
+        log(self.stage.name, f"joining {application.id}, which runs already (--restart would end it)")
         self.application = application
         self._follow_to_the_end()
 
@@ -204,11 +204,11 @@ class YarnJob:
     def _tell_failure(self, attempt: FailedAttempt) -> None:
         status, line = cause_of(attempt)
         if os.environ.get(DEBUG_VARIABLE):
-            tell(self.stage.name, f"{attempt.id} on {attempt.node}: {attempt.diagnostics}\n{attempt.error_output}")
+            log(self.stage.name, f"{attempt.id} on {attempt.node}: {attempt.diagnostics}\n{attempt.error_output}")
         if attempt.state == "FAILED":
             if status in (DataError.status, UsageError.status):
                 raise KINDS[status](line)
-            tell(self.stage.name, f"{attempt.id} on {attempt.node} failed: {line}")
+            log(self.stage.name, f"{attempt.id} on {attempt.node} failed: {line}")
 
     def end(self, application: str) -> None:
         """Kill an application on the cluster, and wait until it is gone."""
@@ -274,7 +274,7 @@ def upload_python(stage: Stage) -> str:
     folder = _home(stage) / "python"
     final = folder / archive.name
     if not final.exists():
-        tell(
+        log(
             stage.name,
             f"sending the tasks' Python to {final}, once for this version ({archive.stat().st_size >> 20} MiB)",
         )

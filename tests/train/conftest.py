@@ -29,6 +29,13 @@ def attempts(tmp_path: Path) -> Place:
     return open_place(str(tmp_path / "attempts")).make_folder()
 
 
+@pytest.fixture
+def root(digits_root: Path, tmp_path: Path) -> Path:
+    """A root with the slices of the digits, without runs."""
+    shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
+    return tmp_path / "digits"
+
+
 @dataclass(frozen=True)
 class TrainedRun:
     """The run ``mine`` under ``root``, whose dataset was made of the files in ``source``."""

@@ -27,22 +27,20 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.witness
-def test_the_literal_line_on_eight_ranks(digits_root: Path, tmp_path: Path) -> None:
+def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     """horovodrun -np 8 train/main.py: eight processes, disjoint keys, together the epoch."""
-    root = tmp_path / "data" / "digits"
-    shutil.copytree(digits_root / "slices", root / "slices")
-    told = run(
+    output = run(
         *("env", "-u", "TF_CPP_MIN_LOG_LEVEL", "horovodrun", "-np", 8, "train/main.py"),
         timeout_s=240,
-        RINGSLICE_DATA=f"{tmp_path}/data",
+        RINGSLICE_DATA=str(root.parent),
         RINGSLICE_AUDIT="1",
         RINGSLICE_EPOCHS="2",
         RINGSLICE_MODEL="mlp",
     )
-    assert "train: done" in succeeded(told).stdout
-    assert re.fullmatch(r"(\[0\]<stderr>:ringslice train.*: .+\n)+", told.stderr), told.stderr  # no line of TensorFlow
-    assert re.search(r"23 steps of --batch 8 on each rank$", told.stderr, re.MULTILINE)
-    assert re.search(r"train: 8 ranks on 1 host: CPU \(\d+ cores? each\), Gloo$", told.stderr, re.MULTILINE)
+    assert "train: done" in succeeded(output).stdout
+    assert re.fullmatch(r"(\[0\]<stderr>:ringslice train.*: .+\n)+", output.stderr), output.stderr  # none of TensorFlow
+    assert re.search(r"23 steps of --batch 8 on each rank$", output.stderr, re.MULTILINE)
+    assert re.search(r"train: 8 ranks on 1 host: CPU \(\d+ cores? each\), Gloo$", output.stderr, re.MULTILINE)
     ranks = json.loads((root / "runs/run-0001/run.json").read_text())["ranks"]
     assert [each["rank"] for each in ranks] == list(range(8))
     assert len({each["pid"] for each in ranks}) == 8
@@ -77,37 +75,35 @@ def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path)
     source, root = copy_some(digits, tmp_path / "source", "01", slice(1)), tmp_path / "root"
     words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")
     succeeded(ringslice_here("pipeline", source, root, *words))
-    told = horovodrun(2, "train/main.py", "--data", root)
-    assert told.returncode != 0
-    [line] = [line for line in (told.stderr + told.stdout).splitlines() if "ringslice: error:" in line]
+    output = horovodrun(2, "train/main.py", "--data", root)
+    assert output.returncode != 0
+    [line] = [line for line in (output.stderr + output.stdout).splitlines() if "ringslice: error:" in line]
     assert "2 ranks for 1 training examples; start fewer ranks" in line
 
 
-def test_a_damaged_slice_is_reported_by_the_rank_that_reads_it(digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
-    flip_bit(tmp_path / "root/slices/default/train/train-00005-of-00008.tfrecord", 5000)
-    told = horovodrun(2, "train/main.py", "--data", tmp_path / "root", "--model", "mlp")
-    assert told.returncode != 0
-    [line] = [line for line in told.stderr.splitlines() if "is damaged at offset " in line]
+def test_a_damaged_slice_is_reported_by_the_rank_that_reads_it(root: Path) -> None:
+    flip_bit(root / "slices/default/train/train-00005-of-00008.tfrecord", 5000)
+    output = horovodrun(2, "train/main.py", "--data", root, "--model", "mlp")
+    assert output.returncode != 0
+    [line] = [line for line in output.stderr.splitlines() if "is damaged at offset " in line]
     assert "ringslice: error: rank " in line
-    assert not list(tmp_path.rglob("checkpoints"))
+    assert not list(root.rglob("checkpoints"))
 
 
-def test_a_users_own_model_trains_once(digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
+def test_a_users_own_model_trains_once(root: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import keras\n"
         "def linear(shape, classes):\n"
         "    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])\n"
     )
     main = os.path.join(REPOSITORY, "train", "main.py")
-    words = ("--data", "root", "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
-    told = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
-    assert told["model"] == "mine:linear"
-    assert told["test_accuracy"] > 0.8
+    words = ("--data", root, "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
+    output = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
+    assert output["model"] == "mine:linear"
+    assert output["test_accuracy"] > 0.8
     again = json.loads(succeeded(run("python", main, *words, "--resume", cwd=tmp_path)).stdout)
-    assert (told["already_done"], again["already_done"]) == (False, True)
-    assert again["test_accuracy"] == told["test_accuracy"]
+    assert (output["already_done"], again["already_done"]) == (False, True)
+    assert again["test_accuracy"] == output["test_accuracy"]
 
 
 def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: Path) -> None:
@@ -117,17 +113,16 @@ def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: P
     words = ("train/main.py", "--data", root, "--model", "mlp", "--epochs", 1, "--audit")
     failed(run(*words, "--group", 2), 2, "--group 2: these slices have the groups 0 to 1")
     succeeded(run(*words, "--group", 1, "--run", "second"))
-    told = json.loads((root / "slices/default/manifest.json").read_text())["splits"]["train"]["groups"][1]
+    output = json.loads((root / "slices/default/manifest.json").read_text())["splits"]["train"]["groups"][1]
     rows = pq.read_table(root / "slices/default/examples.parquet", columns=["key", "slice"]).to_pylist()
     keys = committed_keys(root / "runs/second", 1)
     assert sorted(keys) == sorted(row["key"] for row in rows if "/group-1/" in row["slice"])
-    assert len(keys) == told["records"]
+    assert len(keys) == output["records"]
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_the_demo_reaches_its_accuracy_on_any_number_of_ranks(ranks: int, digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "slices", tmp_path / "root" / "slices")
-    succeeded(horovodrun(ranks, "train/main.py", "--data", tmp_path / "root"))
-    result = json.loads((tmp_path / "root/runs/run-0001/result.json").read_text())
+def test_the_demo_reaches_its_accuracy_on_any_number_of_ranks(ranks: int, root: Path) -> None:
+    succeeded(horovodrun(ranks, "train/main.py", "--data", root))
+    result = json.loads((root / "runs/run-0001/result.json").read_text())
     assert result["result"]["test_accuracy"] >= 0.97

@@ -17,9 +17,9 @@ from train.tf_backend.throughput import WAYS, Rate, Throughput
 def test_each_way_is_measured_for_each_number_of_slices(digits_root: Path) -> None:
     words = ("read-bench", digits_root, "--seconds", 0.1, "--slices-at-once", "1,2,64", "--json")
     finished = succeeded(ringslice(*words))
-    told = json.loads(finished.stdout)
-    assert (told["records"], told["slices"]) == (1437, 8)
-    measured = told["measurements"]
+    result = json.loads(finished.stdout)
+    assert (result["records"], result["slices"]) == (1437, 8)
+    measured = result["measurements"]
     assert [(each["read"], each["slices_at_once"]) for each in measured] == [(way, n) for way in WAYS for n in (1, 2)]
     assert all(each["mb_per_s"] > 0 and each["cpu_s_per_gb"] > 0 for each in measured)
     assert [bool(each["records_per_s"]) for each in measured] == [False, False, True, True, True, True]

@@ -5,7 +5,7 @@ from threading import Event, Thread
 from typing import Any
 
 from etl.errors import EnvironmentFailure, explain
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place
 from train.checkpoints.safetensors_file import Arrays
@@ -16,7 +16,7 @@ FAILURES = 3
 
 
 class _AbandonedError(Exception):
-    """Raised in the background where nobody waits for the checkpoint any more."""
+    """Raised in the background if the checkpoint is no longer wanted."""
 
 
 class Saver:
@@ -51,8 +51,8 @@ class Saver:
         self._abandoned = Event()
 
     @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
+    def is_busy(self) -> bool:
+        """True while a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, step: int, groups: Mapping[str, Arrays], facts: dict[str, Any]) -> None:
@@ -128,29 +128,29 @@ class Saver:
             self._unwritten = None
         except _AbandonedError:
             pass
-        except (OSError, EnvironmentFailure, DamagedError) as error:  # damaged: deleted by somebody before its score
+        except (OSError, EnvironmentFailure, DamagedError) as error:  # damaged: deleted before its score
             self._failures += 1
             if self._failures >= limit or isinstance(error, ReplacedError):
                 self._error = error
             else:
                 self._report(step, error)
-        except BaseException as error:  # told by the trainer's own thread
+        except BaseException as error:  # raised in the trainer's own thread
             self._error = error
         else:
             self._failures = 0
             self._prune()
 
     def _prune(self) -> None:
-        """Remove older checkpoints. One that cannot be removed is told of, and stays: this one is written."""
+        """Remove older checkpoints; one that cannot be removed is reported and stays: this one is written."""
         try:
             prune(self._run, self._attempts, self._keep)
         except (OSError, EnvironmentFailure) as error:
-            tell("train", f"an older checkpoint was not removed ({_why(error)}); the next checkpoint is the next try")
+            log("train", f"an older checkpoint was not removed ({_why(error)}); the next checkpoint is the next try")
         except BaseException as error:
             self._error = error
 
     def _report(self, step: int, error: BaseException) -> None:
-        tell(
+        log(
             "train",
             f"checkpoint {name_of(step)} was not written ({_why(error)}); the next one is the next try"
             f" (failure {self._failures} of --checkpoint-failures {self._limit})",

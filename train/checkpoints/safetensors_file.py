@@ -1,7 +1,7 @@
 """Arrays by name in one file of the safetensors format: plain bytes behind a JSON header, no code.
 
-The format is told at https://github.com/huggingface/safetensors. Its library reads here, and checks every offset.
-Writing is our own, piece by piece: the library makes the whole file in memory, a second copy of a model, and holds the
+The format is described at https://github.com/huggingface/safetensors. Its library reads here, and checks every offset.
+Writing is our own, piece by piece: the library makes the whole file in memory, a second copy of a model, and keeps the
 interpreter's lock meanwhile, so a step of the trainer would wait for its checkpoint.
 """
 
@@ -60,7 +60,7 @@ def pieces(arrays: Mapping[str, np.ndarray | np.generic]) -> Iterator[bytes | me
 
 
 def parse(data: bytes) -> Arrays:
-    """The arrays of a file's bytes, in memory of their own. Raises ValueError where it is no such file."""
+    """The arrays of a file's bytes, in memory of their own. Raises ValueError if it is not such a file."""
     try:
         return load(data)
     except SafetensorError as error:
@@ -73,6 +73,6 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
     """The same values, little-endian and in C order, as they lie in the file."""
     if array.dtype.name not in CODES or name == _METADATA:
         raise UsageError(
-            f"a checkpoint cannot hold the array {name!r} of {array.dtype.name}; it takes {', '.join(CODES)}"
+            f"a checkpoint cannot contain the array {name!r} of {array.dtype.name}; it takes {', '.join(CODES)}"
         )
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")

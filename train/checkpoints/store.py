@@ -4,10 +4,10 @@
                                         optimizer.safetensors
                                         checkpoint.json         format, step, files with SHA-256, facts, checksum
 
-A folder without its marker is no checkpoint: its trainer is at work on it, or was killed. `amend` replaces the marker
+A folder without its marker is not a checkpoint: its trainer is writing it, or was killed. `amend` replaces the marker
 of a checkpoint whose arrays stay, for example by one with the epoch's score. Every file is written to a
-name in the folder of its owner's attempts, and every marker leaves by way of it, so a trainer that was replaced neither
-finishes a checkpoint nor takes one away.
+name in the folder of its owner's attempts, and every marker leaves by way of it, so a trainer that was replaced can
+neither finish a checkpoint nor remove one.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from typing import Any
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.atomic import publish_bytes, replace_bytes, replacing, withdraw
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place
@@ -51,7 +51,7 @@ def nothing(*arguments: object) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A finished checkpoint: its folder, and what its marker says."""
+    """A finished checkpoint: its folder and the content of its marker."""
 
     folder: Place
     marker: dict[str, Any]
@@ -72,7 +72,7 @@ class Checkpoint:
     def read(self, group: str, tick: Ticking = nothing) -> Arrays:
         """The arrays of a group, every byte checked.
 
-        Raises UsageError where it has no such group, DamagedError where its file is missing or another one.
+        Raises UsageError if it has no such group, DamagedError if its file is missing or another one.
         """
         if group not in self.groups:
             raise UsageError(f"{self.folder} has no {group!r}, it has {', '.join(self.groups)}")
@@ -84,7 +84,7 @@ class Checkpoint:
         try:
             return parse(data)
         except ValueError as error:
-            raise DamagedError(f"{place} holds no arrays ({error})") from None
+            raise DamagedError(f"{place} contains no arrays ({error})") from None
 
 
 def write(
@@ -102,7 +102,7 @@ def write(
     What is there of this step, of a trainer that was killed or with another number of ranks, is replaced: until the new
     marker is there, the newest checkpoint is the one before.
 
-    Raises EnvironmentFailure where ``attempts`` is gone, UsageError for arrays that cannot be kept.
+    Raises EnvironmentFailure if ``attempts`` is gone, UsageError for arrays that cannot be kept.
     """
     _refuse_own(facts)
     folder = _folder(run, step)
@@ -111,12 +111,12 @@ def write(
     for group, arrays in groups.items():
         name = f"{group}{_SUFFIX}"
         if not _FILE_NAME.fullmatch(name):
-            raise ValueError(f"{group!r} is no name of a group; give lower-case letters, digits and _")
+            raise ValueError(f"{group!r} is not a name of a group; give lower-case letters, digits and _")
         before_file(folder / name)
         with replacing(folder / name, attempts) as output:
             for number, piece in enumerate(pieces(arrays), 1):
                 output.write(piece)
-                if number % SYNCED_PIECES == 0:  # or all the waiting comes at the end, where nothing ticks
+                if number % SYNCED_PIECES == 0:  # or all the waiting comes at the end, without a tick
                     output.sync()
                 tick()
         files[name] = {"sha256": output.sha256, "size_bytes": output.size_bytes}
@@ -129,8 +129,8 @@ def write(
 def amend(run: Place, attempts: Place, step: int, facts: dict[str, Any]) -> Checkpoint:
     """Replace the marker of the checkpoint of ``step`` by one with these facts, in one atomic step; returns it.
 
-    The arrays stay as they are. Raises DamagedError if there is no such checkpoint, EnvironmentFailure where
-    ``attempts`` is gone.
+    The arrays stay as they are. Raises DamagedError if there is no such checkpoint, EnvironmentFailure if ``attempts``
+    is gone.
     """
     _refuse_own(facts)
     checkpoint = open_checkpoint(run, step)
@@ -141,7 +141,7 @@ def amend(run: Place, attempts: Place, step: int, facts: dict[str, Any]) -> Chec
 
 def _refuse_own(facts: dict[str, Any]) -> None:
     if taken := OWN_FACTS & facts.keys():
-        raise ValueError(f"a checkpoint says itself what its {', '.join(sorted(taken))} is")
+        raise ValueError(f"a checkpoint records its {', '.join(sorted(taken))} itself")
 
 
 def _marker(step: int, files: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _marker(step: int, files: dict[str, Any], facts: dict[str, Any]) -> dict[str
 def steps(run: Place) -> list[int]:
     """The steps of the checkpoints whose marker is there, ascending.
 
-    Raises UsageError where the run has checkpoints of the version before this one.
+    Raises UsageError if the run has checkpoints of the version before this one.
     """
     folder = run / FOLDER
     listed = folder.children(recursive=True)
@@ -166,7 +166,7 @@ def steps(run: Place) -> list[int]:
 def open_checkpoint(run: Place, step: int) -> Checkpoint:
     """The checkpoint of ``step``; no array is read.
 
-    Raises DamagedError where its marker is missing or not as it was written, UsageError where it is of another format.
+    Raises DamagedError if its marker is missing or not as it was written, UsageError if it is of another format.
     """
     place = _folder(run, step) / MARKER
     try:
@@ -187,9 +187,9 @@ def open_checkpoint(run: Place, step: int) -> Checkpoint:
 
 
 def newest(run: Place) -> Checkpoint | None:
-    """The newest checkpoint with a sound marker; None where there is none. Its arrays may still be damaged.
+    """The newest checkpoint with a sound marker; None if there is none. Its arrays may still be damaged.
 
-    Raises UsageError where it is of another format.
+    Raises UsageError if it is of another format.
     """
     for step in reversed(steps(run)):
         try:
@@ -200,7 +200,7 @@ def newest(run: Place) -> Checkpoint | None:
 
 
 def best(run: Place) -> Checkpoint | None:
-    """The checkpoint with the highest score, of equals the earliest; None where none has any."""
+    """The checkpoint with the highest score, of equals the earliest; None if none has a score."""
     scores = _scores(run)
     step = _best(scores)
     return None if step is None else open_checkpoint(run, step)
@@ -209,12 +209,12 @@ def best(run: Place) -> Checkpoint | None:
 def restore(
     run: Place, attempts: Place | None = None, tick: Ticking = nothing
 ) -> tuple[Checkpoint, dict[str, Arrays]] | None:
-    """The newest checkpoint that is whole, and its arrays by group; None where the run has none at all.
+    """The newest checkpoint that is whole, and its arrays by group; None if the run has none at all.
 
-    Each one that is damaged is told of. With ``attempts``, for who holds the run, it is then removed, so that it is
-    never met again; without, it stays.
+    Each damaged one is reported. With ``attempts``, of the process that has the run's lease, it is then removed, so
+    that it is never met again; without, it stays.
 
-    Raises DataError, and removes nothing, where every one is damaged; UsageError where one is of another format.
+    Raises DataError, and removes nothing, if every one is damaged; UsageError if one is of another format.
     """
     damaged: dict[int, DamagedError] = {}
     for step in reversed(steps(run)):
@@ -228,7 +228,7 @@ def restore(
             continue
         for bad, why in damaged.items():
             name, fate = _folder(run, bad).name, "is passed over" if attempts is None else "is removed"
-            tell("train", f"{why}; {name} {fate}, {checkpoint.name} is taken instead")
+            log("train", f"{why}; {name} {fate}, {checkpoint.name} is taken instead")
             if attempts is not None:
                 remove(run, attempts, bad)
         return checkpoint, groups
@@ -289,7 +289,7 @@ def name_of(step: int) -> str:
 
 
 def _step_of(name: str) -> int | None:
-    """The step of the folder called ``name``; None where it is none of ours."""
+    """The step of the folder called ``name``; None if it is none of ours."""
     digits = name.removeprefix("step-")
     return int(digits) if digits.isascii() and digits.isdigit() and name == name_of(int(digits)) else None
 
@@ -299,26 +299,26 @@ def _parent_name(info: fs.FileInfo) -> str:
 
 
 def _parse_marker(data: bytes) -> dict[str, Any] | None:
-    """The marker whose text is ``data``; None where it is not, byte for byte, what `write` made."""
+    """The marker whose text is ``data``; None if it is not, byte for byte, what `write` made."""
     try:
         marker = json.loads(data)
         content = {name: value for name, value in marker.items() if name != "checksum"}
         return marker if json_bytes(with_checksum(content)) == data else None
-    except (ValueError, AttributeError, RecursionError):  # no JSON, no object, no end
+    except (ValueError, AttributeError, RecursionError):  # not JSON, not an object, too deep
         return None
 
 
-def _read_checked(place: Place, told: Mapping[str, Any], tick: Ticking) -> bytes:
-    """The bytes of a file, of the size and the SHA-256 that are ``told``. Raises DamagedError, FileNotFoundError."""
+def _read_checked(place: Place, recorded: Mapping[str, Any], tick: Ticking) -> bytes:
+    """The bytes of a file, of the ``recorded`` size and SHA-256. Raises DamagedError, FileNotFoundError."""
     info = place.info()
-    if info.type == fs.FileType.File and info.size != told["size_bytes"]:
-        raise DamagedError(f"{place} is damaged: it has {info.size:,} bytes instead of {told['size_bytes']:,}")
+    if info.type == fs.FileType.File and info.size != recorded["size_bytes"]:
+        raise DamagedError(f"{place} is damaged: it has {info.size:,} bytes instead of {recorded['size_bytes']:,}")
     data, digest = io.BytesIO(), hashlib.sha256()
     with place.filesystem.explaining(place.path), place.open_input() as stream:
         while chunk := stream.read(READ_BYTES):
             data.write(chunk)
             digest.update(chunk)
             tick()
-    if digest.hexdigest() != told["sha256"]:
+    if digest.hexdigest() != recorded["sha256"]:
         raise DamagedError(f"{place} is damaged: its SHA-256 is not that of its marker")
     return data.getvalue()  # no copy

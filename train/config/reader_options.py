@@ -1,7 +1,6 @@
 """The options of how a rank reads, for all that read slices: they make a `Reading`. Imports no TensorFlow."""
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 
 from etl.options.option import Parsed
 from etl.values import parse_bytes
+from train.monitor.launcher import local_rank
 from train.reader.cache import SliceCache
 from train.reader.config import SKIP, STOP, Reading
 
@@ -23,7 +23,7 @@ _READING = (
         type=int,
         default=Reading.lanes,
         show_default=True,
-        help="Slices that a rank reads side by side, at most; fewer where it has not as many.",
+        help="Slices that a rank reads side by side, at most; fewer if it has not as many.",
     ),
     click.option(
         "--reader-memory",
@@ -58,7 +58,7 @@ _READING = (
         default=Reading.silence_s,
         show_default=True,
         help="Seconds without a byte from the storage after which a rank gives up; of several ranks, --stall-timeout"
-        " comes first where it is less.",
+        " comes first if it is less.",
     ),
 )
 
@@ -75,14 +75,14 @@ _CACHE = (
         default="100GB",
         show_default=True,
         metavar="SIZE",
-        help="The most that --cache may hold.",
+        help="Maximum size of --cache.",
     ),
 )
 
 
 def _open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
-    """The cache that was asked for; of the ranks of a host the first tells what goes wrong with it."""
-    quiet = os.environ.get("HOROVOD_LOCAL_RANK", "0") != "0"
+    """The cache that was asked for; of the ranks of a host the first reports what goes wrong with it."""
+    quiet = local_rank() != 0
     return SliceCache(Path(folder), limit_bytes, quiet) if folder else None
 
 

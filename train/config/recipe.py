@@ -23,7 +23,7 @@ MAX_BATCH, MIN_BATCH, MIN_STEPS = 64, 4, 20  # of the default batch, and the ste
 
 @dataclass(frozen=True)
 class Recipe:
-    """The options of `train.config.recipe_options` say what each means.
+    """The options of `train.config.recipe_options` describe each field.
 
     Raises UsageError, naming the option and its value, for what is out of range or cannot go together.
     """
@@ -84,8 +84,8 @@ class Recipe:
                 " give one of them"
             )
 
-    def _require(self, name: str, holds: bool, remedy: str) -> None:
-        if not holds:
+    def _require(self, name: str, is_valid: bool, remedy: str) -> None:
+        if not is_valid:
             raise UsageError(f"{option_of(name)} {getattr(self, name)} is out of range; give {remedy}")
 
     @property
@@ -120,7 +120,7 @@ class Recipe:
             epochs = (math.nan,)
         if not all(0 < each < math.inf for each in epochs) or list(epochs) != sorted(set(epochs)):
             raise UsageError(
-                f"--decay-epochs {self.decay_epochs!r} are no ascending epochs; give numbers with commas between them,"
+                f"--decay-epochs {self.decay_epochs!r} are not ascending epochs; give numbers with commas between them,"
                 " like 30,60,80"
             )
         return epochs

@@ -41,26 +41,26 @@ def known_recipes() -> list[str]:
 def read_recipe(name: str) -> dict[str, Any]:
     """The settings of a recipe by name: one of `known_recipes`, or a TOML file.
 
-    Raises UsageError, naming the file, for what is no TOML, for an unknown key and a value of another type.
+    Raises UsageError, naming the file, for a file that is not TOML, an unknown key and a value of another type.
     """
     path = RECIPES / f"{name}.toml" if name in known_recipes() else Path(name)
     try:
-        told = tomllib.loads(path.read_text())
+        settings = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(
             f"--recipe {name!r}: {why}; give a TOML file, or one of {', '.join(known_recipes())}"
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"--recipe {path} is not TOML: {error}") from None
     kinds = {key: kind for of in (Recipe, Stopping) for key, kind in get_type_hints(of).items()}
-    for key, value in told.items():
+    for key, value in settings.items():
         if key not in kinds:
             raise UsageError(f"--recipe {path} has no setting {key!r}; known: {', '.join(sorted(kinds))}")
         kind = str(getattr(kinds[key], "__args__", [kinds[key]])[0].__name__)
         if not isinstance(value, KINDS[kind]) or (isinstance(value, bool) and kind != "bool"):
             raise UsageError(f"--recipe {path}: {key} = {json.dumps(value, default=str)} is not {NAMES[kind]}")
-    return told
+    return settings
 
 
 def to_toml(settings: dict[str, Any]) -> str:
@@ -68,8 +68,8 @@ def to_toml(settings: dict[str, Any]) -> str:
 
     Numbers and texts are as in JSON, but for the character DEL, which TOML has escaped.
     """
-    told = {name: json.dumps(value, ensure_ascii=False) for name, value in settings.items() if value is not None}
-    return "".join(f"{name} = {value}\n" for name, value in told.items()).replace("\x7f", "\\u007f")
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in settings.items() if value is not None}
+    return "".join(f"{name} = {value}\n" for name, value in texts.items()).replace("\x7f", "\\u007f")
 
 
 def _take_defaults(context: click.Context, parameter: click.Parameter, name: str | None) -> None:

@@ -18,7 +18,7 @@ class Schedule:
     of the epochs ``decays``, or not at all.
 
     Linear scaling, gradual warm-up from ``base`` and tenths: Goyal et al., "Accurate, Large Minibatch SGD", 2017
-    (arXiv:1706.02677). Where the full rate is no larger than ``base``, the warm-up is from a tenth of it. Cosine:
+    (arXiv:1706.02677). If the full rate is not larger than ``base``, the warm-up is from a tenth of it. Cosine:
     Loshchilov and Hutter, "SGDR", 2017 (arXiv:1608.03983).
     """
 

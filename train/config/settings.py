@@ -24,14 +24,15 @@ from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
-HOROVOD, MIRRORED, MULTI_WORKER = "horovod", "mirrored", "multi-worker-mirrored"
+HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
+TENSORFLOW, TORCH = "tensorflow", "torch"
 EPOCHS = 10
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting of a run; the options of `command` say what each means."""
+    """Every setting of a run; the options of `command` describe each field."""
 
     data: str
     recipe: Recipe = field(default_factory=Recipe)
@@ -69,6 +70,11 @@ class Settings:
         if self.strategy != HOROVOD:
             self.recipe.require_plain(self.strategy)
 
+    @property
+    def framework(self) -> str:
+        """What computes: `TENSORFLOW` or `TORCH`."""
+        return TORCH if self.strategy == DDP else TENSORFLOW
+
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
         """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
         crop = self.recipe.crop
@@ -79,7 +85,7 @@ class Settings:
         return {"group": self.group, **self.recipe.to_json()}
 
     def of_elastic(self) -> Self:
-        """Those of an elastic run: whoever joins goes on with it, even where nobody is left who has been there.
+        """Those of an elastic run: a rank that joins goes on with it, even if no rank of the beginning is left.
 
         Raises UsageError without a name.
         """
@@ -114,7 +120,7 @@ class Time(click.ParamType[float]):
         try:
             return duration(text.removesuffix(unit)) * UNITS_S.get(unit, 1)
         except ValueError:
-            self.fail(f"{value!r} is no time; give seconds, or something like 90m or 1.5h", parameter, context)
+            self.fail(f"{value!r} is not a time; give seconds, or something like 90m or 1.5h", parameter, context)
 
 
 DATA = click.option(
@@ -149,12 +155,13 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER]),
+        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, DDP]),
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
         " copy of the model on each GPU of this host; multi-worker-mirrored, in several such processes"
-        " (train/launch.py). A run can go on with another one.",
+        " (train/launch.py); ddp, with PyTorch, on the ranks that torchrun started. A run can go on with another one"
+        " of the same framework.",
     ),
     click.option(
         "--replicas",
@@ -175,7 +182,7 @@ _OPTIONS = (
         "--until-accuracy",
         type=float,
         metavar="FRACTION",
-        help="Stop after the epoch with this accuracy on the validation split (the test split where there is none).",
+        help="Stop after the epoch with this accuracy on the validation split (the test split if there is none).",
     ),
     click.option(
         "--patience",
@@ -215,7 +222,7 @@ _OPTIONS = (
         show_default=True,
         metavar="N",
         help="Checkpoints to keep: the N newest, and the one with the best accuracy on the validation split (the test"
-        " split where there is none).",
+        " split if there is none).",
     ),
     click.option(
         "--checkpoint-failures",
@@ -252,6 +259,7 @@ _OPTIONS = (
     ),
     JSON,
     VERBOSE,
+    click.option("--local-rank", type=int, hidden=True, expose_value=False),  # of python -m torch.distributed.launch
 )
 
 
@@ -265,8 +273,10 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
-    After each epoch it evaluates on the validation split (the test split where there is none), and leaves a checkpoint
+    After each epoch it evaluates on the validation split (the test split if there is none), and leaves a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once.
+
+    With PyTorch: torchrun --nproc-per-node 8 train/main.py --strategy ddp
 
     Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
     train/main.py"""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from train.monitor.launcher import launched_rank, launched_size
+
 READING = "reading"
 OUT = -1  # the count of a rank that is in no ring
 GAP_S = 5.0  # a longer time between two calls that are due every second: the process stood still, perhaps all did
@@ -19,8 +21,8 @@ class Beat:
     """Where a rank was at one moment.
 
     ``count`` counts the phases that every rank of the ``generation`` of the ring goes through in the same order, so of
-    two ranks the one with the smaller count is behind; it is `OUT` in no ring. ``alone`` says that ``phase`` is one of
-    this rank's own. ``idle_s`` are the seconds since anything got on, by the rank's own clock; ``number`` grows by each
+    two ranks the one with the smaller count is behind; it is `OUT` in no ring. ``alone``: ``phase`` is one of
+    this rank's own. ``idle_s`` are the seconds since any progress, by the rank's own clock; ``number`` grows by each
     beat.
     """
 
@@ -41,7 +43,7 @@ class Beat:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The beat that `as_json` gave. Raises TypeError for what is none."""
+        """The beat that `as_json` gave. Raises TypeError for another value."""
         return cls(**value)
 
     def as_json(self) -> dict[str, Any]:
@@ -50,12 +52,12 @@ class Beat:
 
     @property
     def is_computing(self) -> bool:
-        """Whether it does something of its own for which it needs neither storage nor another rank."""
+        """True if it does something of its own for which it needs neither storage nor another rank."""
         return self.alone and not self.phase.startswith(READING)
 
     @property
-    def speaker(self) -> str:
-        """Who it is: "rank 2 on host1"."""
+    def rank_name(self) -> str:
+        """ "rank 2 on host1"."""
         return f"rank {self.rank} on {self.host}"
 
     @property
@@ -89,8 +91,7 @@ class Status:
     ) -> None:
         self._lock = threading.Lock()
         self._clock, self._cpu_clock = clock, cpu_clock
-        self._rank = int(os.environ.get("HOROVOD_RANK", "0"))
-        self._size = int(os.environ.get("HOROVOD_SIZE", "1"))
+        self._rank, self._size = launched_rank() or 0, launched_size()
         self._generation = self._count = self._number = 0
         self._epoch: int | None = None
         self._step: int | None = None
@@ -149,7 +150,7 @@ class Status:
                 self._last = now
 
     def progress(self, slice_name: str = "", offset: int = 0) -> None:
-        """The current phase got on; with ``slice_name``, the reader is at ``offset`` of this slice, in bytes."""
+        """The current phase made progress; with ``slice_name``, the reader is at ``offset`` of this slice, in bytes."""
         if slice_name:
             self._slice = slice_name, offset
         self._last = self._clock()  # assigning one reference needs no lock

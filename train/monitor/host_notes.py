@@ -15,6 +15,7 @@ from typing import Any
 from train.monitor.heartbeat import Beat
 from train.monitor.host_board import HostBoard
 from train.monitor.kv_store import Letterbox
+from train.monitor.launcher import local_size
 from train.monitor.notes import VERDICT, ExitNotice, Note, Verdict, host_note, key, notes_of, scope
 
 BEAT_S = 1.0
@@ -26,7 +27,7 @@ SETTLING = 3  # attempts to put notes that change meanwhile
 class HostNotes:
     """Puts this rank's note, and reads those of its host and of others.
 
-    In a ring of many hosts each tells it out of turn if nothing got on for ``stalled_s`` and `delay_s` longer. Without
+    In a ring of many hosts each puts its note out of turn after ``stalled_s`` and `delay_s` without progress. Without
     a ``board`` this rank is a host of its own.
     """
 
@@ -40,7 +41,7 @@ class HostNotes:
         self.store, self._board, self._stalled_s, self._clock = store, board, stalled_s, clock
         self._generation = -1
         self._put_at = self._last_put = self._hurries_until = 0.0
-        self._told: dict[int, ExitNotice] = {}
+        self._stored: dict[int, ExitNotice] = {}
         self._is_stalled = False
         self._is_alone = True  # of its host, as far as this rank knows
         self.is_reporter = True
@@ -48,7 +49,7 @@ class HostNotes:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether there are so many hosts that they take turns."""
+        """True if there are so many hosts that they take turns."""
         return self.turn_s > BEAT_S
 
     @property
@@ -59,7 +60,7 @@ class HostNotes:
     def put(self, note: Note, at_once: bool = False) -> None:
         """Write ``note`` on the board; put the host's into the store, if this rank does so and it is time.
 
-        The store has it ``at_once`` if that is set. Raises OSError where the store does not take it.
+        The store has it ``at_once`` if that is set. Raises OSError if the store does not take it.
         """
         self._write(note)
         local = self._local_ranks(note.beat)
@@ -73,10 +74,10 @@ class HostNotes:
         if not at_once and not self._is_due(note, notes):
             return
         for _ in range(SETTLING):
-            self._told = _exit_notices(notes)
+            self._stored = _exit_notices(notes)
             self.store.put(scope(note.beat.generation), key(min(notes)), host_note(notes.values()))
             notes = self._with_local(note)
-            if self._board is None or _exit_notices(notes) == self._told:  # else another may have put an older one
+            if self._board is None or _exit_notices(notes) == self._stored:  # else another may have put an older one
                 return
 
     def hurry(self, seconds: float) -> None:
@@ -150,7 +151,7 @@ class HostNotes:
         return sorted(ranks)
 
     def _lives(self, own: Beat, rank: int) -> bool:
-        """Whether another rank of this host writes notes, and has not announced its exit."""
+        """True if another rank of this host writes notes, and has not announced its exit."""
         max_age_s = HURRIED_S if self._clock() < self._hurries_until else FRESH_S
         found = None if self._board is None else self._board.get(f"{own.generation}-{rank}", max_age_s)
         return found is not None and found["exit_notice"] is None
@@ -161,7 +162,7 @@ class HostNotes:
         return dict(sorted(notes.items()))
 
     def _is_due(self, own: Note, notes: Mapping[int, Note]) -> bool:
-        """Whether this host is to tell something, or it is its turn; the turns begin one after the other."""
+        """True if this host has something new, or it is its turn; the turns begin one after the other."""
         now, beat = self._clock(), own.beat
         place = min(notes) / beat.size if self.is_crowded else 0.0
         if beat.generation != self._generation:
@@ -171,7 +172,7 @@ class HostNotes:
         if self._is_stalled and not was_stalled:
             self._put_at = min(self._put_at, now + place * self.delay_s)
         due_at = min(self._put_at, self._last_put + BEAT_S) if now < self._hurries_until else self._put_at
-        if _exit_notices(notes) == self._told and now < due_at:
+        if _exit_notices(notes) == self._stored and now < due_at:
             return False
         self._last_put, self._put_at = now, now + self.turn_s - BEAT_S / 2
         return True
@@ -179,7 +180,7 @@ class HostNotes:
 
 def _hosts(size: int, local: int) -> int:
     """How many hosts there are, of which this one has so many ranks."""
-    if local < int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")):  # its ranks do not share a board
+    if local < local_size():  # its ranks do not share a board
         return math.ceil(size / local)
     return min(int(os.environ.get("HOROVOD_CROSS_SIZE", str(size))), math.ceil(size / local))
 

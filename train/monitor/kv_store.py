@@ -21,23 +21,23 @@ def address_of_launcher() -> tuple[str, int] | None:
 
 
 class Letterbox:
-    """Notes by scope and key, each a JSON object. The store speaks HTTP: ``PUT`` and ``GET /scope/key``."""
+    """Notes by scope and key, each a JSON object. The store is HTTP: ``PUT`` and ``GET /scope/key``."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
 
     @classmethod
     def of_launcher(cls) -> Self | None:
-        """That of this rank's launcher; None where there is none."""
+        """That of this rank's launcher; None if there is none."""
         address = address_of_launcher()
         return cls(*address) if address else None
 
     def put(self, scope: str, key: str, note: dict[str, Any]) -> None:
-        """Put ``note`` in the place of what is there. Raises OSError where the store does not take it."""
+        """Put ``note`` in the place of what is there. Raises OSError if the store does not take it."""
         self._ask("PUT", scope, key, json.dumps(note).encode())
 
     def get(self, scope: str, key: str) -> dict[str, Any] | None:
-        """The note; None where there is none, or something else. Raises OSError where the store does not answer."""
+        """The note; None if there is none, or something else. Raises OSError if the store does not answer."""
         answer = self._ask("GET", scope, key)
         try:
             note = None if answer is None else json.loads(answer)
@@ -62,6 +62,6 @@ class Letterbox:
                 raise OSError(f"the launcher answers {answer.status}")
             return answer.read(NOTE_BYTES)
         except HTTPException as error:
-            raise OSError(f"the launcher answers no HTTP: {error!r}") from None
+            raise OSError(f"the launcher does not answer in HTTP: {error!r}") from None
         finally:
             connection.close()

@@ -1,4 +1,4 @@
-"""What is said when ranks end, and which one says it: one line, by one rank. Decided from the ranks' notes alone."""
+"""The message when ranks end, and which rank prints it: one line, by one rank. Pure: by the ranks' notes alone."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ MAX_NUMBERS = 20  # of ranks in a line
 
 
 class PeerLost(EnvironmentFailure):
-    """Another rank has ended in the middle of things. Its message is whole: it needs no speaker.
+    """Another rank has ended in the middle of things. Its message is complete: it needs no prefix.
 
-    ``ends_all`` is set where it ended for bad data or wrong use: any other rank would meet the same.
+    ``ends_all`` is set if it ended because of bad data or wrong use, which any other rank would meet too.
     """
 
     ends_all = False
@@ -23,9 +23,9 @@ class PeerLost(EnvironmentFailure):
 
 @dataclass(frozen=True)
 class Lost:
-    """A rank that is gone: ``status`` and ``line`` are its exit notice's, None and "" where it died without a word.
+    """A rank that is gone: ``status`` and ``line`` are its exit notice's, None and "" if it died without one.
 
-    ``host`` and ``where`` are empty where it had not sent a beat.
+    ``host`` and ``where`` are empty if it had not sent a beat.
     """
 
     rank: int
@@ -36,12 +36,12 @@ class Lost:
 
     @property
     def died(self) -> bool:
-        """Whether it is gone without an exit notice."""
+        """True if it is gone without an exit notice."""
         return self.status is None
 
 
 def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
-    """The ranks that failed and told so; where there are none those that are ``silent``, else those that have left."""
+    """The ranks that failed and reported it; if there are none, those that are ``silent``, else those that left."""
     lost = []
     for rank in sorted({*notes, *silent}):
         note = notes.get(rank)
@@ -56,7 +56,7 @@ def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
 
 
 def leaving(exit_notices: Mapping[int, ExitNotice], size: int) -> list[int]:
-    """Of the observers those that end because of another: neither its cause nor done. The lowest of them tells."""
+    """Of the observers those that end because of another: neither its cause nor done. The lowest of them reports."""
     ending = (rank for rank, each in exit_notices.items() if each.status and not each.is_cause)
     return sorted(rank for rank in ending if observes(rank, size))
 
@@ -69,7 +69,7 @@ def died(lost: Sequence[Lost], remedy: str) -> str:
 
 
 def late(own: Beat, ranks: Sequence[int], notes: Mapping[int, Note], silent_s: Mapping[int, float]) -> str:
-    """Which ranks are late, and where the first of them is; ``own`` is the beat of who says so."""
+    """Which ranks are late, and where the first of them is; ``own`` is the beat of the rank that reports it."""
     first = ranks[0]
     note = Note(own) if first == own.rank else notes.get(first)
     beat = None if note is None else note.beat
@@ -77,23 +77,23 @@ def late(own: Beat, ranks: Sequence[int], notes: Mapping[int, Note], silent_s: M
     if beat is None:
         return f"rank {first} is late{others}: it has sent no heartbeat for {silent_s.get(first, 0):.0f} s"
     if silent_s.get(first, 0) > beat.idle_s:
-        return f"{beat.speaker} is late{others}: silent for {silent_s[first]:.0f} s, last seen {in_words(beat)}"
-    return f"{beat.speaker} is late{others}: {beat.where}, without progress for {beat.idle_s:.0f} s"
+        return f"{beat.rank_name} is late{others}: silent for {silent_s[first]:.0f} s, last seen {in_words(beat)}"
+    return f"{beat.rank_name} is late{others}: {beat.where}, without progress for {beat.idle_s:.0f} s"
 
 
 def unreachable(own: Beat, error: OSError) -> str:
-    """Why a rank ends that cannot ask for the others."""
+    """Why a rank ends that cannot read the others' notes."""
     return (
-        f"{own.speaker} got no further for {own.idle_s:.0f} s ({own.where}), and horovodrun's launcher, through which"
-        f" the ranks tell each other where they are, does not answer ({error}); this rank ends"
+        f"{own.rank_name} got no further for {own.idle_s:.0f} s ({own.where}), and horovodrun's launcher, through which"
+        f" the ranks exchange heartbeats, does not answer ({error}); this rank ends"
     )
 
 
-def speaker(beat: Beat, ranked: bool) -> str:
-    """Who speaks, before a line of its own: "rank 2 on host1, epoch 1, step 14 (reading ...): "."""
+def prefix_of(beat: Beat, is_ranked: bool) -> str:
+    """The rank and its position, before a line of its own: "rank 2 on host1, epoch 1, step 14 (reading ...): "."""
     when = f"{beat.when} ({beat.doing})" if beat.when else ""
-    said = ", ".join(part for part in (beat.speaker if ranked else "", when) if part)
-    return f"{said}: " if said else ""
+    prefix = ", ".join(part for part in (beat.rank_name if is_ranked else "", when) if part)
+    return f"{prefix}: " if prefix else ""
 
 
 def in_words(beat: Beat) -> str:

@@ -8,12 +8,13 @@ import os
 import shlex
 import sys
 
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.place import Place
 from train.monitor.heartbeat import Status
 from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
+from train.monitor.launcher import launched_rank
 from train.monitor.messages import PeerLost
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
@@ -29,7 +30,7 @@ BACKSTOP = 10  # times the timeout: Horovod sees no progress of a rank that is l
 class Monitor(Status):
     """Without a ``log``, as outside `run_rank`, it watches nothing and keeps no log.
 
-    ``remedy`` says how to go on after an interrupt.
+    ``remedy`` is the part of a message that describes how to go on after an interrupt.
     """
 
     def __init__(self, remedy: str = "", log: RunLog | None = None) -> None:
@@ -62,15 +63,15 @@ class Monitor(Status):
         self.watch.start()
 
     def open_log(self, run: Place) -> None:
-        """Keep the log of this rank under ``run``, for good. Raises OSError."""
+        """Keep the log of this rank under ``run`` from now on. Raises OSError."""
         if self.run_log is not None and not self.run_log.uri:
             beat = self.beat()
             self.run_log.open(run, beat.rank)
-            self.run_log.info(f"{beat.speaker}, of {beat.size}, process {beat.pid}: {shlex.join(sys.argv)}")
+            self.run_log.info(f"{beat.rank_name}, of {beat.size}, process {beat.pid}: {shlex.join(sys.argv)}")
 
     def log(self, line: str) -> None:
         """Print one line about the training to standard error, and add it to the log."""
-        tell("train", line)
+        log("train", line)
         if self.run_log is not None:
             self.run_log.info(line)
 
@@ -79,11 +80,5 @@ class Monitor(Status):
         if self.watch is not None:
             return self.watch.peer_lost()
         lost = PeerLost("another rank has ended, so this one ends too")
-        lost.told = launched_rank() not in (None, 0)
+        lost.is_reported = launched_rank() not in (None, 0)
         return lost
-
-
-def launched_rank() -> int | None:
-    """The rank that the launcher gave this process; None without a launcher."""
-    rank = os.environ.get("HOROVOD_RANK")
-    return None if rank is None else int(rank)

@@ -17,20 +17,20 @@ VERDICT = "verdict"
 
 @dataclass(frozen=True)
 class ExitNotice:
-    """How a rank ends: with ``status``, and ``line`` that it prints; an empty one where another tells."""
+    """How a rank ends: with ``status``, and ``line`` that it prints; an empty one if another rank reports."""
 
     status: int
     line: str = ""
 
     @property
     def is_cause(self) -> bool:
-        """Whether this rank failed by itself, and has told so."""
+        """True if this rank failed by itself, and has reported it."""
         return bool(self.line)
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a rank tells of itself."""
+    """What a rank reports of itself."""
 
     beat: Beat
     log: str = ""
@@ -38,7 +38,7 @@ class Note:
 
     @classmethod
     def from_json(cls, value: Any) -> Self | None:
-        """The note; None for what is none of ours."""
+        """The note; None for another value."""
         try:
             exit_notice = value["exit_notice"]
             ending = None if exit_notice is None else ExitNotice(**exit_notice)
@@ -51,13 +51,13 @@ class Note:
         return {"beat": self.beat.as_json(), "log": self.log, "exit_notice": exit_notice}
 
     def put_into(self, letterbox: Letterbox) -> None:
-        """Put it where the other ranks look for it, as that of a host with this rank alone. Raises OSError."""
+        """Put it into the store, as that of a host with this rank alone. Raises OSError."""
         letterbox.put(scope(self.beat.generation), key(self.beat.rank), host_note([self]))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """These ranks are late, and ``line`` says so; ``judge`` is the rank that tells it.
+    """These ranks are late; ``line`` is the message, ``judge`` the rank that prints it.
 
     The notes of the late ranks are with those of the ``hosts``, see `key`.
     """
@@ -91,7 +91,7 @@ def host_note(notes: Iterable[Note]) -> dict[str, Any]:
 
 
 def notes_of(found: Mapping[str, Any] | None) -> list[Note]:
-    """The notes of a host's ranks; none of what is no such note."""
+    """The notes of a host's ranks; none of another value."""
     ranks = (found or {}).get("ranks")
     notes = [Note.from_json(each) for each in ranks] if isinstance(ranks, list) else []
     return [note for note in notes if note is not None]

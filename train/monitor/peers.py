@@ -10,11 +10,11 @@ from train.monitor.host_notes import HostNotes
 from train.monitor.notes import ExitNotice, Note, Verdict
 
 OBSERVERS = 8
-AFTER_ALL = 2**62  # the count of a rank that is done: nobody waits for it
+AFTER_ALL = 2**62  # the count of a rank that is done: no rank waits for it
 
 
 def observes(rank: int, size: int) -> bool:
-    """Whether this rank reads what all others have in the store, and tells what became of them.
+    """True if this rank reads what all others have in the store, and reports what became of them.
 
     All do in a small ring. In a large one it is `OBSERVERS`, or some more, far apart, so not all on one host.
     """
@@ -22,7 +22,7 @@ def observes(rank: int, size: int) -> bool:
 
 
 class Peers:
-    """The other ranks of one generation, as the store tells of them; all by rank."""
+    """The other ranks of one generation, by their notes in the store; all by rank."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Peers:
         self.notes: dict[int, Note] = {}
 
     def look(self, goes_on: Callable[[], bool], ranks: Iterable[int] | None = None) -> None:
-        """Read the notes of ``ranks`` (of all others), as long as ``goes_on`` says so. Raises OSError."""
+        """Read the notes of ``ranks`` (of all others), as long as ``goes_on`` returns True. Raises OSError."""
         left = sorted(self._others if ranks is None else ranks, reverse=True)
         self._read(left, self._read_local(), goes_on, math.inf)
 
@@ -141,7 +141,7 @@ class Peers:
 
 
 def _is_newer(one: Note, other: Note) -> bool:
-    """True if one note of a rank was written after another; an exit notice is the last, whoever puts it."""
+    """True if one note of a rank was written after another; an exit notice is the last, also if its guard puts it."""
     if (one.exit_notice is None) != (other.exit_notice is None):
         return one.exit_notice is not None
     return one.beat.number > other.beat.number

@@ -1,6 +1,6 @@
 """The log of a rank, under its run: ``runs/NAME/logs/rank-0002-HOST-PID.log``.
 
-What is logged before the run's place is known is kept. On a local root the file is written where it belongs, line by
+What is logged before the run's place is known is kept. On a local root the file is written in its place, line by
 line; for another root it is a temporary file of this machine, and a copy goes to its place by `RunLog.upload`.
 """
 
@@ -30,7 +30,7 @@ class RunLog:
         self._place: Place | None = None
         self._temporary: Path | None = None
         self._copying = threading.Lock()
-        self._is_named = False  # people were told of the temporary file
+        self._is_named = False  # a message has named the temporary file
         self._handler = _ToDescriptor(self.stream)
         self._handler.setFormatter(_utc_formatter())
         self._logger = logging.Logger("ringslice")
@@ -45,7 +45,7 @@ class RunLog:
         self._logger.error(line + text)
 
     def open(self, run: Place, rank: int) -> None:
-        """Keep this log of ``rank`` under ``run`` from now on, with all that it holds. Raises OSError."""
+        """Keep this log of ``rank`` under ``run`` from now on, with all that was logged. Raises OSError."""
         place = run / FOLDER / f"rank-{rank:04d}-{socket.gethostname()}-{os.getpid()}.log"
         if place.filesystem.scheme == LocalFilesystem.scheme:
             place.parent.make_folder()
@@ -61,7 +61,7 @@ class RunLog:
             self._handler.release()
             os.close(named)
         self._place = place
-        self.upload(0)  # so that what others name is there, whatever becomes of this process
+        self.upload(0)  # so that the file that others name is there, even if this process is killed
 
     @property
     def uri(self) -> str:
@@ -69,9 +69,9 @@ class RunLog:
         return "" if self._place is None else self._place.uri
 
     def upload(self, limit_s: float = UPLOAD_S) -> str:
-        """Copy it to its place if that is elsewhere; returns the path of the local file where that failed, else "".
+        """Copy it to its place if that is elsewhere; returns the path of the local file if that failed, else "".
 
-        It fails where it takes longer than ``limit_s``.
+        It fails if it takes longer than ``limit_s``.
         """
         if self._place is None or self._temporary is None:
             return ""
@@ -83,7 +83,7 @@ class RunLog:
         return str(self._temporary)
 
     def end(self, limit_s: float = UPLOAD_S) -> str:
-        """`upload`, for the last time: where it succeeds, as before, the temporary file is deleted."""
+        """`upload`, for the last time: if it and the one before succeed, the temporary file is deleted."""
         kept = self.upload(limit_s)
         if self._temporary is not None and not kept and not self._is_named:
             self._temporary.unlink(missing_ok=True)
@@ -96,7 +96,7 @@ class RunLog:
                 place.parent.make_folder()
                 replace_bytes(place, place.parent, self._text())
             done.set()
-        except Exception as error:  # whatever the storage has, the local file is named instead
+        except Exception as error:  # the local file is named instead
             self._logger.warning(f"{place} was not written: {error}")
 
     def _text(self) -> bytes:
@@ -114,7 +114,7 @@ class _ToDescriptor(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             os.write(self._descriptor, f"{self.format(record)}\n".encode(errors="replace"))
-        except OSError:  # a log that cannot be written is no reason to fail
+        except OSError:  # a log that cannot be written is not a reason to fail
             pass
 
 

@@ -1,4 +1,4 @@
-"""A process as a rank: watched from its first moment, always with an end, and one line says why it failed.
+"""A process as a rank: watched from its first moment, ended in any case, and one line reports why it failed.
 
 `run_rank` runs a command as a rank. The command starts its `Monitor` as soon as its settings are known, before
 TensorFlow is loaded.
@@ -17,8 +17,9 @@ from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, exp
 from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import Letterbox
-from train.monitor.messages import PREFIX, PeerLost, speaker
-from train.monitor.monitor import Monitor, launched_rank
+from train.monitor.launcher import launched_rank
+from train.monitor.messages import PREFIX, PeerLost, prefix_of
+from train.monitor.monitor import Monitor
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.watch import SIGNALS
@@ -41,14 +42,14 @@ def is_elastic() -> bool:
 def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
     """Run ``command`` as a rank; exits 0, 1, 2, 3 or 130, without waiting for threads that may never end.
 
-    ``remedy`` says how to go on after an interrupt.
+    ``remedy`` is the part of a message that describes how to go on after an interrupt.
     """
     log = RunLog()
     monitor = Monitor(remedy, log)
     raised: list[BaseException] = []
 
     def end_at_once(number: int, frame: FrameType | None) -> None:
-        """End this rank on Ctrl-C or SIGTERM before it is watched; rank 0 tells, or the one that runs alone."""
+        """End this rank on Ctrl-C or SIGTERM before it is watched; rank 0, or the only one, reports it."""
         del number, frame
         if launched_rank() in (None, 0):
             os.write(sys.stderr.fileno(), f"ringslice: interrupted; {remedy}\n".encode())
@@ -77,35 +78,35 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
 def _fail(monitor: Monitor, log: RunLog, error: BaseException) -> int:
     """Report ``error``: all of it to the log, the end of this rank to the others, one line to stderr; its status."""
     beat, watch = monitor.beat(), monitor.watch
-    spoken = "" if isinstance(error, PeerLost) else speaker(beat, launched_rank() is not None)
+    prefix = "" if isinstance(error, PeerLost) else prefix_of(beat, launched_rank() is not None)
     explained = explain(error)
     if explained is None and log.uri:
         first = next(iter(str(error).splitlines()), "")
-        told: BaseException = DefectError(f"{type(error).__name__}: {first} (the traceback is in {log.uri})")
-        told.__cause__ = error
+        reported: BaseException = DefectError(f"{type(error).__name__}: {first} (the traceback is in {log.uri})")
+        reported.__cause__ = error
     else:
-        told = error
-    if isinstance(told, UsageError) and beat.rank:
-        told.told = True  # every rank is asked for the same, and rank 0 tells
-    is_told = getattr(told, "told", False)
-    status, line = explain(told) or (1, f"{type(error).__name__}: {error}")
-    log.failure(f"{spoken}{line}", error)
+        reported = error
+    if isinstance(reported, UsageError) and beat.rank:
+        reported.is_reported = True  # every rank has the same command line, and rank 0 reports it
+    is_reported = getattr(reported, "is_reported", False)
+    status, line = explain(reported) or (1, f"{type(error).__name__}: {error}")
+    log.failure(f"{prefix}{line}", error)
     if watch is not None:
-        watch.announce_exit(status, "" if is_told else f"{PREFIX}{spoken}{line}")
+        watch.announce_exit(status, "" if is_reported else f"{PREFIX}{prefix}{line}")
     kept = log.upload()
     if watch is None or watch.may_print():
-        report(told, spoken, f" (its log: {kept})" if kept else "")
+        report(reported, prefix, f" (its log: {kept})" if kept else "")
     if watch is not None:
         watch.line_printed()
-    if is_told:
+    if is_reported:
         time.sleep(PRINTING_S)
     return status
 
 
 def _leave_note(beat: Beat) -> None:
-    """Tell ranks that are watched already that this one was interrupted: it did not die without a word."""
+    """Leave a note for ranks that are watched already: this one was interrupted, and did not die without a notice."""
     letterbox = Letterbox.of_launcher()
-    line = "interrupted" if beat.rank == 0 else ""  # which rank 0 has told
+    line = "interrupted" if beat.rank == 0 else ""  # which rank 0 has printed
     try:
         if letterbox is not None:
             Note(beat, "", ExitNotice(INTERRUPTED, line)).put_into(letterbox)

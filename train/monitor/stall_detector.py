@@ -1,4 +1,4 @@
-"""Finds out, on each rank, that nothing gets on and which ranks are the reason; all ranks come to one verdict."""
+"""Finds, on each rank, that there is no progress and which ranks are the reason; all ranks come to one verdict."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ SILENT_TURNS = 2.5  # of a host in a large ring, without a new note: it is gone
 
 @dataclass(frozen=True)
 class Observation:
-    """What a rank knows when it asks who is late.
+    """What a rank knows when it looks for late ranks.
 
     ``beats`` are the others' last ones, ``silent_s`` are the seconds, by this rank's clock, for which each other has
     not sent a new one. In a ring of many hosts, each sends one every ``turn_s``; else every second.
@@ -31,27 +31,27 @@ class Observation:
         return {**self.beats, self.own.rank: self.own}
 
 
-def decide(seen: Observation, timeout_s: float) -> list[int]:
-    """The ranks that the others wait for, ascending; none while the observer itself got on within ``timeout_s``.
+def find_late(seen: Observation, timeout_s: float) -> list[int]:
+    """The ranks that the others wait for, ascending; none while the observer itself had progress within ``timeout_s``.
 
     In this order, late are
 
     - those that were silent for half of ``timeout_s``: their processes are gone, stopped or hung;
-    - those that are behind, see `hindmost`, if they had half of ``timeout_s`` without progress.
+    - those that are behind, see `ranks_behind`, if they had half of ``timeout_s`` without progress.
 
-    It is longer in a ring of many hosts, whose notes are old: they may have got on since.
+    It is longer in a ring of many hosts, whose notes are old: they may have had progress since.
 
-    If all are in the same step it is slow everywhere: nobody is late.
+    If all are in the same step it is slow everywhere: none is late.
     """
     own, half_s = seen.own, timeout_s / 2
     if own.idle_s < timeout_s:
         return []
     silence_s, patience_s = max(half_s, SILENT_TURNS * seen.turn_s), half_s + min(half_s, seen.turn_s)
     silent = sorted(rank for rank, seconds in seen.silent_s.items() if seconds >= silence_s and rank != own.rank)
-    return silent or sorted(rank for rank in hindmost(seen) if seen.everyone[rank].idle_s >= patience_s)
+    return silent or sorted(rank for rank in ranks_behind(seen) if seen.everyone[rank].idle_s >= patience_s)
 
 
-def hindmost(seen: Observation) -> set[int]:
+def ranks_behind(seen: Observation) -> set[int]:
     """Those that the others wait for, if they wait. In this order:
 
     - those that have not come into this generation of the ring;
@@ -81,7 +81,7 @@ LEAVING_S = 15.0  # for a late rank to leave an elastic ring
 class Timeouts:
     """How long a rank waits, in seconds.
 
-    ``stall_s``: for progress anywhere; 0 for ever. ``verdict_s``: for the verdict of an observer of a lower rank.
+    ``stall_s``: for progress anywhere; 0: without limit. ``verdict_s``: for the verdict of an observer of a lower rank.
     ``launcher_s``: for one answer of the launcher, which answers now and then even if it is busy. ``ending_s``: for the
     main thread to end the process, once the rank has announced its exit.
     """
@@ -98,7 +98,7 @@ class Timeouts:
 
 
 class Stalls:
-    """This rank's search for those that are late; ``goes_on`` is asked now and then whether there is time for it."""
+    """This rank's search for those that are late; ``goes_on`` returns True while there is time for it."""
 
     def __init__(
         self,
@@ -115,11 +115,11 @@ class Stalls:
         self.peers = Peers(host_notes, 0, 0, 0, clock)
 
     def verdict(self, own: Beat, log: str) -> Verdict | None:
-        """Another rank's verdict, or this one's; None where there is none, and before the first phase.
+        """Another rank's verdict, or this one's; None if there is none, and before the first phase.
 
         ``log`` is where this rank's log is.
 
-        Raises OSError where the launcher did not answer for longer than any verdict takes.
+        Raises OSError if the launcher did not answer for longer than any verdict takes.
         """
         if self._ring != (own.rank, own.size, own.generation):
             self._ring = own.rank, own.size, own.generation
@@ -144,13 +144,13 @@ class Stalls:
             if own.idle_s >= self._timeouts.stall_s + self._timeouts.verdict_s and is_silent:
                 raise
             return None
-        late = decide(seen, self._timeouts.stall_s) if seen is not None else []
+        late = find_late(seen, self._timeouts.stall_s) if seen is not None else []
         return self._judged(late, own, log) if late and now - self._looks_since >= patience_s else found
 
     def _begins_s(self, patience_s: float) -> float:
         """After how long without progress this rank looks at the others.
 
-        In a ring of many hosts it is when all of them have told that nothing gets on.
+        In a ring of many hosts it is when all of them have reported that there is no progress.
         """
         if not self._host_notes.is_crowded:
             return patience_s
@@ -189,19 +189,19 @@ class Stalls:
                 self._checks_at = self._clock() + turn_s
             if any(peers.silent_s.get(rank, silence_s) < silence_s for rank in lower):
                 return None
-        requests = int(REQUESTS_PER_S * (1 if peers.rounds else 2))  # the hosts have told just now, and rest
+        requests = int(REQUESTS_PER_S * (1 if peers.rounds else 2))  # all hosts have just put their notes
         peers.look_on(self._goes_on, requests)
         if not peers.rounds:
             return None
         seen = Observation(own, peers.beats, peers.silent_s, turn_s)
-        behind = {peers.hosts.get(rank, rank) for rank in hindmost(seen) - {own.rank}}
+        behind = {peers.hosts.get(rank, rank) for rank in ranks_behind(seen) - {own.rank}}
         if len(behind) > REQUESTS_PER_S:  # of the first round, or the storage's fault
             return seen
         peers.look(self._goes_on, behind)
         return Observation(own, peers.beats, peers.silent_s, turn_s)
 
     def is_over(self, verdict: Verdict) -> bool:
-        """Whether a late rank is still in this elastic ring when it should have left: then all end after all."""
+        """True if a late rank is still in this elastic ring when it should have left: then all end."""
         self._verdict_since = self._verdict_since or self._clock()
         if self._clock() - self._verdict_since < LEAVING_S:
             return False
@@ -213,7 +213,7 @@ class Stalls:
         return any(rank in pending and self.peers.silent_s[rank] < self._timeouts.verdict_s for rank in verdict.late)
 
     def await_exit_notices(self, ranks: tuple[int, ...], limit_s: float) -> None:
-        """Leave the late ranks time to write down where they are: the launcher ends them when this one has ended."""
+        """Give the late ranks time to log their stacks: the launcher ends them when this one has ended."""
         deadline = time.monotonic() + limit_s
         try:
             while time.monotonic() < deadline and set(ranks) & set(self.peers.without_exit_notice):

@@ -1,7 +1,7 @@
-"""A thread of each rank that watches over it and the others: nobody waits for ever, and one line says why all ended.
+"""A thread of each rank that watches over it and the others: no rank waits for ever, and one line reports why they end.
 
-It sends this rank's heartbeat, feeds its guard, looks for ranks that are late where nothing gets on, and ends the
-process on SIGTERM and Ctrl-C, whatever the main thread is in.
+It sends this rank's heartbeat, feeds its guard, looks for late ranks if there is no progress, and ends the process on
+SIGTERM and Ctrl-C, whatever the main thread does.
 """
 
 import faulthandler
@@ -44,8 +44,8 @@ class Watch:
     """The watch of this process; `start` it in the main thread.
 
     After ``timeouts.stall_s`` without progress anywhere, and some rank behind, all ranks end with status 3. In
-    ``elastic`` mode only the late rank ends. ``remedy`` says how to go on after an interrupt. Without ``host_notes``
-    this rank is alone.
+    ``elastic`` mode only the late rank ends. ``remedy`` describes how to go on after an interrupt. Without
+    ``host_notes`` this rank is alone.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Watch:
         self._state, self._is_line_taken = State.RUNNING, False  # by the lock
         self._exit_notice: ExitNotice | None = None
         self._ends_at = float("inf")
-        self._unprinted = ""  # the line of a failure, until the main thread tells it
+        self._unprinted = ""  # the line of a failure, until the main thread prints it
         self._is_stopped = False
         self._is_printed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -94,36 +94,36 @@ class Watch:
             os.close(descriptor)
 
     def announce_exit(self, status: int, line: str) -> None:
-        """Tell the others that this rank is about to end with ``status``, and the line it prints ("": another tells).
+        """Announce that this rank is about to end with ``status``, and the line it prints ("": another rank reports).
 
-        From now on it has ``timeouts.ending_s`` to do so. Does not return where the watch ends the process.
+        From now on it has ``timeouts.ending_s`` to do so. Does not return if the watch ends the process.
         """
         self._parts(line)
         self._publish(ExitNotice(status, line))
 
     def may_print(self) -> bool:
-        """Whether the line is the caller's to print: of the threads of a dying process the first one's that asks."""
+        """True for the first thread of a dying process that asks: it prints the line."""
         with self._lock:
             is_first, self._is_line_taken = not self._is_line_taken, True
         return is_first
 
     def line_printed(self) -> None:
-        """The line is printed: nothing is lost where this process is ended."""
+        """The line is printed: nothing is lost if this process is ended now."""
         self._unprinted = ""
         self._is_printed.set()
 
     def lost(self) -> list[Lost]:
-        """Which ranks are gone, for one that Horovod has told so; within 3 s.
+        """Which ranks are gone, after Horovod has reported it; within 3 s.
 
-        Those that failed and told so; else those that sent nothing while this waited; else those that left on purpose.
-        Empty where all are there, and on the ranks of a large ring that do not observe it.
+        Those that failed and reported it; else those that sent nothing while this waited; else those that left on
+        purpose. Empty if all are there, and on the ranks of a large ring that do not observe it.
         """
         return self._lost(self._status.beat())[0]
 
     def peer_lost(self) -> PeerLost:
-        """What to raise where Horovod has told that a rank is gone; exactly one rank tells it."""
+        """What to raise if Horovod has reported that a rank is gone; exactly one rank prints it."""
         own = self._status.beat()
-        lost, tells = self._lost(own)
+        lost, is_reporting = self._lost(own)
         if lost and lost[0].died:
             error = PeerLost(messages.died(lost, "the others go on" if self._elastic else self._remedy))
         elif self._elastic:
@@ -131,12 +131,12 @@ class Watch:
         else:
             error = PeerLost(f"another rank has ended, so this one ends too; {self._remedy}")
         error.ends_all = any(each.status in (DataError.status, UsageError.status) for each in lost)
-        error.told = not tells or any(each.line for each in lost)
-        self._unprinted = "" if error.told else f"{PREFIX}{error}"
+        error.is_reported = not is_reporting or any(each.line for each in lost)
+        self._unprinted = "" if error.is_reported else f"{PREFIX}{error}"
         return error
 
     def leave(self) -> None:
-        """The process ends this moment: complete the log, let the guard go. One thread does it, others wait."""
+        """The process ends this moment: complete the log, end the guard. One thread does it, others wait."""
         if not self._leaving.acquire(timeout=2 * LOGGING_S):
             return
         self._log.end(LOGGING_S)
@@ -147,7 +147,7 @@ class Watch:
             self._guard.leave()
 
     def _takes_over(self) -> bool:
-        """Whether this thread ends the process, and no longer the main thread: that has not begun to, and will not."""
+        """True if this thread ends the process: the main thread has not begun to, and will not."""
         with self._lock:
             if self._state is State.RUNNING:
                 self._state = State.TAKEN_OVER
@@ -200,7 +200,7 @@ class Watch:
             if self._is_signalled(BEAT_S):
                 try:
                     self._end_on_signal()
-                finally:  # whatever went wrong on the way
+                finally:  # also after a defect
                     os._exit(INTERRUPTED)
 
     def _look_round(self, beat: Beat, stalls: Stalls | None) -> None:
@@ -220,14 +220,14 @@ class Watch:
         if self._guard is None:
             return
         silence_s = self._guard.silence_s * (1 if beat.count else LOADING)
-        said = f"was silent for {silence_s:.0f} s, stopped or hung {messages.in_words(beat)}; its guard ends it"
-        line = f"{PREFIX}{beat.speaker} (process {beat.pid}) {said}"
-        words = None
+        reason = f"was silent for {silence_s:.0f} s, stopped or hung {messages.in_words(beat)}; its guard ends it"
+        line = f"{PREFIX}{beat.rank_name} (process {beat.pid}) {reason}"
+        exit_messages = None
         if self._host_notes is not None:
-            words = self._host_notes.exit_messages(
+            exit_messages = self._host_notes.exit_messages(
                 Note(beat, self._log.uri, ExitNotice(EnvironmentFailure.status, line))
             )
-        self._guard.fed(line, words, silence_s, beat.is_computing)
+        self._guard.feed(line, exit_messages, silence_s, beat.is_computing)
 
     def _end_if_stalled(self, stalls: Stalls, own: Beat) -> None:
         try:
@@ -254,7 +254,7 @@ class Watch:
         self._leave_and_exit(EnvironmentFailure.status)
 
     def _end_on_signal(self) -> NoReturn:
-        """End after SIGTERM or Ctrl-C, here and now; of all ranks one tells why.
+        """End after SIGTERM or Ctrl-C, at once; one of all ranks reports why.
 
         Nothing is lost: what is being written has no final name yet.
         """
@@ -269,19 +269,19 @@ class Watch:
             self._dump(f"interrupted {messages.in_words(own)}, without progress for {own.idle_s:.0f} s")
         else:
             self._log.info(f"interrupted {messages.in_words(own)}")
-        line = self._words(own)
+        line = self._interrupt_line(own)
         if line:
             self._publish(ExitNotice(INTERRUPTED, line))
         self._end_now(INTERRUPTED, line)
 
-    def _words(self, own: Beat) -> str:
-        """What this rank has to tell once it was told to end."""
+    def _interrupt_line(self, own: Beat) -> str:
+        """The line that this rank prints after a signal; empty if another rank reports."""
         if self._exits is None:
             return f"ringslice: interrupted; {self._remedy}" if own.rank == 0 else ""
         return self._exits.interrupted(own)
 
     def _end(self, status: int, line: str) -> NoReturn:
-        """End in the main thread's stead."""
+        """End the process in place of the main thread."""
         self._dump("the process did not end by itself")
         self._publish(ExitNotice(status, line))
         self._end_now(status, line)
@@ -296,7 +296,7 @@ class Watch:
         faulthandler.dump_traceback(self._log.stream, all_threads=True)
 
     def _print(self, line: str) -> None:
-        """Print a line whole, unless nobody reads standard error: then the log alone has it."""
+        """Print a line in one piece, unless standard error is not read: then only the log has it."""
         if not line:
             return
         self._log.info(line)

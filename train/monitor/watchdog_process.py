@@ -1,7 +1,7 @@
-"""A process beside each rank, that ends it where it cannot end itself: stopped, or hung in code that holds the GIL.
+"""A process beside each rank, that ends it if it cannot end itself: stopped, or hung in code that keeps the GIL.
 
-The rank tells it every second, through a pipe, that it lives, and with it what is to be said of it if it falls silent.
-A rank that computes in code that holds the GIL is silent too: while it uses CPU time, its guard tells that it lives.
+Every second the rank writes to a pipe that it lives, and which line to print if it falls silent.
+A rank that computes in code that keeps the GIL is silent too: while it uses CPU time, its guard reports that it lives.
 The guard is a program of its own (this file), so that it shares nothing with TensorFlow or a JVM: the standard library
 only, and nothing of this project.
 """
@@ -33,23 +33,23 @@ class Guard:
     def __init__(self, process: subprocess.Popen[bytes], pipe: int, silence_s: float) -> None:
         self._process, self._pipe, self.silence_s = process, pipe, silence_s
 
-    def fed(
+    def feed(
         self,
         line: str,
         last_note: Mapping[str, Any] | None = None,
         silence_s: float | None = None,
         computes: bool = False,
     ) -> None:
-        """The rank lives. Should it fall silent from now on, for ``silence_s`` if given, ``line`` is printed.
+        """The rank lives. If it falls silent from now on, for ``silence_s`` if given, ``line`` is printed.
 
         ``last_note`` is what is then put on the host's board and into the launcher's store, see
         `train.monitor.host_notes.HostNotes.exit_messages`. Set ``computes`` in a phase in which CPU time is progress.
         """
         limit_s = self.silence_s if silence_s is None else silence_s
-        told = {"line": line, "silence_s": limit_s, "note": last_note, "computes": computes}
-        news = json.dumps(told).encode() + b"\n"
+        message = {"line": line, "silence_s": limit_s, "note": last_note, "computes": computes}
+        news = json.dumps(message).encode() + b"\n"
         if len(news) > NEWS_BYTES:
-            short = {**told, "line": line[: NEWS_BYTES // 8], "note": None}
+            short = {**message, "line": line[: NEWS_BYTES // 8], "note": None}
             news = json.dumps(short).encode() + b"\n"
         try:
             os.write(self._pipe, news)
@@ -66,11 +66,11 @@ class Guard:
 
 
 def start_guard(silence_s: float) -> Guard:
-    """Start the guard of this process, which ends it after ``silence_s`` without a word, once it was fed."""
+    """Start the guard of this process, which ends it after ``silence_s`` without a message since the last one."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     words = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the guard's too, until it can deal with them
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the guard's too, until it handles them
     try:
         process = subprocess.Popen(words, stdin=reading, stdout=subprocess.DEVNULL)
     finally:
@@ -82,23 +82,23 @@ def start_guard(silence_s: float) -> Guard:
 def main(rank: int) -> None:
     """Keep watch over the process ``rank``, which has started this one, until it has ended.
 
-    A launcher that ends its ranks may tell only the guard: it hands SIGTERM on.
+    A launcher that ends its ranks may signal only the guard, which passes SIGTERM on.
     """
 
     def send(number: int) -> None:
         if os.getppid() == rank:  # else it has ended, and its number may be another's by now
             os.kill(rank, number)
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def pass_on(number: int, frame: FrameType | None) -> None:
         del frame
         send(number)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, hand_on)
+    signal.signal(signal.SIGTERM, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     last: dict[str, Any] = {"silence_s": math.inf}
     used_s = 0.0
-    silent_s = 0.0  # in ticks that the guard itself was awake: where all stood still, nobody was silent
+    silent_s = 0.0  # in ticks that the guard itself was awake: while the machine stood still, no rank was silent
     while os.getppid() == rank:
         before = time.monotonic()
         if select.select([0], [], [], TICK_S)[0]:
@@ -111,7 +111,7 @@ def main(rank: int) -> None:
         used_before_s, used_s = used_s, _cpu_s(rank)
         if last.get("computes") and used_s - used_before_s >= BUSY * awake_s:
             silent_s += awake_s / COMPUTING
-            _vouch(last["note"])
+            _put_live_note(last["note"])
         else:
             silent_s += awake_s
         if silent_s >= last["silence_s"]:
@@ -132,8 +132,8 @@ def _cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _vouch(note: dict[str, Any] | None) -> None:
-    """Put a note of this moment for the rank: it gets on."""
+def _put_live_note(note: dict[str, Any] | None) -> None:
+    """Put a note of this moment for the rank: it makes progress."""
     if note is None:
         return
     note["body"]["note"]["beat"]["number"] += 1
@@ -146,7 +146,7 @@ def _vouch(note: dict[str, Any] | None) -> None:
 def _leave_note(note: dict[str, Any] | None) -> None:
     if note is None:
         return
-    try:  # where it fails, the others see that the rank is gone, and no more
+    try:  # if it fails, the others only see that the rank is gone
         if note["file"] is not None:
             folder, name = os.path.split(note["file"])
             new = os.path.join(folder, f".{name}-last")

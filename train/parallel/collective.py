@@ -17,7 +17,7 @@ Operation = Literal["sum", "max"]
 class RootFailed(RingsliceError):
     """Rank 0 failed and reported why; this rank ends with the same status and reports nothing."""
 
-    told = True
+    is_reported = True
 
     def __init__(self, status: int) -> None:
         super().__init__("rank 0 failed")

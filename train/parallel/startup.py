@@ -6,25 +6,26 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from train.monitor.launcher import local_rank, local_size
 from train.parallel.cores import claim_cores
 
-OPTIONAL = ("matplotlib", "sklearn")  # Keras draws and wraps with them where they are installed, and we do not
+OPTIONAL = ("matplotlib", "sklearn")  # Keras imports them if they are installed; we do not use them
 
 
 @contextmanager
-def loading() -> Iterator[None]:
-    """Surround a rank's first import of TensorFlow: take its cores, and suppress what TensorFlow logs.
+def prepare_import() -> Iterator[None]:
+    """Surround a rank's first import of TensorFlow: claim its cores, and suppress what TensorFlow logs.
 
     Keras is loaded without optional packages that we do not use; they take a quarter of the time.
     """
-    claim_cores(int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), int(os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    claim_cores(local_rank(), local_size())
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with hushed(), without(OPTIONAL):
+    with suppress_stderr(), hide_packages(OPTIONAL):
         yield
 
 
 @contextmanager
-def without(packages: Iterable[str]) -> Iterator[None]:
+def hide_packages(packages: Iterable[str]) -> Iterator[None]:
     """Let imports of these packages fail for a while; those that are loaded already stay."""
     hidden = set(packages) - set(sys.modules)
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None: see the reference of the import system
@@ -36,7 +37,7 @@ def without(packages: Iterable[str]) -> Iterator[None]:
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
+def suppress_stderr() -> Iterator[None]:
     """Suppress stderr while TensorFlow is imported, because no setting turns off all that it logs; replay it if the
     import fails.
     """

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 class RecordBatch:
     """Serialized examples in this process's memory, arrays of shape (batch,).
 
-    ``addresses`` and ``sizes`` (int64, bytes) tell where they lie, in memory that ``holding`` owns; ``numbers``
+    ``addresses`` and ``sizes`` (int64, bytes) are where they lie, in memory that ``holding`` owns; ``numbers``
     (int64) are their rows in the table of examples; ``weights`` (float32) are 1, or 0 for padding: a repeat that fills
     the batch up, or takes the place of one of the ``skipped`` damaged records.
     """
@@ -41,7 +41,7 @@ class RecordBatch:
 
 @dataclass(frozen=True)
 class Spare:
-    """An example that stands in where there is none: a copy of it, and its number."""
+    """An example that fills a place without one: a copy of it, and its number."""
 
     data: npt.NDArray[np.uint8]
     number: int
@@ -56,7 +56,7 @@ class Spare:
 class Drawing:
     """Draws batches of ``size`` examples from ``lanes``, each the windows of one lane.
 
-    ``standby`` gives what fills up a batch without a whole example of its own; None where there is none at all.
+    ``standby`` gives what fills up a batch without a whole example of its own; None if there is none at all.
     ``taken`` is how many examples were taken of all lanes before their windows begin.
     """
 
@@ -126,13 +126,13 @@ class Drawing:
             return
         if self._reading.on_damage == STOP:
             raise DataError(
-                f"{damaged[0]}; mend it with: ringslice verify --repair, or leave such out with --on-damage skip"
+                f"{damaged[0]}; repair it with: ringslice verify --repair, or leave such out with --on-damage skip"
             )
         self._skipped += len(damaged)
         if self._skipped > self._reading.skip_limit:
             raise DataError(
                 f"{damaged[-1]}; that is one more than --skip-limit {self._reading.skip_limit} allows;"
-                " mend the slices with: ringslice verify --repair"
+                " repair the slices with: ringslice verify --repair"
             )
 
 
@@ -148,7 +148,7 @@ class _Cursor:
         """The next ``wanted`` records, as a window and the bounds of a run of its records, again and again."""
         while wanted:
             if self._window is None or self._place == len(self._window.sizes):
-                self._window = None  # let go of it before the next one is waited for
+                self._window = None  # free it before waiting for the next one
                 self._window, self._place = next(self._windows), 0
             stop = min(len(self._window.sizes), self._place + wanted)
             yield self._window, self._place, stop

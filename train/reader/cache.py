@@ -16,7 +16,7 @@ from typing import Self
 import pyarrow
 
 from etl.errors import RingsliceError, explain
-from etl.progress import tell
+from etl.progress import log
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
 from train.reader.cache_files import CachedPlace, CacheFolder, CacheFull, Part
@@ -27,7 +27,7 @@ FILE_CLOCK_LAG_NS = 10_000_000  # the time that Linux gives a file is that of th
 
 
 @dataclass
-class _Errand:
+class _CopyJob:
     """What to copy: slices by SHA-256, in the order of their use; those that are read already come last."""
 
     folder: Place
@@ -40,18 +40,18 @@ class _Errand:
 
 
 class SliceCache:
-    """Slices in ``folder``, of at most ``limit_bytes`` in all; ``quiet`` where another rank tells what goes wrong.
+    """Slices in ``folder``, of at most ``limit_bytes`` in all; ``quiet`` if another rank reports what goes wrong.
 
     For room the least recently used files go, but none that was used since this cache was opened: each slice comes once
-    in an epoch, and where not all fit, every one would be gone before it comes again.
+    in an epoch, and if not all fit, every one would be gone before it comes again.
     """
 
     def __init__(self, folder: Path, limit_bytes: int, quiet: bool = False) -> None:
         self._files = CacheFolder(folder.absolute(), limit_bytes)
         self._quiet = quiet
         self._opened_ns = time.time_ns() - FILE_CLOCK_LAG_NS
-        self._told: set[str] = set()
-        self._errand: _Errand | None = None
+        self._reported: set[str] = set()
+        self._job: _CopyJob | None = None
         self._changed = threading.Condition()
         self._ends = False
         self._thread: threading.Thread | None = None
@@ -67,7 +67,7 @@ class SliceCache:
     def place_of(self, each: Slice) -> CachedPlace | None:
         """The slice's file in the cache, which stays while this place, or a file that it opened, is there.
 
-        None where it is not cached: the caller reads the original.
+        None if it is not cached: the caller reads the original.
         """
         try:
             found = self._files.open(each.sha256, each.size_bytes)
@@ -75,8 +75,8 @@ class SliceCache:
             self._give_up(error)
             return None
         with self._changed:
-            if found is None and self._errand is not None:
-                self._errand.being_read.add(each.sha256)
+            if found is None and self._job is not None:
+                self._job.being_read.add(each.sha256)
         return found
 
     def drop(self, each: Slice) -> None:
@@ -92,11 +92,11 @@ class SliceCache:
         They take the place of those asked for before. What a reader opens before it is copied comes last.
         """
         try:
-            errand = _Errand(folder, {each.sha256: each for each in slices if not self._files.holds(each.sha256)})
+            job = _CopyJob(folder, {each.sha256: each for each in slices if not self._files.has(each.sha256)})
         except OSError as error:
             return self._give_up(error)
         with self._changed:
-            self._errand = errand
+            self._job = job
             if self._thread is None and not self._ends:
                 self._thread = threading.Thread(target=self._fetch_all, name="slice cache", daemon=True)
                 self._thread.start()
@@ -114,7 +114,7 @@ class SliceCache:
                 if found == each.sha256:
                     self._files.publish(part, each.sha256)
                 elif found is not None:
-                    self._tell(f"{original} is not what its manifest tells (SHA-256), and is not kept")
+                    self._report(f"{original} does not have the SHA-256 of its manifest, and is not kept")
         except OSError as error:
             self._give_up(error)
 
@@ -125,7 +125,7 @@ class SliceCache:
             self._thread.join(CLOSE_TIMEOUT_S)
 
     def _end(self) -> bool:
-        """Whether this was the first to end it."""
+        """True if this was the first to end it."""
         with self._changed:
             first, self._ends = not self._ends, True
             self._changed.notify()
@@ -136,23 +136,23 @@ class SliceCache:
             self._files.trim(self._opened_ns)  # it may have had another limit before
         except OSError as error:
             self._give_up(error)
-        while (errand := self._wait()) is not None:
+        while (job := self._wait()) is not None:
             with self._changed:
-                chosen = errand.pop()
+                chosen = job.pop()
             try:
-                self.fetch(errand.folder, chosen)
+                self.fetch(job.folder, chosen)
             except CacheFull:
-                errand.wanted.clear()  # one slice is about as large as another
-                self._tell(f"{self._files.path} is full: not every slice is kept (--cache-size)")
+                job.wanted.clear()  # one slice is about as large as another
+                self._report(f"{self._files.path} is full: not every slice is kept (--cache-size)")
 
-    def _wait(self) -> _Errand | None:
-        """An errand on which something is left to copy; None at the end."""
+    def _wait(self) -> _CopyJob | None:
+        """A job with something left to copy; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ends or (self._errand is not None and self._errand.wanted))
-            return None if self._ends else self._errand
+            self._changed.wait_for(lambda: self._ends or (self._job is not None and self._job.wanted))
+            return None if self._ends else self._job
 
     def _copy(self, original: Place, part: Part, size_bytes: int) -> str | None:
-        """Copy until its end, or more than ``size_bytes`` are there; the SHA-256, None where it was not read so far."""
+        """Copy until its end, or more than ``size_bytes`` are there; the SHA-256, None if it was not read so far."""
         digest = hashlib.sha256()
         try:
             for chunk in _chunks(original):
@@ -171,16 +171,16 @@ class SliceCache:
         """Copy nothing more; what is in the cache is used on."""
         if self._end():
             _, reason = explain(error) or (None, error)
-            self._tell(f"nothing more is kept in {self._files.path}: {reason}")
+            self._report(f"nothing more is kept in {self._files.path}: {reason}")
 
-    def _tell(self, line: str) -> None:
-        if line not in self._told and not self._quiet:
-            self._told.add(line)
-            tell("cache", line)
+    def _report(self, line: str) -> None:
+        if line not in self._reported and not self._quiet:
+            self._reported.add(line)
+            log("cache", line)
 
 
 class _Unreadable(Exception):
-    """An original cannot be read: its reader will tell why."""
+    """An original cannot be read: its reader will report why."""
 
 
 def _chunks(place: Place) -> Iterator[pyarrow.Buffer]:

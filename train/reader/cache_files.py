@@ -1,9 +1,9 @@
 """The files of a cache on a local disk, shared by processes of one user that may be killed at any moment.
 
 A file is named by the SHA-256 of its content, so it is right or it is not there. While it is written it ends in `.part`
-and its writer holds a lock on it; whoever reads it holds a shared one. Locks end with their processes: a part that
-nobody holds is left over, a file that nobody holds may be evicted. Who makes room, or starts a part, holds the lock of
-the folder; nobody holds it for longer than that takes.
+and its writer has an exclusive lock on it; each reader has a shared one. Locks end with their processes: a part that
+is not locked is left over, a file that is not locked may be evicted. A process that makes room, or starts a part, has
+the lock of the folder for as long as that takes.
 """
 
 import fcntl
@@ -29,14 +29,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class CachedPlace(Place):
     """A file of the cache that is not evicted while this object, or a file that it opened, is there.
 
-    It can be read to its end even where its name is gone: it is opened by the descriptor that holds the lock.
+    It can be read to its end even after its name is removed: it is opened by the descriptor that has the lock.
     """
 
     descriptor: int = field(compare=False, repr=False)
 
     @classmethod
     def lock(cls, path: Path, size_bytes: int) -> Self | None:
-        """The file at ``path``; None where there is none of that size, or another process is removing it."""
+        """The file at ``path``; None if there is none of that size, or another process is removing it."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -95,32 +95,32 @@ class Part:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """At most ``limit_bytes`` of files and parts in the folder ``path``. Other files there are let alone."""
+    """At most ``limit_bytes`` of files and parts in the folder ``path``. Other files there are left alone."""
 
     path: Path
     limit_bytes: int
 
     def open(self, sha256: str, size_bytes: int) -> CachedPlace | None:
-        """The file of this content; None where there is none, or none of that size."""
+        """The file of this content; None if there is none, or none of that size."""
         return CachedPlace.lock(self._file(sha256), size_bytes)
 
-    def holds(self, sha256: str) -> bool:
+    def has(self, sha256: str) -> bool:
         return self._file(sha256).exists()
 
     def remove(self, sha256: str) -> None:
-        """Remove a file, whoever reads it; nothing happens where there is none."""
+        """Remove a file, even while it is read; do nothing if there is none."""
         self._file(sha256).unlink(missing_ok=True)
 
     def start_part(self, sha256: str, size_bytes: int, used_before_ns: int) -> Part | None:
-        """A part to write, once there is room for it; None where the file is there, or another process writes it.
+        """A part to write, once there is room for it; None if the file is there, or another process writes it.
 
-        For room, files are evicted that nobody reads and that were used last before ``used_before_ns``, oldest first.
-        Raises CacheFull where that is not enough.
+        For room, files that no process reads are evicted if their last use was before ``used_before_ns``, oldest first.
+        Raises CacheFull if that is not enough.
         """
         part = self.path / f"{sha256}.part"
         with self._locked():
             self._remove_left_over()
-            if self.holds(sha256) or part.exists():
+            if self.has(sha256) or part.exists():
                 return None
             self._make_room(size_bytes, used_before_ns)
             return Part(part, size_bytes)
@@ -134,13 +134,13 @@ class CacheFolder:
     def publish(self, part: Part, sha256: str) -> None:
         """Give a part its final name."""
         part.sync()
-        with self._locked():  # who makes room sees it under one of its names
+        with self._locked():  # a process that makes room sees it under one of its names
             part.path.rename(self._file(sha256))
             part.published = True
 
     def _file(self, sha256: str) -> Path:
         if not _SHA256.fullmatch(sha256):  # it comes from a manifest, and becomes a path
-            raise DataError(f"{sha256!r} in the manifest is no SHA-256; it was damaged or written by something else")
+            raise DataError(f"{sha256!r} in the manifest is not a SHA-256; it was damaged or written by something else")
         return self.path / f"{sha256}.tfrecord"
 
     @contextmanager
@@ -169,13 +169,13 @@ class CacheFolder:
         found = []
         for path in self.path.iterdir():
             if path.suffix == ending and _SHA256.fullmatch(path.stem):
-                with suppress(FileNotFoundError):  # removed by who found it damaged, or gave its writing up
+                with suppress(FileNotFoundError):  # removed by a reader that found it damaged, or by its writer
                     found.append((path, path.stat()))
         return found
 
 
 def _remove_unless_locked(path: Path) -> bool:
-    """Remove a file that nobody reads or writes; whether it is gone."""
+    """Remove a file unless a process reads or writes it; True if it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -47,7 +47,7 @@ class Reading:
     def lanes_of(self, slices: int, world_size: int) -> int:
         """How many slices each of ``world_size`` ranks reads at once.
 
-        Where slices are a multiple of the ranks each lane gets whole slices, if half as many lanes are enough for it.
+        If slices are a multiple of the ranks, each lane gets whole slices, if half as many lanes are enough for it.
         """
         own = max(1, slices // world_size)
         most = min(self.lanes, own)
@@ -56,11 +56,11 @@ class Reading:
         return most
 
     def window_blocks(self, slices: Sequence[Slice]) -> int:
-        """How many blocks a window of the order has: as many as the budget holds for each lane, but no more than 16.
+        """How many blocks a window of the order has: as many as fit the budget for each lane, but no more than 16.
 
         It does not depend on the number of ranks, and so neither does the order of an epoch.
 
-        Raises UsageError where not even one block for each lane fits.
+        Raises UsageError if not even one block for each lane fits.
         """
         block_bytes = _block_bytes(slices)
         blocks = int(self.budget_bytes * DRAINED / (self.lanes * block_bytes))
@@ -89,5 +89,5 @@ class Reading:
 
 
 def _block_bytes(slices: Sequence[Slice]) -> float:
-    """Bytes of a block, in the slice where they are largest on average."""
+    """Bytes of a block, in the slice with the largest blocks on average."""
     return max((each.size_bytes / each.blocks for each in slices if each.blocks), default=1)

@@ -1,4 +1,4 @@
-"""Which records of a damaged block are damaged: looked for only where a block's checksum is not what it should be."""
+"""Which records of a damaged block are damaged: looked for only if a block's checksum is not as recorded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ COLUMNS = ["key", "crc32c"]
 class DamagedRecord:
     """A record of the slice at ``place`` that is not as it was written; ``number`` counts within the slice.
 
-    ``key`` is None where it is not known.
+    ``key`` is None if it is not known.
     """
 
     place: Place
@@ -39,17 +39,17 @@ def find_damaged(
 ) -> list[DamagedRecord]:
     """The damaged ones of these ``records``, neighbours whose bytes are ``data``, of a slice below ``folder``.
 
-    ``offsets`` (records + 1,) tell where the records of the slice begin, and where the last one ends.
+    ``offsets`` (records + 1,) are where the records of the slice begin, and where the last one ends.
 
-    Where the table of examples can be read, a record is damaged too when it is whole but another one.
+    If the table of examples can be read, a record is damaged too when it is whole but another one.
     """
-    told = _told_of(folder, each, records)
+    recorded = _recorded(folder, each, records)
     place = folder / f"{each.name}.tfrecord"
     base = int(offsets[records.start])
     found = []
     for number in records:
         start, stop = int(offsets[number]), int(offsets[number + 1])
-        key, crc = told[number - records.start]
+        key, crc = recorded[number - records.start]
         try:
             record = open_record(bytes(data[start - base : stop - base]), start, "it")
         except DataError as error:
@@ -60,8 +60,8 @@ def find_damaged(
     return found
 
 
-def _told_of(folder: Place, each: Slice, records: range) -> Sequence[tuple[str | None, int | None]]:
-    """Key and CRC32C of these records, as the table of examples has them; Nones where it cannot be read."""
+def _recorded(folder: Place, each: Slice, records: range) -> Sequence[tuple[str | None, int | None]]:
+    """Key and CRC32C of these records, as the table of examples has them; Nones if it cannot be read."""
     first = each.first_example + records.start
     try:
         table = parquet_tables.read_range(folder / EXAMPLES_FILE, first, first + len(records), COLUMNS)
@@ -71,7 +71,7 @@ def _told_of(folder: Place, each: Slice, records: range) -> Sequence[tuple[str |
 
 
 def lengths_fit(data: memoryview, starts: Integers, sizes: Integers) -> bool:
-    """Whether at each of ``starts`` in ``data`` a record of that size begins, going by its length field alone."""
+    """True if at each of ``starts`` in ``data`` a record of that size begins, by its length field alone."""
     content = np.frombuffer(data, np.uint8)
     fields = content[starts[:, np.newaxis] + np.arange(8)].view("<i8")[:, 0]
     return bool((fields == sizes).all())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Steps:
     """The steps that take ``total`` examples in batches of ``batch`` on each of ``world_size`` ranks.
 
-    All ranks take the same number of steps: as few as hold the largest share. Each rank spreads its share over them
+    All ranks take the same number of steps: as few as the largest share needs. Each rank spreads its share over them
     evenly, so that any two of its steps differ by at most one example, and no step is much smaller than the others
     (``drop_last`` False); or each step takes a whole batch, and what does not fill one on every rank is left out
     (``drop_last`` True).
@@ -68,7 +68,7 @@ Interval = tuple[int, int]
 
 
 def length(intervals: Sequence[Interval]) -> int:
-    """How many positions these intervals hold."""
+    """How many positions are in these intervals."""
     return sum(stop - start for start, stop in intervals)
 
 
@@ -113,9 +113,9 @@ def share(intervals: Sequence[Interval], rank: int, world_size: int) -> list[Int
 
 
 def lane_runs(total: int, lanes: int) -> list[Interval]:
-    """``total`` positions cut into runs for ``lanes``, the first ones longer by one where it does not come out even.
+    """``total`` positions cut into runs for ``lanes``, the first ones longer by one if it does not come out even.
 
-    So whoever takes one of each lane in turn, the shorter ones left out of the last round, takes them all.
+    So a rank that takes one of each lane in turn, the shorter ones left out of the last round, takes them all.
     """
     size, longer = divmod(total, lanes)
     starts = [size * lane + min(lane, longer) for lane in range(lanes + 1)]

@@ -10,11 +10,11 @@ from train.reader.retry import Stopped
 
 
 class Budget:
-    """At most ``limit_bytes`` at once for what ``lanes`` lanes have read, or are reading, and nobody has freed yet.
+    """At most ``limit_bytes`` at once for what ``lanes`` lanes have read, or are reading, and that is not freed yet.
 
     A lane all of whose windows were passed on always gets what it asks for, so none ever waits for another: that much,
     ``largest_bytes`` for each such lane, is kept back of what the others may take, and for a quarter of the lanes at
-    least, for a batch holds on to windows that were passed on.
+    least, because a batch keeps windows that were passed on.
     """
 
     def __init__(self, limit_bytes: int, lanes: int, largest_bytes: int) -> None:
@@ -22,7 +22,7 @@ class Budget:
         self._largest = largest_bytes
         self._waiting = [0] * lanes  # windows of each lane that its rank has not done with
         self._held = 0
-        self._changed = threading.Condition()  # its lock may be taken again by its owner, for whom a window is freed
+        self._changed = threading.Condition()  # its owner may take the lock again: a window is freed in its thread
         self._stopped = False
 
     def acquire(self, lane: int, size_bytes: int) -> None:
@@ -35,19 +35,19 @@ class Budget:
             self._held += size_bytes
 
     def pass_on(self, lane: int) -> None:
-        """The rank has drawn all records of a window of ``lane``, though batches may still hold it."""
+        """The rank has drawn all records of a window of ``lane``, though batches may still use it."""
         with self._changed:
             self._waiting[lane] -= 1
             self._changed.notify_all()
 
     def free(self, size_bytes: int) -> None:
-        """Nothing holds a window of this size any more."""
+        """A window of this size is not used any more."""
         with self._changed:
             self._held -= size_bytes
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Whoever waits is told; nobody waits from now on."""
+        """End all waiting, with Stopped; no lane waits from now on."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -67,7 +67,7 @@ _free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)  # by size, for all
 
 
 class Buffer:
-    """Room for ``size`` bytes at ``address``; it goes back when nobody holds this any more."""
+    """Room for ``size`` bytes at ``address``; it goes back when this is deleted."""
 
     def __init__(self, size: int) -> None:
         room = _take(room_bytes(size))

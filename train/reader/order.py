@@ -3,7 +3,7 @@
 An epoch is one seeded order of all examples of a split. Slices come in a permuted order. A slice is cut into windows,
 runs of neighbouring blocks whose bounds are shifted by a seeded number of blocks; they come in the order of the file,
 from a seeded one of them on, and within a window its records are permuted. So a slice is read front to back, as storage
-is fastest, and in each epoch other examples meet in a window; where an example lies is random since slices were cut.
+is fastest, and in each epoch other examples meet in a window; the place of an example is random since slices were cut.
 What a rank reads are intervals of this order (`train.reader.intervals`).
 """
 
@@ -33,7 +33,7 @@ class Stretch:
 class EpochOrder:
     """The order of one epoch over slices of ``records`` (slices,) examples each.
 
-    ``block_records`` gives, for the number of a slice, how many records each of its blocks holds: (blocks,). It is
+    ``block_records`` gives, for the number of a slice, how many records each of its blocks has: (blocks,). It is
     called for the slices of the intervals that are asked for, and for no others.
     """
 

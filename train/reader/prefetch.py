@@ -54,14 +54,14 @@ class Lane:
         self._ready: queue.SimpleQueue[Window | BaseException] = queue.SimpleQueue()
         self._file: SliceFile | None = None  # of the slice that is being read
         self._offsets: Integers = np.empty(0, np.int64)  # of its records
-        self._heard = (time.monotonic(), 0)
+        self._last_bytes = (time.monotonic(), 0)
         self._thread = threading.Thread(target=self._run, name=f"lane-{number}", daemon=True)
         self._thread.start()
 
     def windows(self) -> Iterator[Window]:
-        """The windows of this lane, which count for the budget as long as anybody holds them.
+        """The windows of this lane, which count for the budget until they are deleted.
 
-        Raises what reading raises, and EnvironmentFailure where nothing was heard of the storage for too long.
+        Raises what reading raises, and EnvironmentFailure if no byte came from the storage for too long.
         """
         while True:
             yield self._next()
@@ -82,8 +82,8 @@ class Lane:
             try:
                 found = self._ready.get(timeout=min(LOOK_S, silence_s))
             except queue.Empty:
-                heard, offset = self._heard
-                if time.monotonic() - max(waiting_since, heard) > silence_s:
+                last, offset = self._last_bytes
+                if time.monotonic() - max(waiting_since, last) > silence_s:
                     place = self._file.place if self._file else self._source.folder
                     raise EnvironmentFailure(
                         f"no bytes of {place} at offset {offset} for {silence_s:g} s; look at the storage, or give"
@@ -100,7 +100,7 @@ class Lane:
                 self._ready.put(self._load(stretch))
         except Stopped:
             pass
-        except BaseException as error:  # the rank raises it where it comes to this window
+        except BaseException as error:  # the rank raises it when it comes to this window
             self._ready.put(error)
         finally:
             self._close()
@@ -110,7 +110,7 @@ class Lane:
         file = self._open(stretch.slice)
         plan = WindowPlan(stretch, source.layouts.blocks(stretch.slice), self._offsets)
         self._budget.acquire(self._number, plan.memory_bytes)
-        self._hear(0)
+        self._note_bytes(0)
         window = load_window(source.folder, file, plan, source.reading.check)
         weakref.finalize(window, self._budget.free, plan.memory_bytes).atexit = False
         return window
@@ -120,16 +120,16 @@ class Lane:
         each = source.slices[number]
         if self._file is None or self._file.slice is not each:
             self._close()
-            self._hear(0)
+            self._note_bytes(0)
             self._offsets = source.layouts.offsets(number)
             patience = Patience(source.reading.retry_s, self._stopping)
-            self._file = SliceFile(source.folder, each, source.reading.cache, patience, self._hear)
+            self._file = SliceFile(source.folder, each, source.reading.cache, patience, self._note_bytes)
         return self._file
 
-    def _hear(self, offset: int) -> None:
-        if self._file is not None and offset != self._heard[1]:  # to try the same again is no progress
+    def _note_bytes(self, offset: int) -> None:
+        if self._file is not None and offset != self._last_bytes[1]:  # to try the same again is not progress
             self._source.progress(self._file.slice.name, offset)
-        self._heard = (time.monotonic(), offset)
+        self._last_bytes = (time.monotonic(), offset)
 
     def _close(self) -> None:
         if self._file is not None:

@@ -1,8 +1,8 @@
 """Reads a rank's share of a split: serialized examples in the order of an epoch, batch by batch. Imports no TensorFlow.
 
 A rank's share is cut into lanes (`train.reader.prefetch`), which threads read ahead; a batch takes one example of each
-lane in turn. Its examples stay where they were read to: a batch tells their addresses, so that nothing is done for each
-of them in Python.
+lane in turn. Its examples stay in the memory that they were read to: a batch has their addresses, so that Python does
+nothing for each of them.
 """
 
 import time
@@ -51,7 +51,7 @@ class SplitReader:
         self._records = np.array([each.records for each in self.slices], dtype=np.int64)
 
     def require(self) -> None:
-        """Raise UsageError where the memory is too little, DataError where the table of blocks cannot be used."""
+        """Raise UsageError if the memory is too little, DataError if the table of blocks cannot be used."""
         self.reading.window_blocks(self.slices)
         self._source.layouts.require()
 
@@ -89,11 +89,11 @@ class SplitReader:
     ) -> Iterator[RecordBatch]:
         """The batches of ``rank`` from ``first_step`` on: as many as there are steps, each padded to the full size.
 
-        ``left`` is what is left of the epoch and shared out; all of it where not given. A batch does not depend on
+        ``left`` is what is left of the epoch and shared out; all of it if not given. A batch does not depend on
         which step was the first. Its padding is its own first whole example, or the first of the epoch.
 
         Raises DataError, naming slice, offset and key, for a damaged record, unless it may be skipped, and for a slice
-        that is missing or does not fit its index; EnvironmentFailure, naming slice and offset, where the storage fails.
+        that is missing or does not fit its index; EnvironmentFailure, naming slice and offset, if the storage fails.
         """
         own = share([(0, order.total)] if left is None else left, rank, steps.world_size)
         taken = steps.before(rank, first_step)

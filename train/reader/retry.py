@@ -1,4 +1,4 @@
-"""Trying again what storage fails at, and longer than a client does: a DataNode takes a while to come back."""
+"""Try again what storage fails at, and longer than a client does: a DataNode takes a while to come back."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from etl.errors import DataError, EnvironmentFailure
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.place import Place
 
 PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
@@ -34,7 +34,7 @@ class Patience:
     def call(self, place: Place, function: Callable[[], Result]) -> Result:
         """What ``function`` returns, which reads ``place``.
 
-        Raises DataError where ``place`` is missing, and as `pause` does.
+        Raises DataError if ``place`` is missing, and as `pause` does.
         """
         began, tries = time.monotonic(), 0
         while True:
@@ -49,13 +49,13 @@ class Patience:
     def pause(self, error: Exception, place: Place, offset: int, began: float, tries: int) -> None:
         """Wait before the next try to read ``place`` at ``offset``, after ``tries`` since ``began``.
 
-        Raises EnvironmentFailure where they took too long or cannot help, Stopped if none is wanted any more.
+        Raises EnvironmentFailure if they took too long or cannot help, Stopped if none is wanted any more.
         """
         reason = str(error).partition("\n")[0].partition(". Detail:")[0]
         if isinstance(error, (PermissionError, IsADirectoryError)) or time.monotonic() - began > self.retry_s:
             look = "; look at: hdfs fsck" if place.filesystem.scheme == "hdfs" else ""
             raise EnvironmentFailure(f"{place} cannot be read at offset {offset} ({reason}){look}") from error
         if not tries:
-            tell("reader", f"{place} cannot be read at offset {offset} ({reason}); trying again")
+            log("reader", f"{place} cannot be read at offset {offset} ({reason}); trying again")
         if self.stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)]):
             raise Stopped

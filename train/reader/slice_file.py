@@ -1,4 +1,4 @@
-"""One slice that is being read: opened late, from the cache or its place, and again where a connection breaks."""
+"""One slice that is being read: opened late, from the cache or its place, and again if a connection breaks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from etl.errors import EnvironmentFailure
-from etl.progress import tell
+from etl.progress import log
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
 from train.reader.retry import Patience, missing
@@ -21,7 +21,7 @@ class Cache(Protocol):
         ...
 
     def place_of(self, each: Slice) -> Place | None:
-        """A whole copy of a slice; None where there is none."""
+        """A whole copy of a slice; None if there is none."""
         ...
 
     def drop(self, each: Slice) -> None:
@@ -30,33 +30,33 @@ class Cache(Protocol):
 
 
 class SliceFile:
-    """The file of a slice below ``folder``, read in pieces; ``heard`` is called whenever something has come of it."""
+    """The file of a slice below ``folder``, read in pieces; ``on_bytes`` gets each offset that is reached."""
 
     def __init__(
-        self, folder: Place, each: Slice, cache: Cache | None, patience: Patience, heard: Callable[[int], None]
+        self, folder: Place, each: Slice, cache: Cache | None, patience: Patience, on_bytes: Callable[[int], None]
     ) -> None:
         self.slice = each
         self.place = folder / f"{each.name}.tfrecord"
         self._cache = cache
         self._patience = patience
-        self._heard = heard
+        self._on_bytes = on_bytes
         self._file: pa.NativeFile | None = None
         self._size_bytes = 0
         self._is_copy = False
 
     def read(self, offset: int, room: memoryview) -> int:
-        """Fill ``room`` with the bytes from ``offset`` on; returns how many there were, fewer where the file ends.
+        """Fill ``room`` with the bytes from ``offset`` on; returns how many there were, fewer at the end of the file.
 
-        Raises DataError where the file is missing, EnvironmentFailure where it could not be read for so long.
+        Raises DataError if the file is missing, EnvironmentFailure if it could not be read for so long.
         """
         began, tries, size = time.monotonic(), 0, 0
         while True:
-            self._heard(offset + size)
+            self._on_bytes(offset + size)
             try:
                 while more := self._read_once(offset + size, room[size:]):
                     size += more
                     began = time.monotonic()
-                    self._heard(offset + size)
+                    self._on_bytes(offset + size)
             except FileNotFoundError:
                 if not self._leave_copy():
                     raise missing(self.place) from None
@@ -68,7 +68,7 @@ class SliceFile:
                 tries += 1
             else:
                 if tries:
-                    tell("reader", f"{self.place} answers again, after {tries} tries")
+                    log("reader", f"{self.place} answers again, after {tries} tries")
                 return size
 
     def read_afresh(self, offset: int, room: memoryview) -> int:
@@ -83,7 +83,7 @@ class SliceFile:
             file.close()
 
     def _read_once(self, offset: int, room: memoryview) -> int:
-        """As many bytes as come at once; 0 where the file ends, or ``room`` does."""
+        """As many bytes as come at once; 0 at the end of the file or of ``room``."""
         if self._file is None:
             copy = self._cache.place_of(self.slice) if self._cache is not None else None
             self._is_copy = copy is not None
@@ -95,7 +95,7 @@ class SliceFile:
         return int(self._file.readinto(room)) if len(room) else 0
 
     def _leave_copy(self) -> bool:
-        """Give up the copy that was read from; false where it was none."""
+        """Give up the copy that was read from; False if it was not a copy."""
         was_copy, self._is_copy = self._is_copy, False
         if was_copy and self._cache is not None:
             self.close()

@@ -42,19 +42,19 @@ class Layouts:
         self._lock = threading.Lock()
 
     def require(self) -> None:
-        """Raise DataError where the table of blocks is missing, damaged or that of other slices; a look, no proof."""
+        """Raise DataError if the table of blocks is missing, damaged or of other slices, as a quick check finds it."""
         for number in {0, len(self._slices) - 1}:
             self.blocks(number)
 
     def blocks(self, number: int) -> Blocks:
-        """The blocks of a slice. Raises DataError where the table of blocks does not fit the manifest."""
+        """The blocks of a slice. Raises DataError if the table of blocks does not fit the manifest."""
         if (known := self._blocks.get(number)) is not None:
             return known
         each, place = self._slices[number], self._folder / BLOCKS_FILE
         rows = (each.first_block, each.first_block + each.blocks)
         table = self._patience.call(place, lambda: parquet_tables.read_range(place, *rows))
         if not table.schema.equals(schemas.BLOCKS) or any(column.null_count for column in table.columns):
-            raise DataError(f"{place} is no table of blocks; see: ringslice verify")
+            raise DataError(f"{place} is not a table of blocks; see: ringslice verify")
         blocks = _of_table(table)
         ends = [int(column[-1] + size[-1]) for column, size in _ends(blocks)] if each.blocks else [0, 0]
         is_own = pc.all(pc.equal(table["slice"], each.name), min_count=0).as_py()
@@ -67,13 +67,13 @@ class Layouts:
         return blocks
 
     def block_records(self, number: int) -> Integers:
-        """How many records each block of a slice holds."""
+        """How many records each block of a slice has."""
         return self.blocks(number).records
 
     def offsets(self, number: int) -> Integers:
         """Where each record of a slice begins, and where the last one ends: int64 (records + 1,).
 
-        Raises DataError where the slice's index is missing or does not fit its blocks.
+        Raises DataError if the slice's index is missing or does not fit its blocks.
         """
         each, blocks = self._slices[number], self.blocks(number)
         place = self._folder / f"{each.name}.idx"

@@ -36,7 +36,7 @@ class ReaderState:
 
     @classmethod
     def of(cls, slices: str, split: str, order: EpochOrder, left: Sequence[Interval] | None = None) -> Self:
-        """The state within the epoch of ``order``, not shared out yet; at its begin where ``left`` is not given."""
+        """The state within the epoch of ``order``, not shared out yet; at its begin if ``left`` is not given."""
         intervals = [(0, order.total)] if left is None else left
         return cls(slices, split, order.seed, order.epoch, order.window_blocks, tuple(intervals))
 
@@ -56,7 +56,7 @@ class ReaderState:
 
     def shared(self, world_size: int, lanes: int, batch: int, drop_last: bool = False) -> Self:
         """The state for so many ranks to go on from, in steps of ``batch`` examples on each: what is left is shared out
-        anew, unless all of these are as before.
+        again, unless all of these are unchanged.
         """
         if (world_size, lanes, batch, drop_last) == (self.world_size, self.lanes, self.batch, self.drop_last):
             return self
@@ -72,30 +72,32 @@ class ReaderState:
         return {"format": FORMAT, **vars(self), "left": [list(each) for each in self.left]}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any], slices: str, total: int) -> Self:
-        """The state that `to_json` told, of a split of ``total`` examples of these ``slices``.
+    def from_json(cls, state: Mapping[str, Any], slices: str, total: int) -> Self:
+        """The state that `to_json` gave, of a split of ``total`` examples of these ``slices``.
 
-        Raises UsageError where it is that of other slices or of another version, DataError where it is damaged.
+        Raises UsageError if it is that of other slices or of another version, DataError if it is damaged.
         """
-        if told.get("format") != FORMAT:
-            raise UsageError(f"the reader's state has the format {told.get('format')!r}, this version reads {FORMAT!r}")
-        if told.get("slices") != slices:
-            raise UsageError(f"the reader's state is that of other slices ({told.get('slices')}, now {slices})")
+        if state.get("format") != FORMAT:
+            raise UsageError(
+                f"the reader's state has the format {state.get('format')!r}, this version reads {FORMAT!r}"
+            )
+        if state.get("slices") != slices:
+            raise UsageError(f"the reader's state is that of other slices ({state.get('slices')}, now {slices})")
         try:
-            seed, epoch, window_blocks = (int(told[name]) for name in ("seed", "epoch", "window_blocks"))
-            world_size, lanes, batch, taken = (int(told[name]) for name in ("world_size", "lanes", "batch", "taken"))
-            drop_last = bool(told["drop_last"])
-            left = tuple((int(start), int(stop)) for start, stop in told["left"])
+            seed, epoch, window_blocks = (int(state[name]) for name in ("seed", "epoch", "window_blocks"))
+            world_size, lanes, batch, taken = (int(state[name]) for name in ("world_size", "lanes", "batch", "taken"))
+            drop_last = bool(state["drop_last"])
+            left = tuple((int(start), int(stop)) for start, stop in state["left"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the reader's state is damaged ({error!r})") from None
         bounds = [0, *(bound for each in left for bound in each), total]
         if any(later < earlier for earlier, later in itertools.pairwise(bounds)):
             raise DataError(
-                f"the reader's state is damaged: {list(left)} are no ascending intervals of {total} examples"
+                f"the reader's state is damaged: {list(left)} are not ascending intervals of {total} examples"
             )
-        state = cls(slices, str(told["split"]), seed, epoch, window_blocks, left, world_size, lanes, batch, drop_last)
-        if min(window_blocks, world_size, lanes, batch) < 1 or not 0 <= taken <= state.steps.number:
+        found = cls(slices, str(state["split"]), seed, epoch, window_blocks, left, world_size, lanes, batch, drop_last)
+        if min(window_blocks, world_size, lanes, batch) < 1 or not 0 <= taken <= found.steps.number:
             raise DataError(
                 f"the reader's state is damaged: {window_blocks=}, {world_size=}, {lanes=}, {batch=}, {taken=}"
             )
-        return state.after(taken)
+        return found.after(taken)

@@ -77,7 +77,7 @@ def _pieces(wanted: Integers, sizes: Integers) -> Iterator[Piece]:
 def load_window(folder: Place, file: SliceFile, plan: WindowPlan, check: bool) -> Window:
     """Read what ``plan`` asks for; with ``check`` the CRC32C of each block, and each record's length.
 
-    Raises DataError where the slice's index or the table of blocks is wrong, and what `SliceFile.read` raises.
+    Raises DataError if the slice's index or the table of blocks is wrong, and what `SliceFile.read` raises.
     """
     base = np.zeros(len(plan.blocks.first), np.int64)  # the address that offset 0 of the file would have, by block
     holding: list[Buffer] = []
@@ -116,7 +116,7 @@ def _read_piece(
         return own, wrong
 
     own, wrong = read(file.read)
-    if wrong:  # the storage gets a second chance, for a bit may flip on the way too
+    if wrong:  # read again, because a bit may flip on the way too
         own, wrong = read(file.read_afresh)
     damaged: list[DamagedRecord] = []
     for block, content in zip(blocks, own, strict=True):
@@ -133,7 +133,7 @@ def _at(blocks: Blocks, block: int, base: int) -> slice:
 
 
 def _is_whole(content: memoryview, blocks: Blocks, block: int, check: bool) -> bool:
-    """Whether a block is not cut short and, where asked, has the CRC32C that it should."""
+    """True if a block is not cut short and, with ``check``, has its CRC32C."""
     return len(content) == blocks.size[block] and not (check and crc32c(content) != blocks.crc32c[block])
 
 

@@ -120,7 +120,7 @@ class Checkpointer:
             "world_size": self._collective.size,
             "score": score,
         }
-        if self._saver.busy:
+        if self._saver.is_busy:
             self._monitor.local_phase(WAITING)
         if self._saver.step == position.step:
             self._saver.amend(facts)

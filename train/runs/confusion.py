@@ -1,4 +1,4 @@
-"""Which classes are taken for which: counted over a split, as a table of JSON."""
+"""Actual and predicted classes: counted over a split, as a table of JSON."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Counts = npt.NDArray[np.int64]
 
 class Confusion:
     """Of the examples of ``split``: ``counts`` is int64 of shape (classes, classes), by true and by predicted class;
-    empty where there are more than `MOST_CLASSES`.
+    empty if there are more than `MOST_CLASSES`.
     """
 
     def __init__(self, split: str, classes: Sequence[str]) -> None:

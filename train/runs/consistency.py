@@ -14,7 +14,7 @@ from train.parallel.collective import Collective
 from train.parallel.trainer import Trainer
 from train.runs.folder import Dataset
 
-PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy")
+PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "torch", "numpy")
 
 
 def require_agreement(
@@ -43,13 +43,13 @@ def require_agreement(
     for rank in range(len(facts)):
         error = disagreement(facts, rank, dataset)
         if error is not None:
-            error.told = not collective.is_root
+            error.is_reported = not collective.is_root
             raise error
     return facts
 
 
 def disagreement(facts: Sequence[dict[str, Any]], rank: int, dataset: Dataset) -> RingsliceError | None:
-    """What is wrong with a rank, or differs from rank 0; None where nothing is. Pure."""
+    """What is wrong with a rank, or differs from rank 0; None if nothing is. Pure."""
     first, other = facts[0], facts[rank]
     who = f"rank {rank} on {other['host']}"
     if (error := device_disagreement(facts, rank)) is not None:
@@ -130,7 +130,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides what is learned, here; ``$RINGSLICE_CODE`` is a user's own, of the model's code, say."""
+    """Of what decides what is learned, here; ``$RINGSLICE_CODE`` is a user's own, for example of the model's code."""
     found = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
         try:
@@ -143,7 +143,7 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint_here(dataset: Dataset) -> str | None:
-    """That of the slices as this rank sees them; None where it sees none."""
+    """That of the slices as this rank sees them; None if it sees none."""
     stage = dataset.stage
     return stage.fingerprint() if stage.marker.exists() else None
 

@@ -87,6 +87,6 @@ def open_data(run: Run, processes: Processes, monitor: Monitor) -> Data:
 
 
 def require_readers(readers: Iterable[SplitReader]) -> None:
-    """Raise what is wrong with the files of any split, as far as their sizes and indexes tell."""
+    """Raise what is wrong with the files of any split, by their sizes and indexes alone."""
     for reader in readers:
         reader.require()

@@ -18,7 +18,7 @@ def diverged(run: Run, trainer: Trainer, collective: Collective, what: str) -> D
         f"{run.folder} has diverged: {what}, at a learning rate of {trainer.learning_rate:.4g}; give a smaller --lr, a"
         " longer --warmup-epochs, or --clip-norm 1, and another --run"
     )
-    error.told = not collective.is_root
+    error.is_reported = not collective.is_root
     return error
 
 

@@ -1,4 +1,4 @@
-"""Where a run finds its slices and where it leaves what it makes."""
+"""The places of a run's slices and of its own files."""
 
 import re
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Dataset:
 def find_dataset(place: str, name: str | None) -> Dataset:
     """The slices called ``name`` at ``place``, a root or a folder of roots; the newest finished ones without a name.
 
-    Raises UsageError where there are none.
+    Raises UsageError if there are none.
     """
     start = open_place(place)
     roots = [start, *(start / info.base_name for info in start.children() if not info.is_file)]
@@ -52,12 +52,12 @@ def find_dataset(place: str, name: str | None) -> Dataset:
 def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     """The folder of the run called ``name``; without a name the newest run's to ``resume``, else the next number's.
 
-    A folder that holds nothing finished, for its trainer is about to begin or was killed early, is no run yet.
+    A folder without anything finished, because its trainer is about to begin or was killed early, is not a run yet.
 
-    Raises UsageError where a run of that name is there and ``resume`` is not set.
+    Raises UsageError if a run of that name is there and ``resume`` is not set.
     """
     if name is not None and not is_folder_name(name):
-        raise UsageError(f"--run {name!r} is no plain folder name; give something like 'first-try'")
+        raise UsageError(f"--run {name!r} is not a plain folder name; give something like 'first-try'")
     runs = root / "runs"
     if name is not None:
         if not resume and _has_begun(runs / name):

@@ -55,7 +55,7 @@ def recipe_of_run(settings: Settings, dataset: Dataset, run: Place, ranks: int, 
 
 
 def schedule_notes(settings: Settings, global_batch: int, last_epoch: float) -> Iterator[str]:
-    """What is to be said of a run that does not take the schedule to its end, or goes on after it.
+    """Notes on a run that does not take the schedule to its end, or goes on after it.
 
     ``last_epoch`` is where --max-steps ends the run, in epochs, or infinite.
     """

@@ -8,7 +8,7 @@ was done since the step before: a commit, a checkpoint; ``own_s`` is the whole w
 the rank of its maximum. An ``epoch`` has the metrics of an epoch that is over.
 
 No file has lines from before and from after a checkpoint; when a run goes on from a checkpoint, the files of the steps
-after it are deleted. Where rank 0 of an elastic run dies, the lines that are not in a file yet may be lost.
+after it are deleted. If rank 0 of an elastic run dies, the lines that are not in a file yet may be lost.
 """
 
 import json
@@ -39,7 +39,7 @@ def now() -> str:
     return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
 
 
-PARTS = {"input": "input_s", "all-reduce": "reduce_s", "compute": "compute_s"}  # of a step, as people are told of them
+PARTS = {"input": "input_s", "all-reduce": "reduce_s", "compute": "compute_s"}  # of a step, as messages name them
 SECONDS = ("step_s", "input_s", "compute_s", "reduce_s", "own_s")
 SUMS = 3  # a loss, hits and examples, before the seconds
 RANK_BITS = 20  # of a maximum, below its microseconds
@@ -85,7 +85,7 @@ def step_lines(epoch: int, own: Sequence[StepOfRank], sums: Floats, largest: Int
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no number that is none."""
+    """None for what JSON has no number for."""
     return value if math.isfinite(value) else None
 
 
@@ -96,9 +96,9 @@ def sums_over(steps: Iterable[StepOfRank]) -> tuple[float, ...]:
 
 def shares(steps: Iterable[StepOfRank]) -> dict[str, float]:
     """What part of the seconds of these steps went to input, to the all-reduce and to computing. Pure."""
-    told = list(steps)
-    total = sum(each.step_s for each in told) or 1.0
-    return {name: sum(getattr(each, seconds) for each in told) / total for name, seconds in PARTS.items()}
+    listed = list(steps)
+    total = sum(each.step_s for each in listed) or 1.0
+    return {name: sum(getattr(each, seconds) for each in listed) / total for name, seconds in PARTS.items()}
 
 
 def skipped(split: str, examples: float) -> dict[str, int]:
@@ -135,5 +135,5 @@ def delete_after(step: int, folder: Place, pattern: re.Pattern[str]) -> None:
 
 def epoch_line(position: Position) -> Line:
     """The line of the epoch before ``position``, at whose end it is."""
-    told = {name: _finite(value) for name, value in position.history[-1].items()}
-    return {"kind": "epoch", "step": position.step, "time": now(), **told}
+    metrics = {name: _finite(value) for name, value in position.history[-1].items()}
+    return {"kind": "epoch", "step": position.step, "time": now(), **metrics}

@@ -137,7 +137,7 @@ class MetricsLog:
         loss, hits, examples = sums.T[:SUMS]
         is_finite = np.isfinite(loss)
         counted = loss[is_finite].sum(), examples[is_finite].sum(), hits.sum(), examples.sum()
-        return position.counting(tuple(map(float, counted)))
+        return position.add_totals(tuple(map(float, counted)))
 
     def publish_keys(self, position: Position) -> None:
         """Write the keys of the examples that this rank consumed since the last time, if they are audited."""

@@ -5,7 +5,7 @@ from itertools import groupby
 from threading import Lock, Thread
 
 from etl.errors import EnvironmentFailure, explain
-from etl.progress import tell
+from etl.progress import log
 from etl.storage.place import Place
 from train.runs.metrics import Line, MetricsFiles
 from train.runs.tensorboard_events import Summaries
@@ -53,7 +53,7 @@ class MetricsWriter:
                         files.publish(lines)
                 except (OSError, EnvironmentFailure) as error:
                     _, why = explain(error) or (0, "")
-                    tell("train", f"{len(self._lines)} lines of metrics were not written ({why}); they are tried again")
+                    log("train", f"{len(self._lines)} lines of metrics were not written ({why}); they are tried again")
                     insort(self._cuts, lines[-1]["step"])  # a file of them may be there: the next try has its name
                     break
                 del self._lines[: len(lines)]

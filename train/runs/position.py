@@ -1,4 +1,4 @@
-"""How far a run has come: what all its ranks agree on, and a checkpoint tells. Pure; small JSON."""
+"""How far a run has come: what all its ranks agree on, and a checkpoint records. Pure; small JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -64,7 +64,7 @@ class Position:
         """After one more step."""
         return replace(self, step=self.step + 1, reader=self.reader.after(1))
 
-    def counting(self, sums: tuple[float, ...]) -> Self:
+    def add_totals(self, sums: tuple[float, ...]) -> Self:
         """With these sums, over all ranks, added to the totals."""
         return replace(self, totals=tuple(one + other for one, other in zip(self.totals, sums, strict=True)))
 
@@ -77,12 +77,12 @@ class Position:
         return {**vars(self), "reader": self.reader.to_json()}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any], slices: str, total: int) -> Self:
-        """The position that `to_json` told; raises as `ReaderState.from_json` does."""
+    def from_json(cls, facts: Mapping[str, Any], slices: str, total: int) -> Self:
+        """The position that `to_json` gave; raises as `ReaderState.from_json` does."""
         try:
-            reader = ReaderState.from_json(told["reader"], slices, total)
-            totals = tuple(float(each) for each in told["totals"])
-            history = tuple(dict(each) for each in told["history"])
-            return cls(int(told["step"]), reader, totals, dict(told["trained"]), history, int(told["rolled_back"]))
+            reader = ReaderState.from_json(facts["reader"], slices, total)
+            totals = tuple(float(each) for each in facts["totals"])
+            history = tuple(dict(each) for each in facts["history"])
+            return cls(int(facts["step"]), reader, totals, dict(facts["trained"]), history, int(facts["rolled_back"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the position of a run is damaged ({error!r})") from None

@@ -133,7 +133,7 @@ def notes(run: Run, data: Data, position: Position) -> Iterator[str]:
     if data.score_split == "test" and "test" in data.readers:
         yield (
             "without a validation split, the best checkpoint, --patience and --until-accuracy go by the test split, so"
-            " the accuracy on it is no measure of other images; for a validation split: ringslice shard --split"
+            " the accuracy on it does not measure other images; for a validation split: ringslice shard --split"
             " train=0.8,validation=0.1,test=0.1"
         )
 

@@ -16,7 +16,7 @@ from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import option_of
-from train.config.settings import Settings
+from train.config.settings import TENSORFLOW, Settings
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
@@ -68,6 +68,7 @@ class Run:
         return {
             "classes": list(self.manifest.classes),
             "slices": self.choice.dataset.fingerprint,
+            "framework": self.settings.framework,
             "settings": self.settings.of_training(),
         }
 
@@ -198,6 +199,12 @@ def require_same_training(run: Run, checkpoint: Checkpoint) -> None:
         raise UsageError(
             f"{checkpoint.folder} was trained on other slices ({marker['slices']}, now {identity['slices']}); give"
             " --name of its slices, or another --run"
+        )
+    made_with = marker.get("framework", TENSORFLOW)
+    if made_with != identity["framework"]:
+        raise UsageError(
+            f"{checkpoint.folder} was trained with {made_with}, --strategy {run.settings.strategy} trains with"
+            f" {identity['framework']}; give another --strategy, or another --run"
         )
     for name, value in identity["settings"].items():
         if name != "decay_until" and marker["settings"].get(name) != value:  # which --decay-until may change

@@ -1,7 +1,8 @@
 """TensorBoard's view of a run: ``tensorboard/`` in its folder, a file of events beside each file of metrics.
 
-The format is that of TensorFlow's own files of events: records of TFRecord framing, each an ``Event`` of
-tensorflow/core/util/event.proto. They are made in memory, for that needs no local folder that a kill would leave.
+The format is that of TensorFlow's own files of events: records of TFRecord framing, each an ``Event`` of TensorFlow's
+tensorflow/core/util/event.proto, described to protobuf here: a run with PyTorch has no TensorFlow. They are made in
+memory, because a kill would leave a local folder.
 """
 
 import math
@@ -9,8 +10,9 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from statistics import fmean
+from typing import Any
 
-import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from etl.formats.records import frame
 from etl.storage.atomic import replace_bytes
@@ -45,21 +47,51 @@ class Summaries:
 
 def events_of(lines: Sequence[Line]) -> bytes:
     """A file of events with the curves of these lines. Pure."""
-    events = [tf.compat.v1.Event(wall_time=_seconds(lines[0]), file_version=VERSION)]
+    events = [_Event(wall_time=_seconds(lines[0]), file_version=VERSION)]
     for window in windows([line for line in lines if line["kind"] == "step"], WINDOWS):
         events.append(_event(window[-1], window[-1]["step"], scalars(window)))
     for line in lines:
         if line["kind"] == "epoch":
-            told = {name: value for name, value in line.items() if name not in ("kind", "epoch", "step", "time")}
-            events.append(_event(line, line["epoch"], {f"epoch/{name}": _number(each) for name, each in told.items()}))
+            found = {name: value for name, value in line.items() if name not in ("kind", "epoch", "step", "time")}
+            events.append(_event(line, line["epoch"], {f"epoch/{name}": _number(each) for name, each in found.items()}))
     return b"".join(frame(event.SerializeToString())[0] for event in events)
 
 
-def _event(line: Line, step: int, values: dict[str, float]) -> tf.compat.v1.Event:
-    summary = tf.compat.v1.Summary()
+def _event(line: Line, step: int, values: dict[str, float]) -> Any:
+    event = _Event(wall_time=_seconds(line), step=step)
     for name, value in values.items():
-        summary.value.add(tag=name, simple_value=value)
-    return tf.compat.v1.Event(wall_time=_seconds(line), step=step, summary=summary)
+        event.summary.value.add(tag=name, simple_value=value)
+    return event
+
+
+def _build_event() -> Any:
+    """The message class, with the fields that are used here."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="ringslice/event.proto", package="tensorflow", syntax="proto2")
+    messages = {
+        "Value": [("tag", 1, field.TYPE_STRING), ("simple_value", 2, field.TYPE_FLOAT)],
+        "Summary": [("value", 1, field.TYPE_MESSAGE)],
+        "Event": [
+            ("wall_time", 1, field.TYPE_DOUBLE),
+            ("step", 2, field.TYPE_INT64),
+            ("file_version", 3, field.TYPE_STRING),
+            ("summary", 5, field.TYPE_MESSAGE),
+        ],
+    }
+    for message, members in messages.items():
+        described = file.message_type.add(name=message)
+        for name, number, kind in members:
+            entry = described.field.add(name=name, number=number, type=kind, label=field.LABEL_OPTIONAL)
+            if kind == field.TYPE_MESSAGE:
+                entry.type_name = f".tensorflow.{name.title()}"
+            if name == "value":
+                entry.label = field.LABEL_REPEATED
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Event"))
+
+
+_Event = _build_event()
 
 
 def _seconds(line: Line) -> float:

@@ -18,7 +18,7 @@ MOST_SEGMENTS = 1_000  # before the first scan, of a picture that is one
 
 
 def read_orientation(data: tf.Tensor) -> tf.Tensor:
-    """The orientation that a JPEG file tells, int64 from 1 to 8: 1 where it tells none, or none that can be read."""
+    """The orientation of a JPEG file by its EXIF, int64 from 1 to 8: 1 if it has none, or none that can be read."""
     octets = tf.concat([tf.io.decode_raw(data, tf.uint8), tf.zeros(1, tf.uint8)], axis=0)  # 0 is what lies beyond
     segment = _find_exif(octets)
     begin = segment + 4 + len(_EXIF)
@@ -31,8 +31,8 @@ def read_orientation(data: tf.Tensor) -> tf.Tensor:
     tags, kinds, numbers = (_number(entries[:, begin:end], is_big) for begin, end in ((0, 2), (2, 4), (4, 8)))
     shorts, longs = (_number(entries[:, 8 : 8 + width], is_big) for width in (2, 4))
     is_short, is_long = (kinds == _SHORT) & (numbers >= 1) & (numbers <= 2), (kinds == _LONG) & (numbers == 1)
-    told = tf.boolean_mask(tf.where(is_short, shorts, longs), (tags == ORIENTATION) & (is_short | is_long))
-    first = tf.concat([told, tf.ones(1, tf.int64)], axis=0)[0]  # of several, as Pillow 13 has it
+    recorded = tf.boolean_mask(tf.where(is_short, shorts, longs), (tags == ORIENTATION) & (is_short | is_long))
+    first = tf.concat([recorded, tf.ones(1, tf.int64)], axis=0)[0]  # of several, as Pillow 13 has it
     is_known = (segment >= 0) & (is_big | tf.reduce_all(order == _LITTLE)) & (first >= 1) & (first <= 8)
     return tf.where(is_known, first, 1)
 

@@ -17,7 +17,7 @@ from etl.storage.place import open_place
 from train.config.settings import AUTO, CPU
 from train.evaluation import find_checkpoint, settings_of, weights_of
 from train.monitor.monitor import Monitor
-from train.parallel.startup import hushed
+from train.parallel.startup import suppress_stderr
 from train.runs.checkpointer import load_weights
 from train.runs.folder import Dataset, choose_run, find_dataset
 from train.runs.run import Choice, Run
@@ -31,7 +31,7 @@ FOLDER = "export"
 
 @dataclass(frozen=True)
 class Export:
-    """What to export, and where to; the options of train/export.py say what each means."""
+    """What to export, and where to; the options of train/export.py describe each field."""
 
     data: str
     name: str | None
@@ -42,10 +42,10 @@ class Export:
 
 
 def export_run(wanted: Export) -> None:
-    """Export as ``wanted`` says.
+    """Export as ``wanted`` asks.
 
-    Raises UsageError where there is no such run or checkpoint, where it is not known any more how its images were
-    normalised, or where the export would take the place of something else; DataError for a damaged checkpoint.
+    Raises UsageError if there is no such run or checkpoint, if it is not known any more how its images were
+    normalised, or if the export would take the place of something else; DataError for a damaged checkpoint.
     """
     record = RunRecord()
     take_device(CPU)
@@ -72,17 +72,17 @@ def export_run(wanted: Export) -> None:
     }
     with TemporaryDirectory(prefix="ringslice-export-") as made:
         save(serving, made)
-        told = files.write(
+        marker = files.write(
             Path(made), place, facts | {"normalize": config.to_json(), "classes": dataset.manifest["classes"]}
         )
-    size_bytes = sum((place / name).info().size for name in told["files"])
-    facts |= {"classes": len(told["classes"]), "bytes": size_bytes, "seconds": round(record.seconds, 1)}
+    size_bytes = sum((place / name).info().size for name in marker["files"])
+    facts |= {"classes": len(marker["classes"]), "bytes": size_bytes, "seconds": round(record.seconds, 1)}
     Summary("export", str(place), False, facts).show(wanted.json)
     strategy.collective.close()
 
 
 def find_config(dataset: Dataset) -> NormalizeConfig:
-    """How the images of these slices were normalised. Raises UsageError where nobody knows any more."""
+    """How the images of these slices were normalised. Raises UsageError if it is not known any more."""
     root = open_place(dataset.root)
     stage = normalized_stage(root)
     marker, erased = stage.find_generation(dataset.manifest["input"]), erased_config(root, dataset.manifest["input"])
@@ -90,13 +90,13 @@ def find_config(dataset: Dataset) -> NormalizeConfig:
         return NormalizeConfig.from_json(erased)
     if marker is None:
         raise UsageError(
-            f"{stage.folder} does not say how the images of {dataset.folder} were normalised, for it is not what these"
-            f" slices were made from; put back its {stage.marker_name} and generations, from where the slices were made"
+            f"{stage.folder} does not record how the images of {dataset.folder} were normalised: these slices were made"
+            f" from another; put back its {stage.marker_name} and generations, from where the slices were made"
         )
     return NormalizeConfig.from_json(marker["config"])
 
 
 def save(serving: Serving, folder: str) -> None:
-    """Write a SavedModel, without what TensorFlow tells of it."""
-    with hushed():
+    """Write a SavedModel, without TensorFlow's messages about it."""
+    with suppress_stderr():
         tf.saved_model.save(serving, folder, signatures={SIGNATURE: serving.serve})

@@ -1,6 +1,6 @@
 """Exports of trained models, on any root: a SavedModel, and a JSON marker that names its files. Imports no TensorFlow.
 
-PLACE/saved_model.pb      written last: what is without it is no SavedModel for anyone
+PLACE/saved_model.pb      written last: without it, it is not a SavedModel
       variables/…         fingerprint.pb
       export.json         format, where it comes from, classes, size, files with SHA-256, checksum
 """
@@ -21,28 +21,28 @@ from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 FORMAT = "ringslice.export/1"
 MARKER = "export.json"
 MODEL = "saved_model.pb"
-WORK_FOLDER = "_exporting"  # no stage's: nothing of theirs is ever taken for an export that was not finished
+WORK_FOLDER = "_exporting"  # not a stage's, whose folder is never taken for an unfinished export
 
 _OWN = {MARKER, MODEL, WORK_FOLDER, "assets", "fingerprint.pb", "variables"}
 _AGAIN = "export the run again with train/export.py"
 
 
 def require_free(place: Place) -> set[str]:
-    """The names in ``place``, which is free, or holds an export that may be replaced. Raises UsageError if not."""
+    """The names in ``place``, which is free, or has an export that may be replaced. Raises UsageError if not."""
     is_file = place.info().is_file
     there = set() if is_file else {info.base_name for info in place.children()}
     if is_file or there - _OWN or (there and not there & {MARKER, WORK_FOLDER}):
-        raise UsageError(f"{place} is there already and is no export; give another place with -o")
+        raise UsageError(f"{place} is there already and is not an export; give another place with -o")
     return there
 
 
 def write(made: Path, place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Put the SavedModel in the folder ``made`` and a marker of these ``facts`` into ``place``; returns the marker.
 
-    An export that is there is taken away once all of the new one is on the same storage, its `MODEL` before the rest;
-    who reads it at that moment finds that files are missing, or not those of the marker.
+    An export that is there is removed once all of the new one is on the same storage, its `MODEL` before the rest; a
+    reader at that moment finds that files are missing, or not those of the marker.
 
-    Raises UsageError where ``place`` holds something else, BusyError where another export to it is going on.
+    Raises UsageError if ``place`` has something else, BusyError if another export to it is going on.
     """
     require_free(place)
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
@@ -63,7 +63,7 @@ def write(made: Path, place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _exchange(place: Place, new: Place, names: Sequence[str], claim: Claim) -> None:
-    """Take away what is in ``place``, and put the files ``names`` of ``new`` there, in this order."""
+    """Remove what is in ``place``, and put the files ``names`` of ``new`` there, in this order."""
     there = require_free(place)
     for name in (MODEL, MARKER):
         withdraw(place / name, claim.attempts)
@@ -74,32 +74,32 @@ def _exchange(place: Place, new: Place, names: Sequence[str], claim: Claim) -> N
 
 
 @contextmanager
-def fetched(place: Place) -> Iterator[tuple[Path, dict[str, Any]]]:
+def fetch_export(place: Place) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The export at ``place`` as a local copy, every byte checked, for as long as the block runs; and its marker.
 
-    Raises UsageError where there is none, DataError where it is damaged.
+    Raises UsageError if there is none, DataError if it is damaged.
     """
     marker = read_marker(place)
     with TemporaryDirectory(prefix="ringslice-export-") as folder:
-        for name, told in marker["files"].items():
+        for name, recorded in marker["files"].items():
             copy = Path(folder) / name
             try:
                 _fetch(place / name, copy)
             except FileNotFoundError:
                 raise DataError(f"{place / name} is missing; {_AGAIN}") from None
-            if open_place(str(copy)).sha256() != told["sha256"]:
+            if open_place(str(copy)).sha256() != recorded["sha256"]:
                 raise DataError(f"{place / name} is damaged: its SHA-256 is not that of {MARKER}; {_AGAIN}")
         yield Path(folder), marker
 
 
 def read_marker(place: Place) -> dict[str, Any]:
-    """What the export at ``place`` says of itself.
+    """The marker of the export at ``place``.
 
-    Raises UsageError where there is none, DataError where it is damaged.
+    Raises UsageError if there is none, DataError if it is damaged.
     """
     remedy = "make one with: train/export.py --data ROOT --run NAME"
     if not (place / MARKER).exists():
-        raise UsageError(f"{place} holds no export (no {MARKER}); {remedy}")
+        raise UsageError(f"{place} has no export (no {MARKER}); {remedy}")
     marker = (place / MARKER).read_json()
     if marker.get("format") != FORMAT:
         raise UsageError(

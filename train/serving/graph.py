@@ -1,4 +1,4 @@
-"""What an export holds: from image files to class names, in one graph of TensorFlow's own ops."""
+"""What an export contains: from image files to class names, in one graph of TensorFlow's own ops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from etl.images.config import JPEG, NormalizeConfig
 from etl.slices.manifest import Manifest
+from train.config.augmentation import Size
 from train.serving.preprocess import RawPixels
-from train.tf_backend.decode import Decoder, Size
+from train.tf_backend.decode import Decoder
 
 SIGNATURE = "serving_default"
 AT_ONCE = 8  # pictures of a batch that are decoded side by side, at most

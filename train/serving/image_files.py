@@ -1,4 +1,4 @@
-"""Image files to look at, in places of any kind. Imports no TensorFlow."""
+"""Image files to classify, in places of any kind. Imports no TensorFlow."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _END = b"\xff\xd9"  # EOI of ITU-T T.81, B.1.1.3: no data of a scan look like it
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file that is taken for an image, and its name as the user has it."""
+    """A file that is taken for an image, and its name as the user gave it."""
 
     name: str
     place: Place
@@ -27,7 +27,7 @@ class ImageFile:
 def find_images(words: Iterable[str]) -> list[ImageFile]:
     """The files that ``words`` name, paths or URIs, and those below folders, sorted by path, hidden ones apart.
 
-    Raises UsageError where there is no such file or folder, or a folder holds none.
+    Raises UsageError if there is no such file or folder, or a folder has none.
     """
     return [image for word in words for image in _find(word)]
 
@@ -42,18 +42,18 @@ def _find(word: str) -> Iterator[ImageFile]:
     skipped = len(place.path.rstrip("/")) + 1
     names = sorted(name for info in walk(place, ()) if is_visible(name := info.path[skipped:]))
     if not names:
-        raise UsageError(f"{word} holds no files; give images, or a folder of images")
+        raise UsageError(f"{word} has no files; give images, or a folder of images")
     for name in names:
         yield ImageFile(f"{word.rstrip('/')}/{name}", place / name)
 
 
 def reason_against(data: bytes, config: NormalizeConfig) -> Reject | None:
-    """Why a file is not an image that an export with ``config`` takes, as far as its header tells."""
+    """Why a file is not an image that an export with ``config`` takes, by its header."""
     header = look(data, config)
     if isinstance(header, Reject):
         return header
     if header.format in _UNKNOWN:
-        return Reject(Reason.UNSUPPORTED, f"{header.format}, of which TensorFlow knows nothing; make it a JPEG or PNG")
+        return Reject(Reason.UNSUPPORTED, f"{header.format}, which TensorFlow cannot decode; make it a JPEG or PNG")
     if header.format == JPEG and data.find(_END, header.offset) < 0:
         return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and its last scan has no end")
     return config.limits.check(header.width, header.height, header.frames)

@@ -1,4 +1,4 @@
-"""What an exported model says of image files."""
+"""Classify image files by an exported model."""
 
 import json
 import sys
@@ -16,9 +16,9 @@ from etl.errors import DataError, explain, printable
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import normalize_image
 from etl.images.result import Reason, Reject
-from etl.progress import Progress, tell
+from etl.progress import Progress, log
 from train.config.settings import AUTO
-from train.parallel.startup import hushed
+from train.parallel.startup import suppress_stderr
 from train.serving.graph import SIGNATURE
 from train.serving.image_files import ImageFile, reason_against
 from train.tf_backend.devices import take_device
@@ -27,8 +27,8 @@ Probabilities = npt.NDArray[np.float32]  # of shape (classes,)
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What to tell of each image: the ``top`` likeliest classes, as JSON or not; ``batch`` images are one call."""
+class PredictOptions:
+    """What to print for each image: the ``top`` likeliest classes, as JSON or not; ``batch`` images are one call."""
 
     top: int
     batch: int
@@ -36,7 +36,7 @@ class Wish:
 
 
 class Predictor:
-    """An export in the local ``folder``, of which ``marker`` tells."""
+    """An export in the local ``folder``, with this ``marker``."""
 
     def __init__(self, folder: Path, marker: Mapping[str, Any]) -> None:
         take_device(AUTO)
@@ -45,7 +45,7 @@ class Predictor:
         self._loaded = tf.saved_model.load(str(folder))  # the function alone does not keep its variables
         self._serve = self._loaded.signatures[SIGNATURE]
 
-    def look_at(self, files: Sequence[bytes]) -> list[Probabilities | Reject]:
+    def classify(self, files: Sequence[bytes]) -> list[Probabilities | Reject]:
         """The probabilities of all classes for each of these files, or why there are none."""
         found: list[Probabilities | Reject | None] = [reason_against(data, self._config) for data in files]
         good = iter(self._ask([data for data, reject in zip(files, found, strict=True) if reject is None]))
@@ -54,7 +54,7 @@ class Predictor:
     def _ask(self, files: Sequence[bytes]) -> list[Probabilities | Reject]:
         if not files:
             return []
-        with nullcontext() if sys.stderr.isatty() else hushed():  # libjpeg has lines of its own; or there is a bar
+        with nullcontext() if sys.stderr.isatty() else suppress_stderr():  # of libjpeg; or there is a bar
             try:
                 return list(self._serve(images=tf.constant(files, tf.string))["probabilities"].numpy())
             except tf.errors.InvalidArgumentError:  # what decoding fails with
@@ -64,31 +64,32 @@ class Predictor:
                     return [Reject(Reason.OUT_OF_MEMORY, "its pixels are too many for the memory that is left")]
         if len(files) > 1:  # one bad file fails the batch
             return [self._ask([data])[0] for data in files]
-        reject = normalize_image(files[0], self._config)  # it knows why
+        reject = normalize_image(files[0], self._config)  # it has the reason
         other = Reject(Reason.UNSUPPORTED, "of a kind that TensorFlow cannot decode; make it a JPEG or PNG")
         return [reject if isinstance(reject, Reject) else other]
 
 
-def predict(predictor: Predictor, images: Sequence[ImageFile], wish: Wish) -> None:
+def predict(predictor: Predictor, images: Sequence[ImageFile], options: PredictOptions) -> None:
     """Print what is on ``images``, a line for each, in their order.
 
-    What cannot be used is told on standard error; raises DataError at the end where there was any.
+    A file that cannot be used is named on standard error; raises DataError at the end if there was any.
     """
     unusable = 0
-    with Progress("predict", len(images), "images", quiet=len(images) <= wish.batch, begins=False) as progress:
-        for first in range(0, len(images), wish.batch):
-            batch = images[first : first + wish.batch]
+    with Progress("predict", len(images), "images", quiet=len(images) <= options.batch, begins=False) as progress:
+        for first in range(0, len(images), options.batch):
+            batch = images[first : first + options.batch]
             read = [(image, _read(image)) for image in batch]
-            looked = iter(predictor.look_at([data for _, data in read if isinstance(data, bytes)]))
+            results = iter(predictor.classify([data for _, data in read if isinstance(data, bytes)]))
             for image, data in read:
-                found = next(looked) if isinstance(data, bytes) else data
+                found = next(results) if isinstance(data, bytes) else data
                 if isinstance(found, np.ndarray) and not np.isfinite(found).all():
                     found = "the model's probabilities for it are not finite"
                 if isinstance(found, np.ndarray):
-                    print(_line(image.name, _likeliest(predictor.classes, found, wish.top), wish.json), flush=True)
+                    likeliest = _likeliest(predictor.classes, found, options.top)
+                    print(_line(image.name, likeliest, options.json), flush=True)
                 else:
                     why = found if isinstance(found, str) else f"{found.reason}, {found.detail}"
-                    tell("predict", printable(f"{image.name} cannot be used: {why}"))
+                    log("predict", printable(f"{image.name} cannot be used: {why}"))
                     unusable += 1
             progress.update(first + len(batch))
     if unusable:
@@ -114,5 +115,5 @@ def _likeliest(classes: Sequence[str], probabilities: Probabilities, top: int) -
 def _line(name: str, likeliest: Sequence[tuple[str, float]], as_json: bool) -> str:
     if not as_json:
         return "\t".join([printable(name), *(f"{printable(label)}\t{share:.4f}" for label, share in likeliest)])
-    told = [{"class": label, "probability": share} for label, share in likeliest]
-    return json.dumps({"path": name, **told[0], "top": told}, ensure_ascii=False, allow_nan=False)
+    classes = [{"class": label, "probability": share} for label, share in likeliest]
+    return json.dumps({"path": name, **classes[0], "top": classes}, ensure_ascii=False, allow_nan=False)

@@ -3,7 +3,7 @@
 It is the same picture by the same rules: `etl.images.decode` for what is decoded, `etl.images.geometry` for the part
 and its size, `etl.images.resize` for how it comes there. What differs: a JPEG is decoded at 1, 1/2, 1/4 or 1/8 of its
 size, for these are what TensorFlow offers of libjpeg's eight; colour profiles are not applied; of PNG alone
-transparency shows the background, and of JPEG alone EXIF says which way is up. A BMP with a palette, and WebP with
+transparency shows the background, and of JPEG alone EXIF decides the orientation. A BMP with a palette, and WebP with
 alpha, are refused.
 """
 
@@ -69,7 +69,7 @@ class RawPixels:
         return self._apply(pixels, plan, start / stored.ratio + shift, stop / stored.ratio + shift)
 
     def plan(self, source: tf.Tensor) -> TensorPlan:
-        """What `etl.images.geometry.make_plan` says of an upright picture of these sides, int64 (2,)."""
+        """What `etl.images.geometry.make_plan` gives for an upright picture of these sides, int64 (2,)."""
         target = tf.constant((self.config.height, self.config.width), tf.int64)
         rows, columns = tf.unstack(
             target * tf.reverse(source, [0])
@@ -137,7 +137,7 @@ class RawPixels:
         return tf.cast((luma + 32_768) // 65_536, tf.uint8)
 
     def _apply(self, pixels: tf.Tensor, plan: TensorPlan, start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-        """``pixels``, upright, as ``plan`` says, of which ``start`` and ``stop`` are the corners of its box in them.
+        """``pixels``, upright, by ``plan``, of which ``start`` and ``stop`` are the corners of its box in them.
 
         A box between pixels is one of a JPEG that was decoded at a part of its size.
         """
@@ -161,7 +161,7 @@ def _resize(pixels: tf.Tensor, start: tf.Tensor, sides: tf.Tensor, size: tf.Tens
     The rule and its roundings are those of `etl.images.resize`. OpenCV weighs pixels in fixed point, so that a level in
     ten is another by one.
     """
-    pieces = tf.math.ceil(sides / tf.cast(size, tf.float64))  # of each new pixel; one where it grows
+    pieces = tf.math.ceil(sides / tf.cast(size, tf.float64))  # of each new pixel; one if it grows
     between = size * tf.cast(pieces, tf.int64)
     scale = tf.cast(between, tf.float64) / sides
     resized = tf.raw_ops.ScaleAndTranslate(
@@ -182,7 +182,7 @@ def _rounded(levels: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_png(data: tf.Tensor) -> tf.Tensor:
-    """Red, green, blue and alpha, int32: where TensorFlow has no alpha it fills up, with a sample's largest value."""
+    """Red, green, blue and alpha, int32: without an alpha, TensorFlow fills it with a sample's largest value."""
     pixels = tf.cast(tf.io.decode_png(data, channels=4), tf.int32)
     largest = tf.bitwise.left_shift(1, tf.minimum(_octet(data, _PNG_DEPTH), 8)) - 1
     alpha = tf.where(pixels[..., 3:] != largest, pixels[..., 3:], 255)

@@ -122,11 +122,11 @@ def run_in_rings(work: Callable[[Elastic], None], monitor: Monitor, device: str)
         except HostsChanged:
             why, is_logged = "hosts have come or gone", strategy is not None and strategy.collective.is_root
         except RemovedError:
-            return  # its launcher wants it no more, and nobody counts on it
+            return  # its launcher has removed it, and no rank waits for it
         except PeerLost as lost:
             if lost.ends_all:
                 raise
-            why, is_logged = str(lost), not lost.told
+            why, is_logged = str(lost), not lost.is_reported
         monitor.left()
         if is_logged:
             monitor.log(f"{why}; making a new ring")

@@ -31,11 +31,11 @@ BUCKET_BYTES = 8 << 20  # of gradients that are reduced together
 
 @contextmanager
 def name_lost_ranks(monitor: Monitor) -> Iterator[None]:
-    """Turn what Horovod raises on the ranks that are left into one line that names who is gone; one rank tells it."""
+    """Turn what Horovod raises on the remaining ranks into one line that names the lost ones; one rank prints it."""
     try:
         yield
     except (tf.errors.OpError, HorovodInternalError) as error:
-        refused = isinstance(error, tf.errors.InvalidArgumentError)  # the op itself, whoever is there
+        refused = isinstance(error, tf.errors.InvalidArgumentError)  # the op itself, whatever ranks there are
         if refused or "horovod" not in f"{type(error)} {error}".lower():
             raise
         raise monitor.peer_lost() from error
@@ -174,7 +174,7 @@ def buckets(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def _not_joined(why: str, generation: int, rank: int) -> Exception:
-    """What to raise where a ring did not come about. Of a later one the ranks of the one before are not the cause.
+    """What to raise if a ring did not come about. Of a later one the ranks of the one before are not the cause.
 
     ``rank`` is that of this process in the ring before.
     """
@@ -183,7 +183,7 @@ def _not_joined(why: str, generation: int, rank: int) -> Exception:
     if not generation:
         return HorovodInternalError(f"Horovod: {why}")
     lost = PeerLost(f"a rank did not join ({why})")
-    lost.told = rank != 0
+    lost.is_reported = rank != 0
     return lost
 
 

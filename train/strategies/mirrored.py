@@ -1,10 +1,9 @@
 """One process with a copy of the model on each GPU of the host, or on each of several logical CPUs.
 
-TensorFlow's `tf.distribute.MirroredStrategy` holds the variables and reduces gradients (NCCL on GPUs). The optimizer
+TensorFlow's `tf.distribute.MirroredStrategy` has the variables and reduces gradients (NCCL on GPUs). The optimizer
 applies them outside `Strategy.run` and outside its scope: within `run`, Keras would sum them over the copies again.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -15,10 +14,12 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
 from train.config.settings import Settings
+from train.monitor.launcher import launched_size
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Alone, Collective
+from train.parallel.devices import Device
 from train.strategies import Strategy
-from train.tf_backend.devices import Device, take_all_gpus
+from train.tf_backend.devices import take_all_gpus
 from train.tf_backend.trainer import KerasTrainer
 
 MEAN = tf.distribute.ReduceOp.MEAN
@@ -90,7 +91,7 @@ def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str
 
     Raises UsageError if a launcher started several processes, EnvironmentFailure if there are fewer GPUs.
     """
-    if int(os.environ.get("HOROVOD_SIZE", "1")) > 1:
+    if launched_size() > 1:
         raise UsageError("--strategy mirrored is one process for all devices of a host; start it without horovodrun")
     taken, gpus = take_all_gpus(device)
     if gpus and gpus < (replicas or 1):

@@ -111,7 +111,7 @@ def run_workers(work: Callable[[Mirrored], None], monitor: Monitor, device: str)
 
 
 def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Wait until all workers are there. TensorFlow holds the interpreter's lock meanwhile: a signal ends the process.
+    """Wait until all workers are there. TensorFlow keeps the interpreter's lock meanwhile: a signal ends the process.
 
     Raises EnvironmentFailure if this process cannot serve its address.
     """

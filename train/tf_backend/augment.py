@@ -2,54 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
-from etl.errors import UsageError
-
-Range = tuple[float, float]
-
-GRAY = (0.299, 0.587, 0.114)  # what red, green and blue add to the brightness that is seen (ITU-R BT.601)
-CROP_ATTEMPTS = 10
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """What to do at random, and how much of it; nothing unless asked.
-
-    ``area`` is the part of the picture that a crop takes, ``ratio`` its width by its height: Szegedy et al., "Going
-    Deeper with Convolutions", 2014 (arXiv:1409.4842), as torchvision's RandomResizedCrop has it. Colour is three
-    factors from 1 - x to 1 + x: Krizhevsky's brightness, contrast and saturation as torchvision's ColorJitter has them.
-    """
-
-    crop: bool = False
-    flip: bool = False
-    colour: bool = False
-    area: Range = (0.08, 1.0)
-    ratio: Range = (3 / 4, 4 / 3)
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.4
-
-    def __post_init__(self) -> None:
-        if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise UsageError(f"area {self.area}: give two parts of the picture, from above 0 to 1, the smaller first")
-        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
-            raise UsageError(f"ratio {self.ratio}: give two numbers above 0, the smaller first")
-        for name in ("brightness", "contrast", "saturation"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name} {getattr(self, name):g} is out of range; give a number from 0 to 1")
-
-    @classmethod
-    def of(cls, names: Sequence[str], least_area: float = 0.08) -> Self:
-        """The usual amounts of what is named: crop (of at least this part of the picture), flip, colour."""
-        return cls("crop" in names, "flip" in names, "colour" in names, area=(least_area, 1.0))
-
-
-NOTHING = Augmentation()
+from train.config.augmentation import CROP_ATTEMPTS, GRAY, Augmentation, fallback_window
 
 
 def random_window(augmentation: Augmentation, shape: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
@@ -68,17 +25,6 @@ def random_window(augmentation: Augmentation, shape: Sequence[int], seed: tf.Ten
     corners = tf.floor(uniform[-1] * (whole - sides + 1))
     found = tf.boolean_mask(tf.concat([corners, sides], axis=1), fits)
     return tf.cast(tf.concat([found, fallback[np.newaxis]], axis=0)[0], tf.int32)
-
-
-def fallback_window(augmentation: Augmentation, shape: Sequence[int]) -> tuple[int, int, int, int]:
-    """The largest window in the centre of a picture whose ratio is within the range: (top, left, height, width)."""
-    low, high = augmentation.ratio
-    height, width = shape[0], shape[1]
-    if width < low * height:
-        height = max(1, round(width / low))
-    elif width > high * height:
-        width = max(1, round(height * high))
-    return (shape[0] - height) // 2, (shape[1] - width) // 2, height, width
 
 
 def flip_at_random(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -20,7 +20,7 @@ _PRESENT: ContextVar[tf.Tensor | None] = ContextVar("present", default=None)
 
 
 @contextmanager
-def counting(present: tf.Tensor) -> Iterator[None]:
+def count_if(present: tf.Tensor) -> Iterator[None]:
     """Have the batches of a model that is called in the block count for synchronised statistics if ``present`` is 1,
     and not if it is 0, as of a rank that has but padding: TensorFlow's convolutions fail for an empty batch.
     """
@@ -46,10 +46,10 @@ class SynchronisedBatchNormalization(keras.layers.BatchNormalization):
     def _moments(self, inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of each of C channels, float32 of shape (C,), by one reduction of 2 C + 1 numbers.
 
-        The base class gives ``inputs`` as float32 under mixed precision too (float64 where they are that). The variance
+        The base class gives ``inputs`` as float32 under mixed precision too (float64 as they are). The variance
         is E[y^2] - E[y]^2 of y = x - the moving mean. It is the same whatever is subtracted, but keeps its digits only
-        where that is near the mean, as the moving mean soon is. That one is equal on all ranks already; the mean itself
-        would take a second reduction. Where no rank has an example, the moving mean and variance are given.
+        if that is near the mean, as the moving mean soon is. That one is equal on all ranks already; the mean itself
+        would take a second reduction. If no rank has an example, the moving mean and variance are given.
         """
         if mask is not None:
             raise UsageError(f"synchronised batch norm takes no mask, and {self.name} is given one; {_REMEDY}")
@@ -69,12 +69,12 @@ class SynchronisedBatchNormalization(keras.layers.BatchNormalization):
 
 
 def synchronised(model: keras.Model, reduce: SumOverRanks) -> keras.Model:
-    """The same model with every batch norm replaced by a synchronised one; as it is where it has none.
+    """The same model with every batch norm replaced by a synchronised one; unchanged if it has none.
 
     All other layers are those of ``model`` themselves, and the variables have the same values, names and order, so that
     a checkpoint of the one fits the other. ``model`` must not be used any more.
 
-    Raises UsageError where a batch norm is out of reach: in a model or layer of the user's own class, or of such a
+    Raises UsageError if a batch norm is out of reach: in a model or layer of the user's own class, or of such a
     class itself.
     """
     if not _batch_norms(model):
@@ -100,7 +100,7 @@ def _batch_norms(model: keras.Model) -> list[keras.Layer]:
 
 
 def _require_graphs(model: keras.Model) -> None:
-    """Raise UsageError where a model with a batch norm in it is of the user's own class: only that knows its layers."""
+    """Raise UsageError if a model with a batch norm in it is of the user's own class: only that knows its layers."""
     for each in model._flatten_layers():
         own = isinstance(each, keras.Model) and not type(each).__module__.startswith("keras.")
         if own and _batch_norms(each):

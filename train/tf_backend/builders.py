@@ -1,22 +1,13 @@
 """Models by name: functions of (image shape, number of classes) that give a Keras model from pixels to logits."""
 
-import importlib
-import inspect
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
+from train.config.builder import Builder, ImageShape, find_builder
 from train.tf_backend.resnet import resnet50
-
-# train/, which Python puts first on the path of train/main.py: modules of its names, such as model, are the user's.
-_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-ImageShape = tuple[int, int, int]
-Builder = Callable[[ImageShape, int], keras.Model]
 
 # Batch norm's default momentum of 0.99 lags far behind in a run of a few hundred steps.
 BATCH_NORM_MOMENTUM = 0.9
@@ -45,45 +36,13 @@ def cnn(shape: ImageShape, classes: int) -> keras.Model:
 BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "resnet50": resnet50}
 
 
-def find_builder(name: str) -> Builder:
-    """The builder called ``name``: one of `BUILDERS`, or ``module:function``, looked for in the current folder too.
-
-    Raises UsageError where there is none.
-    """
-    if name in BUILDERS:
-        return BUILDERS[name]
-    module, separator, function = name.partition(":")
-    if not separator or not all(each.isidentifier() for each in (*module.split("."), function)):
-        raise UsageError(f"--model {name!r}: give {', '.join(BUILDERS)}, or module:function for your own")
-    path = sys.path.copy()
-    sys.path[:] = [os.getcwd(), *(each for each in path if each != _OWN_FOLDER)]
-    try:
-        imported = importlib.import_module(module)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"--model {name!r}: {error}") from None
-    finally:
-        sys.path[:] = path
-    builder = getattr(imported, function, None)
-    if builder is None:
-        raise UsageError(f"--model {name!r}: {getattr(imported, '__file__', module)} has no {function!r}")
-    if not callable(builder):
-        raise UsageError(f"--model {name!r} is no function")
-    try:
-        inspect.signature(builder).bind("shape", "classes")
-    except TypeError as error:
-        raise UsageError(
-            f"--model {name!r}: {error}; give a function of an image's shape and the number of classes"
-        ) from None
-    return builder
-
-
 def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std: Sequence[float]) -> keras.Model:
     """The model called ``name`` behind its first step, which brings the training split to zero mean and unit variance.
 
-    ``mean`` and ``std`` are by channel, on the scale 0 to 255. Raises UsageError where the model does not fit the
+    ``mean`` and ``std`` are by channel, on the scale 0 to 255. Raises UsageError if the model does not fit the
     pictures or the classes.
     """
-    builder = find_builder(name)
+    builder = find_builder(name, BUILDERS)
     variance = [value * value for value in std]
     try:
         own = builder(shape, classes)
@@ -91,7 +50,7 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
             raise UsageError(f"--model {name!r} gives {type(own).__name__}, not a Keras model")
         normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
         model = keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, own])
-    except ValueError as error:  # what Keras raises where shapes do not fit
+    except ValueError as error:  # what Keras raises if shapes do not fit
         size = "x".join(map(str, shape))
         raise UsageError(
             f"--model {name!r} cannot be built for pictures of {size} (height x width x channels):"
@@ -105,7 +64,7 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
     for variable in model.weights:
         if variable.dtype not in CODES:
             raise UsageError(
-                f"--model {name!r}: {variable.path} is of {variable.dtype}, which no checkpoint holds; keep weights in"
-                " float32, and compute in another dtype by --precision, or by a layer's dtype like 'mixed_bfloat16'"
+                f"--model {name!r}: {variable.path} is of {variable.dtype}, which no checkpoint contains; keep weights"
+                " in float32, and compute in another dtype by --precision, or by a layer's dtype like 'mixed_bfloat16'"
             )
     return model

@@ -7,13 +7,10 @@ import tensorflow as tf
 
 from etl.formats.example import ENCODED, KEY, LABEL
 from etl.slices.manifest import Manifest
-from train.tf_backend.augment import NOTHING, Augmentation, flip_at_random, random_window, recolour_at_random
-
-CENTRE = 0.875  # the part of a larger picture's side that is shown where nothing is random: 224 of 256, as is usual
+from train.config.augmentation import NOTHING, Augmentation, Size, centre_window
+from train.tf_backend.augment import flip_at_random, random_window, recolour_at_random
 
 FLOATS = {"FLOAT16": tf.float16, "FLOAT32": tf.float32}
-
-Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Decoder:
     def parse(
         self, serialized: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        """What `decode` takes, of a batch of records: in one call, for it takes longer record by record."""
+        """What `decode` takes, of a batch of records: in one call, because it takes longer record by record."""
         features = {
             ENCODED: tf.io.FixedLenFeature((), tf.string),
             LABEL: tf.io.FixedLenFeature((), tf.int64),
@@ -75,17 +72,6 @@ class Decoder:
         scale = tf.tile(1 / tf.constant(self.manifest.std), [width])
         shift = tf.tile(tf.constant(self.manifest.mean), [width]) * scale
         return tf.reshape(tf.reshape(pixels, (height, width * channels)) * scale - shift, (height, width, channels))
-
-
-def centre_window(shape: Size, size: Size) -> tuple[int, int, int, int]:
-    """The window (top, left, height, width) in the middle of a picture of ``shape`` that is shown at ``size``.
-
-    It has the form of ``size``, and is not resized where the picture is but a little larger.
-    """
-    scale = min(shape[0] / size[0], shape[1] / size[1])
-    scale = min(scale, max(1.0, CENTRE * scale))
-    height, width = (max(1, round(scale * side)) for side in size)
-    return (shape[0] - height) // 2, (shape[1] - width) // 2, height, width
 
 
 def _decode(manifest: Manifest, encoded: tf.Tensor) -> tf.Tensor:

@@ -73,7 +73,7 @@ class Feed:
             raise
         finally:
             feeding.stop(exhausted)
-            if not exhausted:  # the queue holds what is of no use any more, or is closed
+            if not exhausted:  # the queue has what is no longer needed, or is closed
                 self._built = None
                 del fed, dataset
                 gc.collect()  # a dataset's graph is a cycle of objects
@@ -96,7 +96,7 @@ class Feed:
 
 
 def _shaped(batch: int) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """What tells tensors of a queue their shapes; holds no feed, which would be a cycle of objects."""
+    """A function that gives tensors of a queue their shapes; without the feed, which would be a cycle of objects."""
 
     def shape(*element: tf.Tensor) -> tuple[tf.Tensor, ...]:
         *columns, seed = element
@@ -149,7 +149,7 @@ class _Feeding:
         self._over.wait(STOP_TIMEOUT_S)
 
     def cancel(self) -> None:
-        """End `run`, and have who waits for what it feeds fail."""
+        """End `run`, and make each wait for what it feeds fail."""
         self._close(cancel_pending_enqueues=True)
 
     def _put(self, components: list[object]) -> None:
@@ -205,7 +205,7 @@ class PixelFeed:
 def copied_ahead(batches: PixelBatches, device: str, cancel: Callable[[], None]) -> PixelBatches:
     """These batches; a thread copies the pixels of the next one to ``device``, which may wait for the device.
 
-    Where no more are wanted, ``cancel`` ends its waiting for the next one.
+    If no more are wanted, ``cancel`` ends its waiting for the next one.
     """
 
     def copy_next() -> PixelBatch | None:
@@ -237,7 +237,7 @@ def keep_freed_memory() -> None:
     """Have malloc keep up to `KEPT_BYTES` of what is freed, for the next batch's strings: to give pages back to the
     kernel and to take them again is more work than to copy the records.
 
-    These are the values at which glibc ends by itself where large pieces come and go (mallopt(3)); without it nothing
+    These are the values at which glibc ends by itself if large pieces come and go (mallopt(3)); without it nothing
     is done.
     """
     with suppress(OSError, AttributeError):

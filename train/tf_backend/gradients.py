@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from train.config.recipe import SYNCHRONISED, Recipe
-from train.tf_backend.batch_norm import counting
+from train.tf_backend.batch_norm import count_if
 
 Sums = list[tf.Tensor]  # of losses, of hits and of examples; float32 scalars
 Gradients = list[tf.Tensor]
@@ -40,7 +40,7 @@ def gradients_of(model: keras.Model, recipe: Recipe, scale: Callable[[tf.Tensor]
     variables = [variable.value for variable in model.trainable_variables]
 
     def of_part(pixels: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[Gradients, Sums]:
-        with tf.GradientTape() as tape, counting(tf.cast(tf.reduce_any(weights > 0), tf.float32)):
+        with tf.GradientTape() as tape, count_if(tf.cast(tf.reduce_any(weights > 0), tf.float32)):
             sums = sums_of(model(pixels, training=True), labels, weights, recipe.label_smoothing)
             penalties = [tf.cast(each, tf.float32) for each in model.losses]  # of the user's model: its regularizers
             penalty = sum(penalties) * sums[2]
@@ -102,7 +102,7 @@ def _added(some: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> list[tf.Te
 def moment_after(tensors: Sequence[tf.Tensor], deterministic: bool) -> tf.Tensor:
     """The time, in seconds, at which these are computed; for a GPU's a copy is waited for of a number that follows.
 
-    TensorFlow refuses its own op for the time where it is to be ``deterministic``.
+    TensorFlow refuses its own op for the time if it is to be ``deterministic``.
     """
     with tf.control_dependencies(tensors):
         follower = tf.reshape(tensors[-1], [-1])[:1]

@@ -12,7 +12,7 @@ from train.config.recipe import FLOAT16, FP16, LARS, Recipe
 class Descent(keras.optimizers.SGD):
     """SGD with Nesterov momentum; weight decay is part of the gradient, and not of biases' and batch norm's.
 
-    The rate is not a part of the momentum, so what was gathered at another rate, of another world size say, is taken at
+    The rate is not a part of the momentum, so what was gathered at another rate, of another world size, is applied at
     this one: Goyal et al. 2017 (arXiv:1706.02677), remark 2. Gradients are clipped by their global norm, before weight
     decay is added. With LARS the step of each kernel is brought into proportion to its norm: You, Gitman and Ginsburg,
     "Large Batch Training of Convolutional Networks", 2017 (arXiv:1708.03888), equation 6; biases and batch norm take
@@ -41,7 +41,7 @@ class Descent(keras.optimizers.SGD):
 
 
 def trust(weights: Any, gradient: Any, weight_decay: float, coefficient: float) -> Any:
-    """LARS's local rate of one kernel: ``coefficient`` |w| / (|g| + weight_decay |w|); 1 where it would be 0 / 0."""
+    """LARS's local rate of one kernel: ``coefficient`` |w| / (|g| + weight_decay |w|); 1 if it would be 0 / 0."""
     of_weights, of_gradient = _norm(weights), _norm(gradient)
     below = of_gradient + weight_decay * of_weights
     usable = keras.ops.logical_and(of_weights > 0, below > 0)
@@ -79,7 +79,7 @@ def _apply(optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any]) -> A
 def make_optimizer(recipe: Recipe, variables: list[Any]) -> keras.optimizers.Optimizer:
     """The optimizer of a recipe, with its state made for these variables.
 
-    With float16 it scales the loss, and takes no step where a gradient is not finite; as all ranks have the same
+    With float16 it scales the loss, and takes no step if a gradient is not finite; as all ranks have the same
     gradients by then, all of them do the same.
     """
     optimizer: keras.optimizers.Optimizer = Descent(recipe)

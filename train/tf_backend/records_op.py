@@ -1,4 +1,4 @@
-"""Records that lie in memory as a tensor of strings: by the native op where it is built, through Python where not."""
+"""Records that lie in memory as a tensor of strings: by the native op if it is built, else through Python."""
 
 import functools
 from typing import Any
@@ -19,7 +19,7 @@ def to_tensor(batch: RecordBatch) -> tf.Tensor:
 
 
 def why_not_native() -> str | None:
-    """Why examples take the slower way through Python; None where the native op is at work."""
+    """Why examples take the slower way through Python; None if the native op is at work."""
     return _load()[1]
 
 

@@ -37,7 +37,7 @@ def resnet50(shape: tuple[int, int, int], classes: int) -> keras.Model:
 
 
 def _bottleneck(inputs: Any, channels: int, stride: int, name: str) -> Any:
-    """1x1, 3x3 with the stride, 1x1 to the channels that leave; plus the inputs, projected where shapes differ."""
+    """1x1, 3x3 with the stride, 1x1 to the channels that leave; plus the inputs, projected if shapes differ."""
     wide = EXPANSION * channels
     features = inputs
     for number, (filters, size, step) in enumerate(((channels, 1, 1), (channels, 3, stride)), 1):
@@ -51,7 +51,7 @@ def _bottleneck(inputs: Any, channels: int, stride: int, name: str) -> Any:
 
 
 def _convolved(inputs: Any, filters: int, size: int, stride: int, name: str) -> Any:
-    """A convolution padded alike on all sides; what Keras calls "same" is one pixel off where the stride is 2."""
+    """A convolution padded alike on all sides; what Keras calls "same" is one pixel off if the stride is 2."""
     if size > 1:
         inputs = keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(inputs)
     initial = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")

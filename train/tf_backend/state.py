@@ -28,7 +28,7 @@ def running_statistics(model: keras.Model) -> list[Any]:
 class RandomDraws:
     """The draws of a model's random layers (dropout, noise): a function of the seed, the layer, the rank and the step.
 
-    So they differ by rank, and are the same again in a run that is resumed. What a generator counts is no part of a
+    So they differ by rank, and are the same again in a run that is resumed. What a generator counts is not part of a
     checkpoint, and differs by rank after each step.
     """
 

@@ -18,12 +18,12 @@ import tensorflow as tf
 
 from etl.slices.manifest import Manifest
 from train.checkpoints.safetensors_file import Arrays
+from train.config.augmentation import NOTHING, Augmentation
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
 from train.parallel.trainer import StepOfRank, StepResult
 from train.reader.batches import RecordBatch
 from train.runs.metrics import now
-from train.tf_backend.augment import NOTHING, Augmentation
 from train.tf_backend.batch_norm import synchronised
 from train.tf_backend.builders import build
 from train.tf_backend.decode import Decoder

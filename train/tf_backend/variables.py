@@ -20,7 +20,7 @@ def snapshot(groups: Groups) -> dict[str, Arrays]:
 def assign(groups: Groups, arrays: Mapping[str, Arrays], source: str) -> None:
     """Set the variables to these values, which come from ``source``.
 
-    Raises UsageError, before anything is set, where a name, a shape or a dtype is that of another model or optimizer.
+    Raises UsageError, before anything is set, if a name, a shape or a dtype is that of another model or optimizer.
     """
     for group, variables in groups.items():
         ours = {_name(number, each): (tuple(each.shape), str(each.dtype)) for number, each in enumerate(variables)}

@@ -5,7 +5,7 @@ from itertools import count, repeat
 from typing import Any
 
 from lib.ways.gpu import AUGMENTED, COMPILED, CPU, FLOAT32, SYNTHETIC, Job
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
 SEED = 0
 
@@ -14,7 +14,7 @@ class TensorFlowSteps:
     """`lib.ways.gpu.Steps` of TensorFlow. Raises EnvironmentFailure if it has not the job's device."""
 
     def __init__(self, job: Job) -> None:
-        with loading():
+        with prepare_import():
             import keras
             import tensorflow as tf
 
@@ -51,7 +51,7 @@ class TensorFlowSteps:
         self._step = step
 
     def batches(self, source: str) -> Iterator[Any]:
-        from train.tf_backend.augment import NOTHING, Augmentation
+        from train.config.augmentation import NOTHING, Augmentation
         from train.tf_backend.decode import Decoder
 
         wanted = Augmentation(crop=True, flip=True) if source == AUGMENTED else NOTHING

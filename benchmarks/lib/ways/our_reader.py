@@ -9,11 +9,11 @@ from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage_in
 from etl.storage.place import open_place
 from lib.ways.reader_job import Job
+from train.config.augmentation import NOTHING, Augmentation
 from train.reader.batches import RecordBatch
 from train.reader.config import Reading
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
-from train.tf_backend.augment import NOTHING, Augmentation
 from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import Feed, PixelBatch, PixelFeed
 

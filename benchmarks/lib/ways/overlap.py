@@ -13,9 +13,9 @@ import threading
 import time
 from typing import Any
 
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
-with loading():
+with prepare_import():
     import keras
     import numpy as np
     import tensorflow as tf

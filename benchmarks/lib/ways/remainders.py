@@ -10,9 +10,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
-with loading():
+with prepare_import():
     from train.config.recipe import Recipe
     from train.config.recipe_options import read_recipe
     from train.config.settings import Settings

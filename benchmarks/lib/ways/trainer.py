@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count, repeat
 from typing import Any
 
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
 SEED = 0
 LOAD = 0.8  # the part of what can be read that the consumer takes
@@ -130,6 +130,6 @@ def run(fields: dict[str, Any]) -> Iterator[Any]:
     They are a list of images per second for ``fit``, by name for ``input``.
     """
     job = Job(**fields)
-    with loading():
+    with prepare_import():
         import tensorflow  # noqa: F401
     yield WAYS[job.way](job)

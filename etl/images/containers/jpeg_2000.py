@@ -1,16 +1,24 @@
 """What a JPEG 2000 file says of its samples, which Pillow decodes by assumption: ISO/IEC 15444-1, annexes A and I."""
 
 import struct
+from collections.abc import Iterator
 
+import cv2
+import numpy as np
 from PIL import Image, ImageFile
 
 from etl.images.result import Reason, Reject
 
 _CODESTREAM = b"\xff\x4f\xff\x51"  # SOC, SIZ
+_ORIGIN = 16  # from there on: the offset of the picture on the reference grid, two numbers
 _CSIZ = 40  # from there on: the number of components, and three bytes for each
 _COLOR_SPACES = (0, 12, 15, 16, 17, 18)  # bi-level, CMYK, bi-level, sRGB, gray, sYCC
+_SYCC = 18
+_SIGNED = 0x80
+_DEEP_MODES = ("L", "RGB", "RGBA")
 _ENUMERATED = 1
 _PROFILES = (2, 3)  # restricted; any, as in JPX
+_METHODS = (b"\1", b"\2", b"\3")
 
 
 def embedded_profile(data: bytes) -> bytes:
@@ -32,13 +40,43 @@ def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
         )
     if not palette and not _is_in_order(image, _box(data, b"cdef")):
         return Reject(Reason.UNSUPPORTED, "components that are not colours in order, then alpha, in a jpeg2000")
-    if min(depths) < 8 and (len(depths) > 1 or palette):
+    if (min(depths) < 8 or max(depths) > 8) and (len(depths) > 1 or palette):
         return Reject(Reason.UNSUPPORTED, f"samples of {sorted(depths)} bits in a jpeg2000")
+    if _is_wrapped(image, depths) and (image.mode not in _DEEP_MODES or space == _SYCC or not _is_plain_deep(data)):
+        return Reject(Reason.UNSUPPORTED, f"samples of {max(depths)} bits, mode {image.mode}, in a jpeg2000")
     return None
 
 
+def _upper_bits(data: bytes) -> Image.Image:
+    """The upper 8 bits of samples that have more."""
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None:
+        raise ValueError("broken codestream")
+    samples = (pixels.astype(np.uint16) >> max(_depths(data)) - 8).astype(np.uint8)
+    if samples.ndim > 2:
+        samples = samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # of blue, green, red, alpha
+    return Image.fromarray(samples)
+
+
+def _is_wrapped(image: Image.Image, depths: set[int]) -> bool:
+    return max(depths) > 8 and not image.mode.startswith("I")
+
+
+def _is_plain_deep(data: bytes) -> bool:
+    """Whether the picture begins at 0, and all components are unsigned and of its size: others OpenCV refuses."""
+    start, count = data.find(_CODESTREAM), component_count(data)
+    components = data[start + _CSIZ + 2 :][: 3 * count]
+    is_unsigned, steps = max(components[::3]) < _SIGNED, components[1::3] + components[2::3]
+    return is_unsigned and not steps.strip(b"\1") and not any(data[start + _ORIGIN : start + _ORIGIN + 8])
+
+
 def scaled(image: Image.Image, data: bytes) -> Image.Image | None:
-    """The decoded image, whose samples of less than 8 bits Pillow only shifts; None if they are right."""
+    """The decoded image, whose samples of less than 8 bits Pillow only shifts; None if they are right.
+
+    Those of more than 8 bits Pillow rounds, beyond 255 to 0: OpenCV decodes them. Raises ValueError of damage.
+    """
+    if _is_wrapped(image, _depths(data)):
+        return _upper_bits(data)
     if (depth := min(_depths(data))) >= 8:
         return None
     most = 256 - (1 << 8 - depth)
@@ -79,6 +117,21 @@ def _depths(data: bytes) -> set[int]:
 
 
 def _box(data: bytes, kind: bytes) -> bytes:
-    """What follows the type of a box before the codestream; empty if there is none."""
-    start, end = data.find(kind, 0, data.find(_CODESTREAM)), data.find(_CODESTREAM)
-    return data[start + 4 : end] if start >= 0 and end >= 0 else b""
+    """The body of a box of the header box; of colour specifications the first of a known method. Empty if none."""
+    header = next((body for found, body in _boxes(memoryview(data)) if found == b"jp2h"), memoryview(b""))
+    bodies = (bytes(body) for found, body in _boxes(header) if found == kind)
+    return next((body for body in bodies if kind != b"colr" or body[:1] in _METHODS), b"")
+
+
+def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """The type and the body of each box (section I.4)."""
+    position = 0
+    while position + 8 <= len(data):
+        size, start = int.from_bytes(data[position : position + 4]), position + 8
+        if size == 1:
+            size, start = int.from_bytes(data[start : start + 8]), start + 8
+        end = position + size if size else len(data)
+        if end < start:
+            return
+        yield bytes(data[position + 4 : position + 8]), data[start:end]
+        position = end

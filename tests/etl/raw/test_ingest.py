@@ -146,7 +146,9 @@ def test_pairs_of_idx_files_with_no_split_in_their_names_are_named(
         (tmp_path / f"idx/{stem}-images-idx3-ubyte").rename(tmp_path / f"idx/{stem}-images.idx3-ubyte")
         (tmp_path / f"idx/{stem}-labels-idx1-ubyte").rename(tmp_path / f"idx/{stem}-labels.idx1-ubyte")
         (tmp_path / f"idx/{stem}-images-idx3-ubyte").mkdir()
-    assert run(tmp_path / "idx", tmp_path / "root")["source_splits"] == {}
+    (tmp_path / "idx/._one-images.idx3-ubyte").write_bytes(b"of a Mac")
+    summary = run(tmp_path / "idx", tmp_path / "root")
+    assert (summary["source_splits"], summary["skipped_files"]) == ({}, 1)
     assert "has train, t10k, test or validation in its name: one, two" in capsys.readouterr().err
 
 
@@ -173,6 +175,9 @@ def test_folders_of_splits(make_tree: TreeMaker, tmp_path: Path) -> None:
         run(source, tmp_path / "other")
     with pytest.raises(UsageError, match="names no split"):
         run(make_tree({"new/a": 1}), tmp_path / "other", split_folders=True)
+    shutil.rmtree(source)
+    with pytest.raises(UsageError, match="below 'all', which would be their only class; move these folders up"):
+        run(make_tree({"train/all/a": 1, "test/all/b": 1}), tmp_path / "other", split_folders=True)
 
 
 IDX_HEADER = bytes([0, 0, 8, 3]) + np.array([3, 2, 2], ">u4").tobytes()
@@ -278,6 +283,7 @@ def add_classes(source: Path, *names: str) -> None:
         (put_into_one_folder, "lie in folders below 'photos', which would be their only class; give .*/photos, or"),
         (lambda source: add_classes(source, "a "), "has the classes 'a' and 'a ', which differ only by blanks or by"),
         (lambda source: add_classes(source, "caf\xe9", "cafe\u0301"), r"'cafe\\u0301' and 'caf\\xe9', which differ"),
+        (lambda source: (source / "a/x-images-idx3-ubyte").write_bytes(b"x"), "is no image, but an IDX file. Give the"),
     ],
 )
 def test_a_folder_that_cannot_be_ingested_is_refused_in_one_line(

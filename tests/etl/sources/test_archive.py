@@ -245,6 +245,7 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no split": ({"new/a/1.jpg": b""}, {"split_folders": True}, "some.tar/new names no split"),
     "words of splits": ({"seg_train/1.jpg": b"", "seg_test/1.jpg": b""}, {}, "look like splits, not classes"),
     "a folder around": ({"all/a/1.jpg": b"", "all/b/1.jpg": b""}, {}, "below 'all', which would be"),
+    "a folder within splits": ({"val/all/a/1.jpg": b""}, {"split_folders": True}, "below 'all', which would be"),
     "a label apart": (
         {"a/1.jpg": b"", "a/2.jpg": b"", "a/1.cls": b"a"},
         {},

@@ -96,6 +96,8 @@ def test_another_site_has_another_default(tmp_path: Path, monkeypatch: pytest.Mo
         ("webhdfs://nn1:9870/x", r"\(HDFS by its web port; take that of its RPC, 8020 by default\)"),
         *((uri, f"cannot open '{uri}': give a") for uri in ("carrier://x/y", "C:/x", "file://host/x")),
         ("", "the place is empty; give a folder"),
+        (r"C:\x", "give "),
+        ("~nobody-here/x", "give "),
     ],
 )
 def test_other_addresses_are_refused(uri: str, cause: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -62,7 +63,7 @@ webp   | rgb rgb-alpha             | 8               | lossless                 
 avif   | rgb rgb-alpha             | 8               | plain                       | none icc codes       | none exif            | good
 jp2    | gray gray-alpha           | 8               | plain                       | none icc             | none                 | good
 jp2    | gray                      | 16              | plain                       | none icc             | none                 | good
-jp2    | rgb rgb-alpha             | 8               | plain                       | none icc             | none                 | good
+jp2    | rgb rgb-alpha             | 8 16            | plain                       | none icc             | none                 | good
 jp2    | gray                      | 8               | codestream                  | none                 | none                 | good
 jp2    | gray-alpha                | 8               | codestream                  | none                 | none                 | unsupported
 jp2    | rgb rgb-alpha             | 8               | codestream                  | none                 | none                 | good
@@ -223,6 +224,10 @@ def _write_pnm(cell: Cell, samples: npt.NDArray[Any]) -> bytes:
 
 
 def _write_by_pillow(cell: Cell, samples: npt.NDArray[Any]) -> bytes:
+    if cell.format == "jp2" and cell.bits > 8 and samples.ndim > 2:  # of these Pillow writes 8 bits
+        blue_first = samples[..., [2, 1, 0, 3][: samples.shape[2]]].astype(np.uint16)
+        data = cv2.imencode(".jp2", blue_first, [cv2.IMWRITE_JPEG2000_COMPRESSION_X1000, 1000])[1].tobytes()
+        return with_jp2_profile(data, _profile(cell)) if cell.profile == "icc" else data
     image = Image.fromarray(samples.astype(f"u{cell.bits // 8}"))
     options: dict[str, Any] = {"icc_profile": _profile(cell)} if cell.profile == "icc" else {}
     options |= {"exif": exif(TURN)} if cell.orientation == "exif" else {}

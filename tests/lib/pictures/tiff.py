@@ -102,7 +102,10 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-rgbx": tiff(TRANSLUCENT, extra=0),  # 0: it is not alpha
     }
     files |= {f"tiff-orientation-{each}": tiff(upside(COLORS, each), orientation=each) for each in range(1, 9)}
-    files["tiff-xmp-6-and-1"] = tiff(COLORS, xmp=xmp_packet(6), orientation=1)
+    files |= {
+        "tiff-orientation-of-bytes": tiff(upside(COLORS, 6), orientation=bytes([6])),
+        "tiff-xmp-6-and-1": tiff(COLORS, xmp=xmp_packet(6), orientation=1),
+    }
     yield from alike(COLORS, files)
     files = {f"tiff-gray-{name}": save(GRAYS, "TIFF", compression=way) for name, way in ways.items()}
     yield from alike(GRAYS, files)
@@ -122,6 +125,10 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-thumbnail-of-raw": tiff(COLORS, subfile=1, sub_ifds=8),
         "tiff-dng": tiff(COLORS, dng_version=[1, 4, 0, 0]),
         "tiff-subsampled-planes": tiff(COLORS, 6, planar=2),
+        "tiff-webp": tiff(COLORS, compression=50001),
+        "tiff-big-of-big-endian": b"MM\0+\0\x08" + bytes(10),
+        "tiff-unknown-plane": tiff(TRANSLUCENT, planar=2, extra=0),
+        "tiff-five-planes": tiff(np.dstack([TRANSLUCENT, ALPHA]), planar=2, extra=[2, 0]),
         "tiff-int-16": tiff(GRAYS.astype(np.int16) * 128, BLACK_IS_ZERO, sample_format=2),
     }
     yield from rejects(files, "unsupported")

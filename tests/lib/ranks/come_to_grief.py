@@ -20,7 +20,7 @@ from train.checkpoints.store import name_of
 from train.config.settings import Settings, command
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Metrics, Position
 
@@ -109,7 +109,7 @@ def hooks_of(monitor: Monitor, moment: str, is_unlucky: bool, is_root: bool) -> 
 def start(settings: Settings, monitor: Monitor) -> None:
     """Train as train/main.py does; this rank may fail."""
     monitor.start(settings.stall_timeout_s)
-    with loading():
+    with prepare_import():
         from train.loop import train
         from train.strategies.horovod_ring import run_on_ranks
     rank = int(os.environ["HOROVOD_RANK"])

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.lib.ranks.results import print_result
-from train.parallel.startup import loading
+from train.parallel.startup import prepare_import
 
-with loading():
+with prepare_import():
     from train.monitor.monitor import Monitor
     from train.strategies.horovod_ring import Ring
 
@@ -21,8 +21,8 @@ IDLE_S = 2.0
 
 def sleeps() -> int:
     """How often any thread of this process has waited for something."""
-    told = [(task / "status").read_text() for task in Path("/proc/self/task").iterdir()]
-    return sum(int(each.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for each in told)
+    result = [(task / "status").read_text() for task in Path("/proc/self/task").iterdir()]
+    return sum(int(each.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for each in result)
 
 
 def main() -> None:

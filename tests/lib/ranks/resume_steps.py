@@ -14,9 +14,9 @@ from train.config.settings import Settings
 from train.config.stopping import Stopping
 from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
-from train.parallel.startup import OPTIONAL, without
+from train.parallel.startup import OPTIONAL, hide_packages
 
-with without(OPTIONAL):
+with hide_packages(OPTIONAL):
     from train.loop import train
     from train.strategies.horovod_ring import Horovod
 

@@ -10,7 +10,6 @@ The case is a recipe, see CASES. For each one, one rank trains an epoch alone, w
     identity      a negative control, which must fail: the same without the all-reduce
     local         a negative control: gradients are reduced, the statistics of batch norm are not
     counted       a negative control: examples that only fill up a batch count as others do
-    trajectory    the whole epoch, without a return to recorded states; the states at the end are compared
 
 Each rank prints for each CASE-KIND: ``same``, if all ranks had the same state, bit for bit, after each step; the
 ``examples`` that counted; and the largest differences from the recorded states, see `largest`.
@@ -34,7 +33,7 @@ from train.config.settings import Settings
 from train.config.stopping import Stopping
 from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
-from train.parallel.startup import OPTIONAL, without
+from train.parallel.startup import OPTIONAL, hide_packages
 from train.reader.batches import RecordBatch
 from train.reader.intervals import Interval, Steps
 from train.reader.order import EpochOrder
@@ -44,7 +43,7 @@ from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
 from train.runs.run import Run, lock, open_run
 
-with without(OPTIONAL):
+with hide_packages(OPTIONAL):
     import tensorflow as tf
 
     from tests.lib.ranks.strategies import Alone, Identity, LocalStatistics
@@ -194,15 +193,10 @@ def compare(case: str, kind: str, root: str, strategy: Horovod, expected: Sequen
             variable.assign(variable * 2)
     stepper = opened.trainer.stepper
     stepper.train_step = counting_all(stepper.train_step, kind == "counted")
-    by_step = kind != "trajectory"
-    recorder, position = opened.train(expected if by_step else ())
+    recorder, position = opened.train(expected)
     states = recorder.states
     assert len(states) == len(expected) == STEPS + 1
-    if by_step:
-        begin = differences(states[0], expected[0], expected[0])
-        compared = [begin, *map(differences, states[1:], expected[1:], expected[:-1])]
-    else:
-        compared = [differences(states[-1], expected[-1], expected[0])]
+    compared = list(map(differences, states, expected, [expected[0], *expected]))
     return {"same": recorder.is_same, "examples": position.totals[-1], **largest(compared, expected[0])}
 
 

@@ -78,6 +78,6 @@ def on_ranks(size: int, work: Callable[[ThreadRank], T]) -> list[T]:
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(of_rank, rank) for rank in range(size)]
         for future in futures:
-            with suppress(threading.BrokenBarrierError):  # another rank's failure, which is to be told
+            with suppress(threading.BrokenBarrierError):  # another rank's failure, which is to be raised
                 future.result()
         return [future.result() for future in futures]

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""A rank that goes from step to step with the others, watched as a trainer's is; one of them comes to grief.
+"""A rank that takes steps with the others, watched as a trainer's is; one of them fails.
 
-    horovodrun -np 3 tests/lib/ranks/watched_ring.py FOLDER TIMEOUT_S RANK GRIEF [--elastic]
+    horovodrun -np 3 tests/lib/ranks/watched_ring.py FOLDER TIMEOUT_S RANK KIND [--elastic] [--step-s 1]
 
-Steps keep together through files, because Horovod takes half a minute to load.
-A rank that is well on its way writes its process number to FOLDER/RANK.pid.
+Steps keep together through files in FOLDER/step-N, because Horovod takes half a minute to load.
+At step FATAL_STEP each rank writes its process number to FOLDER/RANK.pid.
 """
 
 import os
 import signal
 import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -23,56 +22,50 @@ from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank, with_monitor
 
 FATAL_STEP = 20
-STEP_S = 0.1
+SIGNALS = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
 SLICE = "train-00003-of-00008"
 
 
-def come_to_grief(kind: str) -> None:
-    """What the unlucky rank does in its step; where it is to be interrupted, nothing."""
-    if kind == "stopped":
-        os.kill(os.getpid(), signal.SIGSTOP)
+def fail(kind: str) -> None:
+    """What the failing rank does in its step; nothing if it is to be interrupted."""
+    if kind in SIGNALS:
+        os.kill(os.getpid(), SIGNALS[kind])
     elif kind == "sleeps":
         time.sleep(3600)
     elif kind == "raises":
         raise DataError(f"{SLICE} is damaged at offset 1,234")
 
 
-def files_ring(folder: Path, monitor: Monitor) -> Callable[[int], None]:
-    """Meets the others by files that tell the step each is in."""
-    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
-    monitor.joined(rank, size)
-
-    def meet(step: int) -> None:
-        (folder / f"{rank}-{step}").touch()
-        while not all((folder / f"{other}-{step}").exists() for other in range(size)):
-            time.sleep(STEP_S / 10)
-
-    return meet
-
-
 @click.command()
 @click.argument("folder", type=Path)
 @click.argument("timeout_s", type=float)
-@click.argument("unlucky", type=int)
+@click.argument("failing", type=int)
 @click.argument("kind")
 @click.option("--elastic", is_flag=True)
+@click.option("--step-s", type=float, default=0.1)
 @with_monitor
-def command(monitor: Monitor, /, folder: Path, timeout_s: float, unlucky: int, *, kind: str, elastic: bool) -> None:
-    """Take steps until one rank comes to grief."""
+def command(
+    monitor: Monitor, /, folder: Path, timeout_s: float, failing: int, *, kind: str, elastic: bool, step_s: float
+) -> None:
+    """Take steps until one rank fails."""
     monitor.start(timeout_s, elastic)
-    meet = files_ring(folder, monitor)
-    rank = int(os.environ["HOROVOD_RANK"])
+    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+    monitor.joined(rank, size)
     monitor.open_log(open_place(str(folder / "run")))
     for step in count():
         monitor.phase(READING, 1, step)
         monitor.progress(SLICE, 100 * step)
-        time.sleep(STEP_S)
+        time.sleep(step_s)
         if step == FATAL_STEP:
             (folder / f"{rank}.pid").write_text(str(os.getpid()))
-            if rank == unlucky:
-                come_to_grief(kind)
+            if rank == failing:
+                fail(kind)
         monitor.phase("stepping", 1, step)
-        meet(step)
+        met = folder / f"step-{step}"
+        met.mkdir(exist_ok=True)
+        (met / str(rank)).touch()
+        while len(os.listdir(met)) < size:
+            time.sleep(step_s / 10)
 
 
 if __name__ == "__main__":

@@ -47,10 +47,10 @@ def in_background(work: object) -> threading.Thread:
 def test_it_is_written_while_the_caller_goes_on(place: Place, attempts: Place, gate: Gate) -> None:
     """One at a time; the last one is there once it is finished."""
     saver = Saver(place, attempts, keep=9, tick=gate)
-    assert not saver.busy
+    assert not saver.is_busy
     saver.submit(10, GROUPS, {"score": 0.5})
     assert gate.reached.wait(PATIENCE_S)
-    assert saver.busy
+    assert saver.is_busy
     saver.check()
     ends = threading.Event()
 
@@ -64,7 +64,7 @@ def test_it_is_written_while_the_caller_goes_on(place: Place, attempts: Place, g
     assert steps(place) == []
     gate.opened.set()
     assert ends.wait(PATIENCE_S)
-    assert not saver.busy
+    assert not saver.is_busy
     assert steps(place) == [10, 20]
     assert open_checkpoint(place, 10).marker["score"] == 0.5
     assert open_checkpoint(place, 10).read("model")["a"].tolist() == [0, 1, 2, 3, 4]
@@ -98,9 +98,9 @@ def test_storage_that_fails_for_a_while_is_told_and_tried_again(
         saver.submit(first + 20, GROUPS, {})
         saver.wait()
     assert steps(place) == [30, 60]
-    told = capsys.readouterr().err.splitlines()
+    result = capsys.readouterr().err.splitlines()
     why = "File too large: \\S+/model.safetensors"
-    for line, (step, number) in zip(told, ((10, 1), (20, 2), (40, 1), (50, 2)), strict=True):
+    for line, (step, number) in zip(result, ((10, 1), (20, 2), (40, 1), (50, 2)), strict=True):
         assert re.search(
             rf"checkpoint step-000000{step} was not written \({why}\); the next one is the next try"
             rf" \(failure {number} of --checkpoint-failures 3\)",
@@ -184,7 +184,7 @@ def test_what_goes_wrong_is_raised_in_the_caller_once(call: str, place: Place, a
     saver = Saver(place, attempts, keep=2)
     attempts.delete()
     saver.submit(10, GROUPS, {})
-    wait_until(lambda: not saver.busy)
+    wait_until(lambda: not saver.is_busy)
     calls = {"submit": lambda: saver.submit(20, GROUPS, {}), "check": saver.check, "finish": saver.finish}
     with pytest.raises(EnvironmentFailure, match="another run has taken this stage over"):
         calls[call]()
@@ -222,7 +222,7 @@ def test_one_that_hangs_is_left_behind(place: Place, attempts: Place, gate: Gate
     saver.submit(10, GROUPS, {})
     assert gate.reached.wait(PATIENCE_S)
     saver.abandon()
-    assert saver.busy
+    assert saver.is_busy
     Saver(place, attempts, keep=2).abandon()  # that never began
 
 

@@ -94,9 +94,9 @@ def test_pieces_are_small_and_the_large_are_not_copied() -> None:
 
 @pytest.mark.parametrize("array", [np.array([None]), np.zeros(2, complex)])
 def test_other_types_and_the_name_of_the_format_are_refused(array: np.ndarray) -> None:
-    with pytest.raises(UsageError, match=r"cannot hold the array '0001-x' of .*; it takes float64, float32"):
+    with pytest.raises(UsageError, match=r"cannot contain the array '0001-x' of .*; it takes float64, float32"):
         whole({"0001-x": array})
-    with pytest.raises(UsageError, match="cannot hold the array '__metadata__'"):
+    with pytest.raises(UsageError, match="cannot contain the array '__metadata__'"):
         whole({"__metadata__": np.zeros(1)})
 
 

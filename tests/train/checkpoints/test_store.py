@@ -117,53 +117,60 @@ def read_all(checkpoint: Checkpoint) -> Groups:
     return {group: checkpoint.read(group) for group in checkpoint.groups}
 
 
-def test_a_file_without_arrays_is_damaged_whatever_its_marker_says(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 1)
-    data = pickle.dumps({})
-    (folder_of(place, 1) / "model.safetensors").write_bytes(data)
-    facts = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
-    sign_again(place, 1, lambda marker: marker["files"].update({"model.safetensors": facts}))
-    with pytest.raises(DamagedError, match="holds no arrays"):
-        open_checkpoint(place, 1).read("model")
+def marker_of(place: Place, step: int) -> Path:
+    return folder_of(place, step) / "checkpoint.json"
 
 
-def sign_again(place: Place, step: int, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a marker and make its checksum right."""
-    path = folder_of(place, step) / "checkpoint.json"
-    marker = json.loads(path.read_bytes())
+def sign_again(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the marker of step 2 and make its checksum right."""
+    marker = json.loads(marker_of(place, 2).read_bytes())
     del marker["checksum"]
     change(marker)
-    path.write_bytes(json_bytes(with_checksum(marker)))
+    marker_of(place, 2).write_bytes(json_bytes(with_checksum(marker)))
 
 
-@pytest.mark.parametrize("data", [b"[]\n", b"[" * 100_000, pickle.dumps({})])
+def pickle_arrays(place: Place) -> None:
+    """A pickle in place of arrays, and a marker that fits it."""
+    data = pickle.dumps({})
+    (folder_of(place, 2) / "model.safetensors").write_bytes(data)
+    facts = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
+    sign_again(place, lambda marker: marker["files"].update({"model.safetensors": facts}))
+
+
+OUTSIDE: dict[str, dict[str, object]] = {"../../secret.safetensors": {}}
+HARMS: dict[str, tuple[Callable[[Place], object], str]] = {
+    "list": (lambda place: marker_of(place, 2).write_bytes(b"[]\n"), "checkpoint.json is damaged"),
+    "deep list": (lambda place: marker_of(place, 2).write_bytes(b"[" * 100_000), "checkpoint.json is damaged"),
+    "pickle": (lambda place: marker_of(place, 2).write_bytes(pickle.dumps({})), "checkpoint.json is damaged"),
+    "of another step": (
+        lambda place: marker_of(place, 2).write_bytes(marker_of(place, 1).read_bytes()),
+        "the marker of something else",
+    ),
+    "no files": (lambda place: sign_again(place, lambda marker: marker.pop("files")), "the marker of something else"),
+    "a path": (
+        lambda place: sign_again(place, lambda marker: marker["files"].update(OUTSIDE)),
+        "the marker of something else",
+    ),
+    "arrays": (pickle_arrays, "contains no arrays"),
+}
+
+
+@pytest.mark.parametrize("name", HARMS)
 @pytest.mark.usefixtures("no_collection")
-def test_a_marker_of_anything_else_is_damaged(data: bytes, place: Place, attempts: Place) -> None:
+def test_anything_else_in_its_place_is_damaged(name: str, place: Place, attempts: Place) -> None:
+    harm, line = HARMS[name]
     write_some(place, attempts, 1, 2)
-    (folder_of(place, 2) / "checkpoint.json").write_bytes(data)
-    with pytest.raises(DamagedError, match=r"checkpoint.json is damaged"):
-        open_checkpoint(place, 2)
+    harm(place)
+    with pytest.raises(DamagedError, match=line):
+        read_all(open_checkpoint(place, 2))
     found = store.newest(place)
     assert found is not None
-    assert found.step == 1
-
-
-def test_the_marker_of_another_checkpoint_is_damage(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 1, 2)
-    (folder_of(place, 2) / "checkpoint.json").write_bytes((folder_of(place, 1) / "checkpoint.json").read_bytes())
-    with pytest.raises(DamagedError, match="the marker of something else"):
-        open_checkpoint(place, 2)
-    sign_again(place, 2, lambda marker: (marker.update(step=2), marker.pop("files")))
-    with pytest.raises(DamagedError, match="the marker of something else"):
-        open_checkpoint(place, 2)
-    sign_again(place, 1, lambda marker: marker["files"].update({"../../secret.safetensors": {}}))
-    with pytest.raises(DamagedError, match="the marker of something else"):
-        open_checkpoint(place, 1)
+    assert found.step == (2 if name == "arrays" else 1)
 
 
 def test_another_format_is_reported_and_left_alone(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 1, 2)
-    sign_again(place, 2, lambda marker: marker.update(format="ringslice.checkpoint/5"))
+    sign_again(place, lambda marker: marker.update(format="ringslice.checkpoint/5"))
     message = r"format 'ringslice.checkpoint/5', this version reads 'ringslice.checkpoint/4'"
     for call in (store.newest, lambda run: restore(run, attempts), lambda run: prune(run, attempts, 1)):
         with pytest.raises(UsageError, match=message):
@@ -273,33 +280,41 @@ def kill_and_go_on(folder: Path, fault: Fault, seed_before: int | None) -> tuple
     return step, seed
 
 
+CHANGES: dict[str, Callable[[Place, Place], object]] = {
+    "amend": lambda run, attempts: store.amend(run, attempts, 30, {"score": 0.75}),
+    "prune": lambda run, attempts: prune(run, attempts, 1),
+}
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_facts_are_replaced_in_one_step_and_arrays_stay(after: bool, tmp_path: Path) -> None:
-    """Whenever it is killed, the checkpoint is whole and has the facts of before or the new ones."""
-    scores = set()
-    for number in range(20):
-        place, attempts = (open_place(str(tmp_path / f"{number}" / name)).make_folder() for name in ("run", "attempts"))
-        write_some(place, attempts, 10, score=0.5)
-        write_some(place, attempts, 20)
-        fault = Fault(number, after, dies=True)
+@pytest.mark.parametrize("name", CHANGES)
+def test_whenever_a_change_is_killed_checkpoints_are_whole(name: str, after: bool, tmp_path: Path) -> None:
+    """And their facts are those of before or the new ones."""
+    scores, fault = set(), Fault(0, after, dies=True)
+    while not fault.number or fault.hit:
+        fault = Fault(fault.number + 1, after, dies=True)
+        folder = tmp_path / str(fault.number)
+        place, dead, attempts = (open_place(str(folder / each)).make_folder() for each in ("run", "dead", "next"))
+        write_some(place, dead, 10, 20, score=0.5)
+        write_some(place, dead, 30)
         try:
-            store.amend(faulty(place, fault), faulty(attempts, fault), 20, {"score": 0.75})
+            CHANGES[name](faulty(place, fault), faulty(dead, fault))
         except (FaultError, EnvironmentFailure):
             assert fault.hit
-        made = open_checkpoint(place, 20)
-        require_seed(read_all(made), 20)
-        scores.add(made.marker["score"])
-        best = store.best(place)
-        assert best is not None
-        assert best.step == (10 if made.marker["score"] is None else 20)
-    assert scores == {None, 0.75}
+        dead.delete()
+        for step in steps(place):
+            require_seed(read_all(open_checkpoint(place, step)), step)
+        scores.add(open_checkpoint(place, 30).marker["score"])
+        CHANGES[name](place, attempts)
+        assert steps(place) == ([10, 20, 30] if name == "amend" else [10, 30])
+    assert scores == ({None, 0.75} if name == "amend" else {None})
 
 
 def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 10)
     with pytest.raises(DamagedError, match=r"step-00000020/checkpoint.json is missing"):
         store.amend(place, attempts, 20, {})
-    with pytest.raises(ValueError, match="says itself what its step is"):
+    with pytest.raises(ValueError, match="records its step itself"):
         store.amend(place, attempts, 10, {"step": 20})
 
 
@@ -332,9 +347,9 @@ def test_ticks_come_while_bytes_go_and_come(place: Place, attempts: Place) -> No
 
 @pytest.mark.parametrize("name", ["", "../model"])
 def test_a_group_has_a_plain_name(name: str, place: Place, attempts: Place) -> None:
-    with pytest.raises(ValueError, match="is no name of a group"):
+    with pytest.raises(ValueError, match="is not a name of a group"):
         write(place, attempts, 1, {name: {}}, {})
-    with pytest.raises(ValueError, match="says itself what its files is"):
+    with pytest.raises(ValueError, match="records its files itself"):
         write(place, attempts, 1, {}, {"files": {}})
     assert steps(place) == []
 
@@ -371,26 +386,3 @@ def test_old_ones_go_and_the_best_stays(place: Place, attempts: Place) -> None:
     assert attempts.children() == []
     prune(place, attempts, keep=9)
     assert steps(place) == [20, 60, 70]
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whenever_pruning_is_killed_what_is_there_is_whole(after: bool, tmp_path: Path) -> None:
-    counted = Fault()
-    kill_pruning(tmp_path / "counted", counted)
-    for number in range(1, len(counted.calls) + 1):
-        kill_pruning(tmp_path / str(number), Fault(number, after, dies=True))
-
-
-def kill_pruning(folder: Path, fault: Fault) -> None:
-    place, dead, attempts = (open_place(str(folder / name)).make_folder() for name in ("run", "dead", "next"))
-    write_some(place, dead, 10, 20, 30)
-    try:
-        prune(faulty(place, fault), faulty(dead, fault), 1)
-    except FaultError:
-        assert fault.hit
-    dead.delete()
-    for step in steps(place):
-        require_seed(read_all(open_checkpoint(place, step)), step)
-    assert steps(place)[-1] == 30
-    prune(place, attempts, 1)
-    assert [path.name for path in folder_of(place, 0).parent.iterdir()] == ["step-00000030"]

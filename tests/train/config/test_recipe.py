@@ -1,4 +1,4 @@
-"""Recipes: checked, read from TOML, overridden by flags, and told again as TOML."""
+"""Recipes: checked, read from TOML, overridden by flags, and written again as TOML."""
 
 import tomllib
 from dataclasses import asdict
@@ -21,10 +21,10 @@ def settings_of(*words: object, **variables: str) -> Settings:
     """What the command line gives."""
     started: list[Settings] = []
     parsed = command(lambda settings, monitor: started.append(settings))
-    told = CliRunner().invoke(parsed, ["--data", "d", *map(str, words)], env=variables)
-    if told.exception is not None and not isinstance(told.exception, SystemExit):
-        raise told.exception
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(parsed, ["--data", "d", *map(str, words)], env=variables)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
     return started[0]
 
 
@@ -52,7 +52,7 @@ def settings_of(*words: object, **variables: str) -> Settings:
         ),
         ({"augment": ""}, "there is no ''"),
         ({"crop": 0}, "--crop 0 is out of range; give at least 1"),
-        ({"decay": "step", "decay_epochs": "60,30"}, "--decay-epochs '60,30' are no ascending epochs"),
+        ({"decay": "step", "decay_epochs": "60,30"}, "--decay-epochs '60,30' are not ascending epochs"),
         ({"xla": True, "batch_norm": "synchronised"}, "--xla and --batch-norm synchronised do not go together"),
     ],
 )
@@ -92,9 +92,9 @@ def test_flags_override_variables_and_these_a_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", known_recipes())
 def test_recipes_that_come_along_are_sound(name: str) -> None:
-    told = read_recipe(name)
+    result = read_recipe(name)
     settings = settings_of("--recipe", name)
-    for key, value in told.items():
+    for key, value in result.items():
         assert {**settings.recipe.to_json(), **asdict(settings.stopping)}[key] == value
 
 

@@ -29,5 +29,5 @@ def test_a_time_has_a_unit_or_none(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["500ms", "s", "", "nan", "inf", "-3m", "0", "1d"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time; give seconds"):
+    with pytest.raises(click.BadParameter, match="is not a time; give seconds"):
         Time().convert(text, None, None)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.lib.ranks.simulated_ring import TIMEOUTS, Action, Script, SimulatedRing, Training
+from tests.lib.ranks.simulated_ring import TIMEOUTS, SimulatedRing, Training
 from tests.train.monitor.conftest import Clock
 from train.monitor.heartbeat import GAP_S, READING, Status
 from train.monitor.notes import Verdict
@@ -96,18 +96,3 @@ def test_time_in_which_the_process_stood_still_is_not_idle(clock: Clock) -> None
         clock.now += seconds
         status.sample(100)
         assert status.beat().idle_s == idle_s
-
-
-def test_a_slow_phase_of_one_rank_is_not_that_of_another() -> None:
-    """Two compute for long, and the third hangs in the same phase: it is named."""
-
-    def script(status: Status, rank: int) -> Script:
-        status.phase("joined")
-        status.local_phase("building the model")
-        yield Action(1e9 if rank == 1 else 60, cores=0 if rank == 1 else 1)
-        status.phase("waiting for rank 0")
-        yield Action(is_collective=True)
-
-    verdict = SimulatedRing(script).run(LIMIT_S)
-    assert verdict is not None
-    assert verdict.late == (1,)

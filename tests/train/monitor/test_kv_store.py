@@ -120,7 +120,7 @@ def test_the_words_name_rank_host_slice_and_step() -> None:
     )
     assert "is late: silent for 60 s, last seen in epoch 1" in messages.late(beat(0), [2], NOTES, {2: 60.0})
     assert messages.late(beat(0), [2], {}, {2: 30.0}) == "rank 2 is late: it has sent no heartbeat for 30 s"
-    assert messages.speaker(beat(2), ranked=True) == (
+    assert messages.prefix_of(beat(2), is_ranked=True) == (
         "rank 2 on host2, epoch 1, step 14 (reading train-00003-of-00008 at offset 123,456): "
     )
-    assert messages.speaker(beat(0, epoch=None, step=None), ranked=False) == ""
+    assert messages.prefix_of(beat(0, epoch=None, step=None), is_ranked=False) == ""

@@ -19,10 +19,10 @@ NAMES = (
 EACH = 4
 
 
-def ring(folder: Path, unlucky: int, kind: str) -> list[object]:
+def ring(folder: Path, failing: int, kind: str) -> list[object]:
     hosts = ",".join(f"{name}:{EACH}" for name in NAMES)
     horovodrun = (*HOROVODRUN, "-np", EACH * len(NAMES), "-H", hosts, "--network-interface", "lo")
-    return [*horovodrun, "tests/lib/ranks/many_ranks.py", folder, 20, unlucky, kind]
+    return [*horovodrun, "tests/lib/ranks/watched_ring.py", folder, 20, failing, kind, "--step-s", 1]
 
 
 def test_ctrl_c_of_64_processes_is_reported_once(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_ctrl_c_of_64_processes_is_reported_once(tmp_path: Path) -> None:
 )
 def test_of_64_processes_on_16_hosts_the_one_that_fails_is_named(kind: str, line: str, tmp_path: Path) -> None:
     """Rank 36 puts the notes of its host."""
-    told = run(*ring(tmp_path, 36, kind), timeout_s=400, PYTHONPATH=".")
-    [found] = [each for each in told.stderr.splitlines() if "ringslice:" in each]
+    result = run(*ring(tmp_path, 36, kind), timeout_s=400, PYTHONPATH=".")
+    [found] = [each for each in result.stderr.splitlines() if "ringslice:" in each]
     assert re.fullmatch(rf"\[\d+\]<stderr>:ringslice: error: rank 36 on \S+ {line}", found)
-    assert told.returncode != 0
+    assert result.returncode != 0

@@ -18,12 +18,12 @@ from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
 pytestmark = pytest.mark.integration
 
 SCRIPT = "tests/lib/ranks/watched_ring.py"
-RANKS, UNLUCKY, TIMEOUT_S = 3, 1, 6.0
+RANKS, FAILING, TIMEOUT_S = 3, 1, 6.0
 READING = rf"reading {SLICE} at offset [\d,]+"
 STEP = rf"epoch 1, step \d+, {READING}"
 RANK = r"\[\d\]<stderr>:ringslice: error: rank 1 on \S+"
 
-GRIEFS = {
+FAILURES = {
     "stopped": rf"{RANK} \(process \d+\) was silent for 4 s, stopped or hung in epoch 1, .*{SLICE}.*;"
     r" its guard ends it",
     "sleeps": rf"{RANK} is late: epoch 1, step {FATAL_STEP}, {READING}, without progress for \d+ s; all ranks end"
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def launch_words(folder: Path, kind: str) -> list[str]:
-    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, UNLUCKY, kind)
+    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, FAILING, kind)
     return [str(word) for word in words]
 
 
@@ -49,16 +49,16 @@ def messages(text: str) -> list[str]:
 
 
 @pytest.mark.witness
-@pytest.mark.parametrize("kind", GRIEFS)
+@pytest.mark.parametrize("kind", FAILURES)
 def test_a_rank_that_fails_ends_all_with_one_line(kind: str, folder: Path) -> None:
     """The log of the failed rank has where it was, if that rank could still write."""
-    told = run(*launch_words(folder, kind), MARK=str(folder))
-    assert told.returncode != 0
-    [line] = messages(told.stderr)
-    assert re.fullmatch(GRIEFS[kind], line)
+    result = run(*launch_words(folder, kind), MARK=str(folder))
+    assert result.returncode != 0
+    [line] = messages(result.stderr)
+    assert re.fullmatch(FAILURES[kind], line)
     if kind != "stopped":
-        [log] = (folder / "run/logs").glob(f"rank-{UNLUCKY:04d}-*.log")
-        assert "in come_to_grief" in log.read_text()
+        [log] = (folder / "run/logs").glob(f"rank-{FAILING:04d}-*.log")
+        assert "in fail" in log.read_text()
 
 
 ALONE = """
@@ -78,14 +78,14 @@ status.phase("stepping", 3, 4)
 watching = Watch(status, RunLog(), notes, timeouts=timeouts, remedy="go on")
 watching.start()
 if sys.argv[2:]:
-    watching.exit_notice(1, sys.argv[2])
+    watching.announce_exit(1, sys.argv[2])
 time.sleep(60)
 """
 
 
 def end_of(*words: str) -> tuple[int, list[str]]:
-    told = run(sys.executable, "-c", ALONE, *words)
-    return told.returncode, told.stderr.splitlines()
+    result = run(sys.executable, "-c", ALONE, *words)
+    return result.returncode, result.stderr.splitlines()
 
 
 def test_a_process_that_has_announced_its_exit_ends_whatever_its_main_thread_does() -> None:
@@ -131,13 +131,13 @@ def test_a_process_that_is_no_rank_is_interrupted_in_one_line(number: signal.Sig
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(number)
-        _, told = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, told) == (130, "ringslice: interrupted; run it again\n")
+        _, result = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
 
 
 def test_a_process_that_is_no_rank_says_where_it_failed() -> None:
-    told = run(sys.executable, "-c", UNRANKED, "yes")
-    failed(told, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
+    result = run(sys.executable, "-c", UNRANKED, "yes")
+    failed(result, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
 
 
 def test_ctrl_c_is_reported_once(folder: Path) -> None:
@@ -151,15 +151,15 @@ def test_ctrl_c_is_reported_once(folder: Path) -> None:
     ) as launcher:
         wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
         launcher.send_signal(signal.SIGINT)
-        _, told = launcher.communicate(timeout=PATIENCE_S)
+        _, result = launcher.communicate(timeout=PATIENCE_S)
     assert launcher.returncode != 0
-    assert messages(told) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
+    assert messages(result) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
 
 
 def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path, server: RendezvousServer) -> None:
     """Each rank without a launcher that would end the others; its store is there."""
     store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port)}
-    words = [sys.executable, SCRIPT, str(folder), str(TIMEOUT_S), str(UNLUCKY), "sleeps", "--elastic"]
+    words = [sys.executable, SCRIPT, str(folder), str(TIMEOUT_S), str(FAILING), "sleeps", "--elastic"]
     ranks = [
         subprocess.Popen(
             words,
@@ -170,10 +170,10 @@ def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path,
         )
         for rank in range(RANKS)
     ]
-    _, told = ranks[UNLUCKY].communicate(timeout=PATIENCE_S)
-    [line] = messages(told)
+    _, result = ranks[FAILING].communicate(timeout=PATIENCE_S)
+    [line] = messages(result)
     assert re.fullmatch(rf"ringslice: error: rank 1 on \S+ is late: {STEP}, .*; it ends, the others go on", line)
-    assert ranks[UNLUCKY].returncode == 3
+    assert ranks[FAILING].returncode == 3
     ranks[2].send_signal(signal.SIGTERM)  # its host is taken away
     assert ranks[2].communicate(timeout=PATIENCE_S)[1] == ""
     assert ranks[2].returncode == 130

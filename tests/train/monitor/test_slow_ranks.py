@@ -1,6 +1,5 @@
 """Real ranks that are slow, or stopped together with their machine, and none is ended for it."""
 
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,12 +15,10 @@ TIMEOUT_S, BURN_S = 6, 13
 RANKS = 3
 
 
-def test_a_slow_model_builder_and_a_slow_evaluation_step_are_no_stall(digits_root: Path, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    shutil.copytree(digits_root / "slices", root / "slices")
+def test_a_slow_model_builder_and_a_slow_evaluation_step_are_no_stall(root: Path) -> None:
     words = ("--model", "tests.lib.ranks.slow_model:slow", "--epochs", 1, "--stall-timeout", TIMEOUT_S)
-    told = horovodrun(2, "train/main.py", "--data", root, "--run", "slow", *words, timeout_s=200, BURN_S=str(BURN_S))
-    succeeded(told)
+    result = horovodrun(2, "train/main.py", "--data", root, "--run", "slow", *words, timeout_s=200, BURN_S=str(BURN_S))
+    succeeded(result)
 
 
 def test_a_paused_machine_is_no_stall(tmp_path: Path) -> None:
@@ -29,7 +26,7 @@ def test_a_paused_machine_is_no_stall(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def step() -> int:
-        return max((int(path.name.split("-")[1]) for path in tmp_path.glob("0-*")), default=0)
+        return max((int(path.name.split("-")[1]) for path in tmp_path.glob("step-*")), default=0)
 
     with started(*HOROVODRUN, "-np", RANKS, *ring, log=log, MARK=str(tmp_path)) as launcher:
         wait_until(lambda: all((tmp_path / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)

@@ -20,11 +20,11 @@ RANK = """
 import sys, time
 from train.monitor.watchdog_process import start_guard
 guard = start_guard(float(sys.argv[1]))
-guard.fed("it fell silent")
+guard.feed("it fell silent")
 print(guard._process.pid, flush=True)
 while True:
     time.sleep(0.1)
-    guard.fed("it fell silent")
+    guard.feed("it fell silent")
 """
 
 
@@ -58,9 +58,9 @@ def rank() -> Iterator[Rank]:
 
 def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
     """Also after a line that is too long for the pipe."""
-    first = 'guard.fed("long line" * 1000, {"path": "x" * 9000}, 1000)\n'
+    first = 'guard.feed("long line" * 1000, {"path": "x" * 9000}, 1000)\n'
     stops = "    import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
-    finished = run(sys.executable, "-c", RANK.replace('guard.fed("it fell silent")\n', first, 1) + stops, 0.5)
+    finished = run(sys.executable, "-c", RANK.replace('guard.feed("it fell silent")\n', first, 1) + stops, 0.5)
     assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
 
 
@@ -96,7 +96,7 @@ from train.monitor.watchdog_process import start_guard
 guard = start_guard(60)
 os.kill(guard._process.pid, int(sys.argv[1]))
 for _ in range(2000):  # more than its pipe takes
-    guard.fed("line" * 100)
+    guard.feed("line" * 100)
 guard._process.kill()
 """
 
@@ -117,7 +117,7 @@ board = Path(sys.argv[1])
 beat = {"number": NUMBER, "idle_s": 1.0}
 note = {"file": str(board), "body": {"at": 0, "note": {"beat": beat, "exit_notice": {"status": 3}}}, "store": None}
 guard = start_guard(SILENCE_S)
-guard.fed("it fell silent", note, None, sys.argv[2] == "computes")
+guard.feed("it fell silent", note, None, sys.argv[2] == "computes")
 while not board.exists() or json.loads(board.read_text())["note"]["beat"]["number"] <= NUMBER + SILENCE_S:
     sum(range(10**6)) if sys.argv[3] == "busy" else time.sleep(0.1)
 print(board.read_text(), flush=True)
@@ -126,14 +126,14 @@ print(board.read_text(), flush=True)
 
 def test_a_rank_that_computes_is_reported_alive_though_it_is_silent(tmp_path: Path) -> None:
     """Each second of its CPU time, and for longer than it may be silent."""
-    told = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", "computes", "busy")
-    assert (told.returncode, told.stderr) == (0, "")
-    note = json.loads(told.stdout)["note"]
+    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", "computes", "busy")
+    assert (result.returncode, result.stderr) == (0, "")
+    note = json.loads(result.stdout)["note"]
     assert (note["exit_notice"], note["beat"]["idle_s"]) == (None, 0.0)
 
 
 @pytest.mark.parametrize("words", [("computes", "asleep"), ("reads", "busy")])
 def test_a_silent_rank_that_does_not_compute_is_killed(words: tuple[str, str], tmp_path: Path) -> None:
-    told = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", *words)
-    assert (told.returncode, told.stderr) == (-signal.SIGKILL, "it fell silent\n")
+    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", *words)
+    assert (result.returncode, result.stderr) == (-signal.SIGKILL, "it fell silent\n")
     assert json.loads((tmp_path / "0-0").read_text())["note"]["exit_notice"] == {"status": 3}

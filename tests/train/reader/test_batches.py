@@ -112,7 +112,7 @@ def test_damage_stops_the_reading_unless_it_may_be_skipped_so_often() -> None:
         for _ in range(3):
             drawn.batch(10)
 
-    with pytest.raises(DataError, match=r"is damaged at offset 0: key None, record 5 .*; mend it with"):
+    with pytest.raises(DataError, match=r"is damaged at offset 0: key None, record 5 .*; repair it with"):
         read(on_damage=STOP)
     with pytest.raises(DataError, match="one more than --skip-limit 2 allows"):
         read(on_damage=SKIP, skip_limit=2)

@@ -71,7 +71,7 @@ def read(place: Place | None) -> bytes | None:
 
 def held(cache: SliceCache) -> list[int]:
     """The numbers of the slices in the cache; does not count as use."""
-    return [number for number, each in enumerate(SLICES) if cache._files.holds(each.sha256)]
+    return [number for number, each in enumerate(SLICES) if cache._files.has(each.sha256)]
 
 
 def parts(folder: Path) -> list[Path]:
@@ -190,7 +190,7 @@ def test_more_than_fits_is_reported_once(
     cache = make_cache(3)
     for _ in range(2):
         cache.fetch_ahead(originals, SLICES)
-        wait_until(lambda: cache._errand is not None and not cache._errand.wanted)
+        wait_until(lambda: cache._job is not None and not cache._job.wanted)
     assert held(cache) == [0, 1, 2]
     cache.close()
     assert capsys.readouterr().err == (f"ringslice cache: {folder} is full: not every slice is kept (--cache-size)\n")
@@ -205,7 +205,7 @@ def test_an_original_with_other_bytes_is_not_kept(
     cache = make_cache(10)
     cache.fetch(originals, SLICES[4])
     assert cache.place_of(SLICES[4]) is None
-    assert f"{original} is not what its manifest tells (SHA-256), and is not kept" in capsys.readouterr().err
+    assert f"{original} does not have the SHA-256 of its manifest, and is not kept" in capsys.readouterr().err
     original.write_bytes(content(4))
     cache.fetch(originals, SLICES[4])
     assert read(cache.place_of(SLICES[4])) == content(4)
@@ -251,7 +251,7 @@ def test_files_of_others_stay(originals: Place, make_cache: CacheMaker, folder: 
 def test_a_name_that_is_no_hash_is_refused(originals: Place, make_cache: CacheMaker) -> None:
     cache, forged = make_cache(10), Slice("train/0", 1, 1, SIZE, "../../outside", 0, 0)
     for call in (cache.place_of, cache.drop, lambda slice: cache.fetch_ahead(originals, [slice])):
-        with pytest.raises(DataError, match=r"'\.\./\.\./outside' in the manifest is no SHA-256"):
+        with pytest.raises(DataError, match=r"'\.\./\.\./outside' in the manifest is not a SHA-256"):
             call(forged)
 
 

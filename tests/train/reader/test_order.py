@@ -109,7 +109,7 @@ def test_steps_are_equal_and_count_every_example_once(total: int, world_size: in
     data=st.data(),
 )
 def test_what_is_taken_adds_up(total: int, sharing: tuple[int, int, int, bool], data: st.DataObject) -> None:
-    """Step by step or at once, told and read back in between: what is left is what no rank has taken."""
+    """Step by step or at once, written and read back in between: what is left is what no rank has taken."""
     begin = ReaderState("these", "train", 0, 1, 16, ((0, total),)).shared(*sharing)
     state, steps_taken = begin, 0
     for _ in range(data.draw(st.integers(0, 4))):

@@ -1,4 +1,4 @@
-"""The reader on real slices: each example once, whatever ranks resume from its state; and pixels from examples."""
+"""The reader on real slices: each example once, whatever ranks resume from its state."""
 
 import json
 import random
@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,8 +22,6 @@ from train.reader.intervals import Steps, length
 from train.reader.reader import SplitReader
 from train.reader.slice_file import SliceFile
 from train.reader.state import ReaderState
-from train.tf_backend.decode import Decoder
-from train.tf_backend.feed import PixelFeed
 
 pytestmark = pytest.mark.integration
 
@@ -119,7 +115,7 @@ def test_the_order_is_the_same_however_slow_the_storage_is(slices: Path, monkeyp
     [
         ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/3'"),
         ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
-        ({"left": [[0, 10], [5, 20]]}, DataError, "no ascending intervals of 1437 examples"),
+        ({"left": [[0, 10], [5, 20]]}, DataError, "not ascending intervals of 1437 examples"),
         ({"left": None}, DataError, "is damaged"),
         ({"seed": "x"}, DataError, "is damaged"),
         ({"lanes": 0}, DataError, "is damaged"),
@@ -171,19 +167,3 @@ def shifted(index: str) -> str:
     first, second, rest = index.split("\n", 2)
     (start, size), (_, next_size) = first.split(), second.split()
     return f"{start} {int(size) + 1}\n{int(start) + int(size) + 1} {int(next_size) - 1}\n{rest}"
-
-
-@pytest.mark.parametrize("device", ["", "/CPU:0"])  # decoded there, or copied there ahead, as to a GPU
-def test_pixels_labels_weights_and_keys(slices: Path, device: str) -> None:
-    reader, manifest = open_reader(slices, "test"), read_manifest(slices)
-    order, steps = reader.order(0, 0), Steps(reader.total, 1, 50)
-    feed = PixelFeed(Decoder(manifest, (28, 28)), 50, threads=1, device=device)
-    found = list(feed.epoch(reader.batches(order, steps, 0)))
-    examples = [example for batch in reader.batches(order, steps, 0) for example in batch.examples()]
-    assert [batch.pixels.shape for batch in found] == [(50, 28, 28, 1)] * 4
-    assert sum(float(tf.reduce_sum(batch.weights)) for batch in found) == 180
-    for batch, start in zip(found, range(0, 200, 50), strict=True):
-        for number, data in enumerate(examples[start : start + 50]):
-            example = parse(data)
-            assert (example.key.encode(), example.label) == (batch.keys[number].numpy(), batch.labels[number].numpy())
-            assert np.array_equal(batch.pixels[number], tf.io.decode_png(example.encoded))

@@ -19,7 +19,7 @@ from tests.lib.commands import copy_some
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from train.reader.batches import RecordBatch
 from train.reader.cache import SliceCache
-from train.reader.config import SKIP, STOP, Reading
+from train.reader.config import STOP, Reading
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
 
@@ -176,18 +176,6 @@ def test_damage_is_named(harm: Callable[[Path], None] | None, tiny: Written) -> 
     key = parse(tiny.examples[first + 1]).key if harm is None else None
     with pytest.raises(DataError, match=re.escape(f"{path} is damaged at offset 237: key {key!r}, record 1 ")):
         list(tiny.read(tiny.open(on_damage=STOP)))
-
-
-def test_skipping_goes_to_its_limit(long: Written) -> None:
-    """Steps stay equal, what is left out is counted, and one more than the limit is an error, whatever its slice."""
-    for slice, number in ((0, 3), (0, 4), (0, 849), (1, 400)):
-        flip_record(long, slice, number)
-    batches = list(long.read(long.open(on_damage=SKIP, skip_limit=4)))
-    assert len(batches) == 34
-    assert sum(each.skipped for each in batches) == 4
-    assert len(long.numbers(batches)) == 1700 - 4
-    with pytest.raises(DataError, match=r"is damaged at offset \d+: key .*one more than --skip-limit 3 allows"):
-        list(long.read(long.open(on_damage=SKIP, skip_limit=3)))
 
 
 # --- while it is read ---

@@ -36,12 +36,12 @@ class Written:
     def __init__(self, folder: Place) -> None:
         dealt = [(example(number), "part", bytes(32)) for number in range(RECORDS)]
         attempts = (folder / "attempts").make_folder()
-        told = write_slice(folder, attempts, ("train", "train/a", RECORDS), dealt)
+        result = write_slice(folder, attempts, ("train", "train/a", RECORDS), dealt)
         rows = parquet_tables.read_table(blocks_place(folder, "train/a"))
         self.folder, self.path = folder, Path(folder.path) / "train/a.tfrecord"
-        self.slice = Slice("train/a", RECORDS, told["blocks"], told["bytes"], told["sha256"], 10, 0)
+        self.slice = Slice("train/a", RECORDS, result["blocks"], result["bytes"], result["sha256"], 10, 0)
         self.blocks = Blocks(**{name: rows[name].to_numpy() for name in rows.column_names if name != "slice"})
-        self.offsets = np.append(parse_index((folder / "train/a.idx").read_bytes(), "x")[0], told["bytes"])
+        self.offsets = np.append(parse_index((folder / "train/a.idx").read_bytes(), "x")[0], result["bytes"])
 
     def load(self, check: bool = True, file: SliceFile | None = None) -> Window:
         plan = WindowPlan(Stretch(0, np.array(ORDER, np.int64)), self.blocks, self.offsets)

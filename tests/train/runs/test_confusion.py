@@ -30,9 +30,9 @@ def test_counts_are_of_all_ranks(cells_at_once: int, monkeypatch: pytest.MonkeyP
     expected = np.zeros((7, 7), int)
     for true, taken, weight in zip(labels.ravel(), predicted.ravel(), weights.ravel(), strict=True):
         expected[true, taken] += weight
-    for told in on_ranks(3, of_rank):
-        assert told.count(b"\n") == 7 + 7  # a row on each line
-        assert json.loads(told)["counts"] == expected.tolist()
+    for result in on_ranks(3, of_rank):
+        assert result.count(b"\n") == 7 + 7  # a row on each line
+        assert json.loads(result)["counts"] == expected.tolist()
 
 
 def test_there_is_none_of_very_many_classes() -> None:

@@ -1,15 +1,45 @@
-"""Ranks whose weights must be equal."""
+"""Ranks that do not agree: on what they begin with, or on their weights."""
 
 import hashlib
+from dataclasses import asdict
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from etl.errors import EnvironmentFailure
+from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from tests.lib.ranks.threads import ThreadRank, on_ranks
+from train.parallel.devices import Device
 from train.parallel.trainer import Trainer
-from train.runs.consistency import require_equal_weights
+from train.runs.consistency import disagreement, require_equal_weights
+from train.runs.folder import Dataset
+
+FACTS: dict[str, Any] = {
+    "host": "one",
+    "versions": {"keras": "3.1"},
+    "settings": {"--epochs": 5},
+    "slices": "ab",
+    "has_nccl": True,
+    "device": asdict(Device(cores=1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "line"),
+    [
+        ({"slices": "cd"}, UsageError, " sees other slices (cd) at /slices, rank 0 those of ab;"),
+        ({"slices": None}, UsageError, " sees no finished slices at "),
+        ({"settings": {"--epochs": 6}}, UsageError, " was started with --epochs 6, rank 0 with 5;"),
+        ({"versions": {"keras": "0.1"}}, EnvironmentFailure, " has keras 0.1, rank 0 has 3.1;"),
+        ({"device": asdict(Device(lacks="there is no GPU"))}, EnvironmentFailure, ": there is no GPU"),
+    ],
+)
+def test_what_differs_from_rank_0_is_named(other: dict[str, Any], kind: type[RingsliceError], line: str) -> None:
+    dataset = cast(Dataset, SimpleNamespace(fingerprint="ab", folder="/slices"))
+    assert disagreement([FACTS, FACTS], 1, dataset) is None
+    error = disagreement([FACTS, FACTS | other], 1, dataset)
+    assert type(error) is kind
+    assert str(error).startswith(f"rank 1 on one{line}")
 
 
 def trainer(*values: bytes) -> Trainer:

@@ -1,4 +1,4 @@
-"""The schedule of a run: kept by its checkpoints, changed only by --decay-until, and told where it is not followed."""
+"""The schedule of a run: kept by its checkpoints, changed only by --decay-until; a note if it is not followed."""
 
 import math
 from pathlib import Path
@@ -123,10 +123,10 @@ def test_a_refused_resume_writes_nothing_and_an_allowed_one_is_kept(stopped: Tra
     failed(train_here(*made.training, "--epochs", 3, "--resume"), 2, "give --decay-until 3, which lifts it from 0.31")
     assert contents(made.folder) == before
     more = ("--epochs", 3, "--resume", "--max-steps")
-    told = succeeded(train_here(*made.training, *more, 26, "--decay-until", 3)).stderr
-    assert "--decay-until 3: the learning rate decays until epoch 3 instead of 2" in told
-    assert "--max-steps 26 ends the run at epoch 1.3 of 3, at a learning rate of 0.6 of its peak" in told
-    assert "without a validation split" not in told
+    result = succeeded(train_here(*made.training, *more, 26, "--decay-until", 3)).stderr
+    assert "--decay-until 3: the learning rate decays until epoch 3 instead of 2" in result
+    assert "--max-steps 26 ends the run at epoch 1.3 of 3, at a learning rate of 0.6 of its peak" in result
+    assert "without a validation split" not in result
     assert "instead of 2" not in succeeded(train_here(*made.training, *more, 27)).stderr
     rates = {line["step"]: line["rate"] for line in metric_lines(made.folder) if line["kind"] == "step"}
     ends = {25: 2, 26: 3, 27: 3}  # where the decay ended for these steps
@@ -140,7 +140,7 @@ def test_a_run_that_selects_on_its_test_split_says_so(stopped: TrainedRun, tmp_p
     made = stopped.copy(tmp_path / "root")
     shard_here(made.root, "--workers", 2, "--split", "train=0.5,test=0.5", "--name", "two")
     words = ("--data", made.root, "--name", "two", "--run", "new", "--model", MODEL, "--crop", 20)
-    told = succeeded(train_here(*words, "--max-steps", 1)).stderr
-    lines = [line for line in told.splitlines() if "without a validation split" in line]
+    result = succeeded(train_here(*words, "--max-steps", 1)).stderr
+    lines = [line for line in result.splitlines() if "without a validation split" in line]
     assert len(lines) == 1
     assert "ringslice shard --split train=0.8,validation=0.1,test=0.1" in lines[0]

@@ -1,4 +1,4 @@
-"""What is measured at every step: each step once, whatever stopped the run, and equal to what the result tells."""
+"""What is measured at every step: each step once, whatever stopped the run, and equal to the result."""
 
 import json
 import math
@@ -57,10 +57,10 @@ def test_a_line_is_of_all_ranks() -> None:
 def test_the_slowest_rank_has_the_maximum(seconds: list[list[float]]) -> None:
     lines = lines_of(*[[measured(step, input_s=each) for step, each in enumerate(own, 1)] for own in seconds])
     for line, own in zip(lines, zip(*seconds, strict=True), strict=True):
-        told = line["input_s"]
-        assert told["max"] == pytest.approx(max(own), abs=ROUNDED)
-        assert own[told["slowest_rank"]] == pytest.approx(max(own), abs=ROUNDED)
-        assert told["mean"] == pytest.approx(sum(own) / len(own), abs=ROUNDED)
+        outcome = line["input_s"]
+        assert outcome["max"] == pytest.approx(max(own), abs=ROUNDED)
+        assert own[outcome["slowest_rank"]] == pytest.approx(max(own), abs=ROUNDED)
+        assert outcome["mean"] == pytest.approx(sum(own) / len(own), abs=ROUNDED)
 
 
 def test_a_clock_that_is_set_back_and_a_loss_that_is_not_finite() -> None:
@@ -86,10 +86,10 @@ def test_sums_and_shares_of_steps() -> None:
 @given(st.integers(0, 2000), st.integers(1, 150))
 def test_windows_hold_each_line_once(number: int, most: int) -> None:
     lines: list[Line] = [{"step": step} for step in range(number)]
-    told = windows(lines, most)
-    assert [line for window in told for line in window] == lines
-    assert len(told) <= most
-    assert len({len(window) for window in told[:-1]}) <= 1
+    outcome = windows(lines, most)
+    assert [line for window in outcome for line in window] == lines
+    assert len(outcome) <= most
+    assert len({len(window) for window in outcome[:-1]}) <= 1
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ def test_epochs_after_some_steps(state: ReaderState, drop_last: bool) -> None:
     state = replace(state, drop_last=drop_last)
     position = Position(100, state)
     left = state.steps.number - state.taken
-    told = [position.epochs_after(steps, TOTAL, WHOLE) for steps in range(left + 2 * WHOLE + 1)]
-    assert told[0] == pytest.approx(position.epochs_done(TOTAL))
-    assert told == sorted(told)
-    assert (told[left], told[left + WHOLE], told[left + 2 * WHOLE]) == (1, 2, 3)
+    result = [position.epochs_after(steps, TOTAL, WHOLE) for steps in range(left + 2 * WHOLE + 1)]
+    assert result[0] == pytest.approx(position.epochs_done(TOTAL))
+    assert result == sorted(result)
+    assert (result[left], result[left + WHOLE], result[left + 2 * WHOLE]) == (1, 2, 3)
     later = Position(100, replace(state, epoch=4))
     assert later.epochs_after(left, TOTAL, WHOLE) == 4
-    assert later.epochs_after(1, TOTAL, WHOLE) == pytest.approx(3 + told[1])
+    assert later.epochs_after(1, TOTAL, WHOLE) == pytest.approx(3 + result[1])

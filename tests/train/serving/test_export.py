@@ -41,8 +41,8 @@ sys.path.append(sys.argv[1])  # without what makes a project of it that is being
 import tensorflow as tf
 assert not any(importlib.util.find_spec(name) for name in ("etl", "mapreduce", "train"))
 serve = tf.saved_model.load(sys.argv[2]).signatures["serving_default"]
-told = serve(images=tf.constant([open(path, "rb").read() for path in sys.argv[3:]]))
-print(json.dumps({name: value.numpy().tolist() for name, value in told.items()}, default=bytes.decode))
+outcome = serve(images=tf.constant([open(path, "rb").read() for path in sys.argv[3:]]))
+print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items()}, default=bytes.decode))
 """
 
 
@@ -52,17 +52,17 @@ def test_of_raw_files_it_is_as_accurate_as_the_pipelines_evaluation(exported: Tr
     serve = tf.saved_model.load(str(exported.export)).signatures["serving_default"]
     files = [(exported.source / key).read_bytes() for key in keys]
     assert {data[:2] for data in files} == {b"\xff\xd8", b"\x89P"}
-    told = serve(images=tf.constant(files))
-    labels = np.argmax(told["probabilities"], axis=-1)
+    outcome = serve(images=tf.constant(files))
+    labels = np.argmax(outcome["probabilities"], axis=-1)
     accuracy = np.mean([key.startswith(f"{label}/") for key, label in zip(keys, labels, strict=True)])
     result = json.loads((exported.folder / "result.json").read_text())["result"]
     # a rounded level may decide on an example; an image that is turned otherwise, say, is seldom recognised
     assert accuracy == pytest.approx(result["test_accuracy"], abs=0.02)
     assert accuracy > 0.8
-    assert [name.decode() for name in told["classes"].numpy()] == list("0123456789")
-    assert [name.decode() for name in told["class"].numpy()] == [str(label) for label in labels]
-    np.testing.assert_array_equal(told["probability"], np.max(told["probabilities"], axis=-1))
-    np.testing.assert_allclose(np.sum(told["probabilities"], axis=-1), 1, rtol=1e-5)
+    assert [name.decode() for name in outcome["classes"].numpy()] == list("0123456789")
+    assert [name.decode() for name in outcome["class"].numpy()] == [str(label) for label in labels]
+    np.testing.assert_array_equal(outcome["probability"], np.max(outcome["probabilities"], axis=-1))
+    np.testing.assert_allclose(np.sum(outcome["probabilities"], axis=-1), 1, rtol=1e-5)
 
 
 @pytest.mark.integration
@@ -70,11 +70,11 @@ def test_a_process_without_this_project_loads_and_uses_it(exported: TrainedRun, 
     files = sorted(exported.source.glob("3/*"))[:5]
     apart = shutil.copytree(exported.export, tmp_path / "apart")
     words = ("-I", "-S", "-c", ALONE, sysconfig.get_path("platlib"), apart, *files)
-    told = json.loads(succeeded(run("python", *words, cwd=tmp_path)).stdout)
+    outcome = json.loads(succeeded(run("python", *words, cwd=tmp_path)).stdout)
     serve = tf.saved_model.load(str(exported.export)).signatures["serving_default"]
     ours = serve(images=tf.constant([path.read_bytes() for path in files]))
-    np.testing.assert_allclose(told["probabilities"], ours["probabilities"], atol=1e-6)
-    assert told["class"] == [name.decode() for name in ours["class"].numpy()]
+    np.testing.assert_allclose(outcome["probabilities"], ours["probabilities"], atol=1e-6)
+    assert outcome["class"] == [name.decode() for name in ours["class"].numpy()]
 
 
 def photograph(width: int, height: int, **how: Any) -> bytes:
@@ -169,8 +169,8 @@ def test_its_plan_is_the_pipelines(fit: str, only_shrink: bool) -> None:
         plan = make_plan(Size(*source), Size(height, width), fit, only_shrink)
         config = NormalizeConfig(height, width, fit, only_shrink=only_shrink)
         ours = RawPixels(config).plan(tf.constant(source, tf.int64))
-        told = [tuple(each.numpy().tolist()) for each in ours]
-        assert told == [tuple(plan.box[:2]), tuple(plan.box[2:]), tuple(plan.size), plan.offset], (source, config)
+        outcome = [tuple(each.numpy().tolist()) for each in ours]
+        assert outcome == [tuple(plan.box[:2]), tuple(plan.box[2:]), tuple(plan.size), plan.offset], (source, config)
 
 
 def with_segments(*segments: bytes) -> bytes:
@@ -255,7 +255,7 @@ def test_an_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_what_is_not_an_export_is_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"mine")
     for place in (tmp_path, tmp_path / name):
-        with pytest.raises(UsageError, match="is there already and is no export; give another place with -o"):
+        with pytest.raises(UsageError, match="is there already and is not an export; give another place with -o"):
             export_files.require_free(open_place(str(place)))
 
 
@@ -263,7 +263,7 @@ def test_an_export_that_is_damaged_is_not_used(tmp_path: Path) -> None:
     there = tmp_path / "there"
     place = open_place(str(there))
     export_files.write(made(tmp_path / "made", variables__data=b"weights"), place, {"run": "a"})
-    with export_files.fetched(place) as (folder, marker):
+    with export_files.fetch_export(place) as (folder, marker):
         assert (contents(folder), marker["run"]) == (contents(tmp_path / "made"), "a")
     assert not folder.exists()
     other_run = (there / "export.json").read_bytes().replace(b'"a"', b'"b"')
@@ -278,7 +278,7 @@ def test_an_export_that_is_damaged_is_not_used(tmp_path: Path) -> None:
             (there / name).write_bytes(damage)
         with (
             pytest.raises(DataError, match=f"{name} {line}.*; export the run again"),
-            export_files.fetched(place),
+            export_files.fetch_export(place),
         ):
             pass
         (there / name).write_bytes(whole)
@@ -287,7 +287,7 @@ def test_an_export_that_is_damaged_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_an_export_needs_to_know_how_images_were_normalised(exported: TrainedRun, tmp_path: Path) -> None:
     shutil.copytree(exported.root / "slices", tmp_path / "root/slices")
-    with pytest.raises(UsageError, match=r"normalized does not say how the images of .* were normalised"):
+    with pytest.raises(UsageError, match=r"normalized does not record how the images of .* were normalised"):
         find_config(find_dataset(str(tmp_path / "root"), None))
 
 
@@ -295,7 +295,7 @@ def test_an_export_needs_to_know_how_images_were_normalised(exported: TrainedRun
 def test_a_process_ends_with_one_line_and_its_status(exported: TrainedRun) -> None:
     """A run is not taken for an export, and stays as it is."""
     before = contents(exported.root)
-    told = run("train/export.py", *exported.words, "-o", exported.folder)
-    failed(told, 2, "is there already and is no export")
-    assert len(told.stderr.splitlines()) == 1
+    outcome = run("train/export.py", *exported.words, "-o", exported.folder)
+    failed(outcome, 2, "is there already and is not an export")
+    assert len(outcome.stderr.splitlines()) == 1
     assert contents(exported.root) == before

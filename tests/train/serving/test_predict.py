@@ -15,7 +15,7 @@ from tests.lib.train_in_process import export_here, predict_here
 from tests.train.conftest import TrainedRun
 from train.serving import files as export_files
 from train.serving.image_files import find_images
-from train.serving.predictor import Predictor, Wish, predict
+from train.serving.predictor import PredictOptions, Predictor, predict
 
 SCRIPT = "train/predict.py"
 
@@ -72,16 +72,16 @@ UNUSABLE = {
 @pytest.mark.integration
 def test_each_file_is_told_and_what_is_no_image_is_named(exported: TrainedRun, folder: Path) -> None:
     another = sorted((exported.source / "7").iterdir())[3]
-    told = run(SCRIPT, exported.export, folder, another, RINGSLICE_TOP="2")
-    lines = [line.split("\t") for line in told.stdout.splitlines()]
+    result = run(SCRIPT, exported.export, folder, another, RINGSLICE_TOP="2")
+    lines = [line.split("\t") for line in result.stdout.splitlines()]
     assert [line[0] for line in lines] == [*(f"{folder}/{name}" for name in USABLE), str(another)]
     assert lines[1][1:] == lines[2][1:]
     assert all(len(line) == 5 and 1 >= float(line[2]) >= float(line[4]) >= 0 for line in lines)
-    failed(told, 1, "7 of 11 files could not be used; each is named above, with its reason")
-    named = [line for line in told.stderr.splitlines() if line.startswith("ringslice predict:")]
+    failed(result, 1, "7 of 11 files could not be used; each is named above, with its reason")
+    named = [line for line in result.stderr.splitlines() if line.startswith("ringslice predict:")]
     for line, (name, why) in zip(named, UNUSABLE.items(), strict=True):
         assert line.startswith(f"ringslice predict: {folder}/{name} cannot be used: {why}")
-    assert len(told.stderr.splitlines()) == len(UNUSABLE) + 1
+    assert len(result.stderr.splitlines()) == len(UNUSABLE) + 1
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -89,7 +89,7 @@ def test_lines_of_json_are_the_same_whatever_the_batch(
     batch: int, predictor: Predictor, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(DataError, match="7 of 10 files"):
-        predict(predictor, find_images([str(folder)]), Wish(top=3, batch=batch, json=True))
+        predict(predictor, find_images([str(folder)]), PredictOptions(top=3, batch=batch, json=True))
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["path"] for each in found] == [f"{folder}/{name}" for name in USABLE]
     for each in found:
@@ -103,7 +103,7 @@ def test_a_class_is_reported_by_its_name(
     predictor: Predictor, exported: TrainedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = find_images([str(exported.source / "0")])
-    predict(predictor, images, Wish(top=1, batch=32, json=False))
+    predict(predictor, images, PredictOptions(top=1, batch=32, json=False))
     names = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
     assert len(names) == len(images)
     assert names.count("0") > 0.8 * len(names)
@@ -114,9 +114,9 @@ def test_a_probability_that_is_not_finite_is_reported(
 ) -> None:
     images = find_images([str(exported.source / "0")])[:2]
     found = [np.full(10, np.nan, np.float32), np.full(10, 0.1, np.float32)]
-    monkeypatch.setattr(predictor, "look_at", lambda files: found)
+    monkeypatch.setattr(predictor, "classify", lambda files: found)
     with pytest.raises(DataError, match="1 of 2 files could not be used"):
-        predict(predictor, images, Wish(top=1, batch=32, json=True))
+        predict(predictor, images, PredictOptions(top=1, batch=32, json=True))
     printed = capsys.readouterr()
     assert "cannot be used: the model's probabilities for it are not finite" in printed.err
     assert json.loads(printed.out)["path"] == images[1].name
@@ -126,8 +126,8 @@ def test_a_probability_that_is_not_finite_is_reported(
     ("words", "line"),
     [
         (("EXPORT", "ABSENT"), "absent: no such file or folder"),
-        (("EXPORT", "EMPTY"), "holds no files; give images, or a folder of images"),
-        (("EMPTY", "IMAGE"), "holds no export (no export.json); make one with: train/export.py --data ROOT --run NAME"),
+        (("EXPORT", "EMPTY"), "has no files; give images, or a folder of images"),
+        (("EMPTY", "IMAGE"), "has no export (no export.json); make one with: train/export.py --data ROOT --run NAME"),
         (("s3://bucket/export", "IMAGE"), "cannot open 's3://bucket/export'"),
     ],
 )

@@ -1,7 +1,6 @@
 """TensorFlow's own strategies: their steps, their shares of the slices, changes of strategy, and how they end."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -21,12 +20,6 @@ WITHOUT_REDUCTION = "tests/lib/ranks/without_reduction.py"
 CLOSE = 1e-4  # of single precision, after 15 steps
 MIRRORED = ("--strategy", "mirrored", "--replicas", 2)
 WORKERS = ("--strategy", "multi-worker-mirrored")
-
-
-@pytest.fixture
-def root(digits_root: Path, tmp_path: Path) -> Path:
-    shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
-    return tmp_path / "digits"
 
 
 def launch(ranks: int, *words: object) -> Finished:
@@ -70,17 +63,17 @@ def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ..
     succeeded(run("python", "train/main.py", *words, "--batch", 128, "--run", "alone"))
     succeeded(run("python", WITHOUT_REDUCTION, *words, "--batch", 64, *MIRRORED, "--run", "mirrored"))
     assert distance(root, "alone", "mirrored") > 100 * CLOSE
-    told = launch(2, WITHOUT_REDUCTION, *words, "--batch", 64, *WORKERS, "--run", "workers")
-    assert told.returncode == 3
-    assert "the weights of ranks [1] are not those of rank 0" in told.stderr
+    result = launch(2, WITHOUT_REDUCTION, *words, "--batch", 64, *WORKERS, "--run", "workers")
+    assert result.returncode == 3
+    assert "the weights of ranks [1] are not those of rank 0" in result.stderr
 
 
 def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
     options = ("--data", root, "--run", "one", "--model", "tests.lib.ranks.tiny:tiny", "--epochs", 2, "--batch", 36)
     words = ("train/main.py", *options, "--audit", "--resume", "auto")
     succeeded(horovodrun(2, *words, "--max-steps", 9))
-    told = succeeded(run("python", *words, *MIRRORED, "--max-steps", 15)).stderr
-    assert "on 1 rank: 11 steps of --batch 36 on each of 2 replicas, from step 9 on" in told
+    result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 15)).stderr
+    assert "on 1 rank: 11 steps of --batch 36 on each of 2 replicas, from step 9 on" in result
     succeeded(launch(2, *words, *WORKERS, "--max-steps", 30))
     succeeded(run("python", *words))
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
@@ -97,12 +90,12 @@ def test_what_they_do_not_support_is_refused(root: Path) -> None:
     failed(
         launch(1, *words[1:], *MIRRORED, "--batch-norm", "synchronised", "--accumulate", 2), 2, "--accumulate 2 is not"
     )
-    told = launch(2, "train/main.py", "--data", root)
-    assert told.returncode == 2
-    assert "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored" in told.stderr
-    told = horovodrun(2, "train/main.py", "--data", root, *MIRRORED)
-    assert told.returncode != 0
-    assert told.stderr.count("for all devices of a host; start it without horovodrun") == 1
+    result = launch(2, "train/main.py", "--data", root)
+    assert result.returncode == 2
+    assert "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored" in result.stderr
+    result = horovodrun(2, "train/main.py", "--data", root, *MIRRORED)
+    assert result.returncode != 0
+    assert result.stderr.count("for all devices of a host; start it without horovodrun") == 1
 
 
 @pytest.mark.parametrize("victim", ["worker", "launcher"])

@@ -157,9 +157,9 @@ def test_bad_data_ends_all_workers(digits_root: Path, tmp_path: Path) -> None:
         damaged = elastic.root / "slices/default/train/train-00003-of-00008.tfrecord"
         flip_bit(damaged, 5000)
         assert process.wait(PATIENCE_S) != 0
-    told = elastic.log.read_text()
-    lines = [line for line in told.splitlines() if "ringslice: error:" in line]
-    assert len(lines) == 1, told
+    outcome = elastic.log.read_text()
+    lines = [line for line in outcome.splitlines() if "ringslice: error:" in line]
+    assert len(lines) == 1, outcome
     assert f"{damaged} is damaged at offset" in lines[0]
     assert not elastic.ranks()
 

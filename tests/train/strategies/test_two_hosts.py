@@ -35,13 +35,13 @@ def test_two_hosts_train_as_one_machine_does(digits_root: Path, tmp_path: Path) 
     before, out, root = network_namespaces(), tmp_path / "out", tmp_path / "root"
     out.mkdir()
     shutil.copytree(digits_root / "slices", root / "slices")
-    told = succeeded(run(sys.executable, "-m", "tests.lib.two_hosts", root, out, timeout_s=600))
+    outcome = succeeded(run(sys.executable, "-m", "tests.lib.two_hosts", root, out, timeout_s=600))
     wait_until(lambda: not find_all(lambda words, its: any(str(out).encode() in each for each in (*words, *its))))
     wait_until(lambda: network_namespaces() <= before)
     assert not Path("/run/two-hosts").exists()
     theirs, ours = out / "runs" / "two-hosts", root / "runs" / "two-hosts"
     ranks = read(theirs, "run.json")["ranks"]
-    assert [(each["rank"], each["host"]) for each in ranks] == list(enumerate(HOSTS)), told.stdout
+    assert [(each["rank"], each["host"]) for each in ranks] == list(enumerate(HOSTS)), outcome.stdout
     succeeded(horovodrun(2, "train/main.py", "--data", root, *TRAINING))
     assert read(theirs, "result.json")["result"] == read(ours, "result.json")["result"]
     kept = [contents(each / "checkpoints", "checkpoint.json") for each in (theirs, ours)]

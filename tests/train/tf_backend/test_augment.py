@@ -15,10 +15,11 @@ from etl.errors import UsageError
 from etl.formats.example import ImageExample, serialize
 from etl.slices.manifest import Manifest
 from tests.train.tf_backend.test_feed import batch_of
+from train.config.augmentation import GRAY, Augmentation, Size, centre_window
 from train.reader.batches import RecordBatch
 from train.reader.order import epoch_seed
-from train.tf_backend.augment import GRAY, Augmentation, random_window, recolour_at_random
-from train.tf_backend.decode import Decoder, Size, centre_window
+from train.tf_backend.augment import random_window, recolour_at_random
+from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import PixelBatch, PixelFeed
 
 Pixels = npt.NDArray[np.uint8]
@@ -204,8 +205,10 @@ def test_what_is_shown_where_nothing_is_random(shape: Size, size: Size, window: 
     assert centre_window(shape, size) == window
 
 
-def test_normalized_pictures_are_float32() -> None:
-    plain = by_key(decode(Decoder(manifest_of("PNG"), (24, 24)), list(range(5))))
+def test_normalized_pictures_are_float32_and_labels_stay_with_them() -> None:
+    found = decode(Decoder(manifest_of("PNG"), (24, 24)), list(range(5)))
+    assert [each.labels.numpy().tolist() for each in found] == [[0, 1, 0, 1, 0]]
+    plain = by_key(found)
     normalized = by_key(decode(Decoder(manifest_of("PNG"), (24, 24), normalize=True), list(range(5))))
     for key, pixels in normalized.items():
         assert pixels.dtype == np.float32

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import run, succeeded
+from train.parallel.devices import Device, choose_gpu, has_nvidia_gpu
 from train.runs.consistency import describe_devices, device_disagreement
-from train.tf_backend.devices import Device, choose_gpu, has_nvidia_gpu, reason_in
+from train.tf_backend.devices import reason_in
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ H200: dict[str, Any] = {"name": "NVIDIA H200"}
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
+    ("result", "line"),
     [
         ([rank(cores=2)], None),
         ([rank(**H200, uuid="a"), rank(**H200, uuid="b")], None),
@@ -64,10 +65,10 @@ H200: dict[str, Any] = {"name": "NVIDIA H200"}
         ),
     ],
 )
-def test_devices_that_do_not_fit(told: list[dict[str, Any]], line: str | None) -> None:
-    for before in range(len(told) - 1):
-        assert device_disagreement(told, before) is None
-    found = device_disagreement(told, len(told) - 1)
+def test_devices_that_do_not_fit(result: list[dict[str, Any]], line: str | None) -> None:
+    for before in range(len(result) - 1):
+        assert device_disagreement(result, before) is None
+    found = device_disagreement(result, len(result) - 1)
     assert found is None if line is None else (found or "").startswith(line)
 
 
@@ -75,7 +76,7 @@ NO_NCCL = "gradients go through host memory, because this Horovod has no NCCL; r
 
 
 @pytest.mark.parametrize(
-    ("told", "lines"),
+    ("result", "lines"),
     [
         ([rank(cores=2)], ["1 rank on 1 host: CPU (2 cores each)"]),
         ([rank(cores=5), rank(cores=6)], ["2 ranks on 1 host: CPU (5 to 6 cores each), Gloo"]),
@@ -92,8 +93,8 @@ NO_NCCL = "gradients go through host memory, because this Horovod has no NCCL; r
         ),
     ],
 )
-def test_the_first_lines_name_devices_and_transport(told: list[dict[str, Any]], lines: list[str]) -> None:
-    assert describe_devices(told) == lines
+def test_the_first_lines_name_devices_and_transport(result: list[dict[str, Any]], lines: list[str]) -> None:
+    assert describe_devices(result) == lines
 
 
 # TensorFlow 2.21, on a machine without a driver, and on one that lacks cuDNN
@@ -164,6 +165,6 @@ def test_uuids_of_a_driver(tmp_path: Path) -> None:
     (tmp_path / "driver.c").write_text(DRIVER)
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
-    code = "from train.tf_backend.devices import gpu_uuid; print([gpu_uuid(number) for number in range(3)])"
-    told = succeeded(run("python", "-c", code, LD_LIBRARY_PATH=str(tmp_path)))
-    assert told.stdout.splitlines()[-1] == str(["10" * 16, "11" * 16, ""])
+    code = "from train.parallel.devices import gpu_uuid; print([gpu_uuid(number) for number in range(3)])"
+    result = succeeded(run("python", "-c", code, LD_LIBRARY_PATH=str(tmp_path)))
+    assert result.stdout.splitlines()[-1] == str(["10" * 16, "11" * 16, ""])

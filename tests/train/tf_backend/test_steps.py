@@ -59,9 +59,9 @@ def take_step(
     optimizer = make_optimizer(recipe, made.trainable_variables)
     optimizer.learning_rate = RATE
     train_step = compile_train_step(made, optimizer, strategy, Settings(data="", recipe=recipe))
-    told = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
+    result = (tf.constant(each[own]) for each in (INPUTS[examples], LABELS[examples], weights))
     earlier = tf.constant([1.0, 2.0, 3.0, 0.0])
-    numbers, before, moments = train_step(*told, step=tf.constant(0), before=earlier)
+    numbers, before, moments = train_step(*result, step=tf.constant(0), before=earlier)
     assert np.array_equal(before, earlier) and (np.diff(moments) >= 0).all()
     *sums, skips = numbers.numpy().tolist()
     assert skips == 0

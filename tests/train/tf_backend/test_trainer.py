@@ -30,10 +30,10 @@ def batches(count: int) -> Iterator[PixelBatch]:
 
 def test_results_are_those_of_the_step_before_and_each_is_given_once() -> None:
     stepper = Stepper(numbered_step(skipped=2), SimpleNamespace(learning_rate=0.0), has_keys=True)
-    told = [stepper.take(batch, step, 0.1 * step) for step, batch in enumerate(stepper.timed(batches(4)))]
-    told.append(stepper.finish())
-    assert [[each.measured.step for each in results] for results in told] == [[], [1], [2], [3], [4]]
-    found = [result for results in told for result in results]
+    outcome = [stepper.take(batch, step, 0.1 * step) for step, batch in enumerate(stepper.timed(batches(4)))]
+    outcome.append(stepper.finish())
+    assert [[each.measured.step for each in results] for results in outcome] == [[], [1], [2], [3], [4]]
+    found = [result for results in outcome for result in results]
     assert [each.measured.sums for each in found] == [(n, n, 1) for n in range(4)]
     assert [each.measured.rate for each in found] == pytest.approx([0.0, 0.1, 0.2, 0.3])
     assert [each.is_skipped for each in found] == [False, False, True, False]

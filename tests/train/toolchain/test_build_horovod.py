@@ -21,8 +21,8 @@ def test_make_and_the_builds_have_one_cache(variables: dict[str, str], monkeypat
     parser = argparse.ArgumentParser()
     add_cache_option(parser, "wheels")
     words = ["env", "-i", f"PATH={os.environ['PATH']}", *(f"{name}={value}" for name, value in variables.items())]
-    told = succeeded(run(*words, "make", "--dry-run", "--always-make", "install", cwd=REPOSITORY)).stdout
-    assert told.count(f'--cache "{parser.parse_args([]).cache}"') == 2
+    result = succeeded(run(*words, "make", "--dry-run", "--always-make", "install", cwd=REPOSITORY)).stdout
+    assert result.count(f'--cache "{parser.parse_args([]).cache}"') == 2
 
 
 STAND_IN = """#!/bin/sh

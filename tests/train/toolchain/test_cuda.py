@@ -89,8 +89,8 @@ void* called(stream_executor::Stream* stream) { return stream_executor::gpu::AsG
 def relocated(library: Path, site: Path) -> str:
     """What the dynamic linker says of a library and all its symbols, with TensorFlow of this environment."""
     variables = os.environ | {"LD_LIBRARY_PATH": str(site / "tensorflow")}
-    told = subprocess.run(["ldd", "-r", library], env=variables, capture_output=True, text=True, check=True)
-    return told.stdout + told.stderr
+    result = subprocess.run(["ldd", "-r", library], env=variables, capture_output=True, text=True, check=True)
+    return result.stdout + result.stderr
 
 
 @pytest.mark.chaos
@@ -107,9 +107,9 @@ def test_horovod_for_gpus_is_built_and_loaded_without_a_gpu(tmp_path: Path) -> N
     assert built.stdout.splitlines()[-1] == "build_horovod: Horovod is loaded, with NCCL"
     [site] = (tmp_path / "venv/lib").glob("python*/site-packages")
     [library] = (site / "horovod/tensorflow").glob("mpi_lib*.so")
-    told = relocated(library, site)
-    assert f"libnccl.so.2 => {library.parent}/../../nvidia/nccl/lib/libnccl.so.2" in told
-    assert "not found" not in told and "undefined symbol" not in told, told
+    result = relocated(library, site)
+    assert f"libnccl.so.2 => {library.parent}/../../nvidia/nccl/lib/libnccl.so.2" in result
+    assert "not found" not in result and "undefined symbol" not in result, result
     (tmp_path / "twin.cc").write_text(TWIN)
     twin = tmp_path / "twin.so"
     tensorflow = site / "tensorflow/libtensorflow_cc.so.2"

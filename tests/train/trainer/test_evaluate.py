@@ -41,7 +41,7 @@ def digest(path: Path) -> str:
 def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: TrainedRun) -> None:
     theirs = read(mine, "result.json")["result"]
     words = (*mine.words, "--json", "--min-accuracy", theirs["test_accuracy"])
-    told = succeeded(evaluate_here(*words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words))
+    outcome = succeeded(evaluate_here(*words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words))
     found = read(mine, "evaluation-test.json")
     assert found["accuracy"] == theirs["test_accuracy"]
     rounding = 0 if ranks == 1 else 1e-6  # batches are summed in float32; one rank trained it
@@ -49,7 +49,7 @@ def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: Tra
     assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(STEPS))
     assert found["checkpoint_sha256"] == digest(mine.folder / f"checkpoints/{store.name_of(STEPS)}/model.safetensors")
     assert found["slices"] == digest(mine.root / "slices/default/manifest.json")
-    summary = json.loads(told.stdout[told.stdout.index("{") :])
+    summary = json.loads(outcome.stdout[outcome.stdout.index("{") :])
     assert (summary["ranks"], summary["accuracy"]) == (ranks, round(found["accuracy"], 4))
     assert {path.name for path in mine.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}
 
@@ -57,19 +57,19 @@ def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: Tra
 @pytest.mark.integration
 def test_an_accuracy_that_is_too_low_is_reported_once_and_kept(changed: TrainedRun) -> None:
     words = (*changed.words, "--split", "validation", "--min-accuracy", 1)
-    told = horovodrun(2, SCRIPT, *words)
+    outcome = horovodrun(2, SCRIPT, *words)
     accuracy = read(changed, "evaluation-validation.json")["accuracy"]
     assert accuracy == read(changed, "result.json")["epochs"][-1]["validation_accuracy"] < 1
-    lines = [line for line in told.stderr.splitlines() if "ringslice: error:" in line]
-    assert len(lines) == 1, told.stderr
+    lines = [line for line in outcome.stderr.splitlines() if "ringslice: error:" in line]
+    assert len(lines) == 1, outcome.stderr
     assert f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({changed.folder}" in lines[0]
-    assert "Exit code: 1" in told.stderr
+    assert "Exit code: 1" in outcome.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--run", "other"), "runs/other holds no finished checkpoint"),
+        (("--run", "other"), "runs/other has no finished checkpoint"),
         (("--run", "mine", "--split", "dev"), "--split 'dev': "),
         (("--run", "mine", "--min-accuracy", "90"), "--min-accuracy 90 is out of range"),
         (("--run", "mine", "--name", "none"), "no slices called 'none'"),
@@ -83,9 +83,9 @@ def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
 
 @pytest.mark.integration
 def test_a_process_ends_with_one_line_and_its_status(mine: TrainedRun) -> None:
-    told = run("python", SCRIPT, "--data", mine.root, "--run", "other")
-    failed(told, 2, "runs/other holds no finished checkpoint")
-    assert len(told.stderr.splitlines()) == 1
+    outcome = run("python", SCRIPT, "--data", mine.root, "--run", "other")
+    failed(outcome, 2, "runs/other has no finished checkpoint")
+    assert len(outcome.stderr.splitlines()) == 1
 
 
 def test_a_run_that_does_not_fit_is_refused(changed: TrainedRun) -> None:

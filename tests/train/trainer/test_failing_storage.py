@@ -43,12 +43,12 @@ def go_on(made: TrainedRun, *options: object) -> Finished:
 
 def test_it_goes_on_and_loses_nothing(stopped: TrainedRun, trained: TrainedRun, tmp_path: Path) -> None:
     made = stopped.copy(tmp_path / "root")
-    told = succeeded(go_on(made, "--checkpoint-failures", 4)).stderr
+    outcome = succeeded(go_on(made, "--checkpoint-failures", 4)).stderr
     for step, number in ((28, 1), (32, 2), (36, 3)):
-        assert f"checkpoint step-{step:08d} was not written (File too large" in told
-        assert f"(failure {number} of --checkpoint-failures 4)" in told
+        assert f"checkpoint step-{step:08d} was not written (File too large" in outcome
+        assert f"(failure {number} of --checkpoint-failures 4)" in outcome
     assert checkpoints_of(open_place(str(made.folder)))[-2:] == [25, 40]
-    assert "lines of metrics were not written (File too large" in told
+    assert "lines of metrics were not written (File too large" in outcome
     steps = [line["step"] for line in metric_lines(made.folder) if line["kind"] == "step"]
     assert steps == list(range(1, 41))
     found, expected = ((each.folder / "checkpoints/step-00000040/model.safetensors") for each in (made, trained))

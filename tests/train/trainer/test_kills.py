@@ -6,7 +6,6 @@ At most half of a checkpoint is there afterwards, and it is never taken for one.
 
 import json
 import re
-import shutil
 import time
 import uuid
 from dataclasses import dataclass
@@ -88,12 +87,6 @@ OTHERS = {
     "stopped": {MIDDLE: 2, CHECKPOINT: 3},
     "disk": {FIRST: 2, MIDDLE: 0, CHECKPOINT: 0},
 }
-
-
-@pytest.fixture
-def root(digits_root: Path, tmp_path: Path) -> Path:
-    shutil.copytree(digits_root / "slices", tmp_path / "digits" / "slices")
-    return tmp_path / "digits"
 
 
 def bring(grief: Grief, root: str, folder: Path, timeout_s: float, **variables: str) -> Ended:

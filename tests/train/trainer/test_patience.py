@@ -48,12 +48,12 @@ def train_judged(root: Path, made: TrainedRun, judge: Judge, *more: object) -> F
 
 def test_the_result_is_that_of_the_best_weights(stopped: TrainedRun, tmp_path: Path) -> None:
     root = stopped.copy(tmp_path / "root").root
-    told, run = train_judged(root, stopped, Judge(), "--keep", 1), root / "runs/best"
+    outcome, run = train_judged(root, stopped, Judge(), "--keep", 1), root / "runs/best"
     assert checkpoints_of(open_place(str(run))) == [2 * STEPS, 4 * STEPS]
-    assert "the result is that of the best weights: epoch 2, step 40" in told.stderr
+    assert "the result is that of the best weights: epoch 2, step 40" in outcome.stderr
     result, best = json.loads((run / "result.json").read_text()), {"epoch": 2, "step": 40}
     assert (result["stopped"], result["steps"], result["weights"]) == ("no progress", 80, best)
-    assert json.loads(told.stdout)["weights"] == best
+    assert json.loads(outcome.stdout)["weights"] == best
     losses = []
     for which, step in (("best", 2 * STEPS), ("newest", 4 * STEPS)):
         succeeded(evaluate_here("--data", root, "--run", "best", "--checkpoint", which))
@@ -64,10 +64,10 @@ def test_the_result_is_that_of_the_best_weights(stopped: TrainedRun, tmp_path: P
 
 
 def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_path: Path) -> None:
-    told = train_judged(stopped.copy(tmp_path / "root").root, stopped, FullDisk())
+    outcome = train_judged(stopped.copy(tmp_path / "root").root, stopped, FullDisk())
     line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
-    assert line in told.stderr
-    assert json.loads(told.stdout)["weights"] == {"epoch": 1, "step": STEPS}
+    assert line in outcome.stderr
+    assert json.loads(outcome.stdout)["weights"] == {"epoch": 1, "step": STEPS}
 
 
 def test_other_results_name_their_weights_too(stopped: TrainedRun, trained: TrainedRun) -> None:

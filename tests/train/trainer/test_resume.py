@@ -92,9 +92,9 @@ def test_the_same_ranks_go_on_bit_for_bit_but_not_without_the_optimizers_state(w
     store.write(run, attempts, 10, groups, facts)
     attempts.delete()
     assert arrays(forgetful, 10)["model.safetensors"] == arrays(whole, 10)["model.safetensors"]
-    told = go_on(2, [*stopped, damaged, forgetful])
+    outcome = go_on(2, [*stopped, damaged, forgetful])
     require_exact(whole, 2, stopped)
-    lines = [line for line in told.splitlines() if "is taken instead" in line]
+    lines = [line for line in outcome.splitlines() if "is taken instead" in line]
     assert len(lines) == 1
     assert f"{name_of(14)} is removed, {name_of(13)} is taken instead" in lines[0]
     assert arrays(damaged, STEPS) == arrays(whole, STEPS)

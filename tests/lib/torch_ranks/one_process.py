@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""train/main.py in one process that is fed, at each step, the batches of $RANKS ranks: what ddp must equal."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from train.config.settings import Settings, command
+from train.loop import train
+from train.monitor.monitor import Monitor
+from train.monitor.rank_process import run_rank
+from train.reader.batches import RecordBatch
+from train.runs.data import Data
+from train.runs.position import Position
+from train.strategies.ddp import run_ddp
+
+RANKS = int(os.environ["RANKS"])
+
+
+def records_of_all(data: Data, position: Position, rank: int) -> tuple[Iterator[RecordBatch], int]:
+    """What `Data.train_records` gives the ranks, joined."""
+    reader, batch = data.train, data.recipe.examples_per_step // RANKS
+    state = position.reader.shared(RANKS, reader.lanes(RANKS), batch, data.recipe.drop_last)
+    order = reader.order(state.seed, state.epoch, state.window_blocks)
+    of_ranks = [reader.batches(order, state.steps, each, state.left, state.taken) for each in range(RANKS)]
+    return (joined(batches) for batches in zip(*of_ranks, strict=True)), 0
+
+
+def joined(batches: tuple[RecordBatch, ...]) -> RecordBatch:
+    def column(name: str) -> Any:
+        return np.concatenate([getattr(each, name) for each in batches])
+
+    return RecordBatch(
+        column("addresses"), column("sizes"), column("numbers"), column("weights"), holding=tuple(batches)
+    )
+
+
+def start(settings: Settings, monitor: Monitor) -> None:
+    run_ddp(lambda strategy: train(settings, strategy, monitor), monitor, settings.device, 0)
+
+
+if __name__ == "__main__":
+    mock.patch.object(Data, "train_records", records_of_all).start()
+    run_rank(command(start), "train/main.py", "")

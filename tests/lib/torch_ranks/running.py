@@ -1,0 +1,32 @@
+"""PyTorch's environment, and runs in it. Imports no PyTorch."""
+
+import os
+
+import pytest
+
+from tests.lib.commands import REPOSITORY, Finished, run
+
+BIN = REPOSITORY / ".venvs/torch/bin"
+
+_missing: list[str] = []
+
+
+def require_torch() -> None:
+    """Fail the first test that needs PyTorch where it is not installed, and skip the others."""
+    if not (BIN / "torchrun").exists():
+        if _missing:
+            pytest.skip(_missing[0])
+        _missing.append(f"{BIN.parent} is missing; run: make torch")
+        pytest.fail(_missing[0])
+
+
+def in_torch(*words: object, timeout_s: float = 240, **variables: str) -> Finished:
+    """Run a command by the Python that has PyTorch."""
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return run(*words, timeout_s=timeout_s, variables=variables, PYTHONPATH=str(REPOSITORY), PATH=path)
+
+
+def torchrun(ranks: int, *words: object, timeout_s: float = 240, **variables: str) -> Finished:
+    """Run a program of ranks. Without the ``--``, torchrun takes --run for one of its own options."""
+    launcher = ("torchrun", "--standalone", "--nproc-per-node", ranks, "--")
+    return in_torch(*launcher, *words, timeout_s=timeout_s, OMP_NUM_THREADS="1", **variables)

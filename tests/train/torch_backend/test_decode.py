@@ -1,0 +1,102 @@
+"""Pictures for PyTorch beside those for TensorFlow, and what is random in them. The module imports no PyTorch."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from etl.errors import DataError
+from etl.formats.example import ImageExample, parse, serialize
+from tests.train.tf_backend.test_augment import EVERYTHING, HEIGHT, WIDTH, example, manifest_of, picture, windows
+from train.config.augmentation import Augmentation
+from train.tf_backend import decode as tensorflow_decode
+from train.torch_backend.decode import Decoder, random_window, recolour
+
+SEED = (3, 0)
+
+
+def pixels_of(decoder: Decoder, data: bytes, seed: tuple[int, int] = SEED) -> npt.NDArray[np.uint8]:
+    pixels = np.zeros((*decoder.size, decoder.manifest.channels), np.uint8)
+    assert decoder.decode_into(pixels, data, seed) == (0, b"0000")
+    return pixels
+
+
+@pytest.mark.parametrize("format", ["PNG", "RAW", "JPEG"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(HEIGHT, WIDTH), (20, 20)])
+def test_pictures_are_those_of_tensorflow(format: str, channels: int, size: tuple[int, int]) -> None:
+    manifest, data = manifest_of(format, channels), example(0, format, channels)
+    expected = tensorflow_decode.Decoder(manifest, size).pixels(tf.constant(parse(data).encoded), tf.zeros(2, tf.int64))
+    found = pixels_of(Decoder(manifest, size), data)
+    assert np.abs(found.astype(int) - expected.numpy().astype(int)).max() <= 2  # of rounding
+
+
+def test_a_picture_goes_by_the_seed_and_its_number() -> None:
+    decoder, data = Decoder(manifest_of("PNG"), (24, 24), EVERYTHING), example(0, "PNG")
+    first = pixels_of(decoder, data)
+    assert np.array_equal(first, pixels_of(decoder, data))
+    for other in ((4, 0), (3, 1)):
+        assert not np.array_equal(first, pixels_of(decoder, data, other))
+
+
+def test_half_of_the_pictures_are_mirrored() -> None:
+    decoder, data = Decoder(manifest_of("RAW"), (HEIGHT, WIDTH), Augmentation(flip=True)), example(0, "RAW")
+    plain = picture(0)
+    found = [pixels_of(decoder, data, (0, number)) for number in range(200)]
+    mirrored = sum(np.array_equal(each, plain[:, ::-1]) for each in found)
+    assert mirrored + sum(np.array_equal(each, plain) for each in found) == 200
+    assert 70 < mirrored < 130
+
+
+def test_windows_are_those_of_tensorflow_on_average() -> None:
+    augmentation, random = Augmentation(crop=True), np.random.default_rng(0)
+    found = np.array([random_window(augmentation, (200, 300), random) for _ in range(2000)])
+    for own, expected in zip(facts_of(found), facts_of(windows(augmentation)), strict=True):
+        assert own == pytest.approx(expected, abs=0.02)
+    assert np.all(found[:, 0] + found[:, 2] <= 200) and np.all(found[:, 1] + found[:, 3] <= 300)
+    assert random_window(Augmentation(area=(1, 1), ratio=(3, 3)), (10, 100), random) == (0, 35, 10, 30)
+
+
+def facts_of(windows: npt.NDArray[Any]) -> list[float]:
+    """Means of the area, of the logarithm of the ratio, and of the position in what is left, each from 0 to 1."""
+    top, left, height, width = windows.T
+    parts = (height * width / 60_000, np.log(width / height), top / np.maximum(1, 200 - height), left / (301 - width))
+    return [float(each.mean()) for each in parts]
+
+
+def test_colours_change_as_in_tensorflow() -> None:
+    """Brightness, contrast and saturation of 1.4, 0.8 and 1.2."""
+
+    class Drawn(np.random.Generator):
+        def __init__(self) -> None:
+            super().__init__(np.random.PCG64(0))
+
+        def uniform(self, *_: object) -> npt.NDArray[np.float64]:  # type: ignore[override]
+            return np.array([1.0, -0.5, 0.5])
+
+    pixels = picture(0)
+    gray = pixels @ np.array([0.299, 0.587, 0.114])
+    brighter = np.float64(1.4) * pixels
+    contrasted = 0.8 * brighter + 0.2 * 1.4 * gray.mean()
+    expected = 1.2 * contrasted - 0.2 * (contrasted @ np.array([0.299, 0.587, 0.114]))[..., np.newaxis]
+    found = recolour(Augmentation(colour=True), pixels, Drawn())
+    assert np.abs(found - np.clip(expected, 0, 255)).max() <= 1
+
+
+def test_floats_are_levels_again() -> None:
+    manifest = manifest_of("FLOAT16", 1, (2, 2))
+    object.__setattr__(manifest, "divide_by", (255.0,))
+    object.__setattr__(manifest, "subtract", (0.0,))
+    levels = np.array([[0, 64], [128, 255]], np.uint8)
+    encoded = (levels / 255).astype("<f2").tobytes()
+    data = serialize(ImageExample("0000", 0, "a", "FLOAT16", 2, 2, 1, encoded))
+    assert np.array_equal(pixels_of(Decoder(manifest, (2, 2)), data)[..., 0], levels)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "RAW"])
+def test_a_picture_that_cannot_be_decoded_is_named(format: str) -> None:
+    data = serialize(ImageExample("a/cat.jpg", 0, "a", format, HEIGHT, WIDTH, 3, b"\x89PNG, but no more"))
+    with pytest.raises(DataError, match=r"^a/cat\.jpg: its slice has a picture that cannot be decoded"):
+        Decoder(manifest_of(format), (HEIGHT, WIDTH)).decode_into(np.zeros((HEIGHT, WIDTH, 3), np.uint8), data, SEED)

@@ -1,0 +1,158 @@
+"""PyTorch's DistributedDataParallel: one process for each rank, started by torchrun, on one host or more."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from etl.errors import EnvironmentFailure, UsageError
+from etl.slices.manifest import Manifest
+from train.config.recipe import SYNCHRONISED
+from train.config.settings import CPU, Settings
+from train.monitor.launcher import is_torchrun, local_rank, local_size
+from train.monitor.monitor import Monitor
+from train.parallel.collective import Alone, Collective, Number, Operation
+from train.parallel.cores import physical_cores
+from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
+from train.strategies import Strategy
+from train.torch_backend.trainer import TorchTrainer
+
+T = TypeVar("T")
+
+MIN_TIMEOUT_S = 30.0  # of a collective: the ranks need not be loaded at the same time
+OPERATIONS = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}
+
+
+class ProcessGroup(Collective):
+    """The processes of PyTorch's default group. What is exchanged here goes by Gloo, gradients on GPUs by NCCL."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        monitor.joined(self.rank, self.size)
+
+    def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
+        self._monitor.phase("reducing over all ranks")
+        tensor = torch.from_numpy(np.array(array))
+        torch.distributed.all_reduce(tensor, OPERATIONS[operation])
+        return tensor.numpy()
+
+    def gather_object(self, value: T) -> list[T]:
+        self._monitor.phase("gathering from all ranks")
+        found: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(found, value)
+        return found
+
+    def close(self) -> None:
+        self._monitor.phase("leaving the other ranks")
+        torch.distributed.barrier()
+
+
+class Copies:
+    """One copy of the model on each process of a collective; see `train.torch_backend.trainer.Replicas`."""
+
+    def __init__(self, collective: Collective) -> None:
+        self._collective = collective
+        self.rank, self.size = collective.rank, collective.size
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        if self.size == 1:
+            return model
+        with warnings.catch_warnings():  # the option has another name in newer versions
+            warnings.simplefilter("ignore")
+            return DistributedDataParallel(model, broadcast_buffers=False)  # the trainer averages them
+
+    def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = net.no_sync() if self.size > 1 else nullcontext()
+        return context
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.size > 1:
+            torch.distributed.all_reduce(tensor)
+        return tensor
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
+        for each in tensors if self.size > 1 else ():
+            torch.distributed.broadcast(each.detach(), root)
+
+    def broadcast_object(self, value: T, root: int) -> T:
+        return self._collective.broadcast_object(value, root)
+
+
+class Ddp(Strategy):
+    """Each rank reads its share of the slices; PyTorch averages the gradients in buckets during the backward pass."""
+
+    def __init__(self, collective: Collective, device: Device, place: torch.device) -> None:
+        self.collective = collective
+        self._device, self._place = device, place
+
+    def device(self, settings: Settings) -> dict[str, Any]:
+        return {"device": asdict(self._device), "has_nccl": True}
+
+    def make_trainer(self, settings: Settings, manifest: Manifest) -> TorchTrainer:
+        if settings.recipe.batch_norm == SYNCHRONISED and self._place.type == "cpu" and self.collective.size > 1:
+            raise UsageError(
+                "--batch-norm synchronised is not supported by --strategy ddp on CPUs (PyTorch has it for GPUs only)."
+                " Give --batch-norm local"
+            )
+        return TorchTrainer(settings, manifest, Copies(self.collective), self._place)
+
+
+def take_device(device: str) -> tuple[Device, torch.device]:
+    """Take this rank's GPU, or none: what it tells the other ranks, and PyTorch's device."""
+    cores = len(physical_cores(os.sched_getaffinity(0)))
+    seen = torch.cuda.device_count() if device != CPU and torch.cuda.is_available() else 0
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # torchrun's default is one
+    if not seen and device != "gpu":
+        return Device(cores=cores), torch.device("cpu")
+    try:
+        number = choose_gpu(seen, local_rank(), local_size(), VISIBLE in os.environ, TORCH)
+    except EnvironmentFailure as error:
+        return Device(cores=cores, lacks=f"--device {device}: {error}"), torch.device("cpu")
+    torch.cuda.set_device(number)
+    return Device(torch.cuda.get_device_name(number), gpu_uuid(number), cores), torch.device("cuda", number)
+
+
+@contextmanager
+def name_lost_ranks() -> Iterator[None]:
+    """Turn what PyTorch raises on the ranks that are left into one line; torchrun reports which rank it was."""
+    try:
+        yield
+    except (torch.distributed.DistError, RuntimeError) as error:
+        lost = ("Connection closed by peer", "Connection reset", "Timed out", "timed out", "NCCL", "Broken pipe")
+        if not any(each in str(error) for each in lost):
+            raise
+        raise EnvironmentFailure("another rank has ended, or does not answer; see what its launcher reports") from error
+
+
+def run_ddp(work: Callable[[Ddp], None], monitor: Monitor, device: str, stall_timeout_s: float) -> None:
+    """Call ``work`` on the ranks that torchrun started; on one without it.
+
+    Raises EnvironmentFailure if a rank does not come, or is lost: after ``stall_timeout_s`` at the latest.
+    """
+    taken, place = take_device(device)
+    if not is_torchrun():
+        monitor.joined(0, 1)
+        work(Ddp(Alone(), taken, place))
+        return
+    monitor.local_phase("joining the other ranks")
+    timeout = timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else None
+    with name_lost_ranks():
+        try:
+            backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"
+            torch.distributed.init_process_group(backend, timeout=timeout)
+        except (ValueError, torch.distributed.DistError) as error:
+            first = next(iter(str(error).splitlines()), "")
+            raise EnvironmentFailure(f"this rank cannot join: {first[:200]}") from error
+        work(Ddp(ProcessGroup(monitor), taken, place))
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,142 @@
+"""Models by name, of the same layers and number of parameters as those of `train.tf_backend`, and first weights alike.
+
+Each takes float32 pixels of shape (batch, channels, height, width), of zero mean and unit variance over the training
+split, and gives logits of shape (batch, classes).
+"""
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import nn
+
+from etl.errors import UsageError
+from train.checkpoints.safetensors_file import CODES
+from train.config.builder import Builder, ImageShape, find_builder
+
+BATCH_NORM_MOMENTUM = 0.1  # of the new value, where Keras' 0.9 is of the old one
+CNN_EPSILON, RESNET_EPSILON = 1e-3, 1e-5
+STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # of ResNet-50: (inner channels, blocks)
+EXPANSION = 4  # channels that leave a block, for each inner one
+
+
+class FlattenPixels(nn.Module):
+    """To shape (batch, height * width * channels), by rows, then columns, then channels, as Keras has pixels."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels.permute(0, 2, 3, 1).flatten(1)
+
+
+def dense(inputs: int, outputs: int) -> nn.Linear:
+    """A dense layer with Keras' first weights: Glorot and Bengio 2010, uniform; biases are 0."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp(shape: ImageShape, classes: int) -> nn.Module:
+    """One hidden layer of 1,024: for 28x28 gray images and 10 classes, 784-1024-10."""
+    height, width, channels = shape
+    return nn.Sequential(FlattenPixels(), dense(height * width * channels, 1024), nn.ReLU(), dense(1024, classes))
+
+
+def cnn(shape: ImageShape, classes: int) -> nn.Module:
+    """Three stages of convolution, batch norm and pooling, for images of any size; 0.1 million parameters."""
+    layers: list[nn.Module] = []
+    inputs = shape[2]
+    for filters in (32, 64, 128):
+        convolution = nn.Conv2d(inputs, filters, 3, padding=1, bias=False)
+        nn.init.xavier_uniform_(convolution.weight)
+        norm = nn.BatchNorm2d(filters, CNN_EPSILON, BATCH_NORM_MOMENTUM)
+        layers += [convolution, norm, nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
+        inputs = filters
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), dense(inputs, classes))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 with the stride, 1x1 to the channels that leave; plus the inputs, projected if shapes differ."""
+
+    def __init__(self, inputs: int, channels: int, stride: int) -> None:
+        super().__init__()
+        wide = EXPANSION * channels
+        self.conv1, self.norm1 = convolved(inputs, channels, 1), normalised(channels)
+        self.conv2, self.norm2 = convolved(channels, channels, 3, stride), normalised(channels)
+        self.conv3, self.norm3 = convolved(channels, wide, 1), normalised(wide)
+        nn.init.zeros_(self.norm3.weight)  # each block begins as its shortcut: Goyal et al. 2017 (arXiv:1706.02677)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or inputs != wide:
+            self.shortcut = nn.Sequential(OrderedDict(conv=convolved(inputs, wide, 1, stride), norm=normalised(wide)))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        features = torch.relu(self.norm1(self.conv1(pixels)))
+        features = torch.relu(self.norm2(self.conv2(features)))
+        return torch.relu(self.norm3(self.conv3(features)) + self.shortcut(pixels))
+
+
+def convolved(inputs: int, filters: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution with the first weights of He et al. 2015 (arXiv:1502.01852), by the outputs."""
+    layer = nn.Conv2d(inputs, filters, size, stride, size // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+def normalised(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, RESNET_EPSILON, BATCH_NORM_MOMENTUM)
+
+
+def resnet50(shape: ImageShape, classes: int) -> nn.Module:
+    """ResNet-50, version 1.5 (see `train.tf_backend.resnet`): 25.6 million parameters for 1,000 classes."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    layers["stem"] = nn.Sequential(
+        OrderedDict(conv=convolved(shape[2], 64, 7, 2), norm=normalised(64), relu=nn.ReLU(), pool=nn.MaxPool2d(3, 2, 1))
+    )
+    inputs = 64
+    for stage, (channels, blocks) in enumerate(STAGES, 1):
+        for block in range(1, blocks + 1):
+            stride = 2 if stage > 1 and block == 1 else 1
+            layers[f"stage{stage}_block{block}"] = Bottleneck(inputs, channels, stride)
+            inputs = EXPANSION * channels
+    logits = nn.Linear(inputs, classes)
+    nn.init.normal_(logits.weight, std=0.01)
+    nn.init.zeros_(logits.bias)
+    return nn.Sequential(OrderedDict(**layers, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), logits=logits))
+
+
+BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "resnet50": resnet50}
+
+
+def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
+    """The model called ``name`` for pictures of ``shape`` (height, width, channels), on the CPU.
+
+    Raises UsageError if the model does not fit the pictures or the classes.
+    """
+    builder = find_builder(name, BUILDERS)
+    try:
+        model: Any = builder(shape, classes)
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"--model {name!r} gives {type(model).__name__}, not a torch.nn.Module")
+        with torch.no_grad():  # also makes the weights of lazy layers
+            logits = model.eval()(torch.zeros(1, shape[2], *shape[:2]))
+    except (RuntimeError, ValueError) as error:  # what PyTorch raises if shapes do not fit
+        size = "x".join(map(str, shape))
+        raise UsageError(
+            f"--model {name!r} cannot be built for pictures of {size} (height x width x channels):"
+            f" {' '.join(str(error).split()).rstrip('.')}; give another --model, or larger pictures:"
+            " a larger --crop, or ringslice normalize with a larger --size"
+        ) from error
+    if getattr(logits, "shape", None) != (1, classes):
+        found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise UsageError(f"--model {name!r} gives {found}, not logits of shape (batch, {classes})")
+    if not any(each.requires_grad for each in model.parameters()):
+        raise UsageError(f"--model {name!r} has no weights to train")
+    for path, tensor in model.state_dict().items():
+        if (kind := str(tensor.dtype).removeprefix("torch.")) not in CODES:
+            raise UsageError(
+                f"--model {name!r}: {path} is of {kind}, which no checkpoint can contain; keep weights in float32, and"
+                " compute in another dtype by --precision"
+            )
+    for module in model.modules():  # a count that its momentum makes needless, and that differs between ranks
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
+            module.num_batches_tracked = None
+    return model

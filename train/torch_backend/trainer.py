@@ -1,0 +1,317 @@
+"""PyTorch's trainer: a model and its optimizer, and steps with them; the results of a step are read one step later.
+
+To read a number from a GPU waits for all that the GPU has to do, so the numbers of a step stay on the device until the
+next step has been given to it.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from etl.errors import UsageError
+from etl.slices.manifest import Manifest
+from train.checkpoints.safetensors_file import Arrays
+from train.config.augmentation import NOTHING, Augmentation
+from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
+from train.config.settings import Settings
+from train.parallel.trainer import StepOfRank, StepResult
+from train.reader.batches import RecordBatch
+from train.runs.metrics import now
+from train.torch_backend.decode import Decoder
+from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed
+from train.torch_backend.models import build
+from train.torch_backend.optimizer import Descent
+
+DTYPES = {FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
+
+
+class Replicas(Protocol):
+    """The processes that train copies of the model, ``size`` in all, and how they reduce what each has computed."""
+
+    rank: int
+    size: int
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model as a module whose backward pass gives the mean of the gradients of all copies."""
+        ...
+
+    def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
+        """Surround a part of a step: gradients of the wrapped ``net`` are added up on this process only."""
+        ...
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``tensor``, which becomes the sum over all processes."""
+        ...
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
+        """Give every process the values that process ``root`` has."""
+        ...
+
+    def broadcast_object(self, value: Any, root: int) -> Any:
+        """The value that process ``root`` has."""
+        ...
+
+
+class TorchTrainer:
+    """The `Trainer` of PyTorch: the model of a recipe at its first weights, its optimizer, the feeds of batches.
+
+    A step's loss is the sum over the examples of all ranks, divided by their number: padding has weight 0, so a step of
+    n ranks is the step of one that is fed the concatenation of their batches, whatever was skipped. What a step changes
+    in batch norm's running statistics is reduced, too, each rank's by its number of examples.
+    """
+
+    def __init__(self, settings: Settings, manifest: Manifest, replicas: Replicas, device: torch.device) -> None:
+        recipe = settings.recipe
+        if settings.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = not settings.deterministic
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as TensorFlow does
+        torch.manual_seed(recipe.seed)
+        shape = (*settings.picture_size(manifest), manifest.channels)
+        self._recipe, self._replicas, self._device, self._has_keys = recipe, replicas, device, settings.audit
+        model = build(recipe.model, shape, len(manifest.classes))
+        if recipe.batch_norm == SYNCHRONISED and replicas.size > 1:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        self.model: nn.Module = model.to(device, memory_format=layout)
+        self.net = replicas.wrap(self.model)
+        self.optimizer = Descent(recipe, self.model, device)
+        self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
+        self._mean, self._std = (
+            torch.tensor(each, device=device).view(1, -1, 1, 1) for each in (manifest.mean, manifest.std)
+        )
+        augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
+        self._augmented, self._plain = (
+            PixelFeed(Decoder(manifest, shape[:2], each), len(os.sched_getaffinity(0)), device.type == "cuda")
+            for each in (augmentation, NOTHING)
+        )
+        self._timer = StepTimer(self.model, device.type == "cuda")
+        self._taken: _Taken | None = None
+
+    def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
+        """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
+        with closing(self._augmented.epoch(records, seed)) as batches:
+            yield from self._timer.timed(batches)
+
+    def train_step(self, batch: PixelBatch, step: int, learning_rate: float) -> list[StepResult]:
+        self.optimizer.learning_rate = learning_rate
+        self.optimizer.sgd.zero_grad()
+        seed = np.random.SeedSequence((self._recipe.seed, step, self._replicas.rank)).generate_state(1)[0]
+        torch.manual_seed(int(seed))  # of dropout
+        self.net.train()
+        olds = [each.clone() for each in self._statistics] if self._replicas.size > 1 else []
+        own = batch.weights.sum().to(self._device)
+        examples = self._replicas.sum(own.clone())
+        sums = self._forward_backward(batch, examples)
+        begun, computed, reduced = self._timer.moments()
+        self._average_statistics(olds, own, examples)
+        is_taken = self.optimizer.step()
+        results = self._results()
+        seconds = (self._timer.input_s, computed - begun, reduced - computed, self._timer.end_step())
+        keys = batch.keys if self._has_keys else ()
+        self._taken = _Taken(step + 1, learning_rate, now(), seconds, sums, not is_taken, keys)
+        return results
+
+    def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
+        """The gradients, in parts of nearly equal size; returns the sums of losses, hits and examples of this rank."""
+        pixels, labels, weights = without_padding(batch)
+        sums = torch.zeros(3, device=self._device)
+        count, parts = len(labels), self._recipe.accumulate
+        bounds = [count * each // parts for each in range(parts + 1)]
+        for start, stop in pairwise(bounds):
+            if start == stop:
+                continue
+            columns = [each[start:stop] for each in (pixels, labels, weights)]
+            with nullcontext() if stop == count else self._replicas.without_reduction(self.net):
+                loss, part = self._loss(self.net, columns, self._recipe.label_smoothing)
+                scaled = loss * self._replicas.size / examples  # the reduction gives the mean over the ranks
+                self.optimizer.scaler.scale(scaled).backward()
+            sums += part
+        return sums
+
+    def _loss(
+        self, net: nn.Module, columns: Sequence[torch.Tensor], smoothing: float = 0.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of the losses of some examples; and their sums of losses, hits and examples."""
+        pixels, labels, weights = (each.to(self._device, non_blocking=True) for each in columns)
+        logits = self._logits(net, pixels)
+        losses = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing) * weights
+        hits = (logits.argmax(1) == labels) * weights
+        loss = losses.sum()
+        return loss, torch.stack([loss.detach(), hits.sum(), weights.sum()])
+
+    def _logits(self, net: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+        """float32 logits of uint8 pixels of shape (batch, height, width, channels)."""
+        precision = DTYPES[self._recipe.precision]
+        normalised = (pixels.permute(0, 3, 1, 2).float() - self._mean) / self._std
+        with torch.autocast(self._device.type, precision, enabled=precision != torch.float32):
+            logits: torch.Tensor = net(normalised)
+        return logits.float()
+
+    def _average_statistics(self, olds: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
+        if not olds:
+            return
+        changes = [(each - old) * own for each, old in zip(self._statistics, olds, strict=True)]
+        summed = self._replicas.sum(torch.cat([each.flatten() for each in changes])) / examples
+        parts = summed.split([each.numel() for each in olds])
+        for each, old, change in zip(self._statistics, olds, parts, strict=True):
+            each.copy_(old + change.view_as(old))
+
+    def finish_steps(self) -> list[StepResult]:
+        return self._results()
+
+    def _results(self) -> list[StepResult]:
+        if self._taken is None:
+            return []
+        taken, self._taken = self._taken, None
+        measured = StepOfRank.of(taken.step, taken.rate, taken.sums.tolist(), taken.seconds, taken.time)
+        return [StepResult(measured, taken.is_skipped, taken.keys)]
+
+    def evaluation_batches(self, records: Iterator[RecordBatch]) -> PixelBatches:
+        return self._plain.epoch(records)
+
+    @torch.no_grad()
+    def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
+        self.model.eval()
+        logits = self._logits(self.model, batch.pixels.to(self._device, non_blocking=True))
+        losses = functional.cross_entropy(logits, batch.labels.to(self._device), reduction="none").cpu()
+        predicted = logits.argmax(1).cpu()
+        weights = batch.weights
+        hits = (predicted == batch.labels) * weights
+        return [float(each.sum()) for each in (losses * weights, hits, weights)], predicted.numpy()
+
+    @property
+    def learning_rate(self) -> float:
+        return self.optimizer.learning_rate
+
+    @property
+    def parameters(self) -> int:
+        """The number of the model's weights, batch norm's statistics among them, as Keras counts them."""
+        return sum(each.numel() for each in self.model.state_dict().values())
+
+    @property
+    def notes(self) -> list[str]:
+        return []
+
+    @property
+    def _groups(self) -> dict[str, dict[str, torch.Tensor]]:
+        """All tensors that a checkpoint contains; each group is a file of it."""
+        return {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.tensors}
+
+    @property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {f"{group}/{name}": each for group, named in self._groups.items() for name, each in named.items()}
+
+    def state(self) -> dict[str, Arrays]:
+        state = {
+            group: {name: each.detach().cpu().numpy().copy() for name, each in named.items()}
+            for group, named in self._groups.items()
+        }
+        state["optimizer"] |= self.optimizer.scaling()
+        return state
+
+    def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
+        groups = self._groups
+        scaling = dict.fromkeys(self.optimizer.scaling())
+        for group, arrays in state.items():
+            ours: dict[str, Any] = {name: tuple(each.shape) for name, each in groups[group].items()}
+            theirs: dict[str, Any] = {name: each.shape for name, each in arrays.items() if name not in scaling}
+            if different := sorted(dict(ours.items() ^ theirs.items())):
+                name = different[0]
+                there, here = (found.get(name, "missing") for found in (theirs, ours))
+                raise UsageError(
+                    f"{source} is of another {group}: {name} is {there} there, {here} here; give the --model it was"
+                    " made with, or another --run"
+                )
+        with torch.no_grad():
+            for group, arrays in state.items():
+                for name, each in groups[group].items():
+                    each.copy_(torch.from_numpy(arrays[name]))
+        if "optimizer" in state:
+            self.optimizer.load_scaling(state["optimizer"])
+
+    def broadcast_state(self, root: int = 0) -> None:
+        self._replicas.broadcast(list(self._tensors.values()), root)
+        self.optimizer.load_scaling(self._replicas.broadcast_object(self.optimizer.scaling(), root))
+
+    def digests(self) -> list[tuple[str, str]]:
+        arrays = ((name, np.ascontiguousarray(each.detach().cpu().numpy())) for name, each in self._tensors.items())
+        return [(name, hashlib.sha256(array.tobytes()).hexdigest()) for name, array in arrays]
+
+    def first_not_finite(self) -> str:
+        floating = {name: each for name, each in self._tensors.items() if each.is_floating_point()}
+        finite = torch.stack([torch.isfinite(each).all() for each in floating.values()]).tolist()
+        return next((name for name, is_finite in zip(floating, finite, strict=True) if not is_finite), "")
+
+
+def without_padding(batch: PixelBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The pixels, labels and weights of the examples of a batch; without any, of one example of weight 0."""
+    wanted = batch.weights > 0
+    if wanted.all():
+        return batch.pixels, batch.labels, batch.weights
+    wanted[0] |= not wanted.any()
+    return batch.pixels[wanted], batch.labels[wanted], batch.weights[wanted]
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A step whose sums of losses, hits and examples are not read yet; ``time`` is when it ended."""
+
+    step: int
+    rate: float
+    time: str
+    seconds: tuple[float, ...]
+    sums: torch.Tensor
+    is_skipped: bool
+    keys: Sequence[bytes]
+
+
+class StepTimer:
+    """Measures the input, the computing and the reducing of steps, in seconds of this process.
+
+    On the CPU the last gradient of a step that is computed ends the computing; what the backward pass takes after that
+    is waiting for other ranks. A GPU computes later than it is told to, so there only whole steps are right, and hooks
+    would cost time: the threads that decode have the interpreter's lock.
+    """
+
+    def __init__(self, model: nn.Module, is_gpu: bool) -> None:
+        self.input_s = 0.0
+        self._begun = self._computed = self._over = time.perf_counter()
+        self._is_gpu = is_gpu
+        for each in () if is_gpu else model.parameters():
+            if each.requires_grad:
+                each.register_post_accumulate_grad_hook(self._note)
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        del parameter
+        self._computed = time.perf_counter()
+
+    def timed(self, batches: Iterator[PixelBatch]) -> PixelBatches:
+        """These batches; the time until one is there is the input of its step."""
+        self._over = asked = time.perf_counter()
+        for batch in batches:
+            self._begun = time.perf_counter()
+            self.input_s = self._begun - asked
+            yield batch
+            asked = time.perf_counter()
+
+    def moments(self) -> tuple[float, float, float]:
+        """When the step began, its gradients were computed, and they were reduced, which is now."""
+        reduced = time.perf_counter()
+        return self._begun, reduced if self._is_gpu else self._computed, reduced
+
+    def end_step(self) -> float:
+        """The seconds since the last step ended."""
+        last, self._over = self._over, time.perf_counter()
+        return self._over - last
