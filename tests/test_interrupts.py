@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,35 +152,33 @@ def test_killed_at_any_point(stage: Stage, after: int, digits: Path, undisturbed
     stop_and_run_again(stage, Stop(signal.SIGKILL, True, after), digits, undisturbed, tmp_path / "root")
 
 
-def start_slow_task(digits: Path, root: Path) -> Running:
-    """A stage whose tasks would work on for minutes."""
-    succeeded(ringslice("ingest", digits, root))
-    return Running(Stage("normalize", "normalized", ("--size", "3000"), "", ""), digits, root)
-
-
-@pytest.mark.parametrize("when", ["before the tasks", "in a task"])
-def test_long_tasks_end_with_their_command(when: str, digits: Path, tmp_path: Path) -> None:
-    slow = start_slow_task(digits, tmp_path / "root")
-    if when == "in a task":
-        slow.wait_until("a task", slow.tasks)
-    else:
-        slow.wait_until("an attempt", lambda: list(tmp_path.glob("root/normalized/_work/*/attempt-*")))
-    slow.stop(SCHEDULER)
-    assert slow.process.returncode == 130
+@pytest.fixture
+def slow(digits: Path, tmp_path: Path) -> Iterator[Running]:
+    """A stage whose tasks would work on for minutes; it publishes nothing."""
+    succeeded(ringslice("ingest", digits, tmp_path / "root"))
+    yield Running(Stage("normalize", "normalized", ("--size", "3000"), "", ""), digits, tmp_path / "root")
     assert not list(tmp_path.glob("root/normalized/parts/*"))
 
 
-def test_tasks_end_with_a_command_that_is_killed(digits: Path, tmp_path: Path) -> None:
-    slow = start_slow_task(digits, tmp_path / "root")
-    slow.wait_until("a task", slow.tasks)
-    slow.stop(Stop(signal.SIGKILL, everyone=False))
-    assert not list(tmp_path.glob("root/normalized/parts/*"))
+@pytest.mark.parametrize(
+    ("number", "when", "status"),
+    [
+        (signal.SIGTERM, "before the tasks", 130),
+        (signal.SIGTERM, "in a task", 130),
+        (signal.SIGKILL, "in a task", -signal.SIGKILL),
+    ],
+)
+def test_long_tasks_end_with_their_command(
+    number: signal.Signals, when: str, status: int, slow: Running, tmp_path: Path
+) -> None:
+    attempts = "root/normalized/_work/*/attempt-*"
+    slow.wait_until(when, slow.tasks if when == "in a task" else lambda: list(tmp_path.glob(attempts)))
+    slow.stop(Stop(number, everyone=False))
+    assert slow.process.returncode == status
 
 
-def test_a_task_that_dies_alone_is_reported(digits: Path, tmp_path: Path) -> None:
-    slow = start_slow_task(digits, tmp_path / "root")
+def test_a_task_that_dies_alone_is_reported(slow: Running) -> None:
     slow.wait_until("a task", slow.tasks)
     os.kill(slow.tasks()[0], signal.SIGKILL)
     assert slow.wait() == 3
     assert "a task was ended by SIGKILL (out of memory?" in slow.errors().splitlines()[-1]
-    assert not list(tmp_path.glob("root/normalized/parts/*"))

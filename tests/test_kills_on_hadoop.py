@@ -55,15 +55,16 @@ def another(find: Callable[[], list[Process]], than: Process) -> Callable[[], li
 
 def lose_a_mapper(job: JobRun) -> None:
     """Its attempt fails, and YARN tries again."""
-    mapper = job.mapper()
-    kill(mapper)
-    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.errors())
+    lose_a_task(job, job.mapper())
 
 
 def lose_a_reducer(job: JobRun) -> None:
-    reducer = job.reducer()
-    kill(reducer)
-    job.wait_until("the news of it", lambda: "its Python was ended by SIGKILL" in job.errors())
+    lose_a_task(job, job.reducer())
+
+
+def lose_a_task(job: JobRun, task: Process) -> None:
+    kill(task)
+    job.wait_until("a message about it", lambda: "its Python was ended by SIGKILL" in job.errors())
 
 
 def lose_the_master(job: JobRun) -> None:

@@ -48,18 +48,10 @@ class Airflow:
             raise EnvironmentFailure(f"Airflow is missing; install it first: {INSTALL}")
         (self.home / "dags").mkdir(parents=True)
         (self.home / "dags" / DAG_FILE.name).symlink_to(DAG_FILE)
-        self._migrate()
-
-    def _migrate(self) -> None:
-        try:
-            finished = self.run("airflow", "db", "migrate")
-        except subprocess.TimeoutExpired as expired:
-            cause = f"it took more than {expired.timeout:.0f} s"
-        else:
-            if finished.returncode == 0:
-                return
+        finished = self.run("airflow", "db", "migrate")
+        if finished.returncode != 0:
             cause = (finished.stdout + finished.stderr).strip().rpartition("\n")[2] or f"status {finished.returncode}"
-        raise EnvironmentFailure(f"airflow db migrate failed ({cause}). Install it again: rm -r {VENV}; {INSTALL}")
+            raise EnvironmentFailure(f"airflow db migrate failed ({cause}). Install it again: rm -r {VENV}; {INSTALL}")
 
     def start(self, *words: object, **more: str) -> subprocess.Popen[str]:
         """Start a command of Airflow's environment; the project's is not on its PATH."""

@@ -13,17 +13,7 @@ from pyarrow import fs
 from etl.storage.filesystem import Filesystem
 from etl.storage.place import Place
 
-CREATE, WRITE, CLOSE, RENAME, DELETE, LIST, READ, MAKE_FOLDER = KINDS = (
-    "create",
-    "write",
-    "close",
-    "rename",
-    "delete",
-    "list",
-    "read",
-    "make folder",
-)
-
+READ = "read"
 
 some_and_every_call = pytest.mark.parametrize("sample", [8, pytest.param(None, marks=pytest.mark.chaos)])
 
@@ -81,7 +71,7 @@ class FaultyFilesystem(Filesystem):
         return self._inner.uri(path)
 
     def open_new(self, path: str) -> pyarrow.NativeFile:
-        stream = self._fault.call(CREATE, lambda: self._inner.open_new(path))
+        stream = self._fault.call("create", lambda: self._inner.open_new(path))
         return pyarrow.PythonFile(_Stream(stream, self._fault), mode="w")
 
     def sync(self, path: str) -> None:
@@ -91,13 +81,13 @@ class FaultyFilesystem(Filesystem):
         self._inner.sync_folder(path)
 
     def rename_new(self, path: str, target: str) -> None:
-        self._fault.call(RENAME, lambda: self._inner.rename_new(path, target))
+        self._fault.call("rename", lambda: self._inner.rename_new(path, target))
 
     def replace(self, path: str, target: str) -> None:
-        self._fault.call(RENAME, lambda: self._inner.replace(path, target))
+        self._fault.call("rename", lambda: self._inner.replace(path, target))
 
     def delete_empty(self, path: str) -> None:
-        self._fault.call(DELETE, lambda: self._inner.delete_empty(path))
+        self._fault.call("delete", lambda: self._inner.delete_empty(path))
 
     def touch(self, path: str) -> None:
         self._inner.touch(path)
@@ -115,7 +105,7 @@ class _Stream:
         self._stream, self._fault = stream, fault
 
     def write(self, data: Any) -> None:
-        self._fault.call(WRITE, lambda: self._stream.write(data))
+        self._fault.call("write", lambda: self._stream.write(data))
 
     def flush(self) -> None:
         pass
@@ -123,7 +113,7 @@ class _Stream:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._fault.call(CLOSE, self._stream.close)
+            self._fault.call("close", self._stream.close)
 
 
 class _Handler(fs.FileSystemHandler):
@@ -143,19 +133,19 @@ class _Handler(fs.FileSystemHandler):
         return path
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        return self._fault.call(LIST, lambda: self._inner.get_file_info(paths))
+        return self._fault.call("list", lambda: self._inner.get_file_info(paths))
 
     def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        return self._fault.call(LIST, lambda: self._inner.get_file_info(selector))
+        return self._fault.call("list", lambda: self._inner.get_file_info(selector))
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        self._fault.call(MAKE_FOLDER, lambda: self._inner.create_dir(path, recursive=recursive))
+        self._fault.call("make folder", lambda: self._inner.create_dir(path, recursive=recursive))
 
     def delete_dir(self, path: str) -> None:
-        self._fault.call(DELETE, lambda: self._inner.delete_dir(path))
+        self._fault.call("delete", lambda: self._inner.delete_dir(path))
 
     def delete_file(self, path: str) -> None:
-        self._fault.call(DELETE, lambda: self._inner.delete_file(path))
+        self._fault.call("delete", lambda: self._inner.delete_file(path))
 
     def open_input_stream(self, path: str) -> pyarrow.NativeFile:
         return self._fault.call(READ, lambda: self._inner.open_input_stream(path, compression=None))

@@ -4,7 +4,6 @@ import io
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -51,12 +50,6 @@ class Nights:
         splits = {row["sha256"]: row["split"] for row in rows}
         assert all(splits[row["sha256"]] == row["split"] for row in rows)
         return splits
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The examples of the last night."""
-        table = pq.read_table(self.root / f"slices/night-{self.number}/examples.parquet")
-        rows: list[dict[str, Any]] = table.to_pylist()
-        return rows
 
     def known(self) -> dict[str, int]:
         manifest = json.loads((self.root / f"slices/night-{self.number}/manifest.json").read_text())

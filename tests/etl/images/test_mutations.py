@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from tests.lib.damage.images import try_container, try_image, try_picture
+from tests.lib.damage.images import try_image, try_picture
+from tests.lib.damage.sources import try_container
 from tests.lib.damage.trials import Trial, run_trials
 from tests.lib.pictures.table import pictures
 

@@ -98,6 +98,8 @@ def test_another_site_has_another_default(tmp_path: Path, monkeypatch: pytest.Mo
         ("C:\\x", "give "),
         ("~nobody-here/x", "give "),
         ("", "the place is empty; give a folder"),
+        (r"C:\x", "give "),
+        ("~nobody-here/x", "give "),
     ],
 )
 def test_other_addresses_are_refused(uri: str, cause: str) -> None:

@@ -1,18 +1,15 @@
-"""Damaged images and containers end as good or with a reason. Trials for `tests.lib.damage.trials`."""
+"""Damaged images end as good or with a reason. Trials for `tests.lib.damage.trials`."""
 
 import atexit
 import ctypes
 import os
-import tempfile
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import Normalized, Reason, Reject, channel_sums
 from etl.images.sandbox import ImageHelper
-from tests.lib.damage.containers import containers, outcome_of
 from tests.lib.damage.mutations import mutate
 from tests.lib.pictures.table import pictures
 
@@ -85,16 +82,3 @@ def _checked(result: Normalized | Reject, config: NormalizeConfig) -> str:
     pixels = np.frombuffer(result.encoded, np.uint8).reshape(config.height, config.width, config.channels)
     assert channel_sums(pixels) == (result.sums, result.squares), "its sums are not those of its pixels"
     return "good"
-
-
-def try_container(number: int) -> str:
-    """'good', or the name of the error that says in one line what is wrong."""
-    mutation = mutate(
-        number, {f"{name}/{file}": data for name, each in containers().items() for file, data in each[0].items()}
-    )
-    name, _, damaged = mutation.origin.partition("/")
-    files, read = containers()[name]
-    with tempfile.TemporaryDirectory() as folder:
-        for file, data in files.items():
-            (Path(folder) / file).write_bytes(mutation.data if file == damaged else data)
-        return outcome_of(lambda: read(Path(folder)), mutation)

@@ -32,7 +32,7 @@ from tests.lib.pictures.base import (
 )
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-GRAY, RGB, PALETTE, GRAY_ALPHA, RGBA = 0, 2, 3, 4, 6
+GRAY, RGB, PALETTE = 0, 2, 3
 DISPLAY_P3 = (31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000)  # 100,000ths, as in cHRM
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
