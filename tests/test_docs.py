@@ -35,6 +35,7 @@ from tests.lib.commands import REPOSITORY
 from train.config.settings import command as train_command
 from train.evaluate import command as evaluate_command
 from train.export import command as export_command
+from train.launch import command as launch_command
 from train.predict import command as predict_command
 
 MAX_README_LINES = 150
@@ -69,7 +70,9 @@ FOREIGN: dict[str, set[str]] = {
     "apt-get": set(),
     "export": set(),
     "ln": set(),
+    "pip": {"--editable"},
     "tensorboard": {"--logdir"},
+    "torchrun": {"--nnodes", "--nproc-per-node", "--rdzv-endpoint"},
 }
 JOBS = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
 TRAINERS: dict[str, click.Command] = {
@@ -160,7 +163,8 @@ def test_links_resolve(page: Path) -> None:
 
 def click_flags(command: click.Command) -> set[str]:
     """The options of a command and of all its subcommands."""
-    flags = {flag for each in command.params for flag in [*each.opts, *each.secondary_opts]}
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    flags = {flag for each in shown for flag in [*each.opts, *each.secondary_opts]}
     below = command.commands.values() if isinstance(command, click.Group) else ()
     return flags.union({"--help"}, *map(click_flags, below))
 
@@ -185,7 +189,9 @@ def script_flags(path: Path) -> frozenset[str]:
 @cache
 def known_options() -> frozenset[str]:
     """The long options of all commands."""
-    flags = click_flags(cli).union(HOROVODRUN, *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
+    flags = click_flags(cli).union(
+        HOROVODRUN, *FOREIGN.values(), *map(click_flags, (*TRAINERS.values(), launch_command))
+    )
     for job in JOBS.values():
         flags |= set(job([]).arg_parser._option_string_actions)
     scripts = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]
@@ -324,6 +330,8 @@ def check_python(words: Sequence[str]) -> None:
         check_script(module / "__main__.py" if module.is_dir() else module.with_suffix(".py"), words[2:])
     elif words[0] in JOBS:
         check_job(JOBS[words[0]], words[1:])
+    elif words[0] in TRAINERS:
+        check_click(TRAINERS[words[0]], words[0], words[1:])
     else:
         check_script(REPOSITORY / words[0], words[1:])
 
