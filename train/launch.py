@@ -28,6 +28,7 @@ from etl.processes import STOP_TIMEOUT_S, block_interrupts, stop_all, tied_envir
 from train.parallel.cluster import CHIEF, SERVER, WORKER
 
 POLL_S = 0.1
+FORWARD, FORWARD_S = "forward", 2.0  # for the last lines of processes that have ended
 NOTICE_S = 10.0  # for the chief, to report a lost server itself
 MAX_REPLACEMENTS = 10  # of each worker
 REPORTED = (UsageError.status, EnvironmentFailure.status)  # of a worker that would fail again
@@ -84,7 +85,7 @@ class Task:
             )
         prefix = f"[{self.name.removeprefix('rank ')}] ".encode()
         for stream, out in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            threading.Thread(target=forward, args=(stream, out.buffer, prefix), daemon=True).start()
+            threading.Thread(target=forward, args=(stream, out.buffer, prefix), name=FORWARD, daemon=True).start()
         return process
 
 
@@ -203,6 +204,9 @@ def command(ranks: int | None, workers: int | None, servers: int | None, words: 
             signal.signal(number, signal.SIG_IGN)  # the first one is enough
         group.stop(signal.SIGINT)
         status = 130
+    for thread in threading.enumerate():
+        if thread.name == FORWARD:
+            thread.join(FORWARD_S)
     sys.exit(status)
 
 
