@@ -36,6 +36,7 @@ from train.config.settings import command as train_command
 from train.convert_weights import command as convert_command
 from train.evaluate import command as evaluate_command
 from train.export import command as export_command
+from train.launch import command as launch_command
 from train.predict import command as predict_command
 
 MAX_README_LINES = 150
@@ -178,7 +179,9 @@ def script_flags(path: Path) -> frozenset[str]:
 
 @cache
 def known_options() -> frozenset[str]:
-    flags = click_flags(cli).union(*LAUNCHERS.values(), *FOREIGN.values(), *map(click_flags, TRAINERS.values()))
+    flags = click_flags(cli).union(
+        *LAUNCHERS.values(), *FOREIGN.values(), *map(click_flags, (*TRAINERS.values(), launch_command))
+    )
     for job in JOBS.values():
         flags |= set(job([]).arg_parser._option_string_actions)
     scripts = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]

@@ -2,8 +2,10 @@
 """Start a script in several processes of this host that TensorFlow's tf.distribute joins: they get TF_CONFIG.
 
     train/launch.py -np 2 train/main.py --strategy multi-worker-mirrored --data data/flowers
+    train/launch.py --workers 4 --servers 2 train/main.py --strategy parameter-server --data data/flowers
 
-Their lines are prefixed by the rank. When one fails, the others are ended, and this ends with its status.
+Their lines are prefixed by the rank, or by the role. When one fails, the others are ended, and this ends with its
+status. A worker that is killed beside parameter servers is started again.
 """
 
 import json
@@ -16,13 +18,22 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import IO
 
 import click
 
+from etl.errors import EnvironmentFailure, UsageError
 from etl.processes import STOP_TIMEOUT_S, block_interrupts, stop_all, tied_environment
+from train.parallel.cluster import CHIEF, SERVER, WORKER
 
 POLL_S = 0.1
+FORWARD, FORWARD_S = "forward", 2.0  # for the last lines of processes that have ended
+NOTICE_S = 10.0  # for the chief, to report a lost server itself
+MAX_REPLACEMENTS = 10  # of each worker
+REPORTED = (UsageError.status, EnvironmentFailure.status)  # of a worker that would fail again
+
+Process = subprocess.Popen[bytes]
 
 
 def free_ports(count: int) -> list[int]:
@@ -34,29 +45,48 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def start(words: Sequence[str], ranks: int, started: list["subprocess.Popen[bytes]"]) -> None:
-    """Start the processes, each with its place in the cluster and its share of the cores, and add them to a list."""
-    workers = [f"127.0.0.1:{port}" for port in free_ports(ranks)]
-    for rank in range(ranks):
-        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+@dataclass(frozen=True)
+class Task:
+    """A process to start: its place in the cluster, and what its lines begin with."""
+
+    words: Sequence[str]
+    cluster: dict[str, list[str]]
+    role: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.index}" if set(self.cluster) == {WORKER} else f"{self.role} {self.index}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those of its environment that are not ours."""
+        config = {"cluster": self.cluster, "task": {"type": self.role, "index": self.index}}
         variables = {
             "TF_CONFIG": json.dumps(config, allow_nan=False),
-            "HOROVOD_LOCAL_RANK": str(rank),  # by these it takes its share of the cores
-            "HOROVOD_LOCAL_SIZE": str(ranks),
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # what it logs of a lost worker
         }
+        if self.role == WORKER:  # by these it takes its share of the cores
+            variables["HOROVOD_LOCAL_RANK"] = str(self.index)
+            variables["HOROVOD_LOCAL_SIZE"] = str(len(self.cluster[WORKER]))
+        if CHIEF in self.cluster and self.role != CHIEF:
+            variables["HOROVOD_RANK"] = str(self.index + 1)  # a wrong option is reported by the chief, rank 0, alone
+        return variables
+
+    def start(self) -> Process:
         with block_interrupts():  # until it has handlers
             process = subprocess.Popen(
-                [sys.executable, "-u", *words],
-                env=tied_environment(signal.SIGTERM, os.environ | variables),  # it ends with us, however we end
+                [sys.executable, "-u", *self.words],
+                env=tied_environment(signal.SIGTERM, os.environ | self.variables),  # it ends with us, however we end
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for this process, which ends them
             )
+        prefix = f"[{self.name.removeprefix('rank ')}] ".encode()
         for stream, out in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            threading.Thread(target=forward, args=(stream, out.buffer, f"[{rank}] ".encode()), daemon=True).start()
-        started.append(process)
+            threading.Thread(target=forward, args=(stream, out.buffer, prefix), name=FORWARD, daemon=True).start()
+        return process
 
 
 def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes) -> None:
@@ -67,44 +97,116 @@ def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes) -> None:
             out.flush()
 
 
-def wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """The status of the first process that fails, after the others are ended; 0 if none does."""
-    while True:
-        statuses = [each.poll() for each in processes]
-        failed = [rank for rank, status in enumerate(statuses) if status]
-        if failed:
-            status = statuses[failed[0]] or 0
-            if status < 0:
-                name = signal.Signals(-status).name
-                print(f"ringslice: error: rank {failed[0]} was killed ({name}); the others end, too", file=sys.stderr)
-            stop_all(processes, signal.SIGTERM, STOP_TIMEOUT_S)
-            return 128 - status if status < 0 else status
-        if all(status == 0 for status in statuses):
-            return 0
-        time.sleep(POLL_S)
+def tasks_of(words: Sequence[str], **counts: int) -> list[Task]:
+    """So many processes of each role, on free ports of this host."""
+    ports = iter(free_ports(sum(counts.values())))
+    cluster = {role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in counts.items()}
+    return [Task(words, cluster, role, index) for role, count in counts.items() for index in range(count)]
+
+
+@dataclass
+class Group:
+    """Processes that were started together; `run` starts and watches them."""
+
+    tasks: Sequence[Task]
+    processes: list[Process] = field(default_factory=list)
+
+    def run(self) -> int:
+        """The status of the first process that fails, after the others are ended; 0 if none does."""
+        for each in self.tasks:
+            self.processes.append(each.start())
+        while True:
+            statuses = [each.poll() for each in self.processes]
+            failed = [number for number, status in enumerate(statuses) if status]
+            if failed:
+                return self._end(failed[0])
+            if all(status == 0 for status in statuses):
+                return 0
+            time.sleep(POLL_S)
+
+    def _end(self, failed: int) -> int:
+        status = self.processes[failed].returncode
+        if status < 0:
+            log(f"error: {self.tasks[failed].name} {ending(status)}; the others end, too")
+        self.stop(signal.SIGTERM)
+        return 128 - status if status < 0 else status
+
+    def stop(self, number: int) -> None:
+        stop_all(self.processes, number, STOP_TIMEOUT_S)
+
+
+class ServedGroup(Group):
+    """A chief, the first, and its workers and parameter servers, which have nothing to lose once it has ended."""
+
+    def run(self) -> int:
+        """The status of the chief, or of what ended it; a worker that is killed is replaced."""
+        for each in self.tasks:
+            self.processes.append(each.start())
+        replacements = [MAX_REPLACEMENTS if each.role == WORKER else 0 for each in self.tasks]
+        while True:
+            statuses = [each.poll() for each in self.processes]
+            if statuses[0] == 0:
+                self.stop(signal.SIGTERM)
+                return 0
+            for number, status in enumerate(statuses):
+                if status and (status in REPORTED or not replacements[number]):
+                    return self._end(number)
+                if status:
+                    log(f"{self.tasks[number].name} {ending(status)}; it is replaced")
+                    replacements[number] -= 1
+                    self.processes[number] = self.tasks[number].start()
+            time.sleep(POLL_S)
+
+    def _end(self, failed: int) -> int:
+        with suppress(subprocess.TimeoutExpired):
+            failed = 0 if self.processes[0].wait(NOTICE_S) else failed
+        return super()._end(failed)
+
+    def stop(self, number: int) -> None:
+        stop_all(self.processes[:1], number, STOP_TIMEOUT_S)
+        stop_all(self.processes[1:], signal.SIGKILL, STOP_TIMEOUT_S)
+
+
+def ending(status: int) -> str:
+    return f"was killed ({signal.Signals(-status).name})" if status < 0 else f"ended with status {status}"
+
+
+def log(line: str) -> None:
+    print(f"ringslice: {line}", file=sys.stderr)
 
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
 
 @click.command(context_settings=_SETTINGS)
-@click.option("-np", "--ranks", type=click.IntRange(1), required=True, metavar="N", help="Processes to start.")
+@click.option("-np", "--ranks", type=click.IntRange(1), metavar="N", help="Processes to start, one for each rank.")
+@click.option(
+    "--workers", type=click.IntRange(1), metavar="W", help="Workers to start beside a chief, for parameter servers."
+)
+@click.option("--servers", type=click.IntRange(1), metavar="P", help="Parameter servers to start. Default: 1.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(ranks: int, words: tuple[str, ...]) -> None:
-    """Start WORDS, a script with its options, in N processes of this host.
+def command(ranks: int | None, workers: int | None, servers: int | None, words: tuple[str, ...]) -> None:
+    """Start WORDS, a script with its options, in processes of this host.
 
     Example: train/launch.py -np 2 train/main.py --strategy multi-worker-mirrored --data data/flowers
     """
+    if (ranks is None) == (workers is None) or (servers and not workers):
+        raise click.UsageError("give -np N, or --workers W --servers P")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    processes: list[subprocess.Popen[bytes]] = []
+    if workers is None:
+        group = Group(tasks_of(words, **{WORKER: ranks or 0}))
+    else:
+        group = ServedGroup(tasks_of(words, **{CHIEF: 1, SERVER: servers or 1, WORKER: workers}))
     try:
-        start(words, ranks, processes)
-        status = wait(processes)
+        status = group.run()
     except KeyboardInterrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the first one is enough
-        stop_all(processes, signal.SIGINT, STOP_TIMEOUT_S)
+        group.stop(signal.SIGINT)
         status = 130
+    for thread in threading.enumerate():
+        if thread.name == FORWARD:
+            thread.join(FORWARD_S)
     sys.exit(status)
 
 

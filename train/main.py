@@ -3,6 +3,7 @@
 
     horovodrun -np 8 train/main.py
     horovodrun -np 2 train/main.py --data data/flowers --model cnn --epochs 20
+    train/launch.py --workers 4 --servers 2 train/main.py --strategy parameter-server
     torchrun --nproc-per-node 8 train/main.py --strategy ddp
 
 This file is what a rank is started with: it reads the command line, takes its share of the cores, and only then loads
@@ -21,11 +22,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from etl.errors import EnvironmentFailure, UsageError
-from train.config.settings import DDP, HOROVOD, MIRRORED, MULTI_WORKER, TORCH, Settings, command
+from train.config.settings import (
+    ASYNCHRONOUS,
+    DDP,
+    HOROVOD,
+    MIRRORED,
+    MULTI_WORKER,
+    SYNCHRONOUS,
+    TORCH,
+    Settings,
+    command,
+)
 from train.monitor.launcher import is_torchrun, launched_size
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
-from train.parallel.cluster import workers_of
+from train.parallel.cluster import CHIEF, WITH_SERVERS, require_servers, task_of, workers_of
 from train.parallel.startup import prepare_import
 
 if TYPE_CHECKING:
@@ -34,8 +45,11 @@ if TYPE_CHECKING:
 
 def require_strategy(strategy: str) -> None:
     """Raise UsageError if a launcher started several processes that the strategy does not join."""
-    if strategy != MULTI_WORKER and len(workers_of(os.environ.get("TF_CONFIG", ""))) > 1:
+    config = os.environ.get("TF_CONFIG", "")
+    if strategy != MULTI_WORKER and len(workers_of(config)) > 1:
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy {MULTI_WORKER}")
+    if strategy not in (ASYNCHRONOUS, SYNCHRONOUS) and task_of(config, WITH_SERVERS):
+        raise UsageError(f"--strategy {strategy}: TF_CONFIG has parameter servers. Give --strategy {SYNCHRONOUS}")
     if is_torchrun() != (strategy == DDP) and launched_size() > 1:
         launcher, fitting = ("torchrun", DDP) if is_torchrun() else ("horovodrun", HOROVOD)
         raise UsageError(
@@ -46,7 +60,8 @@ def require_strategy(strategy: str) -> None:
 
 def start(settings: Settings, monitor: Monitor) -> None:
     """Load the framework with this rank's thread budget in force, and run the loop on the ranks that were started."""
-    monitor.start(settings.stall_timeout_s, is_elastic())
+    if not settings.has_servers or require_servers(os.environ.get("TF_CONFIG", "")).role == CHIEF:
+        monitor.start(settings.stall_timeout_s, is_elastic())
     require_strategy(settings.strategy)
     with prepare_import(), require_framework(settings):
         run_strategy = import_strategy(settings, monitor)
@@ -88,6 +103,10 @@ def import_strategy(settings: Settings, monitor: Monitor) -> Callable[[], None]:
         from train.strategies.multi_worker import run_workers
 
         return lambda: run_workers(work, monitor, device)
+    if settings.has_servers:
+        from train.strategies.parameter_server import run_with_servers
+
+        return lambda: run_with_servers(work, monitor)
     if is_elastic():
         from train.strategies.elastic import run_in_rings
 

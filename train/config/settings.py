@@ -15,7 +15,7 @@ from etl.storage.place import DATA_PLACE, default_data_place
 from etl.values import duration
 from train.checkpoints.background import FAILURES
 from train.config.reader_options import reading_options
-from train.config.recipe import Recipe, option_of
+from train.config.recipe import FLOAT16, SYNCHRONISED, Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping
 from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
@@ -25,6 +25,7 @@ from train.reader.config import Reading
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
 HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
+ASYNCHRONOUS, SYNCHRONOUS = "parameter-server", "synchronous-parameter-server"
 TENSORFLOW, TORCH = "tensorflow", "torch"
 EPOCHS = 10
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
@@ -69,11 +70,36 @@ class Settings:
             raise UsageError(f"--replicas {self.replicas} is for --strategy {MIRRORED}, and at least 1; leave it out")
         if self.strategy != HOROVOD:
             self.recipe.require_plain(self.strategy)
+        if self.has_servers:
+            self._require_servable()
+
+    def _require_servable(self) -> None:
+        """Raise UsageError if a setting is one that parameter servers do not support."""
+        recipe, is_asynchronous = self.recipe, self.strategy == ASYNCHRONOUS
+        for option, is_given in (
+            (f"--batch-norm {recipe.batch_norm}", recipe.batch_norm == SYNCHRONISED),
+            (f"--precision {recipe.precision}", recipe.precision == FLOAT16),
+            (f"--device {self.device}", self.device == GPU),
+            ("--deterministic", self.deterministic),
+            (f"--accumulate {recipe.accumulate}", is_asynchronous and recipe.accumulate > 1),
+        ):
+            if is_given:
+                raise UsageError(f"{option} is not supported by --strategy {self.strategy}. Leave it out")
 
     @property
     def framework(self) -> str:
         """What computes: `TENSORFLOW` or `TORCH`."""
         return TORCH if self.strategy == DDP else TENSORFLOW
+
+    @property
+    def has_servers(self) -> bool:
+        """True if the weights are on parameter servers."""
+        return self.strategy in (ASYNCHRONOUS, SYNCHRONOUS)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """False if each worker changes the weights by itself."""
+        return self.strategy != ASYNCHRONOUS
 
     def picture_size(self, manifest: Manifest) -> tuple[int, int]:
         """Height and width of what the model sees: the slices' pictures as they are, or cut to a square."""
@@ -155,13 +181,14 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, DDP]),
+        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, ASYNCHRONOUS, SYNCHRONOUS, DDP]),
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
         " copy of the model on each GPU of this host; multi-worker-mirrored, in several such processes"
-        " (train/launch.py); ddp, with PyTorch, on the ranks that torchrun started. A run can go on with another one"
-        " of the same framework.",
+        " (train/launch.py -np N); parameter-server and synchronous-parameter-server, in workers whose weights are on"
+        " servers (train/launch.py --workers W --servers P); ddp, with PyTorch, on the ranks that torchrun started. A"
+        " run can go on with another one of the same framework.",
     ),
     click.option(
         "--replicas",

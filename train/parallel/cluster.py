@@ -5,38 +5,63 @@ Format: https://www.tensorflow.org/guide/distributed_training, "Setting up the T
 
 import json
 import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from etl.errors import UsageError
 
+CHIEF, WORKER, SERVER = "chief", "worker", "ps"
+WITH_SERVERS = (CHIEF, WORKER, SERVER)
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+EXAMPLE_WITH_SERVERS = (
+    '{"cluster": {"chief": ["host1:2222"], "worker": ["host2:2222", "host3:2222"], "ps": ["host4:2222"]},'
+    ' "task": {"type": "chief", "index": 0}}'
+)
 
 _ADDRESS = re.compile(r"[^\s:/]+:(\d{1,5})")
 _MAX_PORT = 65_535
 
 
-def workers_of(text: str) -> list[str]:
-    """The addresses of the workers of ``TF_CONFIG``; none if it is not right for one of them.
+@dataclass(frozen=True)
+class Task:
+    """This process, by its role and its place among those of that role; ``cluster`` has all addresses by role."""
 
-    They are ``HOST:PORT``, each once; the task is one of them, by its index.
+    cluster: Mapping[str, Sequence[str]]
+    role: str
+    index: int
+
+
+def task_of(text: str, roles: Collection[str]) -> Task | None:
+    """What ``TF_CONFIG`` says; None if it is not right for a process of a cluster that has just these ``roles``.
+
+    Addresses are ``HOST:PORT``, each once, one for the chief; the task is one of them, by its role and index.
     """
     try:
         config = json.loads(text)
         cluster, task = config["cluster"], config["task"]
-        workers, index = cluster["worker"], int(task["index"])
-        ports = [_ADDRESS.fullmatch(each) for each in workers] if isinstance(workers, list) else []
+        role, index = task["type"], int(task["index"])
+        addresses = [each for name in roles for each in cluster[name]]
+        ports = [_ADDRESS.fullmatch(each) for each in addresses]
         is_right = (
-            set(cluster) == {"worker"}
+            set(cluster) == set(roles)
+            and all(isinstance(each, list) and each for each in cluster.values())
             and all(port is not None and 0 < int(port[1]) <= _MAX_PORT for port in ports)
-            and len(set(workers)) == len(ports)
-            and task["type"] == "worker"
-            and 0 <= index < len(ports)
+            and len(set(addresses)) == len(addresses)
+            and len(cluster.get(CHIEF, [""])) == 1
+            and 0 <= index < len(cluster[role])
         )
     except (KeyError, TypeError, ValueError):
-        return []
-    return list(workers) if is_right else []
+        return None
+    return Task(cluster, role, index) if is_right else None
 
 
-def require_workers(text: str) -> list[str]:
+def workers_of(text: str) -> Sequence[str]:
+    """The addresses of the workers of a cluster that has nothing else; none if ``TF_CONFIG`` is not right for one."""
+    task = task_of(text, [WORKER])
+    return [] if task is None else task.cluster[WORKER]
+
+
+def require_workers(text: str) -> Sequence[str]:
     """The same. Raises UsageError if there are none."""
     if not (workers := workers_of(text)):
         raise UsageError(
@@ -44,3 +69,14 @@ def require_workers(text: str) -> list[str]:
             f" train/launch.py, or set it as in {EXAMPLE}"
         )
     return workers
+
+
+def require_servers(text: str) -> Task:
+    """The task of this process in a cluster of a chief, workers and parameter servers. Raises UsageError."""
+    task = task_of(text, WITH_SERVERS)
+    if task is None:
+        raise UsageError(
+            f"TF_CONFIG {text!r} names no chief, workers and ps HOST:PORT with this process among them. Start"
+            f" train/main.py by train/launch.py --workers W --servers P, or set it as in {EXAMPLE_WITH_SERVERS}"
+        )
+    return task

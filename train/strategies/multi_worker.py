@@ -111,16 +111,25 @@ def run_workers(work: Callable[[Mirrored], None], monitor: Monitor, device: str)
 
 
 def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Wait until all workers are there. TensorFlow keeps the interpreter's lock meanwhile: a signal ends the process.
+    """Wait until all workers are there. Raises EnvironmentFailure if this process cannot serve its address."""
+    with end_by_signals():
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
+            raise EnvironmentFailure(f"this worker cannot join: {first_line(error)} (is its port taken?)") from error
 
-    Raises EnvironmentFailure if this process cannot serve its address.
-    """
+
+@contextmanager
+def end_by_signals() -> Iterator[None]:
+    """Let a signal end the process at once: TensorFlow keeps the interpreter's lock while it waits for others."""
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise EnvironmentFailure(f"this worker cannot join: {first[:200]} (is its port taken?)") from error
+        yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def first_line(error: Exception) -> str:
+    """Of what TensorFlow says, which may be long."""
+    return next(iter(str(error).splitlines()), "")[:200]

@@ -36,8 +36,10 @@ from train.tf_backend.variables import Groups, assign, snapshot
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 
 
-class KerasTrainer:
-    """The `Trainer` of TensorFlow: the model of a recipe at its first weights, its optimizer, the feeds of batches."""
+class TrainedModel:
+    """The part of a `Trainer` that is the same however steps are taken: the model of a recipe at its first weights and
+    its optimizer, their state, and evaluation.
+    """
 
     def __init__(self, settings: Settings, manifest: Manifest, replicas: Replicas) -> None:
         recipe = settings.recipe
@@ -54,24 +56,8 @@ class KerasTrainer:
             self.model = model
             self.optimizer = make_optimizer(recipe, model.trainable_variables)
         self._replicas = replicas
-        augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
-        copies = replicas.local
-        self._augmented = pixel_feed(settings, manifest, recipe.examples_per_step, augmentation, copies=copies)
-        self._plain = pixel_feed(settings, manifest, recipe.rank_batch, copies=copies)
+        self._plain = pixel_feed(settings, manifest, recipe.rank_batch, copies=replicas.local)
         self._evaluate_step = compile_evaluate_step(model, replicas)
-        train_step = compile_train_step(model, self.optimizer, replicas, settings)
-        self.stepper = Stepper(train_step, self.optimizer, has_keys=settings.audit, split=replicas.split)
-
-    def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
-        """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
-        with closing(self._augmented.epoch(records, seed)) as batches:
-            yield from self.stepper.timed(batches)
-
-    def train_step(self, batch: PixelBatch, step: int, learning_rate: float) -> list[StepResult]:
-        return self.stepper.take(batch, step, learning_rate)
-
-    def finish_steps(self) -> list[StepResult]:
-        return self.stepper.finish()
 
     def evaluation_batches(self, records: Iterator[RecordBatch]) -> PixelBatches:
         return self._plain.epoch(records)
@@ -120,6 +106,29 @@ class KerasTrainer:
         checks = [tf.reduce_all(tf.math.is_finite(each.value)) for each in floating]
         results = zip(floating, tf.stack(checks).numpy() if checks else (), strict=True)
         return next((str(variable.path) for variable, is_finite in results if not is_finite), "")
+
+
+class KerasTrainer(TrainedModel):
+    """The `Trainer` of TensorFlow in whose steps all processes take part."""
+
+    def __init__(self, settings: Settings, manifest: Manifest, replicas: Replicas) -> None:
+        super().__init__(settings, manifest, replicas)
+        recipe = settings.recipe
+        augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
+        self._augmented = pixel_feed(settings, manifest, recipe.examples_per_step, augmentation, copies=replicas.local)
+        train_step = compile_train_step(self.model, self.optimizer, replicas, settings)
+        self.stepper = Stepper(train_step, self.optimizer, has_keys=settings.audit, split=replicas.split)
+
+    def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
+        """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
+        with closing(self._augmented.epoch(records, seed)) as batches:
+            yield from self.stepper.timed(batches)
+
+    def train_step(self, batch: PixelBatch, step: int, learning_rate: float) -> list[StepResult]:
+        return self.stepper.take(batch, step, learning_rate)
+
+    def finish_steps(self) -> list[StepResult]:
+        return self.stepper.finish()
 
 
 def pixel_feed(

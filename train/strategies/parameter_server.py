@@ -1,0 +1,115 @@
+"""A chief that runs the loop, workers that compute, and servers that have the weights, asynchronously or synchronously.
+
+TensorFlow's `tf.distribute.ParameterServerStrategy` places variables on the servers; its coordinator schedules what the
+workers compute. Addresses are in ``TF_CONFIG``: train/launch.py starts all on this host, a scheduler on others.
+"""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import tensorflow as tf
+
+from etl.errors import EnvironmentFailure
+from etl.slices.manifest import Manifest
+from train.config.settings import CPU, Settings
+from train.monitor.monitor import Monitor
+from train.parallel.cluster import CHIEF, SERVER, WORKER, Task, require_servers
+from train.parallel.collective import Alone
+from train.parallel.devices import Device
+from train.strategies import Strategy
+from train.strategies.multi_worker import end_by_signals, first_line
+from train.strategies.parameter_server_trainer import ParameterServerTrainer
+from train.tf_backend.devices import take_all_gpus
+
+LOOK_S = 1.0  # between two looks at whether the chief is there
+MAX_MISSES = 3  # looks in a row without a chief, once it was there
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.FailedPreconditionError)
+
+
+class ParameterServer(Strategy):
+    """The chief reads all slices; each worker takes its part of a batch."""
+
+    def __init__(self, strategy: tf.distribute.ParameterServerStrategy, workers: int, device: Device) -> None:
+        self.collective = Alone()
+        self._strategy, self._workers, self._device = strategy, workers, device
+
+    @property
+    def replicas(self) -> int:
+        return self._workers
+
+    def device(self, settings: Settings) -> dict[str, Any]:
+        return {"device": asdict(self._device), "has_nccl": True}
+
+    def make_trainer(self, settings: Settings, manifest: Manifest) -> ParameterServerTrainer:
+        return ParameterServerTrainer(settings, manifest, self._strategy, self._workers)
+
+
+def run_with_servers(work: Callable[[ParameterServer], None], monitor: Monitor) -> None:
+    """Call ``work`` in the chief; in a worker or server of ``$TF_CONFIG``, serve until the chief has ended.
+
+    Raises UsageError if TF_CONFIG is not right, EnvironmentFailure if an address cannot be served or a server is lost.
+    """
+    task = require_servers(os.environ.get("TF_CONFIG", ""))
+    device, _ = take_all_gpus(CPU)
+    if task.role != CHIEF:
+        serve(task)
+        return
+    monitor.joined(0, 1)
+    monitor.local_phase("joining the workers and servers")
+    tf.get_logger().setLevel(logging.CRITICAL)  # it logs each worker that is lost, with a traceback
+    workers, servers = task.cluster[WORKER], task.cluster[SERVER]
+    monitor.log(f"waiting for workers {', '.join(workers)} and servers {', '.join(servers)}")
+    tf.config.threading.set_inter_op_parallelism_threads(threads_of(task))
+    with name_taken_port(task), end_by_signals():
+        strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    with name_lost_servers():
+        work(ParameterServer(strategy, len(workers), device))
+
+
+@contextmanager
+def name_taken_port(task: Task) -> Iterator[None]:
+    """Raise EnvironmentFailure if TensorFlow cannot serve the address of this process."""
+    try:
+        yield
+    except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
+        where = f"{task.role} {task.index} cannot serve {task.cluster[task.role][task.index]}"
+        raise EnvironmentFailure(f"{where}: {first_line(error)} (is its port taken?)") from error
+
+
+@contextmanager
+def name_lost_servers() -> Iterator[None]:
+    """Turn what TensorFlow raises in the chief after a server has ended into one line."""
+    try:
+        yield
+    except LOST as error:
+        raise EnvironmentFailure(
+            f"a parameter server has ended, and with it the weights ({type(error).__name__}); --resume goes on from"
+            " the last checkpoint"
+        ) from error
+
+
+def serve(task: Task) -> None:
+    """Serve the address of a worker or server until the chief, which must have come before, does not answer."""
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads_of(task))
+    with name_taken_port(task):
+        server = tf.distribute.Server(task.cluster, task.role, task.index, protocol="grpc", config=config)
+    host, _, port = task.cluster[CHIEF][0].rpartition(":")
+    has_come, misses = False, 0
+    while server and misses < MAX_MISSES:
+        try:
+            with socket.create_connection((host, int(port)), LOOK_S):
+                has_come, misses = True, 0
+        except OSError:
+            misses += has_come
+        time.sleep(LOOK_S)
+
+
+def threads_of(task: Task) -> int:
+    """Threads between ops. One waits for each other process: with fewer than processes they may wait for each other."""
+    return max(len(os.sched_getaffinity(0)), 1 + sum(len(each) for each in task.cluster.values()))
