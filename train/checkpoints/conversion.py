@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow as those of PyTorch, and back: the project's own models with SGD or LARS. Pure.
+"""Checkpoints of TensorFlow as those of PyTorch, and back: the project's own models. Pure.
 
 Both frameworks have the same layers in `train.tf_backend` and `train.torch_backend`; names and axes differ. A kernel of
 a convolution is (height, width, inputs, outputs) in Keras and (outputs, inputs, height, width) in PyTorch, that of a
@@ -15,7 +15,8 @@ from train.checkpoints.safetensors_file import Arrays
 
 CONVOLUTION, NORM, DENSE = "convolution", "norm", "dense"
 RESNET_BLOCKS = (3, 4, 6, 3)  # of each stage
-MOMENTUM = "momentum_buffer"
+MOMENTA = {"momentum": "momentum_buffer"}  # what is kept of a weight, by Keras' name and PyTorch's: SGD and LARS
+MOMENTS = {"momentum": "exp_avg", "velocity": "exp_avg_sq"}  # Adam
 
 # by kind of layer: Keras' name of a weight, PyTorch's, and whether it is trained
 WEIGHTS = {
@@ -98,28 +99,31 @@ def weights_of(model: str) -> list[Weight]:
 
 def convert_to_torch(model: str, groups: Mapping[str, Arrays], step: int) -> dict[str, Arrays]:
     """The groups "model" and "optimizer" of a TensorFlow checkpoint as PyTorch's trainer has them."""
-    del step  # the loop counts
     weights, optimizer = weights_of(model), groups["optimizer"]
-    momenta = [optimizer[name] for name in sorted(optimizer) if name.endswith("_momentum")]
-    pairs = zip([each for each in weights if each.is_trained], momenta, strict=False)
-    return {
-        "model": {each.torch: to_torch(groups["model"][each.keras]) for each in weights},
-        "optimizer": {f"{MOMENTUM}.{each.torch}": to_torch(array) for each, array in pairs},
-    }
+    trained = [each for each in weights if each.is_trained]
+    is_adam = any(name.endswith("_velocity") for name in optimizer)
+    kept: Arrays = {f"step.{each.torch}": np.array(step, np.float32) for each in trained} if is_adam else {}
+    for suffix, name in (MOMENTS if is_adam else MOMENTA).items():
+        arrays = [optimizer[each] for each in sorted(optimizer) if each.endswith(f"_{suffix}")]
+        kept |= {f"{name}.{each.torch}": to_torch(array) for each, array in zip(trained, arrays, strict=False)}
+    return {"model": {each.torch: to_torch(groups["model"][each.keras]) for each in weights}, "optimizer": kept}
 
 
 def convert_to_tensorflow(model: str, groups: Mapping[str, Arrays], step: int) -> dict[str, Arrays]:
     """The groups of a PyTorch checkpoint of ``step`` as Keras' trainer has them."""
     weights, optimizer = weights_of(model), groups["optimizer"]
-    counts: Arrays = {"0000-iteration": np.array(step, np.int64), "0001-learning_rate": np.array(0, np.float32)}
-    trained = [each for each in weights if each.is_trained and f"{MOMENTUM}.{each.torch}" in optimizer]
-    momenta: Arrays = {
-        f"{number:04d}-{each.layer}_{each.kind}_momentum": to_keras(optimizer[f"{MOMENTUM}.{each.torch}"])
-        for number, each in enumerate(trained, len(counts))
-    }
+    names = MOMENTS if any(name.startswith("exp_avg.") for name in optimizer) else MOMENTA
+    kept: list[tuple[str, np.ndarray]] = [
+        ("iteration", np.array(step, np.int64)),
+        ("learning_rate", np.array(0, np.float32)),
+    ]
+    for each in weights:
+        for suffix, name in names.items():
+            if (array := optimizer.get(f"{name}.{each.torch}")) is not None:
+                kept.append((f"{each.layer}_{each.kind}_{suffix}", to_keras(array)))
     return {
         "model": {each.keras: to_keras(groups["model"][each.torch]) for each in weights},
-        "optimizer": counts | momenta,
+        "optimizer": {f"{number:04d}-{name}": array for number, (name, array) in enumerate(kept)},
     }
 
 

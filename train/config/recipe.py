@@ -11,7 +11,8 @@ from train.reader.intervals import Steps
 AUGMENTATIONS = ("crop", "flip", "colour")
 NONE = "none"
 COSINE, STEP = "cosine", "step"
-SGD, LARS = "sgd", "lars"
+SGD, LARS, ADAM, ADAMW = "sgd", "lars", "adam", "adamw"
+RATES = {SGD: 0.2, LARS: 0.2, ADAM: 0.004, ADAMW: 0.004}  # for a global batch of 256: 0.001 with a batch of 64
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 FP16 = "fp16"
 SEEDS = 1 << 32  # numpy's
@@ -32,7 +33,7 @@ class Recipe:
     batch: int | None = None
     accumulate: int = 1
     optimizer: str = SGD
-    lr: float = 0.2
+    lr: float | None = None
     momentum: float = 0.9
     warmup_epochs: float | None = None
     decay: str = COSINE
@@ -65,7 +66,7 @@ class Recipe:
                 f"--decay-until {self.decay_until:g} has no effect with --decay {self.decay}; leave it out"
             )
         self._require("crop", self.crop is None or 1 <= self.crop <= MAX_VALUE, "at least 1")
-        self._require("lr", 0 < self.lr < math.inf, "a number above 0")
+        self._require("lr", self.lr is None or 0 < self.lr < math.inf, "a number above 0")
         self._require("lars_coefficient", 0 < self.lars_coefficient < math.inf, "a number above 0")
         self._require("crop_area", 0 < self.crop_area <= 1, "a number from above 0 to 1")
         for name in ("momentum", "label_smoothing"):
@@ -87,6 +88,11 @@ class Recipe:
     def _require(self, name: str, is_valid: bool, remedy: str) -> None:
         if not is_valid:
             raise UsageError(f"{option_of(name)} {getattr(self, name)} is out of range; give {remedy}")
+
+    @property
+    def base_rate(self) -> float:
+        """The learning rate for a global batch of 256: as given, or the default of the optimizer."""
+        return RATES[self.optimizer] if self.lr is None else self.lr
 
     @property
     def rank_batch(self) -> int:
@@ -126,7 +132,7 @@ class Recipe:
         return epochs
 
     def resolved(self, epochs: int, begun: Mapping[str, Any] | None = None) -> Self:
-        """With values for the end of the decay and the warm-up, in a run of so many epochs; with the batch, if begun.
+        """With values for rate, warm-up and the end of the decay, in a run of so many epochs; with the batch, if begun.
 
         What is not given is as the run was ``begun`` with: the settings of its checkpoint. In a new run, a cosine ends
         with the epochs, and the warm-up takes 1 epoch, but no more than a fifth of the schedule.
@@ -140,7 +146,7 @@ class Recipe:
             warmup = begun.get("warmup_epochs", min(WARMUP_EPOCHS, end / EPOCHS_TO_WARMUP))
         batch = self.batch or begun.get("batch")
         until = float(end) if self.decay == COSINE else None
-        return replace(self, batch=batch, warmup_epochs=warmup, decay_until=until)
+        return replace(self, batch=batch, lr=self.base_rate, warmup_epochs=warmup, decay_until=until)
 
     def with_batch(self, examples: int, ranks: int) -> Self:
         """With a batch, if none is given: the largest power of two up to MAX_BATCH that leaves MIN_STEPS steps in an
@@ -171,7 +177,7 @@ class Recipe:
 
 
 CHOICES = {
-    "optimizer": (SGD, LARS),
+    "optimizer": (SGD, LARS, ADAM, ADAMW),
     "decay": (COSINE, STEP, NONE),
     "precision": (FLOAT32, FLOAT16, BFLOAT16),
     "compression": (NONE, FP16),

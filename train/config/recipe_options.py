@@ -9,17 +9,19 @@ import click
 
 from etl.errors import UsageError
 from train.config.recipe import (
+    ADAM,
     BFLOAT16,
+    CHOICES,
     COSINE,
     FLOAT16,
     FLOAT32,
     FP16,
-    LARS,
     LOCAL,
     MAX_BATCH,
     MIN_BATCH,
     MIN_STEPS,
     NONE,
+    RATES,
     SGD,
     STEP,
     SYNCHRONISED,
@@ -115,11 +117,18 @@ RECIPE_OPTIONS = (
     ),
     _option(
         "optimizer",
-        "LARS brings the step of each layer into proportion to its weights; for large batches.",
-        type=click.Choice([SGD, LARS]),
+        "SGD with Nesterov momentum; lars brings the step of each layer into proportion to its weights, for large"
+        " batches; adam; adamw, whose weight decay is not part of the gradient.",
+        type=click.Choice(CHOICES["optimizer"]),
     ),
-    _option("lr", "Learning rate for a global batch of 256; it is scaled with the global batch."),
-    _option("momentum", "Nesterov momentum."),
+    _option(
+        "lr",
+        "Learning rate for a global batch of 256; it is scaled with the global batch. Default:"
+        f" {RATES[SGD]:g}; {RATES[ADAM]:g} with adam and adamw.",
+        type=float,
+        metavar="RATE",
+    ),
+    _option("momentum", "Nesterov momentum; with adam and adamw, the decay of the mean gradient (beta 1)."),
     _option(
         "warmup_epochs",
         "Epochs over which the rate grows, step by step, to its full size. Default: 1, but no more than a fifth of the"

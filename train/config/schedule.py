@@ -32,7 +32,7 @@ class Schedule:
     def of(cls, recipe: Recipe) -> Self:
         """The schedule of a recipe whose values are `Recipe.resolved`."""
         until = math.inf if recipe.decay_until is None else recipe.decay_until
-        return cls(recipe.lr, recipe.warmup_epochs or 0, until, recipe.decay, recipe.decays)
+        return cls(recipe.base_rate, recipe.warmup_epochs or 0, until, recipe.decay, recipe.decays)
 
     def peak(self, global_batch: int) -> float:
         """The rate at the end of the warm-up."""

@@ -1,4 +1,4 @@
-"""What applies the mean gradient of all ranks: SGD with momentum, weight decay, clipping, LARS and loss scaling."""
+"""What applies the mean gradient of all ranks: SGD with momentum, LARS, Adam; weight decay, clipping, loss scaling."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from train.config.recipe import FLOAT16, FP16, LARS, Recipe
+from train.config.recipe import ADAM, ADAMW, FLOAT16, FP16, LARS, Recipe
+
+BETA_2, EPSILON = 0.999, 1e-8  # of Adam
 
 
 class Descent(keras.optimizers.SGD):
@@ -21,7 +23,7 @@ class Descent(keras.optimizers.SGD):
 
     def __init__(self, recipe: Recipe) -> None:
         clipping = {"global_clipnorm": recipe.clip_norm} if recipe.clip_norm else {}
-        super().__init__(recipe.lr, momentum=float(recipe.momentum), nesterov=recipe.momentum > 0, **clipping)
+        super().__init__(recipe.base_rate, momentum=float(recipe.momentum), nesterov=recipe.momentum > 0, **clipping)
         self._recipe = recipe
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -37,6 +39,37 @@ class Descent(keras.optimizers.SGD):
             gathered = recipe.momentum * momentum + step
             self.assign(momentum, gathered)
             step = step + recipe.momentum * gathered
+        self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * step)
+
+
+class Adam(keras.optimizers.Adam):
+    """Adam: Kingma and Ba 2014 (arXiv:1412.6980), algorithm 1, with weight decay of kernels only.
+
+    With adamw the decay is not part of the gradient: Loshchilov and Hutter 2017 (arXiv:1711.05101). Keras adds epsilon
+    before it corrects the bias; here it is added after, as in the paper and in PyTorch.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        clipping = {"global_clipnorm": recipe.clip_norm} if recipe.clip_norm else {}
+        super().__init__(recipe.base_rate, float(recipe.momentum), BETA_2, EPSILON, **clipping)
+        self._recipe = recipe
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Apply the ``gradient`` of one ``variable``."""
+        decay = self._recipe.weight_decay * variable if len(variable.shape) > 1 else 0.0
+        step = keras.ops.cast(gradient, variable.dtype) + (decay if self._recipe.optimizer == ADAM else 0.0)
+        count = keras.ops.cast(self.iterations + 1, variable.dtype)
+        place = self._get_variable_index(variable)
+        moments = []
+        for beta, moment, value in (
+            (self.beta_1, self._momentums[place], step),
+            (self.beta_2, self._velocities[place], keras.ops.square(step)),
+        ):
+            mean = beta * moment + (1 - beta) * value
+            self.assign(moment, mean)
+            moments.append(mean / (1 - keras.ops.power(keras.ops.cast(beta, variable.dtype), count)))
+        step = moments[0] / (keras.ops.sqrt(moments[1]) + EPSILON)
+        step = step + (decay if self._recipe.optimizer == ADAMW else 0.0)
         self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * step)
 
 
@@ -82,7 +115,8 @@ def make_optimizer(recipe: Recipe, variables: list[Any]) -> keras.optimizers.Opt
     With float16 it scales the loss, and takes no step if a gradient is not finite; as all ranks have the same
     gradients by then, all of them do the same.
     """
-    optimizer: keras.optimizers.Optimizer = Descent(recipe)
+    is_adam = recipe.optimizer in (ADAM, ADAMW)
+    optimizer: keras.optimizers.Optimizer = Adam(recipe) if is_adam else Descent(recipe)
     if recipe.precision == FLOAT16:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     optimizer.build(variables)

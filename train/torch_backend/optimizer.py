@@ -1,23 +1,24 @@
-"""What applies the mean gradient of all ranks: SGD with momentum, weight decay, clipping, LARS and loss scaling.
+"""What applies the mean gradient of all ranks: SGD with momentum, LARS, Adam; weight decay, clipping, loss scaling.
 
 The update is that of `train.tf_backend.optimizer`, whose sources it has: weight decay is part of the gradient, of
-kernels only; gradients are clipped by their global norm before.
+kernels only (not with adamw); gradients are clipped by their global norm before.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from train.checkpoints.safetensors_file import Arrays
-from train.config.recipe import FLOAT16, LARS, Recipe
+from train.config.recipe import ADAM, ADAMW, FLOAT16, LARS, Recipe
 
-MOMENTUM = "momentum_buffer"  # as PyTorch's SGD calls it
+BETA_2, EPSILON = 0.999, 1e-8  # of Adam
 
 
 class Descent:
-    """SGD with Nesterov momentum for the parameters of ``model`` that are trained."""
+    """The optimizer of a recipe for the parameters of ``model`` that are trained, with its state from the start."""
 
     def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device) -> None:
         self._recipe = recipe
@@ -26,26 +27,25 @@ class Descent:
         others = [each for each in self._named.values() if each.ndim <= 1]  # biases; batch norm's scales and shifts
         decay = 0.0 if recipe.optimizer == LARS else recipe.weight_decay  # LARS needs the kernel's gradient without it
         groups = [{"params": kernels, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-        self.sgd = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0)
+        self.torch = make_optimizer(recipe, groups)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == FLOAT16)
-        if recipe.momentum:
-            for each in self._named.values():
-                self.sgd.state[each][MOMENTUM] = torch.zeros_like(each)
+        for each in self._named.values():
+            self.torch.state[each].update(first_state(recipe, each))
 
     @property
     def learning_rate(self) -> float:
-        return float(self.sgd.param_groups[0]["lr"])
+        return float(self.torch.param_groups[0]["lr"])
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        for group in self.sgd.param_groups:
+        for group in self.torch.param_groups:
             group["lr"] = rate
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """The state by name, of the same names and shapes from before the first step on."""
-        states = ((name, self.sgd.state[each]) for name, each in self._named.items())
-        return {f"{MOMENTUM}.{name}": state[MOMENTUM] for name, state in states if MOMENTUM in state}
+        states = ((name, self.torch.state[each]) for name, each in self._named.items())
+        return {f"{kind}.{name}": tensor for name, state in states for kind, tensor in sorted(state.items())}
 
     def scaling(self) -> Arrays:
         """The state of the loss scaling; empty without it."""
@@ -63,14 +63,30 @@ class Descent:
         """
         recipe = self._recipe
         scale = self.scaler.get_scale()
-        self.scaler.unscale_(self.sgd)
+        self.scaler.unscale_(self.torch)
         if recipe.clip_norm:
             nn.utils.clip_grad_norm_(self._named.values(), recipe.clip_norm)
         if recipe.optimizer == LARS:
             adapt_rates(self._named.values(), recipe.weight_decay, recipe.lars_coefficient)
-        self.scaler.step(self.sgd)
+        self.scaler.step(self.torch)
         self.scaler.update()
         return self.scaler.get_scale() >= scale
+
+
+def make_optimizer(recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """PyTorch's optimizer of the recipe; ``groups`` have parameters and their weight decay."""
+    if recipe.optimizer in (ADAM, ADAMW):
+        kind = torch.optim.AdamW if recipe.optimizer == ADAMW else torch.optim.Adam
+        return kind(groups, recipe.base_rate, (recipe.momentum, BETA_2), EPSILON)
+    return torch.optim.SGD(groups, recipe.base_rate, recipe.momentum, nesterov=recipe.momentum > 0)
+
+
+def first_state(recipe: Recipe, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """What the optimizer knows of a parameter before the first step, as PyTorch calls it."""
+    if recipe.optimizer in (ADAM, ADAMW):
+        zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.tensor(0.0), **zeros}
+    return {"momentum_buffer": torch.zeros_like(parameter)} if recipe.momentum else {}
 
 
 @torch.no_grad()

@@ -106,7 +106,7 @@ class TorchTrainer:
 
     def train_step(self, batch: PixelBatch, step: int, learning_rate: float) -> list[StepResult]:
         self.optimizer.learning_rate = learning_rate
-        self.optimizer.sgd.zero_grad()
+        self.optimizer.torch.zero_grad()
         seed = np.random.SeedSequence((self._recipe.seed, step, self._replicas.rank)).generate_state(1)[0]
         torch.manual_seed(int(seed))  # of dropout
         self.net.train()

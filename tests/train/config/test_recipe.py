@@ -41,7 +41,7 @@ def settings_of(*words: object, **variables: str) -> Settings:
         ({"crop_area": 0.0}, "--crop-area 0.0 is out of range"),
         ({"seed": -1}, "--seed -1 is out of range; give a number from 0 to 4294967295"),
         ({"batch": 10**400}, "is out of range; give a number from 1 to 1000000000"),
-        ({"optimizer": "adam"}, "--optimizer 'adam': give sgd or lars"),
+        ({"optimizer": "rmsprop"}, "--optimizer 'rmsprop': give sgd or lars or adam or adamw"),
         (
             {"augment": "crop,spin"},
             "--augment 'crop,spin': there is no 'spin'; give none, or some of crop, flip, colour",
