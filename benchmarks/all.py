@@ -59,6 +59,7 @@ ALL = (
     Benchmark("remainders", 120, has_folder=False),
     Benchmark("overlap", 90, has_folder=False),
     Benchmark("gpu", 240),
+    Benchmark("torch_input", 120, has_folder=False),
 )
 NAMES = [each.name for each in ALL]
 HDFS_FACTOR = 5  # of the time limit

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """How fast PyTorch gets pictures from slices, from files (ImageFolder), and from slices by the package tfrecord.
 
-    make torch
-    PYTHONPATH=$PWD .venvs/torch/bin/python benchmarks/torch_input.py
-    PYTHONPATH=$PWD .venvs/torch/bin/python benchmarks/torch_input.py --workers 16
+    python benchmarks/torch_input.py
+    python benchmarks/torch_input.py --workers 16
 
 JPEGs of 256 pixels (30 to 50 KB) are cut at random to 224 pixels, resized and mirrored, in batches of 64, by as many
 processes of a DataLoader as there are cores. ImageFolder and tfrecord decode with Pillow and cut with torchvision. The
-ways take turns, each in a process of its own; a figure is the median of their turns.
+ways take turns, each in a process of its own; a figure is the median of their turns. The Python that runs it needs
+torch, torchvision and tfrecord.
 """
 
+import importlib.util
 import os
 import tempfile
 from pathlib import Path
@@ -19,7 +20,8 @@ import click
 
 from etl.values import parse_bytes
 from lib import reader_data
-from lib.command import COUNT, SECONDS, SIZE, benchmark
+from lib.command import COUNT, SECONDS, SIZE, benchmark, leave_out
+from lib.failure import Failure
 from lib.processes import call, describe_machine
 from lib.results import Result, compare, print_results, print_samples
 from lib.ways.torch_input import RINGSLICE, WAYS, extract
@@ -36,6 +38,9 @@ SHORT = {"size": "40MB", "repeats": 1, "seconds": 3.0}
 @click.option("--repeats", type=COUNT, default=5, show_default=True, help="Turns of each way.")
 def main(workers: int, size: str, seconds: float, repeats: int) -> list[Result]:
     """See the module."""
+    if missing := [name for name in ("torch", "torchvision", "tfrecord") if not importlib.util.find_spec(name)]:
+        leave_out(Failure("package", missing[0], "not installed here", f"Install it: pip install {missing[0]}"))
+        return []
     click.echo(describe_machine(PACKAGES))
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as temporary:

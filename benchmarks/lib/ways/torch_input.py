@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from etl.formats.example import parse
 from etl.formats.records import read_records
@@ -45,6 +43,7 @@ def transforms(side: int) -> Any:
 
 
 def image_folder(job: dict[str, Any]) -> Iterable[Any]:
+    from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
 
     dataset = ImageFolder(job["files"], transforms(job["side"]))
@@ -53,6 +52,7 @@ def image_folder(job: dict[str, Any]) -> Iterable[Any]:
 
 def tfrecord(job: dict[str, Any]) -> Iterable[Any]:
     from tfrecord.torch.dataset import MultiTFRecordDataset
+    from torch.utils.data import DataLoader
 
     cut = transforms(job["side"])
     slices = Path(job["slices"])
@@ -76,6 +76,8 @@ def tfrecord(job: dict[str, Any]) -> Iterable[Any]:
 
 def run(job: dict[str, Any]) -> Iterator[Any]:
     """Yield the images per second that the way of this job gives, after the first batches, which start processes."""
+    import torch
+
     torch.set_num_threads(1)
     loader = {RINGSLICE: ringslice, IMAGE_FOLDER: image_folder, TFRECORD: tfrecord}[job["way"]](job)
     batches = iter(loader)

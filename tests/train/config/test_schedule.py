@@ -39,7 +39,7 @@ def test_by_default_every_run_leaves_the_warm_up(epochs: int, decay: str) -> Non
 
 
 def test_what_is_given_is_taken_as_given() -> None:
-    given = Recipe(warmup_epochs=5, decay_until=2.5)
+    given = Recipe(lr=0.1, warmup_epochs=5, decay_until=2.5)
     assert given.resolved(10, {"warmup_epochs": 1.0, "decay_until": 10.0}) == given
     assert Recipe(warmup_epochs=0).resolved(10).warmup_epochs == 0
     assert Recipe(decay_until=2.5).resolved(10).warmup_epochs == 0.5
