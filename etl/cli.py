@@ -105,7 +105,7 @@ root_argument = click.argument("root", required=False, default=default_data_plac
 )
 @click.version_option(__version__, prog_name="ringslice")
 def cli() -> None:
-    """Raw images in, exact TFRecord slices out: ingest, normalize, shard, verify, report."""
+    """Raw images in, exact TFRecord slices out: ingest, normalize, shard, verify, report; train, evaluate."""
 
 
 @cli.command(epilog="Example: ringslice ingest photos/by-class data/flowers")
@@ -250,10 +250,21 @@ def read_bench(root: str, **values: Any) -> None:
     raw is pyarrow reading bytes and nothing else; records are batches of serialized examples, in an epoch's order and
     checked; decoded are batches of pixels. The slices are read again and again: what fits into memory comes from there.
     """
-    words = [*command_line((*READ_BENCH_OPTIONS, JSON), values), root]
-    status, _ = run_module("train.read_bench", words)
-    if status:
-        sys.exit(status)
+    _run("train.read_bench", [*command_line((*READ_BENCH_OPTIONS, JSON), values), root])
+
+
+def _start_ranks(words: tuple[str, ...]) -> None:
+    """Run the command of this name of `train.start`, which has its options and its help."""
+    _run("train.start", [click.get_current_context().info_name or "", *words])
+
+
+for _name, _help in (
+    ("train", "Train a model on the slices of ROOT, on ranks that the launcher of --strategy starts."),
+    ("evaluate", "Evaluate a checkpoint of a run of ROOT on one split."),
+):
+    _settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+    _words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    cli.add_command(click.Command(_name, _settings, _start_ranks, [_words], _help, add_help_option=False))
 
 
 @cli.command(epilog="Example: ringslice convert-weights data/flowers --run nightly --to nightly-torch")
@@ -267,10 +278,8 @@ def convert_weights(root: str, run: str | None, to: str, checkpoint: str, **valu
 
     train/main.py --resume --run RUN continues there, with a strategy of that framework.
     """
-    words = ["--data", root, "--to", to, "--checkpoint", checkpoint, *command_line((JSON,), values)]
-    status, _ = run_module("train.convert_weights", [*words, *(("--run", run) if run else ())])
-    if status:
-        sys.exit(status)
+    words = ["--data", root, "--to", to, "--checkpoint", checkpoint, *(("--run", run) if run else ())]
+    _run("train.convert_weights", [*words, *command_line((JSON,), values)])
 
 
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")
@@ -314,13 +323,18 @@ def _ingest(source: str, root: str, values: Mapping[str, Any]) -> Summary:
 def _run_job(
     module: str, options: tuple[Option, ...], root: str, values: Mapping[str, Any], capture: bool = False
 ) -> str:
-    """Run a job as a child process; where it fails, this process ends with its status, for it has said why."""
+    """Run a job as a child process, as `_run` does; returns its output if asked."""
     words = [
         "-r",
         values["runner"],
         *command_line((*options, *HADOOP_OPTIONS, CLUSTER_PYTHON, OVERWRITE, JSON, VERBOSE), values),
         root,
     ]
+    return _run(module, words, capture)
+
+
+def _run(module: str, words: Sequence[str], capture: bool = False) -> str:
+    """Run a module as a child process; if it fails, this process ends with its status, because it has reported why."""
     status, output = run_module(module, words, capture)
     if status:
         sys.exit(status)

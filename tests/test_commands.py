@@ -24,6 +24,8 @@ from tests.lib.in_process import job_here, ringslice_here
         "report",
         "inspect",
         "read-bench",
+        "train",
+        "evaluate",
         "convert-weights",
         "pipeline",
         "",

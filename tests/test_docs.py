@@ -38,6 +38,8 @@ from train.evaluate import command as evaluate_command
 from train.export import command as export_command
 from train.launch import command as launch_command
 from train.predict import command as predict_command
+from train.start import command as start_command
+from train.start import with_data
 
 MAX_README_LINES = 150
 FORMAT_PAGE = REPOSITORY / "docs" / "format.md"
@@ -85,6 +87,8 @@ TRAINERS: dict[str, click.Command] = {
     "train/predict.py": predict_command,
     "train/convert_weights.py": convert_command,
 }
+# Commands of `ringslice` that pass on what they do not know.
+PASSING = {"train": "train/main.py", "evaluate": "train/evaluate.py"}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^>\s]+)", re.MULTILINE)
@@ -180,7 +184,7 @@ def script_flags(path: Path) -> frozenset[str]:
 @cache
 def known_options() -> frozenset[str]:
     flags = click_flags(cli).union(
-        *LAUNCHERS.values(), *FOREIGN.values(), *map(click_flags, (*TRAINERS.values(), launch_command))
+        *LAUNCHERS.values(), *FOREIGN.values(), *map(click_flags, (*TRAINERS.values(), launch_command, start_command))
     )
     for job in JOBS.values():
         flags |= set(job([]).arg_parser._option_string_actions)
@@ -202,7 +206,8 @@ def test_options_exist(page: Path) -> None:
 def undocumented(text: str) -> list[str]:
     """The options of this project's commands, and the subcommands of `ringslice`, that a text does not name."""
     jobs = (*SHARD_OPTIONS, *VERIFY_OPTIONS, *NORMALIZE_OPTIONS, *HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS)
-    flags = click_flags(cli).union(*map(click_flags, TRAINERS.values()), (option.flag for option in jobs))
+    commands = (*TRAINERS.values(), start_command)
+    flags = click_flags(cli).union(*map(click_flags, commands), (option.flag for option in jobs))
     named = set(OPTION.findall(text)) | {"--version"}
     left = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")} - named
     return sorted(left) + [name for name in cli.commands if not re.search(rf"ringslice {name}\b(?!-)", text)]
@@ -334,6 +339,9 @@ def check_command(line: str) -> None:
     with mock.patch.dict(os.environ, variables, clear=True):  # options leave settings there
         if head == "make":
             check_make(rest)
+        elif head == "ringslice" and rest[:1] and rest[0] in PASSING:
+            passed = start_command.commands[rest[0]].make_context(head, rest[1:]).params["words"]
+            check_click(TRAINERS[PASSING[rest[0]]], head, with_data(passed))
         elif head == "ringslice":
             check_click(cli, head, rest)
         elif head in LAUNCHERS:
@@ -359,6 +367,8 @@ def wrong_commands(text: str) -> list[str]:
     wrong = []
     for name, rest in COMMAND.findall(prose):
         known = click_flags(cli.commands[name]) if name in cli.commands else set()
+        if name in PASSING:
+            known = click_flags(start_command.commands[name]) | click_flags(TRAINERS[PASSING[name]])
         if name not in cli.commands or not known.issuperset(OPTION.findall(rest)):
             wrong.append(f"ringslice {name}{rest}")
     for line in [*command_lines(blocks), *(f"make {target}" for target in MAKE.findall(prose))]:

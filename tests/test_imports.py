@@ -15,7 +15,7 @@ from tests.lib.commands import REPOSITORY, run, succeeded
 
 STARTERS = (
     *("train.launch", "train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench"),
-    "train.convert_weights",
+    *("train.convert_weights", "train.start"),
 )
 # The packages in the order of their imports: each may import its own modules and those of the levels above it.
 LEVELS = (
@@ -49,7 +49,7 @@ ANY = "<any>"  # said of a module whose name is known only at run time
 BY_NAME = {"train.config.builder": {ANY}}  # the user's own models
 # Modules that name one of a higher package in a text, for a child process: the only ways against the order.
 STARTED_BY_NAME = {
-    "etl.cli": "a person's command starts the job, or the reader's benchmark, that does the work",
+    "etl.cli": "a person's command starts the job, the reader's benchmark or the launcher that does the work",
     "etl.doctor.training_checks": "asks the trainer whether its native op can be loaded, which may crash",
     "etl.doctor.yarn_checks": "imports the jobs with the cluster's Python, and has its archive checked",
     "mapreduce.jobs.python_archive": "imports the jobs with the packed Python, to prove that tasks can start",

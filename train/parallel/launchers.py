@@ -1,0 +1,173 @@
+"""The launcher of each strategy: its command line, and which of the lines that it prints are a rank's. Pure."""
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError
+from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER, SYNCHRONOUS
+
+SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
+OF_TENSORFLOW = (MIRRORED, MULTI_WORKER, *SERVED)
+HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
+OURS = "ringslice"  # what lines begin with that name their rank, if it matters
+ERROR = f"{OURS}: error:"
+FIRST = ("0", "chief 0")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What to start: ``count`` ranks, replicas or workers, ``hosts`` as in ``h1:2,h2:2``; None if not given."""
+
+    strategy: str = HOROVOD
+    count: int | None = None
+    servers: int | None = None
+    hosts: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.servers is not None and self.strategy not in SERVED:
+            raise UsageError(f"--servers {self.servers} is for --strategy {' and '.join(SERVED)}. Leave it out")
+        if self.hosts is not None:
+            self._require_hosts(self.hosts)
+
+    def _require_hosts(self, hosts: str) -> None:
+        """Raise UsageError if they are not a list, or are for a launcher that starts no processes on other hosts."""
+        if not re.fullmatch(r"[^\s:,]+:[1-9]\d*(,[^\s:,]+:[1-9]\d*)*", hosts):
+            raise UsageError(f"--hosts {hosts!r} is not a list of hosts with ranks. Give HOST:RANKS,…, as in h1:2,h2:2")
+        slots = sum(int(each.partition(":")[2]) for each in hosts.split(","))
+        if self.count is not None and self.count > slots:
+            raise UsageError(f"--ranks {self.count} is more than --hosts {hosts} has ({slots}). Leave --ranks out")
+        first, *others = hosts.split(",")
+        host, _, ranks = first.partition(":")
+        if self.strategy == MIRRORED:
+            remedy = f"Leave it out (one host only), or give --strategy {MULTI_WORKER}"
+        elif self.strategy in OF_TENSORFLOW:
+            remedy = f"Start on each host, with TF_CONFIG of all: train/main.py --strategy {self.strategy}"
+        else:
+            remedy = (
+                f"Start on each host: torchrun --nnodes {len(others) + 1} --nproc-per-node {ranks} --rdzv-backend c10d"
+                f" --rdzv-endpoint {host}:29500 -- train/main.py --strategy {self.strategy}"
+            )
+        if self.strategy != HOROVOD:
+            raise UsageError(f"--hosts is for --strategy {HOROVOD}, not for {self.strategy}. {remedy}")
+
+    @property
+    def number(self) -> int:
+        """The count; by default as many as the hosts have, else 1."""
+        slots = re.findall(r":(\d+)", self.hosts or ":1")
+        return self.count if self.count is not None else sum(map(int, slots))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The packages without which it cannot start."""
+        if self.strategy == HOROVOD:
+            return "tensorflow", "horovod"
+        return ("tensorflow",) if self.strategy in OF_TENSORFLOW else ("torch",)
+
+    @property
+    def launcher(self) -> str:
+        """What starts the ranks: `HOROVODRUN`, `TORCHRUN` or `LAUNCH`; empty for a single process without one."""
+        if self.strategy in OF_TENSORFLOW:
+            return "" if self.strategy == MIRRORED else LAUNCH
+        if self.number == 1 and not self.hosts:
+            return ""
+        return HOROVODRUN if self.strategy == HOROVOD else TORCHRUN
+
+    def command_line(self, python: str, folder: str, script: str, words: Sequence[str]) -> list[str]:
+        """Start ``script`` of ``folder``, which also has launch.py, with ``words``, by the interpreter ``python``."""
+        ranked, count = [f"{folder}/{script}", *words], str(self.number)
+        if self.launcher == HOROVODRUN:
+            hosts = ("-H", self.hosts) if self.hosts else ()
+            return [python, "-P", "-m", "horovod.runner.launch", "-np", count, *hosts, python, *ranked]
+        if self.launcher == TORCHRUN:
+            options = ("--standalone", "--nproc-per-node", count, "--")  # without the --, --run is taken for its own
+            return [python, "-P", "-m", "torch.distributed.run", *options, *ranked]
+        if self.launcher == LAUNCH:
+            served = ("--workers", count, "--servers", str(self.servers or 1))
+            return [python, f"{folder}/launch.py", *(served if self.strategy in SERVED else ("-np", count)), *ranked]
+        return [python, *ranked, *(("--replicas", count) if self.strategy == MIRRORED and self.count else ())]
+
+
+HOROVOD_LINE = re.compile(r"\[(\d+)\]<std(?:out|err)>:")  # horovod.runner.common.util.safe_shell_exec
+SHELL_LINES = {signal.strsignal(number) for number in signal.valid_signals()}  # of the shell of a rank: "Killed"
+LAUNCH_LINE = re.compile(r"\[(\d+|[a-z]+ \d+)\] ")  # train/launch.py
+TORCH_LOG = re.compile(r"\[?[IWEF]\d{4} [\d:.]+ ")  # of torchrun, and of c10d in the ranks
+TORCH_END = ("Traceback (most recent call last):", '  File "<frozen runpy>"')  # how torchrun, run by -m, ends
+_FAILURES = {  # the first one: rank and exit status
+    HOROVODRUN: re.compile(r"Process name: (\d+)\nExit code: (\d+)"),  # horovod.runner.gloo_run
+    TORCHRUN: re.compile(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL),  # ChildFailedError
+}
+
+
+@dataclass
+class RankLines:
+    """The lines of a launcher: `take` each, of each of its streams, then ask for its `ending`."""
+
+    launcher: str
+    kept: list[str] = field(default_factory=list)  # the launcher's own
+    is_explained: bool = False  # by a rank
+    _errors: set[str] = field(default_factory=set)
+    _pending: dict[str, str] = field(default_factory=dict)  # by stream
+    _is_torch_ending: bool = False
+
+    def take(self, line: str, stream: str) -> list[str]:
+        """The lines to show, of ranks, now that the launcher printed ``line`` to the ``stream``."""
+        if self.launcher == TORCHRUN:
+            return self._take_of_torch(line, stream)
+        found = (HOROVOD_LINE if self.launcher == HOROVODRUN else LAUNCH_LINE).match(line)
+        if found and self.launcher == HOROVODRUN and line[found.end() :].rstrip() in SHELL_LINES:
+            return self._keep([line])
+        if found:
+            return self._of_rank(found[1], line[found.end() :])
+        return self._keep([line]) if self.launcher == HOROVODRUN else self._of_rank(FIRST[0], line)
+
+    def _take_of_torch(self, line: str, stream: str) -> list[str]:
+        if line.startswith(TORCH_END[0]) and not self._is_torch_ending:
+            self._pending[stream] = line  # until the next line says whose it is
+            return []
+        lines = [line]
+        if stream in self._pending:
+            lines.insert(0, self._pending.pop(stream))
+            self._is_torch_ending |= line.startswith(TORCH_END[1])
+        if self._is_torch_ending or TORCH_LOG.match(line):
+            return self._keep(lines)
+        return [shown for each in lines for shown in self._of_rank(FIRST[0], each)]
+
+    def _keep(self, lines: Sequence[str]) -> list[str]:
+        self.kept.extend(lines)
+        return []
+
+    def _of_rank(self, rank: str, line: str) -> list[str]:
+        """As it is if it is of the first rank, or one of ours; else with its rank before it. An error comes once."""
+        is_error = line.startswith(ERROR)
+        if is_error and line in self._errors:
+            return []
+        self._errors |= {line} if is_error else set()
+        self.is_explained |= line.startswith((ERROR, f"{OURS}: interrupted", TORCH_END[0]))
+        return [line if rank in FIRST or line.startswith(OURS) else f"[{rank}] {line}"]
+
+    def ending(self, status: int) -> tuple[int, list[str]]:
+        """The exit status of the rank that failed first, of a launcher that ended with ``status``; lines to show.
+
+        A rank that was killed is named. If no rank reported why it ended, the launcher's own lines are shown.
+        """
+        first, who = status, self.launcher or "rank 0"
+        found = _FAILURES[self.launcher].search("".join(self.kept)) if self.launcher in _FAILURES else None
+        if found:
+            first, who = int(found[2]), f"rank {found[1]}"
+            first = 128 - first if first < 0 else first
+        elif status < 0:
+            first = 128 - status
+        elif status and self.launcher in _FAILURES:
+            first = EnvironmentFailure.status
+        if (found or status < 0) and first > 128 and first != INTERRUPTED:
+            return first, [f"{ERROR} {who} was killed ({_signal_name(first - 128)})\n"]
+        if not first or self.is_explained or self.launcher not in _FAILURES:
+            return first, []
+        last = f"{ERROR} {who} ended with status {first}; above is what {self.launcher} printed\n"
+        return first, [*self._pending.values(), *self.kept, last]
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"

@@ -1,0 +1,184 @@
+"""The commands ``ringslice train`` and ``ringslice evaluate``: the launcher of a strategy, and its ranks' lines."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, NoReturn
+
+import click
+
+from etl.errors import INTERRUPTED, EnvironmentFailure, end_process, run_reporting
+from etl.options.click_command import invoke
+from etl.processes import end_with_parent
+from train.config.settings import ENVIRONMENT_PREFIX, HOROVOD
+from train.config.settings import command as main_command
+from train.parallel.launchers import RankLines, Ranks
+
+STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within etl.processes.STOP_TIMEOUT_S, after which we are killed
+POLL_S = 0.05
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_LIBC = ctypes.CDLL(None)
+STRATEGY = next(each for each in main_command(lambda settings, monitor: None).params if each.name == "strategy")
+
+_PASSING = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
+ranks_option = click.option(
+    "--ranks", type=click.IntRange(1), metavar="N", help="Ranks, workers, or replicas of mirrored. Default: 1."
+)
+hosts_option = click.option(
+    "--hosts",
+    metavar="HOST:RANKS,…",
+    help=f"With --strategy {HOROVOD}: the hosts, each with the number of its ranks. Default: this one.",
+)
+words_argument = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ROOT] [OPTIONS]…")
+
+
+@click.group(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})
+def command() -> None:
+    """Start ranks."""
+
+
+@command.command(
+    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Example: ringslice train data/flowers --strategy ddp --ranks 2 --recipe digits --epochs 4 --run nightly",
+)
+@click.option("--strategy", type=STRATEGY.type, default=HOROVOD, show_default=True, help="How to train in parallel.")
+@ranks_option
+@click.option("--servers", type=click.IntRange(1), metavar="P", help="Parameter servers, beside workers. Default: 1.")
+@hosts_option
+@words_argument
+def train(strategy: str, ranks: int | None, servers: int | None, hosts: str | None, words: tuple[str, ...]) -> int:
+    """Train a model on the slices of ROOT, on ranks that the strategy's launcher starts.
+
+    All other options are those of train/main.py and go to it as they are: --recipe and its settings, --epochs, --run,
+    --resume, --json and more (see: train/main.py --help).
+    """
+    return start(Ranks(strategy, ranks, servers, hosts), "main.py", ["--strategy", strategy, *with_data(words)])
+
+
+@command.command(
+    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Example: ringslice evaluate data/flowers --ranks 2 --run nightly --min-accuracy 0.9",
+)
+@ranks_option
+@hosts_option
+@words_argument
+def evaluate(ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> int:
+    """Evaluate a checkpoint of a run of ROOT, on ranks that horovodrun starts.
+
+    All other options are those of train/evaluate.py and go to it as they are: --run, --split, --checkpoint,
+    --min-accuracy, --json and more (see: train/evaluate.py --help).
+    """
+    return start(Ranks(count=ranks, hosts=hosts), "evaluate.py", with_data(words))
+
+
+def with_data(words: Sequence[str]) -> list[str]:
+    """The options of a script, of words that begin with ROOT; without it the script takes its default."""
+    has_root = bool(words) and not words[0].startswith("-")
+    return ["--data", *words] if has_root else list(words)
+
+
+def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
+    """Run the ranks to their end; returns the exit status of the one that failed first."""
+    for module in ranks.modules:
+        if find_spec(module) is None:
+            extra = "torch" if module == "torch" else "train"
+            raise EnvironmentFailure(
+                f"--strategy {ranks.strategy}: {module} is not installed in {sys.prefix}. Run: pip install"
+                f" 'ringslice[{extra}]'"
+            )
+    line = ranks.command_line(sys.executable, str(Path(__file__).parent), script, words)
+    return Launcher(line, ranks, "--json" in words or bool(os.environ.get(f"{ENVIRONMENT_PREFIX}_JSON"))).run()
+
+
+class Launcher:
+    """A launcher, or a rank without one, as a child process in a session of its own; it ends with us."""
+
+    def __init__(self, line: Sequence[str], ranks: Ranks, as_json: bool) -> None:
+        self._lines, self._as_json, self._lock = RankLines(ranks.launcher), as_json, threading.Lock()
+        pipe = subprocess.PIPE if ranks.launcher else None  # without one, a terminal shows a bar
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the launcher becomes our child
+        share = max(1, len(os.sched_getaffinity(0)) // ranks.number)
+        self._process = subprocess.Popen(
+            line,
+            env={"OMP_NUM_THREADS": str(share), **os.environ} if "torch" in ranks.modules else None,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="backslashreplace",
+            start_new_session=True,  # Ctrl-C is for us
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # there is no other thread yet
+        )
+        streams = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
+        self._threads = [threading.Thread(target=self._forward, args=each, daemon=True) for each in streams if each[1]]
+
+    def run(self) -> int:
+        """Forward the lines until the launcher ends, and end what is left of its processes."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            status = self._process.wait()
+        except KeyboardInterrupt:
+            self._process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+            self._finish()
+            return INTERRUPTED
+        self._finish()
+        status, lines = self._lines.ending(status)
+        for line in lines:
+            print(line, end="", file=sys.stderr)
+        return status
+
+    def _finish(self) -> None:
+        """Return once no process is left, and all that they printed is forwarded."""
+        deadline = time.monotonic() + LEFT_TIMEOUT_S
+        while left := descendants(os.getpid()):
+            if time.monotonic() > deadline:
+                for process in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            time.sleep(POLL_S)
+        for thread in self._threads:
+            thread.join()  # ends: nobody can write any more
+
+    def _forward(self, name: str, stream: IO[str]) -> None:
+        for line in stream:
+            with self._lock, suppress(OSError):
+                for shown in self._lines.take(line, name):
+                    is_result = name == "stdout" and (not self._as_json or shown.startswith('{"stage": '))
+                    print(shown, end="", file=sys.stdout if is_result else sys.stderr, flush=True)
+
+
+def descendants(parent: int) -> list[int]:
+    """The processes below ``parent``, except those of which only the exit status is left."""
+    below: dict[int, list[int]] = {}
+    states = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended
+                state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                states[int(entry.name)] = state
+                below.setdefault(int(above), []).append(int(entry.name))
+    found = list(below.get(parent, ()))
+    for process in found:  # which grows
+        found += below.get(process, ())
+    return [process for process in found if states[process] not in "ZX"]
+
+
+def main() -> NoReturn:
+    """Entry point; exits with the status of the rank that failed first."""
+    end_process(run_reporting(lambda: invoke(command, "ringslice")))
+
+
+if __name__ == "__main__":
+    main()
