@@ -114,11 +114,12 @@ class Evaluator:
         steps = Steps(reader.total, data.size, data.recipe.rank_batch * data.local_replicas)
         totals = [0.0, 0.0, 0.0]
         monitor.phase(f"{READING} {split}")
-        for batch in trainer.evaluation_batches(reader.batches(order, steps, collective.rank)):
+        for batch in trainer.evaluation_batches(reader.batches(order, steps, data.rank)):
             monitor.local_phase(f"evaluating {split}")
             sums, predicted = trainer.evaluate_step(batch)
-            totals = [total + value for total, value in zip(totals, sums, strict=True)]
-            if confusion is not None:
+            if data.is_counted:
+                totals = [total + value for total, value in zip(totals, sums, strict=True)]
+            if data.is_counted and confusion is not None:
                 confusion.add(batch.labels.numpy(), predicted, batch.weights.numpy())
             monitor.local_phase(f"{READING} {split}")
         loss, hits, examples = collective.all_reduce(np.array(totals)).tolist()

@@ -45,7 +45,7 @@ class Training:
         self.run, self.data, self.trainer, self.strategy, self.monitor = run, data, trainer, strategy, monitor
         self.hooks, self.collective = hooks, strategy.collective
         self.is_new = strategy.earlier is None  # False if this process has trained the run with other ranks before
-        self.metrics = MetricsLog(run, trainer, self.collective, strategy.is_elastic)
+        self.metrics = MetricsLog(run, trainer, self.collective, strategy.is_elastic, is_counted=strategy.is_counted)
         self.checkpoints = Checkpointer(run, trainer, self.collective, monitor, metrics=self.metrics, hooks=hooks)
         self.evaluator = Evaluator(data, trainer, self.collective, monitor, hooks)
         self.reporter = Reporter(run, data, self.collective, monitor)
@@ -89,7 +89,7 @@ class Training:
     def train_epoch(self, position: Position) -> Position:
         """The steps that are left of the epoch, or as many as the run is to take; then a checkpoint."""
         self.metrics.begin_epoch(position)
-        batches = self.trainer.train_batches(*self.data.train_records(position, self.collective.rank))
+        batches = self.trainer.train_batches(*self.data.train_records(position))
         with closing(batches), self.reporter.progress(position) as show_progress:
             self.monitor.phase("reading", position.epoch, position.step + 1)
             for batch in batches:

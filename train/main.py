@@ -28,7 +28,10 @@ from train.config.settings import (
     HOROVOD,
     MIRRORED,
     MULTI_WORKER,
+    OF_TORCH,
+    PIPELINE,
     SYNCHRONOUS,
+    TENSOR_PARALLEL,
     TORCH,
     Settings,
     command,
@@ -50,7 +53,7 @@ def require_strategy(strategy: str) -> None:
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy {MULTI_WORKER}")
     if strategy not in (ASYNCHRONOUS, SYNCHRONOUS) and task_of(config, WITH_SERVERS):
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has parameter servers. Give --strategy {SYNCHRONOUS}")
-    if is_torchrun() != (strategy == DDP) and launched_size() > 1:
+    if is_torchrun() != (strategy in OF_TORCH) and launched_size() > 1:
         launcher, fitting = ("torchrun", DDP) if is_torchrun() else ("horovodrun", HOROVOD)
         raise UsageError(
             f"--strategy {strategy}: {launcher} started {launched_size()} processes. Give --strategy {fitting}, or use"
@@ -91,10 +94,8 @@ def import_strategy(settings: Settings, monitor: Monitor) -> Callable[[], None]:
         train(settings, strategy, monitor)
 
     device = settings.device
-    if settings.strategy == DDP:
-        from train.strategies.ddp import run_ddp
-
-        return lambda: run_ddp(work, monitor, device, settings.stall_timeout_s)
+    if settings.framework == TORCH:
+        return import_torch_strategy(settings, work, monitor)
     if settings.strategy == MIRRORED:
         from train.strategies.mirrored import run_mirrored
 
@@ -115,6 +116,24 @@ def import_strategy(settings: Settings, monitor: Monitor) -> Callable[[], None]:
     from train.strategies.horovod_ring import run_on_ranks
 
     return lambda: run_on_ranks(work, monitor, device)
+
+
+def import_torch_strategy(
+    settings: Settings, work: Callable[["Strategy"], None], monitor: Monitor
+) -> Callable[[], None]:
+    """As `import_strategy`, of a strategy of PyTorch."""
+    from train.strategies.ddp import Ddp, Make, run_ddp
+
+    make: Make = Ddp
+    if settings.strategy == PIPELINE:
+        from train.strategies.pipeline import Pipeline
+
+        make = Pipeline
+    if settings.strategy == TENSOR_PARALLEL:
+        from train.strategies.tensor_parallel import TensorParallel
+
+        make = TensorParallel
+    return lambda: run_ddp(work, monitor, settings.device, settings.stall_timeout_s, make)
 
 
 def main() -> NoReturn:

@@ -26,6 +26,10 @@ AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
 HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
 ASYNCHRONOUS, SYNCHRONOUS = "parameter-server", "synchronous-parameter-server"
+PIPELINE, TENSOR_PARALLEL = "pipeline", "tensor-parallel"
+OF_TORCH = (DDP, PIPELINE, TENSOR_PARALLEL)
+ONE_F_ONE_B, GPIPE = "1f1b", "gpipe"
+MICRO_BATCHES = 4
 TENSORFLOW, TORCH = "tensorflow", "torch"
 EPOCHS = 10
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
@@ -40,6 +44,8 @@ class Settings:
     stopping: Stopping = field(default_factory=lambda: Stopping(EPOCHS))
     strategy: str = HOROVOD
     replicas: int | None = None
+    micro_batches: int | None = None
+    pipeline_schedule: str | None = None
     name: str | None = None
     group: int | None = None
     run: str | None = None
@@ -70,18 +76,24 @@ class Settings:
             raise UsageError(f"--replicas {self.replicas} is for --strategy {MIRRORED}, and at least 1; leave it out")
         if self.strategy != HOROVOD:
             self.recipe.require_plain(self.strategy)
-        if self.has_servers:
-            self._require_servable()
+        if self.micro_batches is not None and not (self.strategy == PIPELINE and self.micro_batches >= 1):
+            raise UsageError(
+                f"--micro-batches {self.micro_batches} is for --strategy {PIPELINE}, and at least 1; leave it out"
+            )
+        if self.pipeline_schedule is not None and self.strategy != PIPELINE:
+            raise UsageError(f"--pipeline-schedule is for --strategy {PIPELINE}; leave it out")
+        if self.has_servers or self.is_divided:
+            self._require_supported()
 
-    def _require_servable(self) -> None:
-        """Raise UsageError if a setting is one that parameter servers do not support."""
-        recipe, is_asynchronous = self.recipe, self.strategy == ASYNCHRONOUS
+    def _require_supported(self) -> None:
+        """Raise UsageError if a setting is one that parameter servers, or parts of a model, do not support."""
+        recipe, has_no_parts = self.recipe, self.is_divided or self.strategy == ASYNCHRONOUS
         for option, is_given in (
             (f"--batch-norm {recipe.batch_norm}", recipe.batch_norm == SYNCHRONISED),
             (f"--precision {recipe.precision}", recipe.precision == FLOAT16),
-            (f"--device {self.device}", self.device == GPU),
-            ("--deterministic", self.deterministic),
-            (f"--accumulate {recipe.accumulate}", is_asynchronous and recipe.accumulate > 1),
+            (f"--device {self.device}", self.has_servers and self.device == GPU),
+            ("--deterministic", self.has_servers and self.deterministic),
+            (f"--accumulate {recipe.accumulate}", has_no_parts and recipe.accumulate > 1),
         ):
             if is_given:
                 raise UsageError(f"{option} is not supported by --strategy {self.strategy}. Leave it out")
@@ -89,7 +101,12 @@ class Settings:
     @property
     def framework(self) -> str:
         """What computes: `TENSORFLOW` or `TORCH`."""
-        return TORCH if self.strategy == DDP else TENSORFLOW
+        return TORCH if self.strategy in OF_TORCH else TENSORFLOW
+
+    @property
+    def is_divided(self) -> bool:
+        """True if each rank has a part of the model."""
+        return self.strategy in (PIPELINE, TENSOR_PARALLEL)
 
     @property
     def has_servers(self) -> bool:
@@ -121,7 +138,8 @@ class Settings:
 
     def compared(self) -> dict[str, Any]:
         """Those that all ranks must have been started with alike, by their options."""
-        run = ("run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic")
+        parallel = ("strategy", "micro_batches", "pipeline_schedule")
+        run = ("run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic", *parallel)
         of_run = {name: getattr(self, name) for name in run}
         of_order = {"--slices-at-once": self.reading.lanes, "--reader-memory": self.reading.budget_bytes}
         alike = {**self.of_training(), **asdict(self.stopping), **of_run}
@@ -181,14 +199,26 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, ASYNCHRONOUS, SYNCHRONOUS, DDP]),
+        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, ASYNCHRONOUS, SYNCHRONOUS, *OF_TORCH]),
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
         " copy of the model on each GPU of this host; multi-worker-mirrored, in several such processes"
         " (train/launch.py -np N); parameter-server and synchronous-parameter-server, in workers whose weights are on"
-        " servers (train/launch.py --workers W --servers P); ddp, with PyTorch, on the ranks that torchrun started. A"
-        " run can go on with another one of the same framework.",
+        " servers (train/launch.py --workers W --servers P); ddp, with PyTorch, on the ranks that torchrun started;"
+        " pipeline and tensor-parallel, likewise, but each rank has a part of the model: some of its layers, or of each"
+        " layer. A run can go on with another one of the same framework.",
+    ),
+    click.option(
+        "--micro-batches",
+        type=int,
+        metavar="N",
+        help=f"Parts of a batch that --strategy {PIPELINE} computes at the same time. Default: {MICRO_BATCHES}.",
+    ),
+    click.option(
+        "--pipeline-schedule",
+        type=click.Choice([ONE_F_ONE_B, GPIPE]),
+        help=f"Order of the micro-batches: {ONE_F_ONE_B} (default) has activations of few of them, {GPIPE} of all.",
     ),
     click.option(
         "--replicas",

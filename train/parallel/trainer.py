@@ -56,7 +56,12 @@ class StepResult:
 
 
 class Trainer(Protocol):
-    """A model and its optimizer on one rank. A batch is whatever the framework's own batches are."""
+    """A model and its optimizer on one rank. A batch is whatever the framework's own batches are.
+
+    If it ``is_divided``, each rank has a part of the model only, and all ranks must call `state` together.
+    """
+
+    is_divided: bool
 
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> Generator[Any, None, None]:
         """A decoded batch for each of ``records``, augmented by ``seed``. Raises what ``records`` raises."""
@@ -94,11 +99,17 @@ class Trainer(Protocol):
         ...
 
     def state(self) -> dict[str, Arrays]:
-        """Copies of the weights and of the optimizer's variables, by name, in the groups "model" and "optimizer"."""
+        """Copies of the weights and of the optimizer's variables, by name, in the groups "model" and "optimizer".
+
+        Of the whole model, on rank 0 at least.
+        """
         ...
 
     def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
-        """Set the variables of these groups on this rank. Raises UsageError if ``source`` is of another model."""
+        """Set the variables of these groups on this rank; if the model is divided, with the next `broadcast_state`.
+
+        Raises UsageError if ``source`` is of another model.
+        """
         ...
 
     def broadcast_state(self, root: int = 0) -> None:
@@ -106,9 +117,9 @@ class Trainer(Protocol):
         ...
 
     def digests(self) -> list[tuple[str, str]]:
-        """The path of each variable and the SHA-256 of its bytes, in the same order on all ranks."""
+        """The path of each variable and the SHA-256 of its bytes, equal on all ranks that have the variable."""
         ...
 
     def first_not_finite(self) -> str:
-        """The path of the first variable that has a value which is not finite; empty if there is none."""
+        """The path of the first variable that has a value which is not finite; equal on all ranks; empty if none."""
         ...

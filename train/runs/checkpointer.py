@@ -41,6 +41,7 @@ class Checkpointer:
     ) -> None:
         self._run, self._trainer, self._collective, self._monitor = run, trainer, collective, monitor
         self._metrics = metrics
+        self._step: int | None = None  # of the last checkpoint, on all ranks
         self._saver: Saver | None = None
         if collective.is_root:
             self._saver = Saver(
@@ -71,8 +72,10 @@ class Checkpointer:
         """
         restored = self._collective.run_on_root(lambda: self._restore(data))
         position = Position.from_json(restored, data.slices, data.train.total)
-        if self._saver is not None and position.step:
-            self._saver.step = position.step
+        if position.step:
+            self._step = position.step
+            if self._saver is not None:
+                self._saver.step = position.step
         self._trainer.broadcast_state()
         return position
 
@@ -112,6 +115,9 @@ class Checkpointer:
 
     def _write(self, position: Position, score: float | None) -> None:
         self._metrics.cut(position.step)
+        is_new, self._step = self._step != position.step, position.step
+        has_part = is_new and (self._saver is not None or self._trainer.is_divided)
+        state = self._trainer.state() if has_part else {}
         if self._saver is None:
             return
         facts = {
@@ -122,10 +128,10 @@ class Checkpointer:
         }
         if self._saver.is_busy:
             self._monitor.local_phase(WAITING)
-        if self._saver.step == position.step:
-            self._saver.amend(facts)
+        if is_new:
+            self._saver.submit(position.step, state, facts)
         else:
-            self._saver.submit(position.step, self._trainer.state(), facts)
+            self._saver.amend(facts)
 
     def require_finite_loss(self, scores: Metrics, split: str, step: int) -> None:
         """Raise on every rank if the loss on ``split`` is not finite; the checkpoint of ``step`` is removed then."""

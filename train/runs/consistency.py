@@ -149,15 +149,19 @@ def fingerprint_here(dataset: Dataset) -> str | None:
 
 
 def require_equal_weights(trainer: Trainer, collective: Collective) -> None:
-    """Raise EnvironmentFailure unless all ranks have the same weights, bit for bit."""
+    """Raise EnvironmentFailure unless each weight is the same, bit for bit, on all ranks that have it."""
     own = trainer.digests()
-    whole = hashlib.sha256("".join(digest for _, digest in own).encode()).hexdigest()
-    digests = collective.gather_object(whole)
-    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if different:  # known on all ranks
-        of_ranks = collective.gather_object(own)
-        pairs = zip(of_ranks[0], of_ranks[different[0]], strict=True)
-        first = next(name for (name, digest), (_, other) in pairs if digest != other)
+    whole = hashlib.sha256("".join(f"{name} {digest}" for name, digest in own).encode()).hexdigest()
+    if len(set(collective.gather_object(whole))) == 1:
+        return
+    of_ranks = [dict(each) for each in collective.gather_object(own)]
+    expected: dict[str, str] = {}
+    for each in of_ranks:
+        expected = each | expected
+    wrong = [[name for name, digest in each.items() if digest != expected[name]] for each in of_ranks]
+    different = [rank for rank, names in enumerate(wrong) if names]
+    if different:
+        first = wrong[different[0]][0]
         raise EnvironmentFailure(
             f"the weights of ranks {different} are not those of rank 0, {first} first: gradients were not"
             " reduced, or a layer changes this variable by the data of its rank"

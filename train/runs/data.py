@@ -19,14 +19,18 @@ from train.runs.run import Processes, Run
 class Data:
     """A reader for each split that has examples, by name; ``slices`` is the fingerprint of the slices.
 
-    The training split is divided among ``size`` processes, for ``replicas`` copies of the model in all.
+    The training split is divided into ``size`` shares, for ``replicas`` copies of the model in all; this process reads
+    share ``rank``, as others may. Its sums and keys count if it ``is_counted``.
     """
 
     readers: Mapping[str, SplitReader]
     slices: str
     recipe: Recipe
+    ranks: int  # processes, of which several may read one share
+    rank: int
     size: int
     replicas: int
+    is_counted: bool
 
     @property
     def train(self) -> SplitReader:
@@ -44,7 +48,7 @@ class Data:
 
     @property
     def local_replicas(self) -> int:
-        """Copies of the model in each process."""
+        """Copies of the model for each share."""
         return self.replicas // self.size
 
     @cached_property
@@ -59,14 +63,14 @@ class Data:
         """The state of the training split's reader before the first step of an epoch."""
         return self.divided(self.train.begin(self.slices, self.train.order(self.recipe.seed, epoch)))
 
-    def train_records(self, position: Position, rank: int) -> tuple[Iterator[RecordBatch], int]:
-        """What a rank reads of what is left of the training split's epoch, and the seed of the epoch's augmentation."""
+    def train_records(self, position: Position) -> tuple[Iterator[RecordBatch], int]:
+        """What this process reads of the rest of the training split's epoch, and the seed of its augmentation."""
         state, seed = position.reader, epoch_seed(self.recipe.seed, position.epoch)
         order = self.train.order(state.seed, state.epoch, state.window_blocks)
-        return self.train.batches(order, state.steps, rank, state.left, state.taken), seed
+        return self.train.batches(order, state.steps, self.rank, state.left, state.taken), seed
 
     def divided(self, state: ReaderState) -> ReaderState:
-        """This state, with what is left of its epoch divided among the processes that there are now."""
+        """This state, with what is left of its epoch divided into the shares that there are now."""
         lanes, batch = self.train.lanes(self.size), self.recipe.examples_per_step * self.local_replicas
         return state.shared(self.size, lanes, batch, self.recipe.drop_last)
 
@@ -83,7 +87,16 @@ def open_data(run: Run, processes: Processes, monitor: Monitor) -> Data:
     readers = {split: SplitReader(folder, run.manifest, split, *options) for split in run.manifest.splits}
     used = {split: reader for split, reader in readers.items() if reader.total}
     collective.run_on_root(lambda: require_readers(used.values()))
-    return Data(used, run.choice.dataset.fingerprint, run.settings.recipe, collective.size, processes.replicas)
+    return Data(
+        used,
+        run.choice.dataset.fingerprint,
+        run.settings.recipe,
+        ranks=collective.size,
+        rank=processes.data_rank,
+        size=processes.data_size,
+        replicas=processes.replicas,
+        is_counted=processes.is_counted,
+    )
 
 
 def require_readers(readers: Iterable[SplitReader]) -> None:

@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,11 +46,21 @@ def steps_to_report(step_s: float, left_s: float) -> int:
 class MetricsLog:
     """``lines`` are the metrics that are not written yet, from which those that are written are removed.
 
-    Rank 0 has them; all ranks if ``is_elastic``, because rank 0 may be another one later.
+    Rank 0 has them; all ranks if ``is_elastic``, because rank 0 may be another one later. The sums and keys of a rank
+    that is not ``is_counted`` are another rank's, too, and left out.
     """
 
-    def __init__(self, run: Run, trainer: Trainer, collective: Collective, is_elastic: bool = False) -> None:
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        collective: Collective,
+        is_elastic: bool = False,
+        *,
+        is_counted: bool = True,
+    ) -> None:
         self._run, self._trainer, self._collective = run, trainer, collective
+        self._is_counted = is_counted
         self._is_elastic, self._has_lines = is_elastic, is_elastic or collective.is_root
         self.lines: list[Line] = []
         self._writer = MetricsWriter(run.folder, run.staging, self.lines)
@@ -82,9 +92,10 @@ class MetricsLog:
         for result in results:
             if what := self._skips.add(result.measured.step, result.is_skipped):
                 raise diverged(self._run, self._trainer, self._collective, what)
-            self._steps.append(result.measured)
-            self.recent.append(result.measured)
-            self._keys += result.keys
+            measured = result.measured
+            self._steps.append(measured if self._is_counted else replace(measured, loss=0.0, hits=0.0, examples=0.0))
+            self.recent.append(measured)
+            self._keys += result.keys if self._is_counted else ()
 
     def is_due(self, position: Position) -> bool:
         """True if a report is due, at the same steps on all ranks: each contains the step of the next.

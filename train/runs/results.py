@@ -111,9 +111,10 @@ def begin_lines(run: Run, data: Data, trainer: Trainer, position: Position, reas
     slices = counted(len(run.manifest.splits["train"]), "slice")
     taken = total - state.examples_left
     begun = f", from step {position.step} on, {taken:,} examples into epoch {position.epoch}" if position.step else ""
-    each = "rank" if data.local_replicas == 1 else f"of {data.local_replicas} replicas"
-    steps = f"{position.steps_left} steps of {settings.recipe.wording} on each {each}"
-    yield f"{total:,} examples in {slices} on {counted(data.size, 'rank')}: {steps}{begun}"
+    each = "each rank" if data.local_replicas == 1 else f"each of {data.local_replicas} replicas"
+    where = each if data.ranks == data.size else "all ranks together"
+    steps = f"{position.steps_left} steps of {settings.recipe.wording} on {where}"
+    yield f"{total:,} examples in {slices} on {counted(data.ranks, 'rank')}: {steps}{begun}"
     if settings.verbose:
         order = data.train.order(state.seed, state.epoch, state.window_blocks)
         for rank, (count, records) in enumerate(data.train.shares(order, state.rest, data.size)):
@@ -164,7 +165,7 @@ def summary_of(run: Run, data: Data, position: Position, result: Result, was_ove
     measured = {name: round(value, 4) for name, value in ({**last} | result.metrics).items() if name != "epoch"}
     facts = {
         "model": run.settings.recipe.model,
-        "ranks": data.size,
+        "ranks": data.ranks,
         **({} if data.local_replicas == 1 else {"replicas": data.replicas}),
         "epochs": len(position.history),
         "steps": position.step,

@@ -33,9 +33,24 @@ class Strategy(ABC):
         """The model and optimizer of the settings' recipe at their first weights."""
 
     @property
+    def data_rank(self) -> int:
+        """Which share of the slices it reads, from 0. Processes that have parts of one model read the same."""
+        return self.collective.rank
+
+    @property
+    def data_size(self) -> int:
+        """The number of shares."""
+        return self.collective.size
+
+    @property
+    def is_counted(self) -> bool:
+        """True if the sums and the keys of this process count: on one of those that read the same share."""
+        return True
+
+    @property
     def replicas(self) -> int:
         """Copies of the model, over all processes."""
-        return self.collective.size
+        return self.data_size
 
     @property
     def earlier(self) -> Run | None:

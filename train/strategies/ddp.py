@@ -29,6 +29,7 @@ from train.strategies import Strategy
 from train.torch_backend.trainer import TorchTrainer
 
 T = TypeVar("T")
+Make = Callable[[Collective, Device, torch.device], Strategy]
 
 SWITCH_S = 0.0002  # of the interpreter's lock: a step on a GPU waits for the threads that decode by Python's 5 ms
 MIN_TIMEOUT_S = 30.0  # of a collective: the ranks need not be loaded at the same time
@@ -66,6 +67,9 @@ class Copies:
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
         self.rank, self.size = collective.rank, collective.size
+
+    def part(self, model: nn.Module) -> nn.Module:
+        return model
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.size == 1:
@@ -138,15 +142,17 @@ def name_lost_ranks() -> Iterator[None]:
         raise EnvironmentFailure("another rank has ended, or does not answer; see what its launcher reports") from error
 
 
-def run_ddp(work: Callable[[Ddp], None], monitor: Monitor, device: str, stall_timeout_s: float) -> None:
-    """Call ``work`` on the ranks that torchrun started; on one without it.
+def run_ddp(
+    work: Callable[[Strategy], None], monitor: Monitor, device: str, stall_timeout_s: float, make: Make = Ddp
+) -> None:
+    """Call ``work`` with the strategy that ``make`` gives, on the ranks that torchrun started; on one without it.
 
     Raises EnvironmentFailure if a rank does not come, or is lost: after ``stall_timeout_s`` at the latest.
     """
     taken, place = take_device(device)
     if not is_torchrun():
         monitor.joined(0, 1)
-        work(Ddp(Alone(), taken, place))
+        work(make(Alone(), taken, place))
         return
     monitor.local_phase("joining the other ranks")
     timeout = timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else None
@@ -157,5 +163,5 @@ def run_ddp(work: Callable[[Ddp], None], monitor: Monitor, device: str, stall_ti
         except (ValueError, torch.distributed.DistError) as error:
             first = next(iter(str(error).splitlines()), "")
             raise EnvironmentFailure(f"this rank cannot join: {first[:200]}") from error
-        work(Ddp(ProcessGroup(monitor), taken, place))
+        work(make(ProcessGroup(monitor), taken, place))
     torch.distributed.destroy_process_group()

@@ -41,6 +41,8 @@ class TrainedModel:
     its optimizer, their state, and evaluation.
     """
 
+    is_divided = False
+
     def __init__(self, settings: Settings, manifest: Manifest, replicas: Replicas) -> None:
         recipe = settings.recipe
         if settings.deterministic:

@@ -7,7 +7,7 @@ next step has been given to it.
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +32,8 @@ from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed
 from train.torch_backend.models import build
 from train.torch_backend.optimizer import Descent
 
+Shape = tuple[int, ...]
+
 DTYPES = {FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
 
 
@@ -41,8 +43,12 @@ class Replicas(Protocol):
     rank: int
     size: int
 
+    def part(self, model: nn.Module) -> nn.Module:
+        """The part of the model that this process has: all of it, if it has a copy."""
+        ...
+
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model as a module whose backward pass gives the mean of the gradients of all copies."""
+        """The part of the model as a module whose backward pass gives the mean of the gradients of all copies."""
         ...
 
     def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
@@ -70,6 +76,8 @@ class TorchTrainer:
     in batch norm's running statistics is reduced, too, each rank's by its number of examples.
     """
 
+    is_divided = False
+
     def __init__(self, settings: Settings, manifest: Manifest, replicas: Replicas, device: torch.device) -> None:
         recipe = settings.recipe
         if settings.deterministic:
@@ -80,7 +88,7 @@ class TorchTrainer:
         torch.manual_seed(recipe.seed)
         shape = (*settings.picture_size(manifest), manifest.channels)
         self._recipe, self._replicas, self._device, self._has_keys = recipe, replicas, device, settings.audit
-        model = build(recipe.model, shape, len(manifest.classes))
+        model = replicas.part(build(recipe.model, shape, len(manifest.classes)))
         if recipe.batch_norm == SYNCHRONISED and replicas.size > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
@@ -154,10 +162,13 @@ class TorchTrainer:
     def _logits(self, net: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
         """float32 logits of uint8 pixels of shape (batch, height, width, channels)."""
         precision = DTYPES[self._recipe.precision]
-        normalised = (pixels.permute(0, 3, 1, 2).float() - self._mean) / self._std
         with torch.autocast(self._device.type, precision, enabled=precision != torch.float32):
-            logits: torch.Tensor = net(normalised)
+            logits: torch.Tensor = net(self._normalised(pixels))
         return logits.float()
+
+    def _normalised(self, pixels: torch.Tensor) -> torch.Tensor:
+        """float32 of shape (batch, channels, height, width), as models take them."""
+        return (pixels.permute(0, 3, 1, 2).float() - self._mean) / self._std
 
     def _average_statistics(self, olds: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
         if not olds:
@@ -184,7 +195,9 @@ class TorchTrainer:
     @torch.no_grad()
     def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
         self.model.eval()
-        logits = self._logits(self.model, batch.pixels.to(self._device, non_blocking=True))
+        return self._scores(self._logits(self.model, batch.pixels.to(self._device, non_blocking=True)), batch)
+
+    def _scores(self, logits: torch.Tensor, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
         losses = functional.cross_entropy(logits, batch.labels.to(self._device), reduction="none").cpu()
         predicted = logits.argmax(1).cpu()
         weights = batch.weights
@@ -223,17 +236,8 @@ class TorchTrainer:
 
     def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
         groups = self._groups
-        scaling = dict.fromkeys(self.optimizer.scaling())
-        for group, arrays in state.items():
-            ours: dict[str, Any] = {name: tuple(each.shape) for name, each in groups[group].items()}
-            theirs: dict[str, Any] = {name: each.shape for name, each in arrays.items() if name not in scaling}
-            if different := sorted(dict(ours.items() ^ theirs.items())):
-                name = different[0]
-                there, here = (found.get(name, "missing") for found in (theirs, ours))
-                raise UsageError(
-                    f"{source} is of another {group}: {name} is {there} there, {here} here; give the --model it was"
-                    " made with, or another --run"
-                )
+        shapes = {group: {name: tuple(each.shape) for name, each in of.items()} for group, of in groups.items()}
+        require_shapes(shapes, state, source, set(self.optimizer.scaling()))
         with torch.no_grad():
             for group, arrays in state.items():
                 for name, each in groups[group].items():
@@ -246,13 +250,38 @@ class TorchTrainer:
         self.optimizer.load_scaling(self._replicas.broadcast_object(self.optimizer.scaling(), root))
 
     def digests(self) -> list[tuple[str, str]]:
-        arrays = ((name, np.ascontiguousarray(each.detach().cpu().numpy())) for name, each in self._tensors.items())
-        return [(name, hashlib.sha256(array.tobytes()).hexdigest()) for name, array in arrays]
+        return digests_of(self._tensors)
 
     def first_not_finite(self) -> str:
-        floating = {name: each for name, each in self._tensors.items() if each.is_floating_point()}
-        finite = torch.stack([torch.isfinite(each).all() for each in floating.values()]).tolist()
-        return next((name for name, is_finite in zip(floating, finite, strict=True) if not is_finite), "")
+        return first_not_finite_of(self._tensors)
+
+
+def require_shapes(
+    ours: Mapping[str, Mapping[str, Shape]], state: Mapping[str, Arrays], source: str, ignored: Collection[str] = ()
+) -> None:
+    """Raise UsageError if the arrays of ``state`` have not the names and shapes of ``ours``, by group."""
+    for group, arrays in state.items():
+        theirs: dict[str, Any] = {name: each.shape for name, each in arrays.items() if name not in ignored}
+        if different := sorted(dict(ours[group].items() ^ theirs.items())):
+            name = different[0]
+            there, here = (found.get(name, "missing") for found in (theirs, ours[group]))
+            raise UsageError(
+                f"{source} is of another {group}: {name} is {there} there, {here} here; give the --model it was"
+                " made with, or another --run"
+            )
+
+
+def digests_of(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
+    """The name of each tensor and the SHA-256 of its bytes."""
+    arrays = ((name, np.ascontiguousarray(each.detach().cpu().numpy())) for name, each in tensors.items())
+    return [(name, hashlib.sha256(array.tobytes()).hexdigest()) for name, array in arrays]
+
+
+def first_not_finite_of(tensors: Mapping[str, torch.Tensor]) -> str:
+    """The name of the first tensor that has a value which is not finite; empty if there is none."""
+    floating = {name: torch.isfinite(each).all() for name, each in tensors.items() if each.is_floating_point()}
+    finite = torch.stack(list(floating.values())).tolist() if floating else []
+    return next((name for name, is_finite in zip(floating, finite, strict=True) if not is_finite), "")
 
 
 def without_padding(batch: PixelBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

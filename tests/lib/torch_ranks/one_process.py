@@ -20,7 +20,7 @@ from train.strategies.ddp import run_ddp
 RANKS = int(os.environ["RANKS"])
 
 
-def records_of_all(data: Data, position: Position, rank: int) -> tuple[Iterator[RecordBatch], int]:
+def records_of_all(data: Data, position: Position) -> tuple[Iterator[RecordBatch], int]:
     """What `Data.train_records` gives the ranks, joined."""
     reader, batch = data.train, data.recipe.examples_per_step // RANKS
     state = position.reader.shared(RANKS, reader.lanes(RANKS), batch, data.recipe.drop_last)

@@ -6,6 +6,7 @@ import click
 import pytest
 
 from etl.errors import UsageError
+from train.config.recipe import Recipe
 from train.config.settings import Settings, Time
 from train.reader.config import Reading
 
@@ -31,3 +32,19 @@ def test_a_time_has_a_unit_or_none(text: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a time; give seconds"):
         Time().convert(text, None, None)
+
+
+@pytest.mark.parametrize("strategy", ["pipeline", "tensor-parallel"])
+@pytest.mark.parametrize(
+    "recipe", [Recipe(accumulate=2), Recipe(precision="float16"), Recipe(batch_norm="synchronised"), Recipe(xla=True)]
+)
+def test_parts_of_a_model_refuse_what_they_do_not_support(strategy: str, recipe: Recipe) -> None:
+    with pytest.raises(UsageError, match=f"is not supported by --strategy {strategy}"):
+        Settings("d", recipe, strategy=strategy)
+
+
+def test_micro_batches_are_for_a_pipeline() -> None:
+    Settings("d", strategy="pipeline", micro_batches=8, pipeline_schedule="gpipe")
+    for wrong in ({"strategy": "pipeline", "micro_batches": 0}, {"micro_batches": 2}, {"pipeline_schedule": "gpipe"}):
+        with pytest.raises(UsageError, match="is for --strategy pipeline"):
+            Settings("d", **wrong)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.numpy import load_file
 
 from tests.hadoop.processes import find_all
 from tests.lib.commands import REPOSITORY, failed, run, succeeded
@@ -17,6 +16,7 @@ from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.audits import require_each_key_once
 from tests.lib.ranks.running import metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch, torchrun
+from tests.lib.torch_ranks.weights import distance, last_checkpoint
 from train.tf_backend.builders import BUILDERS
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("torch_environment")]
@@ -35,25 +35,6 @@ def torch_environment() -> None:
 def root(digits_root: Path, tmp_path: Path) -> Path:
     shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
     return tmp_path / "digits"
-
-
-def last_checkpoint(root: Path, name: str) -> Path:
-    return max((root / "runs" / name / "checkpoints").iterdir())
-
-
-def distance(root: Path, reference: str, other: str, part: str = "") -> float:
-    """The distance of the other run's last weights from those of the reference, as a part of these.
-
-    With ``part``, of those weights, and states of the optimizer, whose name contains it.
-    """
-    expected, found = (
-        load_file(last_checkpoint(root, run) / "model.safetensors")
-        | load_file(last_checkpoint(root, run) / "optimizer.safetensors")
-        for run in (reference, other)
-    )
-    names = [name for name in expected if part in name]
-    squares = [float(np.square(found[name] - expected[name]).sum()) for name in names]
-    return float(np.sqrt(sum(squares) / sum(float(np.square(expected[name]).sum()) for name in names)))
 
 
 @pytest.mark.witness

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Runs of train/main.py one after the other in the same ranks, because these take seconds to start.
+
+argv[1] is JSON: the words of each run. `ddp` runs on rank 0 alone. A first word `without-...` breaks something: a
+negative control. Rank 0 prints the line of a run that is refused.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.distributed.tensor import Partial
+from torch.distributed.tensor.parallel import RowwiseParallel
+
+from etl.errors import RingsliceError
+from train.config.settings import DDP, PIPELINE, Settings, command
+from train.loop import train
+from train.monitor.launcher import local_rank, local_size
+from train.monitor.monitor import Monitor
+from train.monitor.rank_log import RunLog
+from train.parallel.collective import Alone
+from train.parallel.cores import claim_cores
+from train.strategies import Strategy
+from train.strategies.ddp import Ddp, run_ddp
+from train.strategies.divided_model import DividedModel
+from train.strategies.pipeline import Pipeline, PipelineTrainer
+from train.strategies.tensor_parallel import TensorParallel
+
+
+def lose_gradients(trainer: PipelineTrainer, *arguments: Any) -> torch.Tensor:
+    """What the first stage computes is lost."""
+    sums = compute_gradients(trainer, *arguments)
+    for each in trainer.model.parameters() if trainer._is_first else ():
+        each.grad = None
+    return sums
+
+
+compute_gradients = PipelineTrainer._compute_gradients
+CONTROLS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "without-gradients": lambda: mock.patch.object(PipelineTrainer, "_compute_gradients", lose_gradients),
+    "without-sum": lambda: mock.patch(
+        "train.strategies.tensor_parallel.RowwiseParallel", partial(RowwiseParallel, output_layouts=Partial())
+    ),
+}
+
+
+def run_all(joined: Strategy, monitor: Monitor) -> None:
+    assert isinstance(joined, DividedModel)
+    common = joined.collective, joined._device, joined._place
+
+    def start(settings: Settings, monitor: Monitor) -> None:
+        if settings.strategy == DDP:
+            if joined.collective.is_root:
+                train(settings, Ddp(Alone(), *common[1:]), monitor)
+            return
+        train(settings, (Pipeline if settings.strategy == PIPELINE else TensorParallel)(*common), monitor)
+
+    for words in json.loads(sys.argv[1]):
+        broken: AbstractContextManager[Any] = nullcontext()
+        if words[0] in CONTROLS:
+            broken = CONTROLS[words.pop(0)]()
+        try:
+            with broken:
+                command(start).main(words, obj=monitor, standalone_mode=False)
+        except RingsliceError as error:
+            if joined.collective.is_root:
+                print(error, flush=True)
+
+
+if __name__ == "__main__":
+    claim_cores(local_rank(), local_size())
+    of_rank = Monitor("", RunLog())
+    run_ddp(lambda strategy: run_all(strategy, of_rank), of_rank, "cpu", 60, Pipeline)

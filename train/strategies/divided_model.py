@@ -1,0 +1,195 @@
+"""What strategies have in common that divide the model, not the data, among the ranks.
+
+All ranks read the same examples. Checkpoints have the names and shapes of the whole model, so that a run can go on with
+another division.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from etl.errors import UsageError
+from etl.slices.manifest import Manifest
+from train.checkpoints.safetensors_file import Arrays
+from train.config.settings import Settings
+from train.parallel.collective import Collective
+from train.parallel.devices import Device
+from train.strategies import Strategy
+from train.strategies.ddp import Copies
+from train.torch_backend.feed import PixelBatch
+from train.torch_backend.trainer import Shape, TorchTrainer, digests_of, first_not_finite_of, require_shapes
+
+
+class OnePart(Copies):
+    """The one share of the data that all ranks read: nothing is reduced over shares."""
+
+    def __init__(self, collective: Collective) -> None:
+        super().__init__(collective)
+        self.rank, self.size = 0, 1
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A tensor of the whole model or optimizer; ``owner`` is the first rank that has it, or a part of it."""
+
+    shape: Shape
+    dtype: torch.dtype
+    owner: int
+
+
+class DividedTrainer(TorchTrainer):
+    """A trainer of a part of the model: tensors of its own, or `DTensor` shards of them."""
+
+    is_divided = True
+
+    def __init__(
+        self, settings: Settings, manifest: Manifest, part: OnePart, device: torch.device, collective: Collective
+    ) -> None:
+        self._clip_norm, self._collective = settings.recipe.clip_norm, collective
+        own = replace(settings, recipe=replace(settings.recipe, clip_norm=0.0))  # the norm is over all parts
+        super().__init__(own, manifest, part, device)
+        self._pending: Mapping[str, Arrays] = {}  # rank 0's, until `broadcast_state`
+        tensors = {name: (tuple(each.shape), each.dtype) for name, each in self._tensors.items()}
+        self._wholes: dict[str, Whole] = {}
+        for rank, of_rank in enumerate(collective.gather_object(tensors)):
+            for name, (shape, dtype) in of_rank.items():
+                self._wholes.setdefault(name, Whole(shape, dtype, rank))
+
+    @property
+    def parameters(self) -> int:
+        return sum(prod(each.shape) for name, each in self._wholes.items() if name.startswith("model/"))
+
+    def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
+        sums = self._compute_gradients(batch, examples)
+        if self._clip_norm:
+            gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+            squares = [whole(torch.linalg.vector_norm(each)) ** 2 for each in gradients]
+            norm = self._over_parts(torch.stack(squares).sum() if squares else torch.zeros((), device=sums.device))
+            factor = torch.clamp(self._clip_norm / (norm.sqrt() + 1e-6), max=1.0)  # as PyTorch's clip_grad_norm_
+            for each in gradients:
+                local(each).mul_(factor)
+        return sums
+
+    @abstractmethod
+    def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
+        """As `TorchTrainer._forward_backward`; the sums are the same on all ranks."""
+
+    @abstractmethod
+    def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
+        """The sum of squares over all parts of the model, of this part's."""
+
+    @torch.no_grad()
+    def state(self) -> dict[str, Arrays]:
+        tensors = self._tensors
+        state: dict[str, Arrays] = {group: {} for group in self._groups}
+        for name, each in self._wholes.items():
+            found = self._on_root(tensors.get(name), each)
+            if self._collective.is_root:
+                group, _, key = name.partition("/")
+                state[group][key] = found.numpy()
+        return state
+
+    def _on_root(self, tensor: torch.Tensor | None, what: Whole) -> torch.Tensor:
+        """A copy of the whole of a tensor, on the CPU; on rank 0 only it is complete."""
+        if tensor is not None:
+            tensor = whole(tensor).detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        rank = self._collective.rank
+        if what.owner and rank == what.owner:
+            torch.distributed.send(tensor, 0)
+        elif what.owner and rank == 0:
+            tensor = torch.empty(what.shape, dtype=what.dtype)
+            torch.distributed.recv(tensor, what.owner)
+        return torch.empty(0) if tensor is None else tensor
+
+    def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
+        shapes: dict[str, dict[str, Shape]] = {}
+        for name, each in self._wholes.items():
+            group, _, key = name.partition("/")
+            shapes.setdefault(group, {})[key] = each.shape
+        require_shapes(shapes, state, source)
+        self._pending = state
+
+    @torch.no_grad()
+    def broadcast_state(self, root: int = 0) -> None:
+        pending, self._pending = self._pending, {}
+        groups = self._collective.broadcast_object(list(pending), root)
+        tensors = self._tensors
+        for name, each in self._wholes.items():
+            group, _, key = name.partition("/")
+            tensor = tensors.get(name)
+            if group in groups:
+                found = torch.empty(each.shape, dtype=each.dtype)
+                if self._collective.rank == root:
+                    found.copy_(torch.from_numpy(pending[group][key]))
+                torch.distributed.broadcast(found, root)
+                if tensor is not None:
+                    take(tensor, found)
+
+    def digests(self) -> list[tuple[str, str]]:
+        return digests_of({name: local(each) for name, each in self._tensors.items() if not is_sharded(each)})
+
+    def first_not_finite(self) -> str:
+        own = first_not_finite_of({name: local(each) for name, each in self._tensors.items()})
+        return next((each for each in self._collective.gather_object(own) if each), "")
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """True if ranks have different parts of it."""
+    return isinstance(tensor, DTensor) and any(each.is_shard() for each in tensor.placements)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of it, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor, gathered from the ranks that have shards of it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def take(tensor: torch.Tensor, found: torch.Tensor) -> None:
+    """Set a tensor, or this rank's shard of it, to the values of the whole one, which all ranks have."""
+    if isinstance(tensor, DTensor):
+        mesh, placements = tensor.device_mesh, tensor.placements
+        found = distribute_tensor(found.to(mesh.device_type), mesh, placements, src_data_rank=None)
+    tensor.copy_(found)
+
+
+class DividedModel(Strategy):
+    """Each rank has a part of the model; all read the same examples."""
+
+    name: str
+
+    def __init__(self, collective: Collective, device: Device, place: torch.device) -> None:
+        self.collective = collective
+        self._device, self._place = device, place
+
+    @property
+    def data_rank(self) -> int:
+        return 0
+
+    @property
+    def data_size(self) -> int:
+        return 1
+
+    def device(self, settings: Settings) -> dict[str, Any]:
+        return {"device": asdict(self._device), "has_nccl": True}
+
+    def make_trainer(self, settings: Settings, manifest: Manifest) -> DividedTrainer:
+        if self.collective.size == 1:
+            raise UsageError(
+                f"--strategy {self.name} divides the model among ranks, and there is one. Start it by torchrun"
+                " --nproc-per-node N"
+            )
+        return self._make_trainer(settings, manifest)
+
+    @abstractmethod
+    def _make_trainer(self, settings: Settings, manifest: Manifest) -> DividedTrainer:
+        """As `make_trainer`, of several ranks."""

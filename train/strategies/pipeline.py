@@ -1,0 +1,171 @@
+"""Model parallel by layer: each rank has consecutive layers, and micro-batches of a step go from rank to rank.
+
+`torch.distributed.pipelining` sends activations and gradients; a step adds up the gradients of its micro-batches, and
+is that of one process that takes them in turn.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.distributed
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn import functional
+
+from etl.errors import UsageError
+from etl.slices.manifest import Manifest
+from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
+from train.parallel.collective import Collective
+from train.strategies.divided_model import DividedModel, DividedTrainer, OnePart
+from train.strategies.pipeline_stages import balance, join_without_weights, measure
+from train.torch_backend.feed import PixelBatch
+from train.torch_backend.trainer import DTYPES, Shape
+
+
+class Stage(nn.Module):
+    """The layers of one rank, which have the names that they have in the whole model.
+
+    Random numbers depend on the step, the micro-batch and the layer, so they are the same however layers are divided.
+    """
+
+    def __init__(self, layers: nn.Sequential, first: int, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layers = layers
+        self._first, self._device, self._dtype = first, device, dtype
+        self._seed = self._micro_batch = 0
+
+    def begin(self, seed: int) -> None:
+        """The next micro-batch is the first one of the step of this seed."""
+        self._seed, self._micro_batch = seed, 0
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32):
+            for number, layer in enumerate(self.layers, self._first):
+                if self.training:
+                    entropy = (self._seed, self._micro_batch, number)
+                    torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+                features = layer(features)
+        self._micro_batch += 1
+        return features.float().contiguous()
+
+
+class Layers(OnePart):
+    """Divides a model into stages. ``shape`` is that of a micro-batch."""
+
+    def __init__(self, collective: Collective, device: torch.device, shape: Shape, dtype: torch.dtype) -> None:
+        super().__init__(collective)
+        self._processes, self._device, self._shape, self._dtype = collective, device, shape, dtype
+        self._first = 0  # layer of this rank
+        self.shapes: tuple[Shape, Shape] = (), ()  # of what the stage takes and gives
+
+    def part(self, model: nn.Module) -> nn.Module:
+        if not isinstance(model, nn.Sequential):
+            raise UsageError(
+                f"--strategy {PIPELINE} needs a torch.nn.Sequential, whose layers it divides; --model gives"
+                f" {type(model).__name__}. Use ddp, or give another --model"
+            )
+        rank, size, layers = self._processes.rank, self._processes.size, list(model)
+        units = join_without_weights(layers)
+        if len(units) < size:
+            raise UsageError(
+                f"--strategy {PIPELINE}: {size} ranks for {len(units)} layers with weights. Start fewer ranks"
+            )
+        seconds, shapes = self._processes.run_on_root(lambda: self._measure(layers))  # they differ from rank to rank
+        costs = [sum(seconds[start:end]) for start, end in zip(units, [*units[1:], len(layers)], strict=True)]
+        starts = [*(units[each] for each in balance(costs, size)), len(layers)]
+        self._first, end = starts[rank : rank + 2]
+        self.shapes = [self._shape, *shapes][self._first], shapes[end - 1]
+        own = nn.Sequential()
+        for name, layer in list(model.named_children())[self._first : end]:
+            own.add_module(name, layer)
+        return own
+
+    def _measure(self, layers: Sequence[nn.Module]) -> tuple[list[float], list[Shape]]:
+        try:
+            return measure(layers, self._shape, self._device)
+        except (RuntimeError, ValueError) as error:  # batch norm of one value, for example
+            first = next(iter(str(error).splitlines()), "")
+            raise UsageError(f"--model cannot train on micro-batches of {self._shape[0]}: {first}") from error
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        assert isinstance(model, nn.Sequential)
+        return Stage(model, self._first, self._device, self._dtype)
+
+
+class PipelineTrainer(DividedTrainer):
+    """The trainer of one stage. The first one takes pixels; the last one has the loss, which all ranks then have."""
+
+    net: Stage
+
+    def __init__(self, settings: Settings, manifest: Manifest, collective: Collective, device: torch.device) -> None:
+        count = settings.micro_batches or MICRO_BATCHES
+        batch = settings.recipe.rank_batch
+        if batch % count:
+            raise UsageError(f"--batch {batch} is not divisible by --micro-batches {count}. Give others")
+        shape = (batch // count, manifest.channels, *settings.picture_size(manifest))
+        layers = Layers(collective, device, shape, DTYPES[settings.recipe.precision])
+        super().__init__(settings, manifest, layers, device, collective)
+        rank, self._last = collective.rank, collective.size - 1
+        self._is_first, self._is_last = rank == 0, rank == self._last
+        self._examples = torch.ones((), device=device)
+        taken, given = (torch.zeros(each, device=device) for each in layers.shapes)
+        taken.requires_grad_(not self._is_first)
+        stages = [
+            PipelineStage(self.net, rank, collective.size, device, input_args=taken, output_args=each)
+            for each in (given.clone().requires_grad_(), given)
+        ]
+        kind = ScheduleGPipe if settings.pipeline_schedule == GPIPE else Schedule1F1B
+        self._schedule = kind(stages[0], count, loss_fn=self._loss_of, scale_grads=False)
+        self._evaluation = ScheduleGPipe(stages[1], count)
+
+    def _loss_of(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """A micro-batch's part of the mean loss. ``target``: labels and weights, of shape (micro-batch, 2)."""
+        labels, weights = target[:, 0].long(), target[:, 1].float()
+        smoothing = self._recipe.label_smoothing
+        losses = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        return (losses * weights).sum() / self._examples
+
+    def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
+        self.net.begin(torch.initial_seed())
+        self._examples = examples
+        sums = torch.zeros(3, device=self._device)
+        if self._is_first:
+            self._schedule.step(self._normalised(batch.pixels.to(self._device, non_blocking=True)))
+        elif self._is_last:
+            target = torch.stack([batch.labels.double(), batch.weights.double()], 1).to(self._device)
+            losses: list[torch.Tensor] = []
+            logits = self._schedule.step(target=target, losses=losses)
+            hits = (logits.argmax(1) == target[:, 0]) * target[:, 1]
+            loss = torch.stack([each.detach() for each in losses]).sum() * examples
+            sums = torch.stack([loss, hits.sum().float(), examples])
+        else:
+            self._schedule.step()
+        torch.distributed.broadcast(sums, self._last)  # rank 0 shows them
+        return sums
+
+    def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
+        torch.distributed.all_reduce(squares)
+        return squares
+
+    @torch.no_grad()
+    def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
+        self.net.eval()
+        pixels = [self._normalised(batch.pixels.to(self._device))] if self._is_first else []
+        logits = self._evaluation.step(*pixels)
+        if not self._is_last:
+            return [0.0, 0.0, 0.0], np.zeros(len(batch.labels), np.int64)
+        return self._scores(logits, batch)
+
+
+class Pipeline(DividedModel):
+    """Each rank has some of the layers."""
+
+    name = PIPELINE
+
+    @property
+    def is_counted(self) -> bool:
+        return self.collective.rank == self.collective.size - 1  # which has the logits
+
+    def _make_trainer(self, settings: Settings, manifest: Manifest) -> PipelineTrainer:
+        return PipelineTrainer(settings, manifest, self.collective, self._place)

@@ -1,0 +1,64 @@
+"""Which layers of a model are on which rank of a pipeline: contiguous ones, that take each rank about the same time."""
+
+import time
+from collections.abc import Sequence
+from copy import deepcopy
+from itertools import accumulate
+
+import torch
+from torch import nn
+
+from train.torch_backend.trainer import Shape
+
+ROUNDS = 3  # of measuring, of which the fastest counts: others may have begun, or been disturbed
+
+
+def measure(layers: Sequence[nn.Module], shape: Shape, device: torch.device) -> tuple[list[float], list[Shape]]:
+    """The seconds of the forward and backward pass of each layer, for an input of ``shape`` to the first one; and the
+    shape that each layer gives. Raises what a layer raises.
+    """
+    seconds, shapes = [], []
+    features = torch.zeros(shape, device=device)
+    for each in layers:
+        layer = deepcopy(each).to(device).train()  # a copy: running statistics change
+        rounds = []
+        for _ in range(ROUNDS):
+            features = features.detach().requires_grad_()
+            begun = _now(device)
+            output = layer(features)
+            output.backward(torch.ones_like(output))
+            rounds.append(_now(device) - begun)
+        seconds.append(min(rounds))
+        features = output
+        shapes.append(tuple(output.shape))
+    return seconds, shapes
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def join_without_weights(layers: Sequence[nn.Module]) -> list[int]:
+    """Where the layers begin that have weights to train, each with those without behind it; the first begins at 0."""
+    with_weights = [number for number, each in enumerate(layers) if any(p.requires_grad for p in each.parameters())]
+    return [0, *with_weights[1:]]
+
+
+def balance(costs: Sequence[float], parts: int) -> list[int]:
+    """Where each of so many contiguous ``parts`` begins, so that the largest sum of one is as small as can be. Pure.
+
+    There are at least as many ``costs`` as parts; none is empty.
+    """
+    sums = [0.0, *accumulate(costs)]
+    best = [(sums[end], [0]) for end in range(len(sums))]  # of the first `end` costs, in one part
+    for part in range(2, parts + 1):
+        best = [
+            min(
+                (max(best[start][0], sums[end] - sums[start]), [*best[start][1], start])
+                for start in range(part - 1, max(part, end))
+            )
+            for end in range(len(sums))
+        ]
+    return best[-1][1]
