@@ -68,7 +68,7 @@ class TensorParallelTrainer(DividedTrainer):
 
     def __init__(self, settings: Settings, manifest: Manifest, collective: Collective, device: torch.device) -> None:
         super().__init__(settings, manifest, Shards(collective, device), device, collective)
-        for group in self.optimizer.sgd.param_groups:
+        for group in self.optimizer.torch.param_groups:
             group["foreach"] = False  # which takes no shards beside other tensors
         self._copied = [each for each in self.model.parameters() if not isinstance(each, DTensor)]
 
