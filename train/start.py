@@ -123,15 +123,17 @@ class Launcher:
 
     def run(self) -> int:
         """Forward the lines until the launcher ends, and end what is left of its processes."""
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             status = self._process.wait()
         except KeyboardInterrupt:
             self._process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
             self._finish()
+            if self._threads and not self._lines.is_explained:  # by a rank: it had just been started
+                print("ringslice: interrupted", file=sys.stderr)
             return INTERRUPTED
         self._finish()
         status, lines = self._lines.ending(status)
@@ -149,7 +151,8 @@ class Launcher:
                         os.kill(process, signal.SIGKILL)
             time.sleep(POLL_S)
         for thread in self._threads:
-            thread.join()  # ends: nobody can write any more
+            if thread.ident is not None:
+                thread.join()  # ends: nobody can write any more
 
     def _forward(self, name: str, stream: IO[str]) -> None:
         for line in stream:
