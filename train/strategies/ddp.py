@@ -155,6 +155,7 @@ def run_ddp(
         work(make(Alone(), taken, place))
         return
     monitor.local_phase("joining the other ranks")
+    warnings.filterwarnings("ignore", "Grad strides do not match")  # of kernels of one channel, whose layouts are alike
     timeout = timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else None
     with name_lost_ranks():
         try:
