@@ -151,14 +151,15 @@ def fingerprint_here(dataset: Dataset) -> str | None:
 def require_equal_weights(trainer: Trainer, collective: Collective) -> None:
     """Raise EnvironmentFailure unless each weight is the same, bit for bit, on all ranks that have it."""
     own = trainer.digests()
-    whole = hashlib.sha256("".join(f"{name} {digest}" for name, digest in own).encode()).hexdigest()
+    whole = hashlib.sha256("".join(digest for _, digest in own).encode()).hexdigest()
     if len(set(collective.gather_object(whole))) == 1:
         return
-    of_ranks = [dict(each) for each in collective.gather_object(own)]
-    expected: dict[str, str] = {}
-    for each in of_ranks:
-        expected = each | expected
-    wrong = [[name for name, digest in each.items() if digest != expected[name]] for each in of_ranks]
+    expected: dict[str | int, str] = {}
+    wrong: list[list[str]] = []
+    for of_rank in collective.gather_object(own):
+        keys = [name if trainer.is_divided else number for number, (name, _) in enumerate(of_rank)]
+        pairs = zip(keys, of_rank, strict=True)
+        wrong.append([name for key, (name, digest) in pairs if expected.setdefault(key, digest) != digest])
     different = [rank for rank, names in enumerate(wrong) if names]
     if different:
         first = wrong[different[0]][0]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from etl.errors import UsageError
@@ -32,6 +33,9 @@ class OnePart(Copies):
     def __init__(self, collective: Collective) -> None:
         super().__init__(collective)
         self.rank, self.size = 0, 1
+
+    def part(self, model: nn.Module) -> nn.Module:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

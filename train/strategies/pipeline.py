@@ -5,6 +5,7 @@ is that of one process that takes them in turn.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -57,6 +58,7 @@ class Layers(OnePart):
         super().__init__(collective)
         self._processes, self._device, self._shape, self._dtype = collective, device, shape, dtype
         self._first = 0  # layer of this rank
+        self.starts: list[int] = []  # the first layer of each rank, then the number of layers
         self.shapes: tuple[Shape, Shape] = (), ()  # of what the stage takes and gives
 
     def part(self, model: nn.Module) -> nn.Module:
@@ -73,8 +75,8 @@ class Layers(OnePart):
             )
         seconds, shapes = self._processes.run_on_root(lambda: self._measure(layers))  # they differ from rank to rank
         costs = [sum(seconds[start:end]) for start, end in zip(units, [*units[1:], len(layers)], strict=True)]
-        starts = [*(units[each] for each in balance(costs, size)), len(layers)]
-        self._first, end = starts[rank : rank + 2]
+        self.starts = [*(units[each] for each in balance(costs, size)), len(layers)]
+        self._first, end = self.starts[rank : rank + 2]
         self.shapes = [self._shape, *shapes][self._first], shapes[end - 1]
         own = nn.Sequential()
         for name, layer in list(model.named_children())[self._first : end]:
@@ -107,6 +109,7 @@ class PipelineTrainer(DividedTrainer):
         layers = Layers(collective, device, shape, DTYPES[settings.recipe.precision])
         super().__init__(settings, manifest, layers, device, collective)
         rank, self._last = collective.rank, collective.size - 1
+        self._starts = layers.starts
         self._is_first, self._is_last = rank == 0, rank == self._last
         self._examples = torch.ones((), device=device)
         taken, given = (torch.zeros(each, device=device) for each in layers.shapes)
@@ -118,6 +121,11 @@ class PipelineTrainer(DividedTrainer):
         kind = ScheduleGPipe if settings.pipeline_schedule == GPIPE else Schedule1F1B
         self._schedule = kind(stages[0], count, loss_fn=self._loss_of, scale_grads=False)
         self._evaluation = ScheduleGPipe(stages[1], count)
+
+    @property
+    def notes(self) -> list[str]:
+        stages = ", ".join(f"{start} to {end - 1}" for start, end in pairwise(self._starts))
+        return [f"layers of the stages, from 0: {stages}"]
 
     def _loss_of(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """A micro-batch's part of the mean loss. ``target``: labels and weights, of shape (micro-batch, 2)."""

@@ -49,7 +49,7 @@ class Shards(OnePart):
         super().__init__(collective)
         self._ranks, self._kind = collective.size, device.type
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def part(self, model: nn.Module) -> nn.Module:
         found = list(pairs(model, self._ranks))
         if not found:
             raise UsageError(

@@ -42,10 +42,10 @@ def test_what_differs_from_rank_0_is_named(other: dict[str, Any], kind: type[Rin
     assert str(error).startswith(f"rank 1 on one{line}")
 
 
-def trainer(*values: bytes) -> Trainer:
-    """One whose variables have these bytes."""
-    digests = [(f"v{number}", hashlib.sha256(value).hexdigest()) for number, value in enumerate(values)]
-    return cast(Trainer, SimpleNamespace(digests=lambda: digests))
+def trainer(*values: bytes, first: int | None = None) -> Trainer:
+    """One whose variables have these bytes; of a part of the model that begins at variable ``first``, if given."""
+    digests = [(f"v{number}", hashlib.sha256(value).hexdigest()) for number, value in enumerate(values, first or 0)]
+    return cast(Trainer, SimpleNamespace(digests=lambda: digests, is_divided=first is not None))
 
 
 def test_weights_that_differ_are_reported_by_rank_and_name() -> None:
@@ -55,3 +55,12 @@ def test_weights_that_differ_are_reported_by_rank_and_name() -> None:
     on_ranks(3, lambda rank: require_equal_weights(trainer(b"1", b"1"), rank))
     with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[2\] are not those of rank 0, v1 first"):
         on_ranks(3, of_rank)
+
+
+def test_parts_of_a_model_are_compared_with_those_of_the_same_name() -> None:
+    def of_rank(rank: ThreadRank, last: bytes) -> None:
+        require_equal_weights(trainer(b"1", b"2" if rank.rank == 0 else last, first=1 - rank.rank), rank)
+
+    on_ranks(2, lambda rank: of_rank(rank, b"1"))  # v1 of both
+    with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[1\] are not those of rank 0, v1 first"):
+        on_ranks(2, lambda rank: of_rank(rank, b"3"))
