@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import UsageError
-from tests.lib.commands import Finished, failed, ringslice, succeeded
+from tests.lib.commands import REPOSITORY, Finished, failed, ringslice, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.running import marked, metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
@@ -157,7 +157,7 @@ def test_nothing_stays(strategy: str, number: signal.Signals, root: Path, tmp_pa
     python = BIN / "python" if strategy == "ddp" else "python"
     words = ("train", root, "--strategy", strategy, "--ranks", 2, "--model", "mlp", "--epochs", 500, "--run", "long")
     log = tmp_path / "log"
-    with started(python, "-m", "etl.cli", *words, log=log) as process:
+    with started(python, "-m", "etl.cli", *words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
         wait_until(lambda: bool(metric_lines(root / "runs/long")), process)
         if number == signal.SIGKILL:
             os.kill(rank_1(str(log)), number)

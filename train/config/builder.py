@@ -46,3 +46,13 @@ def find_builder(name: str, known: Mapping[str, Builder]) -> Builder:
             f"--model {name!r}: {error}; give a function of an image's shape and the number of classes"
         ) from None
     return builder
+
+
+def misfit(name: str, shape: ImageShape, error: Exception) -> UsageError:
+    """What to raise if the model called ``name`` cannot be built for pictures of ``shape``, because of ``error``."""
+    size = "x".join(map(str, shape))
+    return UsageError(
+        f"--model {name!r} cannot be built for pictures of {size} (height x width x channels):"
+        f" {' '.join(str(error).split()).rstrip('.')}; give another --model, or larger pictures:"
+        " a larger --crop, or ringslice normalize with a larger --size"
+    )

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError
-from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER, SYNCHRONOUS
+from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SYNCHRONOUS
 
 SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
-OF_TENSORFLOW = (MIRRORED, MULTI_WORKER, *SERVED)
 HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
 OURS = "ringslice"  # what lines begin with that name their rank, if it matters
 ERROR = f"{OURS}: error:"
@@ -42,7 +41,7 @@ class Ranks:
         host, _, ranks = first.partition(":")
         if self.strategy == MIRRORED:
             remedy = f"Leave it out (one host only), or give --strategy {MULTI_WORKER}"
-        elif self.strategy in OF_TENSORFLOW:
+        elif self.strategy not in OF_TORCH:
             remedy = f"Start on each host, with TF_CONFIG of all: train/main.py --strategy {self.strategy}"
         else:
             remedy = (
@@ -63,13 +62,15 @@ class Ranks:
         """The packages without which it cannot start."""
         if self.strategy == HOROVOD:
             return "tensorflow", "horovod"
-        return ("tensorflow",) if self.strategy in OF_TENSORFLOW else ("torch",)
+        return ("torch",) if self.strategy in OF_TORCH else ("tensorflow",)
 
     @property
     def launcher(self) -> str:
         """What starts the ranks: `HOROVODRUN`, `TORCHRUN` or `LAUNCH`; empty for a single process without one."""
-        if self.strategy in OF_TENSORFLOW:
-            return "" if self.strategy == MIRRORED else LAUNCH
+        if self.strategy == MIRRORED:
+            return ""
+        if self.strategy not in (HOROVOD, *OF_TORCH):
+            return LAUNCH
         if self.number == 1 and not self.hosts:
             return ""
         return HOROVODRUN if self.strategy == HOROVOD else TORCHRUN

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from etl.errors import EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
 from train.config.recipe import SYNCHRONISED
-from train.config.settings import CPU, Settings
+from train.config.settings import CPU, GPU, Settings
 from train.monitor.launcher import is_torchrun, local_rank, local_size
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Alone, Collective, Number, Operation
@@ -119,7 +119,7 @@ def take_device(device: str) -> tuple[Device, torch.device]:
     cores = len(physical_cores(os.sched_getaffinity(0)))
     seen = torch.cuda.device_count() if device != CPU and torch.cuda.is_available() else 0
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # torchrun's default is one
-    if not seen and device != "gpu":
+    if not seen and device != GPU:
         return Device(cores=cores), torch.device("cpu")
     try:
         number = choose_gpu(seen, local_rank(), local_size(), VISIBLE in os.environ, TORCH)

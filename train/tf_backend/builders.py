@@ -6,7 +6,7 @@ import keras
 
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
-from train.config.builder import Builder, ImageShape, find_builder
+from train.config.builder import Builder, ImageShape, find_builder, misfit
 from train.tf_backend.resnet import resnet50
 
 # Batch norm's default momentum of 0.99 lags far behind in a run of a few hundred steps.
@@ -51,12 +51,7 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
         normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
         model = keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, own])
     except ValueError as error:  # what Keras raises if shapes do not fit
-        size = "x".join(map(str, shape))
-        raise UsageError(
-            f"--model {name!r} cannot be built for pictures of {size} (height x width x channels):"
-            f" {' '.join(str(error).split()).rstrip('.')}; give another --model, or larger pictures:"
-            " a larger --crop, or ringslice normalize with a larger --size"
-        ) from error
+        raise misfit(name, shape, error) from error
     if model.output_shape != (None, classes):
         raise UsageError(f"--model {name!r} gives {model.output_shape}, not logits of shape (batch, {classes})")
     if not model.trainable_variables:

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
 from train.reader.batches import RecordBatch
+from train.reader.intervals import run_of
 from train.torch_backend.decode import Decoder
 
 DECODED_BATCHES = 2  # ahead of the one that is being used
@@ -67,9 +67,8 @@ class PixelFeed:
         def decode(part: range) -> Decoded:
             return [self._decoder.decode_into(array[each], examples[each], seeds[each]) for each in part]
 
-        bounds = [len(examples) * each // self._threads for each in range(self._threads + 1)]
-        parts = [range(start, stop) for start, stop in pairwise(bounds) if stop > start]
-        return batch, pixels, [self._pool.submit(decode, part) for part in parts]
+        parts = [range(*run_of(len(examples), each, self._threads)) for each in range(self._threads)]
+        return batch, pixels, [self._pool.submit(decode, part) for part in parts if part]
 
     def _finish(self, batch: RecordBatch, pixels: torch.Tensor, parts: list[Future[Decoded]]) -> PixelBatch:
         decoded = [each for part in parts for each in part.result()]

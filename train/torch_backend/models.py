@@ -12,7 +12,7 @@ from torch import nn
 
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
-from train.config.builder import Builder, ImageShape, find_builder
+from train.config.builder import Builder, ImageShape, find_builder, misfit
 
 BATCH_NORM_MOMENTUM = 0.1  # of the new value, where Keras' 0.9 is of the old one
 CNN_EPSILON, RESNET_EPSILON = 1e-3, 1e-5
@@ -119,12 +119,7 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
         with torch.no_grad():  # also makes the weights of lazy layers
             logits = model.eval()(torch.zeros(1, shape[2], *shape[:2]))
     except (RuntimeError, ValueError) as error:  # what PyTorch raises if shapes do not fit
-        size = "x".join(map(str, shape))
-        raise UsageError(
-            f"--model {name!r} cannot be built for pictures of {size} (height x width x channels):"
-            f" {' '.join(str(error).split()).rstrip('.')}; give another --model, or larger pictures:"
-            " a larger --crop, or ringslice normalize with a larger --size"
-        ) from error
+        raise misfit(name, shape, error) from error
     if getattr(logits, "shape", None) != (1, classes):
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise UsageError(f"--model {name!r} gives {found}, not logits of shape (batch, {classes})")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +25,7 @@ from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
 from train.parallel.trainer import StepOfRank, StepResult
 from train.reader.batches import RecordBatch
+from train.reader.intervals import run_of
 from train.runs.metrics import now
 from train.torch_backend.decode import Decoder
 from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed
@@ -136,24 +136,21 @@ class TorchTrainer:
         pixels, labels, weights = without_padding(batch)
         sums = torch.zeros(3, device=self._device)
         count, parts = len(labels), self._recipe.accumulate
-        bounds = [count * each // parts for each in range(parts + 1)]
-        for start, stop in pairwise(bounds):
+        for start, stop in (run_of(count, part, parts) for part in range(parts)):
             if start == stop:
                 continue
             columns = [each[start:stop] for each in (pixels, labels, weights)]
             with nullcontext() if stop == count else self._replicas.without_reduction(self.net):
-                loss, part = self._loss(self.net, columns, self._recipe.label_smoothing)
+                loss, part = self._loss(columns)
                 scaled = loss * self._replicas.size / examples  # the reduction gives the mean over the ranks
                 self.optimizer.scaler.scale(scaled).backward()
             sums += part
         return sums
 
-    def _loss(
-        self, net: nn.Module, columns: Sequence[torch.Tensor], smoothing: float = 0.0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _loss(self, columns: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum of the losses of some examples; and their sums of losses, hits and examples."""
         pixels, labels, weights = (each.to(self._device, non_blocking=True) for each in columns)
-        logits = self._logits(net, pixels)
+        logits, smoothing = self._logits(self.net, pixels), self._recipe.label_smoothing
         losses = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing) * weights
         hits = (logits.argmax(1) == labels) * weights
         loss = losses.sum()

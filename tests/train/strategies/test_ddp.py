@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.lib.commands import REPOSITORY, failed, run, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.audits import require_each_key_once
 from tests.lib.ranks.running import metric_lines, started, wait_until
-from tests.lib.torch_ranks.running import BIN, in_torch, require_torch, torchrun
+from tests.lib.torch_ranks.running import BIN, in_torch, torchrun
 from tests.lib.torch_ranks.weights import distance, last_checkpoint
 from train.tf_backend.builders import BUILDERS
 
@@ -24,17 +23,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("torch_environmen
 MAIN = "train/main.py"
 DDP = ("--strategy", "ddp")
 CLOSE = 1e-5  # of single precision, after 20 steps
-
-
-@pytest.fixture(scope="module")
-def torch_environment() -> None:
-    require_torch()
-
-
-@pytest.fixture
-def root(digits_root: Path, tmp_path: Path) -> Path:
-    shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
-    return tmp_path / "digits"
 
 
 @pytest.mark.witness
@@ -158,5 +146,7 @@ def test_nothing_stays_of_a_run_that_lost_a_rank(root: Path, tmp_path: Path) -> 
         os.kill(ranks()[-1], signal.SIGKILL)
         assert process.wait(120) != 0
         wait_until(lambda: not ranks())
-    assert "another rank has ended, or does not answer" in log.read_text()
+    # The rank that is left either loses its connection first, or is ended by torchrun first.
+    ends = "another rank has ended, or does not answer", "ringslice: interrupted; "
+    assert any(each in log.read_text() for each in ends)
     assert "Signal 9 (SIGKILL)" in log.read_text()  # torchrun names the rank

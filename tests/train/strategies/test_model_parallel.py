@@ -1,14 +1,13 @@
 """Parts of a model on the ranks, by layer (pipeline) and by module (tensor parallel)."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.lib.commands import failed, succeeded
 from tests.lib.ranks.audits import require_each_key_once
-from tests.lib.torch_ranks.running import in_torch, require_torch, torchrun
+from tests.lib.torch_ranks.running import in_torch, torchrun
 from tests.lib.torch_ranks.weights import distance
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("torch_environment")]
@@ -18,17 +17,6 @@ SEVERAL = "tests/lib/torch_ranks/several_runs.py"
 TINY = "tests.lib.torch_ranks.tiny"
 CLOSE = 1e-5  # of single precision
 UPDATE = ("--lr", "0.1", "--weight-decay", "0.001", "--label-smoothing", "0.1", "--clip-norm", "1")
-
-
-@pytest.fixture(scope="module")
-def torch_environment() -> None:
-    require_torch()
-
-
-@pytest.fixture
-def root(digits_root: Path, tmp_path: Path) -> Path:
-    shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
-    return tmp_path / "digits"
 
 
 @pytest.mark.witness
