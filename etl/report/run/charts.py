@@ -25,7 +25,7 @@ from etl.report.drawing import (
 from etl.report.run.curves import Series, extreme_positions, trailing_mean
 from etl.report.run.files import Confusion
 from etl.report.run.metrics import PARTS
-from etl.report.text import accuracy, percent, speed
+from etl.report.text import UNKNOWN, accuracy, percent, speed
 from etl.report.text import loss as loss_text
 
 PART_COLORS = dict(zip(PARTS, ("#d9932b", "#3266c4", "#2a9d8f", "#b4bcc7"), strict=True))
@@ -46,7 +46,7 @@ def epoch_curves(epochs: Series, series: Mapping[str, Series], what: str) -> Cha
             drawn.axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
         _finish_axes(drawn, "epoch")
         drawn.figure.legend(loc="outside upper left", ncols=3, handlelength=1.2, columnspacing=1.2)
-        told = "; ".join(f"{split}: {_from_to(values, wording)}" for split, values in series.items())
+        told = "; ".join(f"{split}: {from_to(values, wording)}" for split, values in series.items())
         return drawn.finish(f"{what.capitalize()} by epoch", f"{told}.", f"{what} by epoch, {told}")
 
 
@@ -57,7 +57,7 @@ def speed_curve(epochs: Series, images_per_s: Series) -> Chart:
         drawn.axes.set_ylim(0, float(np.nanmax(images_per_s)) * 1.08 or 1)
         in_thousands(drawn.axes.yaxis)
         _finish_axes(drawn, "epoch")
-        told = f"{_from_to(images_per_s, speed)} images/s, all ranks together."
+        told = f"{from_to(images_per_s, speed)} images/s, all ranks together."
         return drawn.finish("Images per second", told, f"images per second by epoch, {told}")
 
 
@@ -173,7 +173,9 @@ def _name_parts(drawn: Drawing) -> None:
     drawn.figure.legend(loc="outside upper left", ncols=4, handlelength=0.9, columnspacing=1.1)
 
 
-def _from_to(values: Series, wording: Callable[[float], str]) -> str:
+def from_to(values: Series, wording: Callable[[float], str]) -> str:
     known = values[~np.isnan(values)]
+    if not len(known):
+        return UNKNOWN
     first, last = wording(known[0]), wording(known[-1])
     return first if len(known) == 1 else f"{first} to {last}"

@@ -58,10 +58,14 @@ class Step:
 
 @dataclass
 class Metrics:
-    """Steps and epochs in their order. ``epochs`` hold the numbers of a line by name, "epoch" and "step" among them."""
+    """Steps and epochs in their order. ``epochs`` hold the numbers of a line by name, "epoch" and "step" among them.
+
+    ``usage`` are the lines of what the ranks used, each of some steps.
+    """
 
     steps: list[Step] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
+    usage: list[Mapping[str, Any]] = field(default_factory=list)
     lines: int = 0
 
     def add(self, line: Mapping[str, Any]) -> None:
@@ -77,12 +81,16 @@ class Metrics:
                 self.steps.pop()
             while self.epochs and self.epochs[-1]["step"] >= step.number:
                 self.epochs.pop()
+            while self.usage and self.usage[-1]["step"] >= step.number:
+                self.usage.pop()
             self.steps.append(step)
         elif line["kind"] == "epoch":
             epoch = _epoch(line)
             while self.epochs and self.epochs[-1]["epoch"] >= epoch["epoch"]:
                 self.epochs.pop()
             self.epochs.append(epoch)
+        elif line["kind"] == "ranks":
+            self.usage.append(line)
 
     @property
     def lost_steps(self) -> int:

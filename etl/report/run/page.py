@@ -69,7 +69,7 @@ def gather_run(run: RunFiles) -> Facts:
         "version": __version__,
         "finished": run.result is not None,
         "finished_at": run.record.get("finished"),
-        "stopped": _why_stopped(run),
+        "stopped": why_stopped(run),
         "missing": run.missing,
         "tiles": _tiles(run, recipe),
         "facts": _about(run, recipe),
@@ -82,7 +82,7 @@ def gather_run(run: RunFiles) -> Facts:
     }
 
 
-def _why_stopped(run: RunFiles) -> str:
+def why_stopped(run: RunFiles) -> str:
     told = run.result.get("stopped") if run.result else None
     return STOPPED.get(told, str(told)) if told else ""
 
@@ -95,7 +95,7 @@ def steps_done(run: RunFiles) -> int:
     return max(last, default=0)
 
 
-def _best(epochs: Sequence[Epoch]) -> tuple[str, float, int] | None:
+def best_epoch(epochs: Sequence[Epoch]) -> tuple[str, float, int] | None:
     """(split, accuracy, epoch) of the first epoch with the best accuracy by validation, or by the test split."""
     for split in ("validation", "test"):
         name = f"{split}_accuracy"
@@ -116,13 +116,13 @@ def _tiles(run: RunFiles, recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
     result = run.result["result"] if run.result else {}
     if "test_accuracy" in result:
         found.append((accuracy(result["test_accuracy"]), "test accuracy"))
-    if best := _best(run.epochs):
+    if best := best_epoch(run.epochs):
         split, value, epoch = best
         found.append((accuracy(value), f"best {split} accuracy, epoch {epoch}"))
     planned = recipe.get("epochs")
     found.append((count(len(run.epochs)), f"of {plain(planned)} epochs" if planned else "epochs"))
     found.append((count(steps_done(run)), "steps"))
-    if ranks := _ranks(run):
+    if ranks := ranks_of(run):
         found.append((ranks, "ranks"))
     if speeds := [epoch["images_per_s"] for epoch in run.epochs if _known(epoch, "images_per_s")]:
         found.append((speed(median(speeds)), "images/s, median of epochs"))
@@ -132,7 +132,7 @@ def _tiles(run: RunFiles, recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _ranks(run: RunFiles) -> str:
+def ranks_of(run: RunFiles) -> str:
     """How many ranks there were, one after the other."""
     sizes = [size for size, _ in groupby(step.ranks for step in run.metrics.steps)]
     if not sizes and run.record.get("ranks"):

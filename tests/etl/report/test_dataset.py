@@ -339,5 +339,5 @@ def test_wrong_use(words: tuple[str, str | None, str], line: str, mixed_root: Pa
     before = contents(tmp_path)
     place, target = (text.replace("ROOT", str(mixed_root)).replace("TMP", str(tmp_path)) for text in words[::2] if text)
     with pytest.raises(UsageError, match=line):
-        report_on(open_place(place), words[1], target)
+        report_on([open_place(place)], words[1], target)
     assert contents(tmp_path) == before

@@ -103,6 +103,7 @@ def test_the_numbers_are_those_of_the_run(pages: dict[str, Page]) -> None:
         "seconds": "8,400.0",
         "command": "train/main.py --run best",
         "versions": "numpy 2.4.6",
+        "strategy": "horovod",
         "ranks by host": "worker0 2",
     }
     assert page.named_tables["parts"][1:] == [

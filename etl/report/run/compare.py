@@ -1,0 +1,215 @@
+"""The page that compares training runs: curves by step and by time, waits, bytes and memory, settings that differ."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from etl import __version__
+from etl.errors import UsageError
+from etl.report.drawing import RUN_COLORS, Chart, Curve, line_chart
+from etl.report.render import check_target, render
+from etl.report.run.charts import from_to
+from etl.report.run.curves import Series, trailing_mean
+from etl.report.run.files import RunFiles, is_run, read_run
+from etl.report.run.page import best_epoch, ranks_of, steps_done, why_stopped
+from etl.report.run.usage import RankUsage, usage_by_rank
+from etl.report.run.waits import part_times
+from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
+from etl.stages.summary import Summary
+from etl.storage.atomic import replace_bytes
+from etl.storage.place import Place
+
+MAX_RANKS = 16  # of a run whose ranks are listed one by one
+SMOOTHED_OVER = 50  # the window is so small a part of all steps
+EVALUATED = ("validation", "test")
+WORDINGS = {"loss": loss, "accuracy": accuracy}
+
+Wording = Callable[[float], str]
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run by the ``label`` and the ``color`` that the page has for it."""
+
+    label: str
+    color: str
+    files: RunFiles
+
+    @property
+    def steps(self) -> Series:
+        return self.column("number")
+
+    def column(self, name: str) -> Series:
+        """By step: a field of `train.runs.metrics`' lines."""
+        return np.array([getattr(step, name) for step in self.files.metrics.steps], np.float64)
+
+    @property
+    def seconds(self) -> Series:
+        """When each step was over, since the first one began."""
+        steps = self.files.metrics.steps
+        return np.array([(step.time - steps[0].time).total_seconds() for step in steps]) + steps[0].mean_s.sum()
+
+    @property
+    def step_s(self) -> Series:
+        """The seconds of each step, the mean over the ranks."""
+        return np.array([step.mean_s.sum() for step in self.files.metrics.steps])
+
+    @property
+    def images_per_s(self) -> float:
+        """Of the median step."""
+        return float(np.median(self.column("examples") / np.maximum(self.step_s, 1e-9)))
+
+    def smooth(self, values: Series) -> Series:
+        return trailing_mean(values, max(1, len(values) // SMOOTHED_OVER))
+
+
+def write_comparison(folders: Sequence[Place], file: Place) -> Summary:
+    """Write the page that compares the runs in ``folders`` to ``file``; one that is there is replaced.
+
+    Raises UsageError if one is not a run with metrics, is given twice, or ``file`` cannot be a report's; DataError if a
+    file of a run is damaged.
+    """
+    check_target(file, folders)
+    runs = read_runs(folders)
+    page = render("compare.html", gather_comparison(runs)).encode()
+    replace_bytes(file, file.parent, page)
+    return Summary("report", file.uri, False, {"runs": [each.files.folder.uri for each in runs], "bytes": len(page)})
+
+
+def read_runs(folders: Sequence[Place]) -> list[Trained]:
+    """The runs in their order. Raises UsageError if one cannot be compared."""
+    seen = set()
+    for folder in folders:
+        if not is_run(folder):
+            raise UsageError(f"{folder} is not the folder of a run (no metrics, no result.json). Give ROOT/runs/NAME")
+        if folder.real_path in seen:
+            raise UsageError(f"{folder} is given twice. Give each run once")
+        seen.add(folder.real_path)
+    runs = [read_run(folder) for folder in folders]
+    for run in runs:
+        if not run.metrics.steps:
+            raise UsageError(f"{run.folder} has no metrics of steps, so it cannot be compared. Leave it out")
+    colors = [RUN_COLORS[number % len(RUN_COLORS)] for number in range(len(runs))]
+    return [Trained(*each) for each in zip(labels_of(folders), colors, runs, strict=True)]
+
+
+def labels_of(folders: Sequence[Place]) -> list[str]:
+    """The names of the runs, with the names of their roots if these differ; the whole URIs if these are equal, too."""
+    names = [folder.name for folder in folders]
+    for labels in (names, [f"{folder.parent.parent.name}/{folder.name}" for folder in folders]):
+        if len(set(labels)) == len(labels):
+            return labels
+    return [folder.uri for folder in folders]
+
+
+def gather_comparison(runs: Sequence[Trained]) -> Facts:
+    """What the template needs; pure."""
+    usage = [(run, usage_by_rank(run.files.metrics.usage)) for run in runs]
+    return {
+        "name": f"{len(runs)} runs",
+        "root": ", ".join(run.files.folder.uri for run in runs),
+        "version": __version__,
+        "runs": runs,
+        "results": [(run, result_of(run)) for run in runs],
+        "differences": differences(runs),
+        "charts": curves(runs),
+        "waits": [(run, part_times(run.files.metrics.steps), 1000 * float(np.median(run.step_s))) for run in runs],
+        "usage": [(run, usage_rows(own)) for run, own in usage if own],
+        "without_usage": [run.label for run, own in usage if not own],
+    }
+
+
+def result_of(run: Trained) -> list[str]:
+    """The cells of a run's row."""
+    files, result = run.files, run.files.result or {}
+    final, best = result.get("result", {}), best_epoch(files.epochs)
+    return [
+        f"finished: {why_stopped(files)}" if files.result else "not finished",
+        accuracy(final.get("test_accuracy")),
+        loss(final.get("test_loss")),
+        f"{accuracy(best[1])} ({best[0]}, epoch {best[2]})" if best else UNKNOWN,
+        count(len(files.epochs)),
+        count(steps_done(files)),
+        ranks_of(files),
+        speed(run.images_per_s),
+        duration(float(run.seconds[-1])),
+    ]
+
+
+def differences(runs: Sequence[Trained]) -> list[tuple[str, list[str]]]:
+    """The settings that are not the same in all runs: the name, and what each run has."""
+    settings = [settings_of(run.files) for run in runs]
+    names = dict.fromkeys(name for own in settings for name in own)
+    rows = [(name, [own.get(name, UNKNOWN) for own in settings]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def settings_of(run: RunFiles) -> dict[str, str]:
+    """How the run was trained, in words. What is known at the end only is lacking in a run that is not finished."""
+    result, record = run.result or {}, run.record
+    hosts = {str(each.get("host")) for each in record.get("ranks", ()) if isinstance(each, Mapping)}
+    facts = {
+        "root": run.folder.parent.parent.uri,
+        "slices": short(str(result["slices"])) if "slices" in result else None,
+        "framework": result.get("framework"),
+        "strategy": record.get("strategy"),
+        "ranks": ranks_of(run),
+        "replicas": record.get("replicas"),
+        "hosts": len(hosts) or None,
+        **(run.recipe or result.get("settings", {})),
+        **{f"version of {name}": version for name, version in record.get("versions", {}).items()},
+        "python": record.get("python"),
+    }
+    return {name: plain(value) for name, value in facts.items() if value is not None}
+
+
+def usage_rows(ranks: Sequence[RankUsage]) -> list[tuple[str, int, int, int]]:
+    """(rank or "mean", bytes sent and received in a step, peak memory); of many ranks only the first."""
+    rows = [(str(each.rank), round(each.sent), round(each.received), each.peak_memory) for each in ranks]
+    if len(rows) == 1:
+        return rows
+    sent, received, memory = (round(fmean(own)) for own in list(zip(*rows, strict=True))[1:])
+    return [("mean", sent, received, memory), *rows[:MAX_RANKS]]
+
+
+def curves(runs: Sequence[Trained]) -> list[Chart]:
+    """Loss and accuracy by step and by time, of the training and of each evaluation; images a second."""
+    drawn = []
+    x_labels = {"step": "step", "time": "seconds since the first step began"}
+    for name, wording in WORDINGS.items():
+        for source in ("training", *EVALUATED):
+            points = [
+                training(run, name) if source == "training" else evaluations(run, f"{source}_{name}") for run in runs
+            ]
+            for number, (by, x_label) in enumerate(x_labels.items()):
+                own = [(each[number], each[2]) for each in points]
+                if any(len(x) for x, _ in own):
+                    drawn.append(compare(f"{source} {name} by {by}".capitalize(), x_label, runs, own, wording))
+    speeds = [run.smooth(run.column("examples")) / np.maximum(run.smooth(run.step_s), 1e-9) for run in runs]
+    by_step = [(run.steps, each) for run, each in zip(runs, speeds, strict=True)]
+    return [*drawn, compare("Images per second by step", "step", runs, by_step, speed)]
+
+
+def training(run: Trained, name: str) -> tuple[Series, Series, Series]:
+    """Of each step: its number, when it was over, and a mean of the last steps."""
+    return run.steps, run.seconds, run.smooth(run.column(name))
+
+
+def evaluations(run: Trained, name: str) -> tuple[Series, Series, Series]:
+    """Of each epoch that has ``name``: its last step, when that was over, and the value."""
+    epochs = [epoch for epoch in run.files.metrics.epochs if name in epoch and epoch["step"]]
+    steps = np.array([epoch["step"] for epoch in epochs], np.float64)
+    return steps, np.interp(steps, run.steps, run.seconds), np.array([epoch[name] for epoch in epochs], np.float64)
+
+
+def compare(
+    title: str, x_label: str, runs: Sequence[Trained], points: Sequence[tuple[Series, Series]], wording: Wording
+) -> Chart:
+    """A curve for each run that has points (x, y)."""
+    drawn = [(run, Curve(run.label, *own, run.color)) for run, own in zip(runs, points, strict=True) if len(own[0])]
+    told = "; ".join(f"{run.label}: {from_to(curve.y, wording)}" for run, curve in drawn)
+    return line_chart(title, x_label, [curve for _, curve in drawn], f"{told}.", is_share=wording is accuracy)
