@@ -70,7 +70,8 @@ DRAWING = {
     "etl.report.render": {"jinja2"},
     "etl.report.drawing": {"matplotlib"},
     "etl.report.dataset.charts": {"matplotlib"},
-    "etl.report.run.charts": {"matplotlib"},
+    "etl.report.charts": {"matplotlib"},
+    "etl.report.run.curves": {"matplotlib"},
 }
 WITHOUT_TENSORFLOW = (
     "train.reader",

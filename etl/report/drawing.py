@@ -2,18 +2,16 @@
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter
 
 from etl.report.dataset.thumbnails import data_uri
 
@@ -23,8 +21,6 @@ HALF, WHOLE = 7.8, 11.9  # two thirds of the page, and all of it
 HEIGHT = 2.5
 SPLIT_COLORS = {"train": "#3266c4", "validation": "#d9932b", "test": "#2a9d8f"}
 RUN_COLORS = ("#3266c4", "#d9932b", "#2a9d8f", "#b3261e", "#7b4fb5", "#8a5a00", "#d0609b", "#5a6675")
-FEW_POINTS = 30  # that are marked
-MAX_NAMED_CURVES = 4  # by a legend
 INK, FAINT = "#39424e", "#d5dae1"
 
 _STYLE: Any = {
@@ -44,7 +40,6 @@ _STYLE: Any = {
     "ytick.color": INK,
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
-    "path.simplify": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "ringslice",
     "legend.frameon": False,
@@ -99,37 +94,6 @@ def drawing(width: float = NARROW, height: float = HEIGHT) -> Iterator[Drawing]:
         figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
         yield Drawing(figure, axes)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Points of a chart; those without a number are left out."""
-
-    label: str
-    x: npt.NDArray[np.float64]
-    y: npt.NDArray[np.float64]
-    color: str
-
-
-def line_chart(title: str, x_label: str, curves: Sequence[Curve], caption: str, *, is_share: bool = False) -> Chart:
-    """Curves over one axis; values of 0 to 1 if it ``is_share``."""
-    with drawing() as drawn:
-        axes = drawn.axes
-        for curve in curves:
-            known = np.isfinite(curve.y)
-            marker = "o" if known.sum() <= FEW_POINTS else ""
-            style: Any = {"color": curve.color, "marker": marker, "markersize": 3, "linewidth": 1.4}
-            axes.plot(curve.x[known], curve.y[known], label=shortened(curve.label), **style)
-        axes.set_xlabel(x_label)
-        axes.margins(x=0.02)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.grid(axis="y")
-        if is_share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-        in_thousands(axes.xaxis)
-        if len(curves) <= MAX_NAMED_CURVES:
-            drawn.figure.legend(loc="outside upper left", ncols=2, handlelength=1.2, columnspacing=1.2)
-        return drawn.finish(title, caption, f"{title}. {caption}")
 
 
 def in_thousands(axis: Any) -> None:

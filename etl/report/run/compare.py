@@ -9,21 +9,19 @@ import numpy as np
 
 from etl import __version__
 from etl.errors import UsageError
-from etl.report.drawing import RUN_COLORS, Chart, Curve, line_chart
+from etl.report.charts import Curve, line_chart
+from etl.report.drawing import RUN_COLORS, Chart
 from etl.report.render import check_target, render
-from etl.report.run.charts import from_to
-from etl.report.run.curves import Series, trailing_mean
+from etl.report.run.curves import from_to
 from etl.report.run.files import RunFiles, is_run, read_run
-from etl.report.run.page import best_epoch, ranks_of, steps_done, why_stopped
-from etl.report.run.usage import RankUsage, usage_by_rank
-from etl.report.run.waits import part_times
+from etl.report.run.metrics import OTHER, PARTS, STEP_S, Metrics, Series, smooth
+from etl.report.run.page import MAX_RANKS, best_epoch, ranks_of, steps_done, why_stopped
+from etl.report.run.waits import RankUsage, part_times, usage_by_rank
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
-MAX_RANKS = 16  # of a run whose ranks are listed one by one
-SMOOTHED_OVER = 50  # the window is so small a part of all steps
 EVALUATED = ("validation", "test")
 WORDINGS = {"loss": loss, "accuracy": accuracy}
 
@@ -40,31 +38,13 @@ class Trained:
     files: RunFiles
 
     @property
-    def steps(self) -> Series:
-        return self.column("number")
-
-    def column(self, name: str) -> Series:
-        """By step: a field of `train.runs.metrics`' lines."""
-        return np.array([getattr(step, name) for step in self.files.metrics.steps], np.float64)
-
-    @property
-    def seconds(self) -> Series:
-        """When each step was over, since the first one began."""
-        steps = self.files.metrics.steps
-        return np.array([(step.time - steps[0].time).total_seconds() for step in steps]) + steps[0].mean_s.sum()
-
-    @property
-    def step_s(self) -> Series:
-        """The seconds of each step, the mean over the ranks."""
-        return np.array([step.mean_s.sum() for step in self.files.metrics.steps])
+    def metrics(self) -> Metrics:
+        return self.files.metrics
 
     @property
     def images_per_s(self) -> float:
         """Of the median step."""
-        return float(np.median(self.column("examples") / np.maximum(self.step_s, 1e-9)))
-
-    def smooth(self, values: Series) -> Series:
-        return trailing_mean(values, max(1, len(values) // SMOOTHED_OVER))
+        return float(np.median(self.metrics.column("examples") / np.maximum(self.metrics.over_ranks(STEP_S), 1e-9)))
 
 
 def write_comparison(folders: Sequence[Place], file: Place) -> Summary:
@@ -91,7 +71,7 @@ def read_runs(folders: Sequence[Place]) -> list[Trained]:
         seen.add(folder.real_path)
     runs = [read_run(folder) for folder in folders]
     for run in runs:
-        if not run.metrics.steps:
+        if not run.metrics.steps.num_rows:
             raise UsageError(f"{run.folder} has no metrics of steps, so it cannot be compared. Leave it out")
     colors = [RUN_COLORS[number % len(RUN_COLORS)] for number in range(len(runs))]
     return [Trained(*each) for each in zip(labels_of(folders), colors, runs, strict=True)]
@@ -108,7 +88,7 @@ def labels_of(folders: Sequence[Place]) -> list[str]:
 
 def gather_comparison(runs: Sequence[Trained]) -> Facts:
     """What the template needs; pure."""
-    usage = [(run, usage_by_rank(run.files.metrics.usage)) for run in runs]
+    usage = [(run, usage_by_rank(run.metrics)) for run in runs]
     return {
         "name": f"{len(runs)} runs",
         "root": ", ".join(run.files.folder.uri for run in runs),
@@ -117,7 +97,8 @@ def gather_comparison(runs: Sequence[Trained]) -> Facts:
         "results": [(run, result_of(run)) for run in runs],
         "differences": differences(runs),
         "charts": curves(runs),
-        "waits": [(run, part_times(run.files.metrics.steps), 1000 * float(np.median(run.step_s))) for run in runs],
+        "waits": [(run, part_times(run.metrics)[: len(PARTS) + 1], median_step_s(run)) for run in runs],
+        "parts_of_a_step": [*PARTS, OTHER],
         "usage": [(run, usage_rows(own)) for run, own in usage if own],
         "without_usage": [run.label for run, own in usage if not own],
     }
@@ -136,7 +117,7 @@ def result_of(run: Trained) -> list[str]:
         count(steps_done(files)),
         ranks_of(files),
         speed(run.images_per_s),
-        duration(float(run.seconds[-1])),
+        duration(float(run.metrics.seconds[-1])),
     ]
 
 
@@ -160,7 +141,7 @@ def settings_of(run: RunFiles) -> dict[str, str]:
         "ranks": ranks_of(run),
         "replicas": record.get("replicas"),
         "hosts": len(hosts) or None,
-        **(run.recipe or result.get("settings", {})),
+        **run.recipe_or_settings,
         **{f"version of {name}": version for name, version in record.get("versions", {}).items()},
         "python": record.get("python"),
     }
@@ -169,7 +150,7 @@ def settings_of(run: RunFiles) -> dict[str, str]:
 
 def usage_rows(ranks: Sequence[RankUsage]) -> list[tuple[str, int, int, int]]:
     """(rank or "mean", bytes sent and received in a step, peak memory); of many ranks only the first."""
-    rows = [(str(each.rank), round(each.sent), round(each.received), each.peak_memory) for each in ranks]
+    rows = [(str(each.rank), each.sent, each.received, each.peak_memory) for each in ranks]
     if len(rows) == 1:
         return rows
     sent, received, memory = (round(fmean(own)) for own in list(zip(*rows, strict=True))[1:])
@@ -189,21 +170,29 @@ def curves(runs: Sequence[Trained]) -> list[Chart]:
                 own = [(each[number], each[2]) for each in points]
                 if any(len(x) for x, _ in own):
                     drawn.append(compare(f"{source} {name} by {by}".capitalize(), x_label, runs, own, wording))
-    speeds = [run.smooth(run.column("examples")) / np.maximum(run.smooth(run.step_s), 1e-9) for run in runs]
-    by_step = [(run.steps, each) for run, each in zip(runs, speeds, strict=True)]
-    return [*drawn, compare("Images per second by step", "step", runs, by_step, speed)]
+    speeds = [(run.metrics.column("step"), smooth_speed(run.metrics)) for run in runs]
+    return [*drawn, compare("Images per second by step", "step", runs, speeds, speed)]
 
 
 def training(run: Trained, name: str) -> tuple[Series, Series, Series]:
     """Of each step: its number, when it was over, and a mean of the last steps."""
-    return run.steps, run.seconds, run.smooth(run.column(name))
+    return run.metrics.column("step"), run.metrics.seconds, smooth(run.metrics.column(name))
 
 
 def evaluations(run: Trained, name: str) -> tuple[Series, Series, Series]:
     """Of each epoch that has ``name``: its last step, when that was over, and the value."""
-    epochs = [epoch for epoch in run.files.metrics.epochs if name in epoch and epoch["step"]]
-    steps = np.array([epoch["step"] for epoch in epochs], np.float64)
-    return steps, np.interp(steps, run.steps, run.seconds), np.array([epoch[name] for epoch in epochs], np.float64)
+    epochs = [epoch for epoch in run.metrics.epochs if name in epoch]
+    steps, values = (np.array([epoch[each] for epoch in epochs], np.float64) for each in ("step", name))
+    return steps, np.interp(steps, run.metrics.column("step"), run.metrics.seconds), values
+
+
+def smooth_speed(metrics: Metrics) -> Series:
+    """Images per second of the last steps, at each."""
+    return smooth(metrics.column("examples")) / np.maximum(smooth(metrics.over_ranks(STEP_S)), 1e-9)
+
+
+def median_step_s(run: Trained) -> float:
+    return float(np.median(run.metrics.over_ranks(STEP_S)))
 
 
 def compare(
