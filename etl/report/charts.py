@@ -118,6 +118,7 @@ def bar_chart(
         axes.set_xticks(range(0, len(names), every), [shortened(each, 12) for each in names[::every]])
         axes.grid(axis="y")
         if max(heights, default=0) >= 10:
+            axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
             in_thousands(axes.yaxis)
         if groups:
             _add_legend(drawn)

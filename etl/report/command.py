@@ -43,7 +43,7 @@ def report_on(places: Sequence[Place], name: str | None, output: str | None) -> 
 def write_report(root: Place, name: str, file: Place) -> Summary:
     """Write the page of the slices called ``name`` to ``file``; one that is there is replaced.
 
-    Raises UsageError where there are no such slices or ``file`` cannot be a report's, DataError where a table beside
+    Raises UsageError if there are no such slices or ``file`` cannot be a report's, DataError if a table beside
     the manifest is damaged.
     """
     stage = slices_stage(root, name)
@@ -52,11 +52,11 @@ def write_report(root: Place, name: str, file: Place) -> Summary:
     facts = gather(root, stage, manifest)
     page = render("report.html", facts).encode()
     replace_bytes(file, file.parent, page)
-    told = {
+    counts = {
         "slices": stage.folder.uri,
         "bytes": len(page),
         "examples_shown": sum(map(len, facts["mosaic"].values())),
         "rejects_shown": sum(len(pictures) for _, _, pictures in facts["rejects"] or ()),
         "verified": facts["verified"].state,
     }
-    return Summary("report", file.uri, False, told)
+    return Summary("report", file.uri, False, counts)

@@ -21,7 +21,7 @@ HALF, WHOLE = 7.8, 11.9  # two thirds of the page, and all of it
 HEIGHT = 2.5
 SPLIT_COLORS = {"train": "#3266c4", "validation": "#d9932b", "test": "#2a9d8f"}
 RUN_COLORS = ("#3266c4", "#d9932b", "#2a9d8f", "#b3261e", "#7b4fb5", "#8a5a00", "#d0609b", "#5a6675")
-INK, FAINT = "#39424e", "#d5dae1"
+INK = "#39424e"
 
 _STYLE: Any = {
     "font.size": 8,
@@ -47,6 +47,7 @@ _STYLE: Any = {
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _FONT = ("'DejaVu Sans'", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans'")
 BLUES = LinearSegmentedColormap.from_list("ringslice", ["#eef3fb", "#3266c4", "#12264d"])
+AROUND = LinearSegmentedColormap.from_list("around", ["#2a7f8f", "#b9dde0", "#f4f5f7", "#f3cfa6", "#c4602b"])
 
 
 @dataclass(frozen=True)

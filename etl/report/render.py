@@ -1,4 +1,4 @@
-"""How a page comes to be: a template filled with what was gathered, and one HTML file outside of what it tells of."""
+"""Fills the template of a page, and checks where the page may go."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 
 
 def check_target(file: Place, folders: Iterable[Place]) -> None:
-    """Raise UsageError where a page cannot be written to ``file``, or it lies below one of the ``folders``."""
+    """Raise UsageError if a page cannot be written to ``file``, or it lies below one of the ``folders``."""
     if not file.parent.exists():
         raise UsageError(f"{file.parent}: no such folder; make it, or give another place with -o")
     if file.info().type.name == "Directory":

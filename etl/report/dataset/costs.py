@@ -1,4 +1,4 @@
-"""What each stage cost, as its ``run.json`` tells."""
+"""What each stage cost, by its ``run.json``."""
 
 from dataclasses import dataclass
 
@@ -29,9 +29,9 @@ def read_cost(stage: Stage, images: int | None) -> Cost:
     run = stage.read_run() if stage.marker.exists() else {}
     if not run:
         return Cost(stage.name, known=False)
-    told = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
+    shown = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
     details = [("command", " ".join(run.get("command", [])))] if run.get("command") else []
-    details += [(name, plain(value)) for name, value in run.items() if name not in told and value is not None]
+    details += [(name, plain(value)) for name, value in run.items() if name not in shown and value is not None]
     details += [(f"counted {name}", plain(value)) for name, value in sorted(run.get("counters", {}).items())]
     versions = {"python": run.get("python"), **run.get("versions", {})}
     details.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)))

@@ -200,5 +200,5 @@ def compare(
 ) -> Chart:
     """A curve for each run that has points (x, y)."""
     drawn = [(run, Curve(run.label, *own, run.color)) for run, own in zip(runs, points, strict=True) if len(own[0])]
-    told = "; ".join(f"{run.label}: {from_to(curve.y, wording)}" for run, curve in drawn)
-    return line_chart(title, x_label, [curve for _, curve in drawn], f"{told}.", is_share=wording is accuracy)
+    caption = "; ".join(f"{run.label}: {from_to(curve.y, wording)}" for run, curve in drawn)
+    return line_chart(title, x_label, [curve for _, curve in drawn], f"{caption}.", is_share=wording is accuracy)
