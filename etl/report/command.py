@@ -4,14 +4,13 @@ from collections.abc import Sequence
 
 from etl.errors import UsageError
 from etl.report.dataset.page import gather
-from etl.report.render import check_target, render
+from etl.report.render import check_target, publish
 from etl.report.run.compare import write_comparison
 from etl.report.run.files import is_run
 from etl.report.run.page import write_run_report
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import STAGE_FOLDERS, is_root, slices_stage
 from etl.stages.summary import Summary
-from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
 
 DEFAULT_SLICES = "default"
@@ -50,11 +49,9 @@ def write_report(root: Place, name: str, file: Place) -> Summary:
     manifest = read_manifest(stage)
     check_target(file, [root / folder for folder in STAGE_FOLDERS])
     facts = gather(root, stage, manifest)
-    page = render("report.html", facts).encode()
-    replace_bytes(file, file.parent, page)
     counts = {
         "slices": stage.folder.uri,
-        "bytes": len(page),
+        "bytes": publish("report.html", facts, file),
         "examples_shown": sum(map(len, facts["mosaic"].values())),
         "rejects_shown": sum(len(pictures) for _, _, pictures in facts["rejects"] or ()),
         "verified": facts["verified"].state,

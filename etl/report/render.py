@@ -7,6 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
 from etl.report.text import FILTERS
+from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
 
@@ -21,6 +22,13 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
     )
     environment.filters |= FILTERS
     return environment.get_template(template).render(facts)
+
+
+def publish(template: str, facts: Mapping[str, Any], file: Place) -> int:
+    """Write the page to ``file``; one that is there is replaced. Returns its bytes."""
+    page = render(template, facts).encode()
+    replace_bytes(file, file.parent, page)
+    return len(page)
 
 
 def check_target(file: Place, folders: Iterable[Place]) -> None:

@@ -1,7 +1,6 @@
 """How evenly the examples are divided among splits and slices: from the manifest and the table of class counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,50 +13,7 @@ SHOWN_AT_EACH_END = 12
 MAX_SLICES = 64  # with more, a page shows histograms
 
 Counts = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Extremes:
-    """The least and the most of a number over the slices of a split."""
-
-    least: int
-    most: int
-
-    @property
-    def difference(self) -> int:
-        return self.most - self.least
-
-
-@dataclass(frozen=True)
-class SplitBalance:
-    """How evenly one split is divided among its slices.
-
-    ``by_class`` are the extremes of the class that differs most between two slices, ``worst_class`` its name.
-    ``off_share`` is the largest distance, in examples, of a class from its exact share of the split (its part of all
-    examples), ``off_share_class`` that class's name.
-    """
-
-    name: str
-    records: int
-    size_bytes: int
-    slices: int
-    total: Extremes
-    bytes: Extremes
-    by_class: Extremes
-    worst_class: str
-    off_share: float
-    off_share_class: str
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """One class: its examples in each split, in all, and its share of all examples."""
-
-    label: int
-    name: str
-    by_split: tuple[int, ...]
-    total: int
-    share: float
+Row = dict[str, Any]
 
 
 def class_extremes(manifest: Mapping[str, Any], groups: Iterable[pa.Table]) -> dict[str, tuple[Counts, Counts]]:
@@ -91,8 +47,13 @@ def class_matrix(manifest: Mapping[str, Any], slices: Sequence[str], groups: Ite
     return matrix
 
 
-def split_balances(manifest: Mapping[str, Any], extremes: Mapping[str, tuple[Counts, Counts]]) -> list[SplitBalance]:
-    """One for each split, in the manifest's order."""
+def split_balances(manifest: Mapping[str, Any], extremes: Mapping[str, tuple[Counts, Counts]]) -> list[Row]:
+    """How evenly each split is divided among its slices, in the manifest's order.
+
+    ``per_slice``, ``bytes_per_slice`` and ``by_class``, of the class that differs most between two slices, are (least,
+    most). ``off_share`` is the largest distance, in examples, of a class from its exact share of the split (its part of
+    all examples).
+    """
     classes = manifest["classes"]
     overall = np.sum([split["by_class"] for split in manifest["splits"].values()], axis=0)
     found = []
@@ -101,38 +62,29 @@ def split_balances(manifest: Mapping[str, Any], extremes: Mapping[str, tuple[Cou
         worst = int(np.argmax(most - least))
         off_share = np.abs(np.asarray(split["by_class"]) - overall * (split["records"] / max(1, overall.sum())))
         furthest = int(np.argmax(off_share))
-        found.append(
-            SplitBalance(
-                name,
-                split["records"],
-                split["bytes"],
-                len(split["slices"]),
-                _extremes([each["records"] for each in split["slices"]]),
-                _extremes([each["bytes"] for each in split["slices"]]),
-                Extremes(int(least[worst]), int(most[worst])),
-                classes[worst],
-                float(off_share[furthest]),
-                classes[furthest],
-            )
-        )
+        row = {"name": name, "records": split["records"], "bytes": split["bytes"], "slices": len(split["slices"])}
+        for title, what in (("per_slice", "records"), ("bytes_per_slice", "bytes")):
+            numbers = [each[what] for each in split["slices"]] or [0]
+            row[title] = min(numbers), max(numbers)
+        row |= {"by_class": (int(least[worst]), int(most[worst])), "worst_class": classes[worst]}
+        found.append(row | {"off_share": float(off_share[furthest]), "off_share_class": classes[furthest]})
     return found
 
 
-def _extremes(values: Sequence[int]) -> Extremes:
-    return Extremes(min(values, default=0), max(values, default=0))
-
-
-def class_rows(manifest: Mapping[str, Any]) -> list[ClassRow]:
-    """One for each class, in the order of the labels."""
+def class_rows(manifest: Mapping[str, Any]) -> list[Row]:
+    """One for each class, in the order of the labels: examples by split, in all, and the share of all examples."""
     by_split = [split["by_class"] for split in manifest["splits"].values()]
     total = max(1, sum(map(sum, by_split)))
     columns = enumerate(zip(manifest["classes"], *by_split, strict=True))
-    return [ClassRow(label, name, tuple(own), sum(own), sum(own) / total) for label, (name, *own) in columns]
+    return [
+        {"label": label, "name": name, "by_split": own, "total": sum(own), "share": sum(own) / total}
+        for label, (name, *own) in columns
+    ]
 
 
-def ends_of(rows: Sequence[ClassRow]) -> tuple[list[ClassRow], list[ClassRow]]:
+def ends_of(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """The classes to show: all in the order of labels and none, or with very many the largest and the smallest ones."""
     if len(rows) <= MAX_CLASSES:
         return list(rows), []
-    by_size = sorted(rows, key=lambda row: (-row.total, row.label))
+    by_size = sorted(rows, key=lambda row: (-row["total"], row["label"]))
     return by_size[:SHOWN_AT_EACH_END], by_size[-SHOWN_AT_EACH_END:]

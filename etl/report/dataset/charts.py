@@ -7,8 +7,7 @@ import numpy.typing as npt
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.ticker import FuncFormatter
 
-from etl.report.charts import Cells, Curve, bar_chart, heatmap, line_chart
-from etl.report.drawing import AROUND, SPLIT_COLORS, Chart
+from etl.report.charts import AROUND, SPLIT_COLORS, Cells, Chart, Curve, bar_chart, heatmap, line_chart
 from etl.report.text import pixels
 
 Counts = npt.NDArray[np.int64]

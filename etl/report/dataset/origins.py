@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from etl.errors import DataError
 from etl.normalized.live_rows import live_facts, live_rows
 from etl.raw.removed import Removed
+from etl.report.charts import Chart
 from etl.report.dataset import charts
 from etl.report.dataset.samples import choose, sample_rejects
-from etl.report.drawing import Chart
 from etl.report.text import count, percent, pixels
 from etl.stages.layout import normalized_stage
 from etl.storage.place import Place

@@ -15,7 +15,7 @@ from etl.report.dataset.balance import (
     ends_of,
     split_balances,
 )
-from etl.report.dataset.costs import Cost, read_cost
+from etl.report.dataset.costs import read_cost
 from etl.report.dataset.origins import gather_origins
 from etl.report.dataset.samples import sample_examples
 from etl.report.dataset.verified import Verified, read_verified
@@ -42,7 +42,8 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
     matrix = class_matrix(manifest, names, parquet_tables.iterate_groups(counts, CLASS_COUNT_COLUMNS))
     extremes = class_extremes(manifest, parquet_tables.iterate_groups(counts, CLASS_COUNT_COLUMNS[1:]))
     fingerprint = stage.fingerprint()
-    verified = read_verified(verification_stage(root, stage.folder.name), fingerprint, manifest["classes"])
+    verification = verification_stage(root, stage.folder.name)
+    verified = read_verified(verification, fingerprint, manifest["classes"])
     facts = {
         "name": stage.folder.name,
         "root": root.uri,
@@ -56,21 +57,14 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
         **_slices(manifest, matrix),
         **gather_origins(root, manifest),
     }
-    shown = [row.label for row in facts["top_rows"] + facts["bottom_rows"]]
+    shown = [row["label"] for row in facts["top_rows"] + facts["bottom_rows"]]
     return facts | {
         "mosaic": sample_examples(stage.folder, manifest, shown),
-        "costs": _costs(root, stage, manifest, facts["input_total"]),
+        "costs": [
+            *(read_cost(each, facts["input_total"]) for each in (raw_stage(root), normalized_stage(root))),
+            *(read_cost(each, _total(manifest, "records")) for each in (stage, verification)),
+        ],
     }
-
-
-def _costs(root: Place, stage: Stage, manifest: Mapping[str, Any], images: int | None) -> list[Cost]:
-    records = _total(manifest, "records")
-    return [
-        read_cost(raw_stage(root), images),
-        read_cost(normalized_stage(root), images),
-        read_cost(stage, records),
-        read_cost(verification_stage(root, stage.folder.name), records),
-    ]
 
 
 def _total(manifest: Mapping[str, Any], what: str) -> int:
@@ -147,20 +141,21 @@ def _choices(config: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tup
 def _classes(manifest: Mapping[str, Any]) -> Facts:
     rows = class_rows(manifest)
     top, bottom = ends_of(rows)
-    largest, smallest = max(rows, key=lambda row: row.total), min(rows, key=lambda row: row.total)
-    note = f"The largest class, {largest.name}, has {count(largest.total)} examples"
+    largest, smallest = max(rows, key=lambda row: row["total"]), min(rows, key=lambda row: row["total"])
+    most, least = largest["total"], smallest["total"]
+    note = f"The largest class, {largest['name']}, has {count(most)} examples"
     if len(rows) > 1:
-        note += f"; the smallest, {smallest.name}, {count(smallest.total)}"
-        note += f" ({largest.total / smallest.total:.3g} to 1)" if smallest.total else ""
+        note += f"; the smallest, {smallest['name']}, {count(least)}"
+        note += f" ({most / least:.3g} to 1)" if least else ""
     return {
         "class_note": f"{note}.",
         "class_number": len(rows),
         "class_names": manifest["classes"],
-        "largest_class": max(1, largest.total),
+        "largest_class": max(1, largest["total"]),
         "top_rows": top,
         "bottom_rows": bottom,
         "hidden_classes": len(rows) - len(top) - len(bottom),
-        "class_charts": [charts.class_curve([row.total for row in rows])] if bottom else [],
+        "class_charts": [charts.class_curve([row["total"] for row in rows])] if bottom else [],
     }
 
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from etl import __version__
 from etl.errors import UsageError
-from etl.report.charts import Curve, line_chart
-from etl.report.drawing import RUN_COLORS, Chart
-from etl.report.render import check_target, render
+from etl.report.charts import RUN_COLORS, Chart, Curve, line_chart
+from etl.report.render import check_target, publish
 from etl.report.run.curves import from_to
 from etl.report.run.files import RunFiles, is_run, read_run
 from etl.report.run.metrics import OTHER, PARTS, STEP_S, Metrics, Series, smooth
@@ -19,7 +18,6 @@ from etl.report.run.page import MAX_RANKS, best_epoch, ranks_of, steps_done, why
 from etl.report.run.waits import RankUsage, part_times, usage_by_rank
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
 from etl.stages.summary import Summary
-from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
 EVALUATED = ("validation", "test")
@@ -55,9 +53,8 @@ def write_comparison(folders: Sequence[Place], file: Place) -> Summary:
     """
     check_target(file, folders)
     runs = read_runs(folders)
-    page = render("compare.html", gather_comparison(runs)).encode()
-    replace_bytes(file, file.parent, page)
-    return Summary("report", file.uri, False, {"runs": [each.files.folder.uri for each in runs], "bytes": len(page)})
+    size_bytes = publish("compare.html", gather_comparison(runs), file)
+    return Summary("report", file.uri, False, {"runs": [folder.uri for folder in folders], "bytes": size_bytes})
 
 
 def read_runs(folders: Sequence[Place]) -> list[Trained]:

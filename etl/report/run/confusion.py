@@ -1,6 +1,6 @@
 """Accuracy by class, and the most frequent mistakes: from the confusion matrix. Pure."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,60 +9,37 @@ from etl.report.run.files import Confusion
 MAX_CLASSES = 50  # with more, the worst ones come first
 MAX_MISTAKES = 10
 
+Row = dict[str, Any]
 
-@dataclass(frozen=True)
-class ClassScore:
-    """One class: its examples, how many of them are correct, and how many examples of all were predicted to be of it.
 
-    ``accuracy`` (of its examples) and ``precision`` (of what was predicted to be of it) are None if there are none.
-    ``mistaken_for`` is the class that it was taken for most often, '' if there were no ``mistakes``.
+def class_scores(confusion: Confusion) -> list[Row]:
+    """By label; of more than `MAX_CLASSES` the least accurate first, and those without examples last.
+
+    ``accuracy`` is the part of the class's examples, ``precision`` of those predicted to be of it, that is correct;
+    None if there are none. ``mistakes`` were ``mistaken_for`` another class, the most frequent one.
     """
-
-    label: int
-    name: str
-    examples: int
-    correct: int
-    accuracy: float | None
-    precision: float | None
-    mistaken_for: str
-    mistakes: int
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """One class taken for another, and how often; ``share`` is of all examples of the true class."""
-
-    true: str
-    predicted: str
-    number: int
-    share: float
-
-
-def class_scores(confusion: Confusion) -> list[ClassScore]:
-    """By label; of more than `MAX_CLASSES` the least accurate first, and those without examples last."""
     counts, wrong, names = confusion.counts, _wrong(confusion), confusion.classes
     scores = []
     for label, name in enumerate(names):
         other = int(wrong[label].argmax())
         examples, correct, predicted = int(counts[label].sum()), int(counts[label, label]), int(counts[:, label].sum())
-        accuracy, precision = (correct / number if number else None for number in (examples, predicted))
-        mistakes = int(wrong[label, other])
-        taken = names[other] if mistakes else ""
-        scores.append(ClassScore(label, name, examples, correct, accuracy, precision, taken, mistakes))
+        row: Row = {"name": name, "examples": examples, "correct": correct}
+        row |= {"accuracy": correct / examples if examples else None}
+        row |= {"precision": correct / predicted if predicted else None}
+        scores.append(row | {"mistaken_for": names[other], "mistakes": int(wrong[label, other])})
     if len(scores) > MAX_CLASSES:
-        scores.sort(key=lambda each: (each.accuracy is None, each.accuracy or 0.0, each.label))
+        scores.sort(key=lambda row: (row["accuracy"] is None, row["accuracy"] or 0.0))
     return scores
 
 
-def common_mistakes(confusion: Confusion) -> list[Mistake]:
-    """At most `MAX_MISTAKES`, the most frequent first."""
+def common_mistakes(confusion: Confusion) -> list[Row]:
+    """At most `MAX_MISTAKES`, the most frequent first; ``share`` is of all examples of the true class."""
     wrong, names = _wrong(confusion), confusion.classes
-    totals = confusion.counts.sum(axis=1)
     order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_MISTAKES]
-    pairs = [divmod(int(each), len(names)) for each in order]
     return [
-        Mistake(names[true], names[taken], int(wrong[true, taken]), float(wrong[true, taken] / totals[true]))
-        for true, taken in pairs
+        {"true": names[true], "predicted": names[taken], "number": int(wrong[true, taken])}
+        | {"share": float(wrong[true, taken] / confusion.counts[true].sum())}
+        for true, taken in zip(*np.unravel_index(order, wrong.shape), strict=True)
         if wrong[true, taken]
     ]
 

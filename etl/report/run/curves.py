@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import PercentFormatter
 
-from etl.report.charts import Cells, Curve, heatmap, line_chart
-from etl.report.drawing import HALF, INK, SPLIT_COLORS, Chart
+from etl.report.charts import HALF, INK, SPLIT_COLORS, Cells, Chart, Curve, heatmap, line_chart
 from etl.report.run.files import Confusion
 from etl.report.run.metrics import OTHER, PARTS, Epoch, Metrics, Series, smooth
 from etl.report.run.waits import share_curves, shares_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from etl import __version__
-from etl.report.render import check_target, render
+from etl.report.render import check_target, publish
 from etl.report.run.confusion import MAX_CLASSES, class_scores, common_mistakes
 from etl.report.run.curves import SPLITS, confusion_map, epoch_charts, step_charts, wait_chart
 from etl.report.run.files import RunFiles, read_run
@@ -19,7 +19,6 @@ from etl.report.run.waits import part_times, usage_by_rank
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
 from etl.stages.layout import STAGE_FOLDERS
 from etl.stages.summary import Summary
-from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
 
@@ -31,11 +30,9 @@ def write_run_report(folder: Place, file: Place) -> Summary:
     others = [folder.parent.parent / name for name in STAGE_FOLDERS] if folder.parent.name == "runs" else []
     check_target(file, [folder, *others])
     run = read_run(folder)
-    page = render("run.html", gather_run(run)).encode()
-    replace_bytes(file, file.parent, page)
     facts = {
         "run": folder.uri,
-        "bytes": len(page),
+        "bytes": publish("run.html", gather_run(run), file),
         "finished": run.result is not None,
         "epochs": len(run.epochs),
         "steps": steps_done(run),

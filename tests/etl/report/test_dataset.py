@@ -158,13 +158,16 @@ def test_balance_is_that_of_the_counts() -> None:
     assert matrix.tolist() == counts.tolist()
     extremes = class_extremes(manifest, groups)
     for found in split_balances(manifest, extremes):
-        own = counts[:, columns[found.name]]
+        own = counts[:, columns[found["name"]]]
         totals, by_class = own.sum(axis=0), np.ptp(own, axis=1)
-        assert (found.total.difference, found.by_class.difference) == (np.ptp(totals), by_class.max())
-        assert found.worst_class == f"class-{by_class.argmax()}"
+        assert (np.ptp(found["per_slice"]), np.ptp(found["by_class"])) == (np.ptp(totals), by_class.max())
+        assert found["worst_class"] == f"class-{by_class.argmax()}"
         off = np.abs(own.sum(axis=1) - counts.sum(axis=1) * (own.sum() / counts.sum()))
-        assert found.off_share == pytest.approx(off.max())
-        assert [each.tolist() for each in extremes[found.name]] == [own.min(axis=1).tolist(), own.max(axis=1).tolist()]
+        assert found["off_share"] == pytest.approx(off.max())
+        assert [each.tolist() for each in extremes[found["name"]]] == [
+            own.min(axis=1).tolist(),
+            own.max(axis=1).tolist(),
+        ]
 
 
 def test_the_first_rows_of_each_class_are_shown() -> None:
