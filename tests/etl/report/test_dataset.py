@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from etl.report.dataset.balance import class_extremes, class_matrix, split_balan
 from etl.report.dataset.origins import SourceSurvey, describe
 from etl.report.dataset.samples import first_of_classes
 from etl.report.dataset.thumbnails import SIDE, thumbnail
-from etl.report.dataset.verified import SHOWN_CONTENTS
+from etl.report.dataset.verified import SHOWN_CONTENTS, read_verified
 from etl.slices.manifest import read_manifest
-from etl.stages.layout import slices_stage
+from etl.stages.layout import slices_stage, verification_stage
 from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, flip_bit, run, succeeded
 from tests.lib.in_process import ringslice_here
@@ -252,27 +251,25 @@ def verified(root: Path, findings: int = 0, changed: bool = False) -> None:
     (folder / "run.json").write_text(json.dumps({"finished": "2026-01-02T03:04:05+00:00", "seconds": 2.0}))
 
 
-@pytest.mark.parametrize(
-    ("made", "badge", "text"),
-    [
-        (None, "not verified yet", "Not known: verify these slices first"),
-        ({}, "verified 2026-01-02 03:04 UTC: nothing found", "30 contents under several keys"),
-        ({"findings": 25}, "verified 2026-01-02 03:04 UTC: 28 findings", "and 8 more"),
-        ({"changed": True}, "but these are other slices: verify again", "the last verify was of other slices"),
-    ],
-)
-def test_the_findings_of_verify_are_shown(
-    made: Mapping[str, Any] | None, badge: str, text: str, copied_root: Path, tmp_path: Path
-) -> None:
-    if made is not None:
-        verified(copied_root, **made)
+def test_the_findings_of_verify_are_shown(mixed_page: Page, copied_root: Path, tmp_path: Path) -> None:
+    assert "not verified yet" in mixed_page.prose
+    assert "Not known: verify these slices first" in mixed_page.prose
+    verified(copied_root, findings=25)
     page = page_of(copied_root, tmp_path / "page.html")
-    assert badge in page.prose
-    assert text in page.prose
+    for text in ("verified 2026-01-02 03:04 UTC: 28 findings", "and 8 more", "30 contents under several keys"):
+        assert text in page.prose
     assert "<0>" not in page.text
-    if made == {}:  # duplicates across splits come first
-        assert page.prose.index("key-29-1") < page.prose.index("key-0-0")
-        assert f"and {30 - SHOWN_CONTENTS} more" in page.prose
+    assert page.prose.index("key-29-1") < page.prose.index("key-0-0")  # duplicates across splits come first
+    assert f"and {30 - SHOWN_CONTENTS} more" in page.prose
+
+
+@pytest.mark.parametrize(("is_changed", "state"), [(False, "sound"), (True, "outdated")])
+def test_what_was_verified_may_be_other_slices(is_changed: bool, state: str, copied_root: Path) -> None:
+    verified(copied_root, changed=is_changed)
+    root = open_place(str(copied_root))
+    slices = slices_stage(root, "default").fingerprint()
+    found = read_verified(verification_stage(root, "default"), slices, ["a", "b", "c"])
+    assert (found.state, len(found.contents)) == (state, 0 if is_changed else SHOWN_CONTENTS)
 
 
 def test_missing_parts_and_slices_are_reported(copied_root: Path, tmp_path: Path) -> None:
