@@ -201,26 +201,24 @@ def erase(root: str, **values: Any) -> None:
     require_clean(summary)
 
 
-@cli.command(
-    epilog="Example: ringslice report data/flowers -o flowers.html, or ringslice report data/flowers/runs/best"
-)
-@click.argument("place", required=False, default=default_data_place)
+@cli.command(epilog="Example: ringslice report data/flowers/runs/horovod data/flowers/runs/ddp -o strategies.html")
+@click.argument("places", nargs=-1, metavar="[PLACE]...")
 @config_option
 @click.option("--name", help="Name of the slices. Default: default")
 @click.option("-o", "--output", metavar="FILE", help="Where the page goes, hdfs:// too. Default: ./NAME-report.html")
 @click_options((JSON, *ENVIRONMENT_OPTIONS))
-def report(place: str, name: str | None, output: str | None, **values: Any) -> None:
-    """Tell all about slices, or about a training run, on one HTML page.
+def report(places: tuple[str, ...], name: str | None, output: str | None, **values: Any) -> None:
+    """Write an HTML page about slices, about a training run, or one that compares runs.
 
-    PLACE is a dataset's root: balance, sizes, rejects, examples, duplicates and costs of its slices. Or it is a run's
-    folder, ROOT/runs/NAME, finished or not: curves, the confusion matrix, accuracy by class, waits of each rank.
+    PLACE is a dataset's root: balance, rejects, examples, costs of its slices. Or a run's folder, ROOT/runs/NAME,
+    finished or not. Two or more of them are compared: curves, waits, bytes by rank, memory, settings that differ.
     """
     try:
         from etl.report.command import report_on  # only here: the other commands do without what it draws with
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         raise EnvironmentFailure(f"report needs {package}; run: pip install 'ringslice[report]'") from None
-    report_on(open_place(place), name, output).show(values["json"])
+    report_on([open_place(each) for each in places or [default_data_place()]], name, output).show(values["json"])
 
 
 @cli.command(epilog="Example: ringslice inspect data/flowers/slices/default/train/train-00000-of-00008 --index 3")

@@ -68,9 +68,9 @@ THIRD_PARTY = {
 # of the extra "report": imported only while a report is made
 DRAWING = {
     "etl.report.render": {"jinja2"},
-    "etl.report.drawing": {"matplotlib"},
     "etl.report.dataset.charts": {"matplotlib"},
-    "etl.report.run.charts": {"matplotlib"},
+    "etl.report.charts": {"matplotlib"},
+    "etl.report.run.curves": {"matplotlib"},
 }
 WITHOUT_TENSORFLOW = (
     "train.reader",

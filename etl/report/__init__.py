@@ -1,5 +1,4 @@
-"""The command `report`: one HTML page about a set of slices or about a training run, with everything in it.
+"""The command `report`: one HTML page about a set of slices, about a training run, or about several runs.
 
-`command` chooses the page by what a place holds; `dataset` and `run` make one kind of page each. Only what both use
-belongs at this level: `render`, `drawing`, `text` and the HTML in `templates`. Only `drawing` and the two `charts`
-import matplotlib, only `render` imports jinja2."""
+`command` chooses the page by what the places are; `dataset` and `run` make the pages. Only what both use belongs here:
+`render`, `charts`, `text`, and the HTML in `templates`. Only `render` imports jinja2."""

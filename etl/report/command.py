@@ -1,28 +1,34 @@
-"""The page of a set of slices, and which page a place asks for."""
+"""The page of a set of slices, and which page the places ask for."""
+
+from collections.abc import Sequence
 
 from etl.errors import UsageError
 from etl.report.dataset.page import gather
-from etl.report.render import check_target, render
+from etl.report.render import check_target, publish
+from etl.report.run.compare import write_comparison
 from etl.report.run.files import is_run
 from etl.report.run.page import write_run_report
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import STAGE_FOLDERS, is_root, slices_stage
 from etl.stages.summary import Summary
-from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
 
 DEFAULT_SLICES = "default"
+COMPARISON = "comparison-report.html"
 
 
-def report_on(place: Place, name: str | None, output: str | None) -> Summary:
-    """Write the page of what ``place`` holds: of the slices called ``name`` below a root, or of the run there.
+def report_on(places: Sequence[Place], name: str | None, output: str | None) -> Summary:
+    """Write a page: of the slices called ``name`` below a root, of a run, or of several runs that it compares.
 
-    It goes to ``output``, else to ``NAME-report.html`` in the current folder. Raises UsageError where ``place`` is
-    neither, else as `write_report` and `write_run_report` do.
+    It goes to ``output``, else to ``NAME-report.html`` in the current folder. Raises UsageError if a place is neither,
+    else as `write_report`, `write_run_report` and `write_comparison` do.
     """
+    place, *others = places
+    if name is not None and (others or is_run(place)):
+        raise UsageError(f"--name {name!r} is of slices, and {place} is not the one root. Leave it out")
+    if others:
+        return write_comparison(places, open_place(output or COMPARISON))
     if is_run(place):
-        if name is not None:
-            raise UsageError(f"--name {name!r} is of slices, and {place} is a run: leave it out")
         return write_run_report(place, open_place(output or f"{place.name}-report.html"))
     if not is_root(place):
         raise UsageError(
@@ -36,20 +42,18 @@ def report_on(place: Place, name: str | None, output: str | None) -> Summary:
 def write_report(root: Place, name: str, file: Place) -> Summary:
     """Write the page of the slices called ``name`` to ``file``; one that is there is replaced.
 
-    Raises UsageError where there are no such slices or ``file`` cannot be a report's, DataError where a table beside
+    Raises UsageError if there are no such slices or ``file`` cannot be a report's, DataError if a table beside
     the manifest is damaged.
     """
     stage = slices_stage(root, name)
     manifest = read_manifest(stage)
     check_target(file, [root / folder for folder in STAGE_FOLDERS])
     facts = gather(root, stage, manifest)
-    page = render("report.html", facts).encode()
-    replace_bytes(file, file.parent, page)
-    told = {
+    counts = {
         "slices": stage.folder.uri,
-        "bytes": len(page),
+        "bytes": publish("report.html", facts, file),
         "examples_shown": sum(map(len, facts["mosaic"].values())),
         "rejects_shown": sum(len(pictures) for _, _, pictures in facts["rejects"] or ()),
         "verified": facts["verified"].state,
     }
-    return Summary("report", file.uri, False, told)
+    return Summary("report", file.uri, False, counts)

@@ -1,4 +1,4 @@
-"""How a page comes to be: a template filled with what was gathered, and one HTML file outside of what it tells of."""
+"""Fills the template of a page, and checks where the page may go."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,6 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
 from etl.report.text import FILTERS
+from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
 
@@ -23,8 +24,15 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
     return environment.get_template(template).render(facts)
 
 
+def publish(template: str, facts: Mapping[str, Any], file: Place) -> int:
+    """Write the page to ``file``; one that is there is replaced. Returns its bytes."""
+    page = render(template, facts).encode()
+    replace_bytes(file, file.parent, page)
+    return len(page)
+
+
 def check_target(file: Place, folders: Iterable[Place]) -> None:
-    """Raise UsageError where a page cannot be written to ``file``, or it lies below one of the ``folders``."""
+    """Raise UsageError if a page cannot be written to ``file``, or it lies below one of the ``folders``."""
     if not file.parent.exists():
         raise UsageError(f"{file.parent}: no such folder; make it, or give another place with -o")
     if file.info().type.name == "Directory":

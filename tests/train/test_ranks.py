@@ -22,6 +22,7 @@ from tests.lib.in_process import ringslice_here
 from tests.lib.inline import shard_here
 from tests.lib.ranks.audits import committed_keys, require_each_key_once
 from tests.lib.ranks.results import results_of
+from tests.lib.ranks.running import bytes_per_step
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +42,9 @@ def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     assert re.fullmatch(r"(\[0\]<stderr>:ringslice train.*: .+\n)+", output.stderr), output.stderr  # none of TensorFlow
     assert re.search(r"23 steps of --batch 8 on each rank$", output.stderr, re.MULTILINE)
     assert re.search(r"train: 8 ranks on 1 host: CPU \(\d+ cores? each\), Gloo$", output.stderr, re.MULTILINE)
+    parameters = int(re.search(r"mlp of ([\d,]+) parameters", output.stderr)[1].replace(",", ""))  # type: ignore[index]
+    sent = 2 * 7 / 8 * 4 * parameters  # by a ring
+    assert bytes_per_step(root / "runs/run-0001") == pytest.approx([sent] * 16, rel=0.15)
     ranks = json.loads((root / "runs/run-0001/run.json").read_text())["ranks"]
     assert [each["rank"] for each in ranks] == list(range(8))
     assert len({each["pid"] for each in ranks}) == 8

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from etl.errors import UsageError
 from tests.lib.commands import REPOSITORY, Finished, failed, ringslice, succeeded
 from tests.lib.in_process import ringslice_here
-from tests.lib.ranks.running import marked, metric_lines, started, wait_until
+from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.start import STRATEGY, with_data
@@ -121,19 +122,24 @@ def torch_ringslice(*words: object) -> Finished:
     return in_torch("python", "-m", "etl.cli", *words)
 
 
+RING = 0.15  # more bytes than the gradient's: of what the ranks agree on, and of heads
 STARTS = {"horovod": ringslice, "ddp": torch_ringslice}
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("strategy", STARTS)
 def test_ranks_train(strategy: str, root: Path) -> None:
-    """Standard output is the summary, and the status that of the first rank that failed."""
+    """Standard output is the summary, and the status that of the first rank that failed. In a ring of n ranks, each
+    sends and receives 2 (n - 1) / n of the gradient's bytes in a step.
+    """
     start: Callable[..., Finished] = STARTS[strategy]
     words = ("train", root, "--strategy", strategy, "--ranks", 2, "--model", "mlp", "--max-steps", 3, "--json")
     finished = succeeded(start(*words, "--run", "one"))
     summary = json.loads(finished.stdout)
     assert (summary["ranks"], summary["steps"], "test_accuracy" in summary) == (2, 3, True)
     assert all(line.startswith("ringslice train: ") for line in finished.stderr.splitlines()), finished.stderr
+    parameters = int(re.search(r"mlp of ([\d,]+) parameters", finished.stderr)[1].replace(",", ""))  # type: ignore[index]
+    assert bytes_per_step(root / "runs/one") == pytest.approx([4 * parameters] * 4, rel=RING)
     failed(start(*words, "--nonsense"), 2, "No such option '--nonsense'")
     if strategy == "horovod":
         evaluated = succeeded(ringslice("evaluate", root, "--ranks", 2, "--run", "one", "--json"))

@@ -1,11 +1,12 @@
 """What is measured at every step of every rank, as JSON lines: ``metrics/`` in the folder of a run.
 
-There are two kinds of lines. A ``step`` has the loss, the accuracy and the number of the examples of all ranks, the
+There are three kinds of lines. A ``step`` has the loss, the accuracy and the number of the examples of all ranks, the
 learning rate, the number of ranks, and the seconds of the step, each as the mean and the maximum over the ranks and the
 rank of the maximum: ``input_s`` of waiting for the next batch, ``compute_s`` of the forward and backward pass,
 ``reduce_s`` of waiting, when that was done, for the gradients of all ranks; ``step_s`` is the whole of it, with what
 was done since the step before: a commit, a checkpoint; ``own_s`` is the whole without ``reduce_s``: the others wait for
-the rank of its maximum. An ``epoch`` has the metrics of an epoch that is over.
+the rank of its maximum. A line of ``ranks`` has what each rank used in the ``steps`` up to its step (`Usage`): lists by
+rank. An ``epoch`` has the metrics of an epoch that is over.
 
 No file has lines from before and from after a checkpoint; when a run goes on from a checkpoint, the files of the steps
 after it are deleted. If rank 0 of an elastic run dies, the lines that are not in a file yet may be lost.
@@ -15,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +27,7 @@ from etl.stages.run_files import METRICS_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 from train.parallel.trainer import StepOfRank
+from train.parallel.usage import Usage
 from train.runs.position import Position
 
 _NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")
@@ -82,6 +85,20 @@ def step_lines(epoch: int, own: Sequence[StepOfRank], sums: Floats, largest: Int
             own, sums[:, :SUMS].tolist(), means, maxima, slowest, strict=True
         )
     ]
+
+
+def usage_to_sum(own: Usage, rank: int, ranks: int) -> Integers:
+    """What is summed to have the usage of each rank: of shape (ranks, fields of `Usage`). Pure."""
+    rows = np.zeros((ranks, len(fields(Usage))), np.int64)
+    rows[rank] = astuple(own)
+    return rows
+
+
+def ranks_line(epoch: int, own: Sequence[StepOfRank], usage: Integers) -> Line:
+    """The line of what all ranks used in these steps, from one rank's own and the sum of `usage_to_sum`. Pure."""
+    lists = {field.name: column.tolist() for field, column in zip(fields(Usage), usage.T, strict=True)}
+    last = own[-1]
+    return {"kind": "ranks", "epoch": epoch, "step": last.step, "time": last.time, "steps": len(own), **lists}
 
 
 def _finite(value: float) -> float | None:

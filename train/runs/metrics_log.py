@@ -14,10 +14,21 @@ import numpy as np
 from train.config.recipe import FLOAT16
 from train.parallel.collective import Collective
 from train.parallel.trainer import StepOfRank, StepResult, Trainer
+from train.parallel.usage import Usage, tcp_counters, usage_since
 from train.runs.audit import Audit
 from train.runs.data import Data
 from train.runs.divergence import LossCheck, SkipCheck, diverged
-from train.runs.metrics import SUMS, Line, epoch_line, skipped, step_lines, to_maximise, to_sum
+from train.runs.metrics import (
+    SUMS,
+    Line,
+    epoch_line,
+    ranks_line,
+    skipped,
+    step_lines,
+    to_maximise,
+    to_sum,
+    usage_to_sum,
+)
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Metrics, Position
 from train.runs.run import Run
@@ -67,6 +78,7 @@ class MetricsLog:
         self._audit = Audit(run.folder, run.staging, collective.rank, collective.size)
         self._written = time.monotonic()  # when the lines were, the last time
         self._begin = self._written, 0.0  # when the steps of this epoch began, and the examples of it before
+        self._counters = tcp_counters()  # when the steps that are not reported yet began
         self._next_report = 0
         self._is_time_over = False
         self._losses = LossCheck(run.settings.recipe.precision == FLOAT16)
@@ -114,9 +126,10 @@ class MetricsLog:
         An elastic run publishes the keys, too, because it commits then. Rank 0 plans for all ranks. Raises DataError on
         every rank if the training has diverged.
         """
+        usage = usage_since(self._counters)  # without what a report exchanges
         plan = self._collective.run_on_root(lambda: self._plan(position.step))
         self._next_report, self._is_time_over = plan.next_report, plan.is_time_over
-        position = self._sum(position)
+        position = self._sum(position, usage)
         if self._is_elastic:
             self.publish_keys(position)
         if plan.is_write_due:
@@ -125,6 +138,7 @@ class MetricsLog:
                 self._writer.start()
             else:
                 self.lines.clear()
+        self._counters = tcp_counters()
         return position
 
     def _plan(self, step: int) -> _Plan:
@@ -134,17 +148,21 @@ class MetricsLog:
         is_write_due = time.monotonic() - self._written > METRICS_S
         return _Plan(step + steps_to_report(step_s, left_s), left_s <= 0, is_write_due)
 
-    def _sum(self, position: Position) -> Position:
+    def _sum(self, position: Position, usage: Usage) -> Position:
         steps, self._steps = self._steps, []
         if not steps:
             return position
         collective = self._collective
         sums = collective.all_reduce(to_sum(steps))
         largest = collective.all_reduce(to_maximise(steps, collective.rank), "max")
+        usages = collective.all_reduce(usage_to_sum(usage, collective.rank, collective.size))
         if what := self._losses.add([each.step for each in steps], sums[:, 0].tolist()):
             raise diverged(self._run, self._trainer, collective, what)
         if self._has_lines:
-            self.lines += step_lines(position.epoch, steps, sums, largest, collective.size)
+            self.lines += [
+                *step_lines(position.epoch, steps, sums, largest, collective.size),
+                ranks_line(position.epoch, steps, usages),
+            ]
         loss, hits, examples = sums.T[:SUMS]
         is_finite = np.isfinite(loss)
         counted = loss[is_finite].sum(), examples[is_finite].sum(), hits.sum(), examples.sum()
@@ -157,7 +175,8 @@ class MetricsLog:
             self._keys = []
 
     def begin_epoch(self, position: Position) -> None:
-        """Measure the speed from here on."""
+        """Measure the speed, and what steps use, from here on."""
+        self._counters = tcp_counters()
         self._begin = time.monotonic(), position.totals[-1]
 
     def of_epoch(self, position: Position, data: Data) -> Metrics:

@@ -98,7 +98,8 @@ def open_run(settings: Settings, processes: Processes, log: Callable[[str], None
     """
     collective, replicas, earlier = processes.collective, processes.replicas, processes.earlier
     record = earlier.record if earlier is not None else RunRecord()
-    record.note(ranks=collective.gather_object({"rank": collective.rank, "host": gethostname(), "pid": os.getpid()}))
+    ranks = collective.gather_object({"rank": collective.rank, "host": gethostname(), "pid": os.getpid()})
+    record.note(strategy=settings.strategy, replicas=replicas, ranks=ranks)
     choice = collective.run_on_root(lambda: earlier.choice if earlier is not None else choose(settings, replicas))
     device, has_begun = processes.device(settings), earlier is not None
     facts = require_agreement(settings, choice.dataset, collective, device, has_begun)

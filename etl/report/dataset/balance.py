@@ -1,153 +1,90 @@
-"""How evenly the examples lie on splits and slices, in numbers: from the manifest and the table of class counts."""
+"""How evenly the examples are divided among splits and slices: from the manifest and the table of class counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from etl.slices.manifest import slices_of
-
-MOST_CLASSES = 50  # with more, a page shows the largest and the smallest
+MAX_CLASSES = 50  # with more, a page shows the largest and the smallest
 SHOWN_AT_EACH_END = 12
-MOST_SLICES = 64  # with more, a page shows histograms
+MAX_SLICES = 64  # with more, a page shows histograms
 
 Counts = npt.NDArray[np.int64]
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Extremes:
-    """The least and the most of a number over the slices of a split."""
+def class_extremes(manifest: Mapping[str, Any], groups: Iterable[pa.Table]) -> dict[str, tuple[Counts, Counts]]:
+    """By split: the least and the most examples of each class on any slice, of shape (classes,).
 
-    least: int
-    most: int
-
-    @property
-    def difference(self) -> int:
-        return self.most - self.least
-
-
-@dataclass(frozen=True)
-class SplitBalance:
-    """How evenly one split is dealt to its slices.
-
-    ``by_class`` are the extremes of the class that differs most between two slices, ``worst_class`` its name.
-    ``off_share`` is the largest distance, in examples, of a class from its exact share of the split (its part of all
-    examples), ``off_share_class`` that class's name.
+    ``groups`` are class counts: columns split, label and records. Memory is splits x classes.
     """
-
-    name: str
-    records: int
-    size_bytes: int
-    slices: int
-    total: Extremes
-    bytes: Extremes
-    by_class: Extremes
-    worst_class: str
-    off_share: float
-    off_share_class: str
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """One class: its examples in each split, in all, and its share of all examples."""
-
-    label: int
-    name: str
-    by_split: tuple[int, ...]
-    total: int
-    share: float
+    classes = len(manifest["classes"])
+    least = {split: np.full(classes, np.iinfo(np.int64).max) for split in manifest["splits"]}
+    most, seen = ({split: np.zeros(classes, np.int64) for split in manifest["splits"]} for _ in range(2))
+    for group in groups:
+        found = group.group_by(["split", "label"]).aggregate([("records", how) for how in ("min", "max", "count")])
+        for split in found["split"].unique().to_pylist():
+            own = found.filter(pc.equal(found["split"], split))
+            labels, low, high, slices = (own[name].to_numpy() for name in ("label", *found.column_names[-3:]))
+            least[split][labels] = np.minimum(least[split][labels], low)
+            most[split][labels] = np.maximum(most[split][labels], high)
+            seen[split][labels] += slices
+    everywhere = {split: seen[split] == len(each["slices"]) for split, each in manifest["splits"].items()}
+    return {split: (np.where(everywhere[split], least[split], 0), most[split]) for split in manifest["splits"]}
 
 
-class ClassSpread:
-    """The least and most examples of each class on any slice of a split, from class counts that come in groups of rows.
+def class_matrix(manifest: Mapping[str, Any], slices: Sequence[str], groups: Iterable[pa.Table]) -> Counts | None:
+    """Examples by class and slice; None if there are many of either. ``groups`` as of `class_extremes`, with slice."""
+    if len(manifest["classes"]) > MAX_CLASSES or len(slices) > MAX_SLICES:
+        return None
+    matrix = np.zeros((len(manifest["classes"]), len(slices)), np.int64)
+    columns = {name: number for number, name in enumerate(slices)}
+    for group in groups:
+        matrix[group["label"].to_numpy(), [columns[name] for name in group["slice"].to_pylist()]] = group["records"]
+    return matrix
 
-    Memory is splits x classes, however many slices there are. With few classes and slices it keeps the counts
-    themselves too: ``matrix`` is then of shape (classes, slices).
+
+def split_balances(manifest: Mapping[str, Any], extremes: Mapping[str, tuple[Counts, Counts]]) -> list[Row]:
+    """How evenly each split is divided among its slices, in the manifest's order.
+
+    ``per_slice``, ``bytes_per_slice`` and ``by_class``, of the class that differs most between two slices, are (least,
+    most). ``off_share`` is the largest distance, in examples, of a class from its exact share of the split (its part of
+    all examples).
     """
-
-    def __init__(self, manifest: Mapping[str, Any]) -> None:
-        self._slices = {name: len(split["slices"]) for name, split in manifest["splits"].items()}
-        classes = len(manifest["classes"])
-        self._least = {name: np.full(classes, np.iinfo(np.int64).max) for name in self._slices}
-        self._most = {name: np.zeros(classes, np.int64) for name in self._slices}
-        self._seen = {name: np.zeros(classes, np.int64) for name in self._slices}
-        names = [each["name"] for _, each in slices_of(manifest)]
-        self._columns: dict[str, int] = {}
-        self.matrix: Counts | None = None
-        if classes <= MOST_CLASSES and len(names) <= MOST_SLICES:
-            self._columns = {name: number for number, name in enumerate(names)}
-            self.matrix = np.zeros((classes, len(names)), np.int64)
-
-    def add(self, groups: Iterable[pa.Table]) -> "ClassSpread":
-        """Add class counts: columns slice, split, label and records."""
-        for rows in groups:
-            labels, records = rows["label"].to_numpy(), rows["records"].to_numpy()
-            splits = rows["split"].combine_chunks().dictionary_encode()
-            numbers = splits.indices.to_numpy()
-            for number, split in enumerate(splits.dictionary.to_pylist()):
-                own = numbers == number
-                np.minimum.at(self._least[split], labels[own], records[own])
-                np.maximum.at(self._most[split], labels[own], records[own])
-                np.add.at(self._seen[split], labels[own], 1)
-            if self.matrix is not None:
-                columns = [self._columns[name] for name in rows["slice"].to_pylist()]
-                self.matrix[labels, columns] = records
-        return self
-
-    def extremes(self, split: str) -> tuple[Counts, Counts]:
-        """Least and most by class, int64 of shape (classes,); a slice that lacks a class has 0 of it."""
-        lacking = self._seen[split] < self._slices[split]
-        return np.where(lacking, 0, self._least[split]), self._most[split]
-
-
-def split_balances(manifest: Mapping[str, Any], spread: ClassSpread) -> list[SplitBalance]:
-    """One for each split, in the manifest's order."""
     classes = manifest["classes"]
     overall = np.sum([split["by_class"] for split in manifest["splits"].values()], axis=0)
     found = []
     for name, split in manifest["splits"].items():
-        least, most = spread.extremes(name)
+        least, most = extremes[name]
         worst = int(np.argmax(most - least))
         off_share = np.abs(np.asarray(split["by_class"]) - overall * (split["records"] / max(1, overall.sum())))
         furthest = int(np.argmax(off_share))
-        found.append(
-            SplitBalance(
-                name,
-                split["records"],
-                split["bytes"],
-                len(split["slices"]),
-                _extremes([each["records"] for each in split["slices"]]),
-                _extremes([each["bytes"] for each in split["slices"]]),
-                Extremes(int(least[worst]), int(most[worst])),
-                classes[worst],
-                float(off_share[furthest]),
-                classes[furthest],
-            )
-        )
+        row = {"name": name, "records": split["records"], "bytes": split["bytes"], "slices": len(split["slices"])}
+        for title, what in (("per_slice", "records"), ("bytes_per_slice", "bytes")):
+            numbers = [each[what] for each in split["slices"]] or [0]
+            row[title] = min(numbers), max(numbers)
+        row |= {"by_class": (int(least[worst]), int(most[worst])), "worst_class": classes[worst]}
+        found.append(row | {"off_share": float(off_share[furthest]), "off_share_class": classes[furthest]})
     return found
 
 
-def _extremes(values: Sequence[int]) -> Extremes:
-    return Extremes(min(values, default=0), max(values, default=0))
-
-
-def class_rows(manifest: Mapping[str, Any]) -> list[ClassRow]:
-    """One for each class, in the order of the labels."""
+def class_rows(manifest: Mapping[str, Any]) -> list[Row]:
+    """One for each class, in the order of the labels: examples by split, in all, and the share of all examples."""
     by_split = [split["by_class"] for split in manifest["splits"].values()]
-    total = sum(map(sum, by_split))
-    rows = []
-    for label, name in enumerate(manifest["classes"]):
-        own = tuple(counts[label] for counts in by_split)
-        rows.append(ClassRow(label, name, own, sum(own), sum(own) / max(1, total)))
-    return rows
+    total = max(1, sum(map(sum, by_split)))
+    columns = enumerate(zip(manifest["classes"], *by_split, strict=True))
+    return [
+        {"label": label, "name": name, "by_split": own, "total": sum(own), "share": sum(own) / total}
+        for label, (name, *own) in columns
+    ]
 
 
-def ends_of(rows: Sequence[ClassRow]) -> tuple[list[ClassRow], list[ClassRow]]:
+def ends_of(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """The classes to show: all in the order of labels and none, or with very many the largest and the smallest ones."""
-    if len(rows) <= MOST_CLASSES:
+    if len(rows) <= MAX_CLASSES:
         return list(rows), []
-    by_size = sorted(rows, key=lambda row: (-row.total, row.label))
+    by_size = sorted(rows, key=lambda row: (-row["total"], row["label"]))
     return by_size[:SHOWN_AT_EACH_END], by_size[-SHOWN_AT_EACH_END:]

@@ -1,48 +1,28 @@
-"""What each stage cost, as its ``run.json`` tells."""
+"""What each stage cost, by its ``run.json``."""
 
-from dataclasses import dataclass
+from typing import Any
 
 from etl.report.text import plain
 from etl.stages.stage import Stage
 
-
-@dataclass(frozen=True)
-class Cost:
-    """One stage's run; ``details`` are its counters and versions, as text by name."""
-
-    stage: str
-    known: bool
-    finished: str = ""
-    seconds: float = 0.0
-    images: int = 0
-    runner: str = ""
-    host: str = ""
-    details: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def images_per_s(self) -> float | None:
-        return self.images / self.seconds if self.seconds else None
+SHOWN = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
 
 
-def read_cost(stage: Stage, images: int | None) -> Cost:
-    """What is known of the run that finished ``stage``, which worked on so many images (None: not known)."""
+def read_cost(stage: Stage, images: int | None) -> dict[str, Any]:
+    """The run that finished ``stage``, which worked on so many images (None: not known), by the template's names.
+
+    ``details`` are its command, counters and versions, as text by name.
+    """
     run = stage.read_run() if stage.marker.exists() else {}
     if not run:
-        return Cost(stage.name, known=False)
-    told = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
-    details = [("command", " ".join(run.get("command", [])))] if run.get("command") else []
-    details += [(name, plain(value)) for name, value in run.items() if name not in told and value is not None]
+        return {"stage": stage.name, "known": False, "details": []}
+    details = [("command", " ".join(run["command"]))] if run.get("command") else []
+    details += [(name, plain(value)) for name, value in run.items() if name not in SHOWN and value is not None]
     details += [(f"counted {name}", plain(value)) for name, value in sorted(run.get("counters", {}).items())]
     versions = {"python": run.get("python"), **run.get("versions", {})}
     details.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)))
     worked = run.get("packed", run.get("decoded", images)) or 0  # of a renewal, what was new
-    return Cost(
-        stage.name,
-        True,
-        run.get("finished", ""),
-        run.get("seconds", 0.0),
-        worked,
-        run.get("runner") or "",
-        run.get("host", ""),
-        tuple(details),
-    )
+    seconds = run.get("seconds", 0.0)
+    facts = {"images": worked, "seconds": seconds, "images_per_s": worked / seconds if seconds else None}
+    texts = {name: run.get(name) or "" for name in ("runner", "host", "finished")}
+    return {"stage": stage.name, "known": True, "details": details, **facts, **texts}

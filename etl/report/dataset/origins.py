@@ -1,30 +1,51 @@
-"""What a page tells of the source images and the rejects: from ``normalized``, as the slices were made from it."""
+"""The source images and the rejects on a page: from ``normalized``, as the slices were made from it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from etl.errors import DataError
+from etl.normalized.live_rows import live_facts, live_rows
 from etl.raw.removed import Removed
+from etl.report.charts import Chart
 from etl.report.dataset import charts
-from etl.report.dataset.samples import sample_rejects
-from etl.report.dataset.sources import SourceSurvey, survey_sources
-from etl.report.drawing import Chart
+from etl.report.dataset.samples import choose, sample_rejects
 from etl.report.text import count, percent, pixels
 from etl.stages.layout import normalized_stage
 from etl.storage.place import Place
 
 SHOWN_FORMATS = 8
 SHOWN_SIZES = 6
+MAX_PARTS = 256  # whose rows are read, at most 10,000 each
+COLUMNS = ["source_format", "source_width", "source_height"]
 
 Facts = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class SourceSurvey:
+    """The format, width and height of source images, from ``parts`` of all parts; ``target`` is (height, width)."""
+
+    rows: pa.Table
+    target: tuple[int, int]
+    parts: int
+    all_parts: int
+
+    @property
+    def images(self) -> int:
+        return int(self.rows.num_rows)
+
+
 def gather_origins(root: Place, manifest: Mapping[str, Any]) -> Facts:
-    """By the template's names. Where the normalised images are gone or damaged, a line says so."""
+    """By the template's names. If the normalized images are gone or damaged, a line says so."""
     stage, seed = normalized_stage(root), manifest["config"]["seed"]
     marker = stage.find_generation(manifest["input"])
     if marker is None:
-        return _unknown("the normalised images that these slices were made from are gone")
+        return _unknown("the normalized images that these slices were made from are gone")
     try:
         removed = Removed.read(root, marker)
         survey = survey_sources(stage.folder, marker, removed, seed)
@@ -36,8 +57,7 @@ def gather_origins(root: Place, manifest: Mapping[str, Any]) -> Facts:
     return {
         "survey": survey,
         "sources_note": "",
-        "source_facts": describe(survey),
-        "source_charts": draw(survey),
+        **describe(survey),
         "rejects": [(reason, by_reason[reason], rejects[reason]) for reason in reasons if by_reason[reason]],
         "reject_total": marker["counts"]["rejects"],
         "input_total": marker["counts"]["input"],
@@ -45,55 +65,57 @@ def gather_origins(root: Place, manifest: Mapping[str, Any]) -> Facts:
 
 
 def _unknown(why: str) -> Facts:
-    return {
-        "survey": None,
-        "sources_note": f"Not known: {why}.",
-        "source_facts": [],
-        "source_charts": [],
-        "rejects": None,
-        "reject_total": 0,
-        "input_total": None,
-    }
+    nothing: Facts = {"source_facts": [], "source_charts": [], "reject_total": 0, "input_total": None}
+    return nothing | {"survey": None, "sources_note": f"Not known: {why}.", "rejects": None}
 
 
-def describe(survey: SourceSurvey) -> list[tuple[str, str]]:
-    """What the survey found, in words, by name."""
+def survey_sources(normalized: Place, marker: Mapping[str, Any], removed: Removed, seed: int) -> SourceSurvey:
+    """Survey the good images that are live, of all parts or of a seeded choice of `MAX_PARTS`.
+
+    Raises DataError if a part's rows cannot be read, FileNotFoundError if there are none.
+    """
+    parts = [part for part in marker["parts"] if live_facts(part)["records"]]
+    chosen = choose(parts, MAX_PARTS, seed)
+    schema = pa.schema(dict(zip(COLUMNS, (pa.string(), pa.int32(), pa.int32()), strict=True)))
+    tables = [live_rows(normalized, part, removed, COLUMNS).select(COLUMNS).cast(schema) for part in chosen]
+    return SourceSurvey(
+        pa.concat_tables([schema.empty_table(), *tables]), tuple(marker["config"]["size"]), len(chosen), len(parts)
+    )
+
+
+def describe(survey: SourceSurvey) -> Facts:
+    """What the survey found, in words by name and, if there is more than one of them, as charts."""
     if not survey.images:
-        return []
+        return {"source_facts": [], "source_charts": []}
 
     def share(images: int) -> str:
         return percent(images / survey.images)
 
-    formats = [
-        f"{name} {count(images)} ({share(images)})" for name, images in survey.formats.most_common(SHOWN_FORMATS)
+    found = survey.rows["source_format"].value_counts().to_pylist()
+    formats = sorted(((each["values"] or "?", each["counts"]) for each in found), key=lambda each: -each[1])
+    widths, heights = (survey.rows[name].to_numpy().astype(np.int64) for name in COLUMNS[1:])
+    sizes, images = np.unique(np.stack([widths, heights]), axis=1, return_counts=True)
+    common = np.argsort(-images, kind="stable")[:SHOWN_SIZES]
+    enlarged = int(((widths < survey.target[1]) | (heights < survey.target[0])).sum())
+    target = pixels(survey.target[1], survey.target[0])
+    facts = [
+        ("formats", ", ".join(f"{name} {count(own)} ({share(own)})" for name, own in formats[:SHOWN_FORMATS])),
+        ("width", _sides(widths)),
+        ("height", _sides(heights)),
+        ("distinct sizes", count(len(images))),
+        ("most common", ", ".join(f"{pixels(*map(int, sizes[:, each]))} ({share(images[each])})" for each in common)),
+        ("enlarged", f"{count(enlarged)} ({share(enlarged)}) were smaller than {target}"),
     ]
-    common = [
-        f"{pixels(width, height)} ({share(images)})" for width, height, images in survey.common_sizes(SHOWN_SIZES)
-    ]
-    target = pixels(survey.target_width, survey.target_height)
-    return [
-        ("formats", ", ".join(formats)),
-        ("width", _sides(survey, survey.widths)),
-        ("height", _sides(survey, survey.heights)),
-        ("distinct sizes", count(len(survey.sizes)) if survey.sizes is not None else "very many"),
-        *([("most common", ", ".join(common))] if common else []),
-        ("enlarged", f"{count(survey.enlarged)} ({share(survey.enlarged)}) were smaller than {target}"),
-    ]
+    drawn: list[Chart] = []
+    if len(images) > 1:
+        drawn += [charts.size_map(widths, heights, survey.target), charts.side_curves(widths, heights)]
+    if len(formats) > 1:
+        drawn.append(charts.format_bars(formats[:SHOWN_FORMATS]))
+    return {"source_facts": facts, "source_charts": drawn}
 
 
-def _sides(survey: SourceSurvey, of: Any) -> str:
-    least, median, most = survey.quantiles(of)
+def _sides(sides: charts.Counts) -> str:
+    least, median, most = pc.quantile(pa.array(sides), q=[0, 0.5, 1], interpolation="lower").to_pylist()
     if least == most:
         return f"{count(least)} pixels"
     return f"{count(least)} to {count(most)} pixels, median {count(median)}"
-
-
-def draw(survey: SourceSurvey) -> list[Chart]:
-    """Charts of sizes and formats, where there is more than one of them."""
-    drawn = []
-    if survey.images and (survey.sizes is None or len(survey.sizes) > 1):
-        drawn.append(charts.size_map(survey.grid, (survey.target_height, survey.target_width)))
-        drawn.append(charts.side_histogram(survey.widths, survey.heights))
-    if len(survey.formats) > 1:
-        drawn.append(charts.format_bars(survey.formats.most_common(SHOWN_FORMATS)))
-    return drawn

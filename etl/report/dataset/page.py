@@ -1,4 +1,4 @@
-"""All that a page tells of a set of slices, by the names that its template has for it."""
+"""The page of a set of slices, by the names that its template has for what is on it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,16 @@ from typing import Any
 from etl import __version__
 from etl.formats import parquet_tables
 from etl.report.dataset import charts
-from etl.report.dataset.balance import MOST_SLICES, ClassSpread, class_rows, ends_of, split_balances
-from etl.report.dataset.costs import Cost, read_cost
+from etl.report.dataset.balance import (
+    MAX_SLICES,
+    Counts,
+    class_extremes,
+    class_matrix,
+    class_rows,
+    ends_of,
+    split_balances,
+)
+from etl.report.dataset.costs import read_cost
 from etl.report.dataset.origins import gather_origins
 from etl.report.dataset.samples import sample_examples
 from etl.report.dataset.verified import Verified, read_verified
@@ -27,12 +35,15 @@ Facts = dict[str, Any]
 def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
     """Read what there is; memory does not grow with the number of examples, and with slices as the manifest does.
 
-    Raises DataError where a table beside the manifest is damaged.
+    Raises DataError if a table beside the manifest is damaged.
     """
     counts = stage.folder / manifest["tables"]["class_counts"]["file"]
-    spread = ClassSpread(manifest).add(parquet_tables.iterate_groups(counts, CLASS_COUNT_COLUMNS))
+    names = [each["name"] for _, each in slices_of(manifest)]
+    matrix = class_matrix(manifest, names, parquet_tables.iterate_groups(counts, CLASS_COUNT_COLUMNS))
+    extremes = class_extremes(manifest, parquet_tables.iterate_groups(counts, CLASS_COUNT_COLUMNS[1:]))
     fingerprint = stage.fingerprint()
-    verified = read_verified(verification_stage(root, stage.folder.name), fingerprint, manifest["classes"])
+    verification = verification_stage(root, stage.folder.name)
+    verified = read_verified(verification, fingerprint, manifest["classes"])
     facts = {
         "name": stage.folder.name,
         "root": root.uri,
@@ -41,25 +52,19 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
         "splits": [{"name": name} for name in manifest["splits"]],
         "tiles": _tiles(manifest),
         "facts": _about(manifest, fingerprint, verified, stage),
-        **_classes(manifest, spread),
-        **_slices(manifest, spread),
+        "balances": split_balances(manifest, extremes),
+        **_classes(manifest),
+        **_slices(manifest, matrix),
         **gather_origins(root, manifest),
     }
-    shown = [row.label for row in facts["top_rows"] + facts["bottom_rows"]]
+    shown = [row["label"] for row in facts["top_rows"] + facts["bottom_rows"]]
     return facts | {
         "mosaic": sample_examples(stage.folder, manifest, shown),
-        "costs": _costs(root, stage, manifest, facts["input_total"]),
+        "costs": [
+            *(read_cost(each, facts["input_total"]) for each in (raw_stage(root), normalized_stage(root))),
+            *(read_cost(each, _total(manifest, "records")) for each in (stage, verification)),
+        ],
     }
-
-
-def _costs(root: Place, stage: Stage, manifest: Mapping[str, Any], images: int | None) -> list[Cost]:
-    records = _total(manifest, "records")
-    return [
-        read_cost(raw_stage(root), images),
-        read_cost(normalized_stage(root), images),
-        read_cost(stage, records),
-        read_cost(verification_stage(root, stage.folder.name), records),
-    ]
 
 
 def _total(manifest: Mapping[str, Any], what: str) -> int:
@@ -84,7 +89,7 @@ def _about(
     """(name, text, whether it is a fingerprint)."""
     config, image, statistics = manifest["config"], manifest["image"], manifest["statistics"]
     split = config["split"]
-    told = "the source's own" if split == "source" else ", ".join(f"{name} {share}" for name, share in split.items())
+    shares = "the source's own" if split == "source" else ", ".join(f"{name} {share}" for name, share in split.items())
     state = {"sound": "nothing found", "findings": f"{count(verified.all_findings)} findings"}
     checked = state.get(verified.state, "of other slices of this name")
     if verified.every_stage:
@@ -92,7 +97,7 @@ def _about(
     colors = {1: "gray", 3: "RGB"}[image["channels"]]
     return [
         ("images", f"{_image_size(image)}, {colors}, {image['format']}", False),
-        ("splits", told, False),
+        ("splits", shares, False),
         ("partition", config["partition"], False),
         ("workers", count(config["workers"]), False),
         *([("groups", _groups(manifest["splits"]["train"]["groups"]), False)] if config["groups"] > 1 else []),
@@ -133,50 +138,43 @@ def _choices(config: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tup
     return found
 
 
-def _classes(manifest: Mapping[str, Any], spread: ClassSpread) -> Facts:
+def _classes(manifest: Mapping[str, Any]) -> Facts:
     rows = class_rows(manifest)
     top, bottom = ends_of(rows)
-    drawn = [charts.class_curve([row.total for row in rows])] if bottom else []
-    if spread.matrix is None:
-        for split in manifest["splits"]:
-            least, most = spread.extremes(split)
-            drawn.append(charts.difference_histogram(most - least, split))
-    largest, smallest = max(rows, key=lambda row: row.total), min(rows, key=lambda row: row.total)
-    note = f"The largest class, {largest.name}, has {count(largest.total)} examples"
+    largest, smallest = max(rows, key=lambda row: row["total"]), min(rows, key=lambda row: row["total"])
+    most, least = largest["total"], smallest["total"]
+    note = f"The largest class, {largest['name']}, has {count(most)} examples"
     if len(rows) > 1:
-        note += f"; the smallest, {smallest.name}, {count(smallest.total)}"
-        note += f" ({largest.total / smallest.total:.3g} to 1)" if smallest.total else ""
+        note += f"; the smallest, {smallest['name']}, {count(least)}"
+        note += f" ({most / least:.3g} to 1)" if least else ""
     return {
-        "balances": split_balances(manifest, spread),
         "class_note": f"{note}.",
         "class_number": len(rows),
         "class_names": manifest["classes"],
-        "largest_class": max(1, largest.total),
+        "largest_class": max(1, largest["total"]),
         "top_rows": top,
         "bottom_rows": bottom,
         "hidden_classes": len(rows) - len(top) - len(bottom),
-        "class_charts": drawn,
+        "class_charts": [charts.class_curve([row["total"] for row in rows])] if bottom else [],
     }
 
 
-def _slices(manifest: Mapping[str, Any], spread: ClassSpread) -> Facts:
-    splits = manifest["splits"]
-    slices = list(slices_of(manifest))
-    facts: Facts = {"matrix": None, "slice_labels": [_label(each["name"]) for _, each in slices]}
-    if spread.matrix is not None:
-        facts["matrix"] = spread.matrix.tolist()
-        own = [(split, each["name"]) for split, each in slices]
-        facts["slice_charts"] = [charts.class_map(spread.matrix, manifest["classes"], own)]
-    else:
-        facts["slice_charts"] = []
-    if len(slices) <= MOST_SLICES:
+def _slices(manifest: Mapping[str, Any], matrix: Counts | None) -> Facts:
+    splits, slices = manifest["splits"], list(slices_of(manifest))
+    labels = [(split, _label(each["name"])) for split, each in slices]
+    drawn = [charts.class_map(matrix, manifest["classes"], labels)] if matrix is not None else []
+    facts: Facts = {
+        "matrix": None if matrix is None else matrix.tolist(),
+        "slice_labels": [label for _, label in labels],
+        "slice_charts": drawn,
+    }
+    if len(slices) <= MAX_SLICES:
         owners = [split for split, _ in slices]
-        for what, word in NUMBERS.items():
-            facts["slice_charts"].append(charts.slice_bars([each[what] for _, each in slices], owners, word))
+        drawn += [charts.slice_bars([each[what] for _, each in slices], owners, word) for what, word in NUMBERS.items()]
         return facts | {"slice_rows": [each for _, each in slices], "slice_rows_title": f"All {len(slices)} slices"}
     for name, split in splits.items():
         for what, word in NUMBERS.items():
-            facts["slice_charts"].append(charts.slice_histogram([each[what] for each in split["slices"]], name, word))
+            drawn.append(charts.slice_histogram([each[what] for each in split["slices"]], name, word))
     by_bytes = sorted((each for _, each in slices), key=lambda each: (each["bytes"], each["name"]))
     title = f"The {SHOWN_EXTREME_SLICES} smallest and the {SHOWN_EXTREME_SLICES} largest of {count(len(slices))} slices"
     shown = by_bytes[:SHOWN_EXTREME_SLICES] + by_bytes[-SHOWN_EXTREME_SLICES:]

@@ -1,17 +1,15 @@
-"""Small pictures for a page, as data URIs: of good images, and of what can be seen of damaged ones."""
+"""Small pictures for a page, as data URIs."""
 
 import base64
 import io
 import struct
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from PIL import Image, ImageFile
 
 SIDE = 96  # pixels: drawn at half of that or less on fine screens
-MOST_PIXELS = 50_000_000  # of a reject that is tried; a JPEG's after it was decoded at an eighth of its size
+MAX_PIXELS = 50_000_000  # of a reject that is tried; a JPEG's after it was decoded at an eighth of its size
 JPEG_QUALITY = 80
 KEPT_BYTES = 4096  # a small picture of at most so many bytes goes in as it is
 
@@ -20,7 +18,7 @@ _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, Ke
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a page. ``uri`` is None where nothing of it could be decoded."""
+    """A picture of a page. ``uri`` is None if it cannot be decoded."""
 
     uri: str | None
     width: int
@@ -30,7 +28,7 @@ class Picture:
 
     @property
     def is_tiny(self) -> bool:
-        """Whether it is to be enlarged with its pixels kept sharp."""
+        """True if it is to be enlarged with its pixels kept sharp."""
         return max(self.width, self.height) <= SIDE // 2
 
 
@@ -39,34 +37,22 @@ def data_uri(data: bytes, kind: str) -> str:
 
 
 def thumbnail(data: bytes, *, caption: str, alt: str) -> Picture:
-    """A picture, at most `SIDE` pixels each way, of an image file, or of as much of it as can be decoded."""
-    for attempt in (_whole, _part):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return Picture(*attempt(data), caption, alt)
-        except (*_DAMAGE, Image.DecompressionBombError):
-            continue
-    return Picture(None, 0, 0, caption, alt)
-
-
-def _whole(data: bytes) -> tuple[str, int, int]:
-    with Image.open(io.BytesIO(data)) as image:
-        kind = str(image.format).lower()
-        if kind in ("jpeg", "png") and max(image.size) <= SIDE and len(data) <= KEPT_BYTES:
-            image.load()  # it is whole
-            return data_uri(data, kind), *image.size
-        return _reduced(image)
-
-
-def _part(data: bytes) -> tuple[str, int, int]:
-    with _taking_what_is_there(), Image.open(io.BytesIO(data)) as image:
-        return _reduced(image)
+    """A picture, at most `SIDE` pixels each way, of an image file; without a URI if it cannot be decoded."""
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
+            warnings.simplefilter("ignore")
+            kind = str(image.format).lower()
+            if kind in ("jpeg", "png") and max(image.size) <= SIDE and len(data) <= KEPT_BYTES:
+                image.load()  # it is whole
+                return Picture(data_uri(data, kind), *image.size, caption, alt)
+            return Picture(*_reduced(image), caption, alt)
+    except (*_DAMAGE, Image.DecompressionBombError):
+        return Picture(None, 0, 0, caption, alt)
 
 
 def _reduced(image: ImageFile.ImageFile) -> tuple[str, int, int]:
     image.draft("RGB", (2 * SIDE, 2 * SIDE))
-    if image.width * image.height > MOST_PIXELS:
+    if image.width * image.height > MAX_PIXELS:
         raise ValueError("too many pixels for a thumbnail")
     image.load()
     grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
@@ -78,14 +64,3 @@ def _reduced(image: ImageFile.ImageFile) -> tuple[str, int, int]:
         return data_uri(buffer.getvalue(), "png"), *reduced.size
     reduced.save(buffer, "JPEG", quality=JPEG_QUALITY)
     return data_uri(buffer.getvalue(), "jpeg"), *reduced.size
-
-
-@contextmanager
-def _taking_what_is_there() -> Iterator[None]:
-    """Pillow decodes what is there of a truncated file; a switch of the whole library, put back afterwards."""
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = True
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before

@@ -1,8 +1,10 @@
-"""What the last ``verify`` found of the slices, and the contents that they hold under several keys."""
+"""What the last ``verify`` found, and contents under several keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
 
 from etl.formats import parquet_tables
 from etl.stages.stage import Stage
@@ -15,19 +17,13 @@ SHOWN_KEYS = 12
 
 @dataclass(frozen=True)
 class Duplicate:
-    """One content and the examples that have it: (key, class, split)."""
+    """One content, its ``number`` of examples, and the first of them: (key, class, split)."""
 
     sha256: str
     examples: tuple[tuple[str, str, str], ...]
     number: int
-
-    @property
-    def across_splits(self) -> bool:
-        return len({split for _, _, split in self.examples}) > 1
-
-    @property
-    def across_classes(self) -> bool:
-        return len({name for _, name, _ in self.examples}) > 1
+    across_splits: bool
+    across_classes: bool
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Verified:
 
 
 def read_verified(stage: Stage, slices: str, classes: list[str]) -> Verified:
-    """What is known from the finished ``verify`` of the slices whose fingerprint is ``slices``."""
+    """From the finished ``verify`` of the slices whose fingerprint is ``slices``."""
     if not stage.marker.exists():
         return Verified("unknown")
     marker, finished = stage.read_marker(), stage.read_run().get("finished")
@@ -65,44 +61,15 @@ def read_verified(stage: Stage, slices: str, classes: list[str]) -> Verified:
 
 
 def _contents(place: Place, classes: list[str]) -> tuple[Duplicate, ...]:
-    """The contents to show, those in several splits first; the table is read in batches and not kept."""
-    across: list[Duplicate] = []
-    others: list[Duplicate] = []
-    group = _Group(classes)
-    for batch in parquet_tables.iterate_groups(place, ["sha256", "key", "label", "split"]):
-        for row in batch.to_pylist():
-            if row["sha256"] != group.sha256:
-                _keep(group, across, others)
-                group = _Group(classes, row["sha256"])
-            group.add(row)
-            if len(across) == SHOWN_CONTENTS:
-                return tuple(across)
-    _keep(group, across, others)
-    return tuple((across + others)[:SHOWN_CONTENTS])
-
-
-class _Group:
-    """The rows of one content, as they come; of very many only some are kept, each class and split once."""
-
-    def __init__(self, classes: list[str], sha256: bytes = b"") -> None:
-        self._classes = classes
-        self.sha256 = sha256
-        self.number = 0
-        self.examples: list[tuple[str, str, str]] = []
-        self._kinds: set[tuple[str, str]] = set()
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        self.number += 1
-        kind = (self._classes[row["label"]], row["split"])
-        if len(self.examples) < SHOWN_KEYS or kind not in self._kinds:
-            self.examples.append((row["key"], *kind))
-        self._kinds.add(kind)
-
-
-def _keep(group: _Group, across: list[Duplicate], others: list[Duplicate]) -> None:
-    if not group.number:
-        return
-    found = Duplicate(group.sha256.hex(), tuple(group.examples), group.number)
-    kept = across if found.across_splits else others
-    if len(kept) < SHOWN_CONTENTS:
-        kept.append(found)
+    """The contents to show, those in several splits first."""
+    table = parquet_tables.read_table(place, ["sha256", "key", "label", "split"])
+    counts = [("key", "count"), ("split", "count_distinct"), ("label", "count_distinct")]
+    contents = table.group_by("sha256", use_threads=False).aggregate(counts)
+    order = np.argsort(contents["split_count_distinct"].to_numpy() == 1, kind="stable")[:SHOWN_CONTENTS]
+    found = []
+    for each in contents.take(order).to_pylist():
+        rows = table.filter(pc.equal(table["sha256"], each["sha256"])).slice(0, SHOWN_KEYS).to_pylist()
+        examples = tuple((row["key"], classes[row["label"]], row["split"]) for row in rows)
+        across = each["split_count_distinct"] > 1, each["label_count_distinct"] > 1
+        found.append(Duplicate(each["sha256"].hex(), examples, each["key_count"], *across))
+    return tuple(found)

@@ -1,3 +1,4 @@
-"""The report page of a training run: curves, confusion matrix, waits of each rank, settings.
+"""The report pages of training runs: of one, with curves, waits, classes and settings, and of several, compared.
 
-Each module reads files of the run and computes one section; `charts` draws, `page` puts the sections together."""
+`files` and `metrics` read the files of a run; `waits` and `confusion` compute from them; `curves` draws; `page` and
+`compare` put a page together."""

@@ -1,110 +1,87 @@
-"""The metrics of a run, from ``RUN/metrics``: a JSON line for each step and each epoch, in files by ascending steps."""
+"""The metrics of a run, from ``RUN/metrics``: JSON lines of steps, of epochs, and of what the ranks used."""
 
-import json
-import math
+import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from etl.errors import DataError
 from etl.stages.run_files import METRICS_FOLDER
 from etl.storage.place import Place
 
 PREFIX, SUFFIX = "steps-", ".jsonl"
-PARTS = ("input", "compute", "all-reduce", "other")  # of a step's time, on each rank
-TIMED = ("input_s", "compute_s", "reduce_s", "own_s")  # what a line has the maximum over the ranks of
-OWN = TIMED.index("own_s")  # a rank's time without the all-reduce: the others wait for the rank with the most
+PARTS = {"input": "input_s", "compute": "compute_s", "all-reduce": "reduce_s"}  # of a step's time; the rest is "other"
+OTHER = "other"
+OWN_S, STEP_S = "own_s", "step_s"  # a rank's time without the all-reduce, and with it
+SMOOTHED_OVER = 50  # the window of a mean is so small a part of all steps
 
-Seconds = npt.NDArray[np.float64]
+_SPREAD = pa.struct([("mean", pa.float64()), ("max", pa.float64()), ("slowest_rank", pa.int64())])
+_REQUIRED = {
+    **dict.fromkeys(("step", "epoch", "examples", "ranks"), pa.int64()),
+    "time": pa.timestamp("ms", "UTC"),
+    **dict.fromkeys((*PARTS.values(), OWN_S, STEP_S), _SPREAD),
+}
+_LISTS = dict.fromkeys(("sent_bytes", "received_bytes", "peak_memory_bytes"), pa.list_(pa.int64()))
+_NUMBERS = dict.fromkeys(("loss", "accuracy", "rate"), pa.float64())
+SCHEMA = pa.schema({"kind": pa.string(), **_REQUIRED, **_NUMBERS, "steps": pa.int64(), **_LISTS})
+
+Series = npt.NDArray[np.float64]
 Epoch = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of so many ``ranks``: the means over them of `PARTS`, the maxima of `TIMED`, and the ranks of these.
-
-    ``time`` is when the step was over on rank 0.
-
-    A loss, an accuracy or a rate that is not told, or no finite number, is NaN.
+@dataclass(frozen=True)
+class Metrics:
+    """``steps`` has a row for each step, ascending; ``epochs`` the metrics of each epoch by name, with "epoch" and
+    "step"; ``usage`` the lines of what the ranks used.
     """
 
-    number: int
-    epoch: int
-    time: datetime
-    examples: int
-    loss: float
-    accuracy: float
-    rate: float
-    ranks: int
-    mean_s: Seconds
-    largest_s: Seconds
-    slowest: npt.NDArray[np.int64]
+    steps: pa.Table
+    epochs: list[Epoch]
+    usage: list[Mapping[str, Any]]
 
     @property
-    def total_s(self) -> Seconds:
-        """The seconds of all ranks together, by `PARTS`."""
-        return self.mean_s * self.ranks
+    def is_empty(self) -> bool:
+        """True if there are neither steps nor epochs."""
+        return not self.steps.num_rows and not self.epochs
+
+    def column(self, name: str) -> Series:
+        """A number of each step; NaN if it has none."""
+        return self.steps[name].to_numpy().astype(np.float64)
+
+    def over_ranks(self, name: str, what: str = "mean") -> Series:
+        """The ``mean`` or the ``max`` over the ranks of the seconds of each step, or the ``slowest_rank``."""
+        return pc.struct_field(self.steps[name].combine_chunks(), what).to_numpy().astype(np.float64)
 
     @property
-    def others_own_s(self) -> float:
-        """The mean, over all ranks but the slowest, of a rank's time without the all-reduce."""
-        own = self.total_s.sum() - self.total_s[PARTS.index("all-reduce")]
-        return float(max(0.0, own - self.largest_s[OWN]) / max(1, self.ranks - 1))
-
-
-@dataclass
-class Metrics:
-    """Steps and epochs in their order. ``epochs`` hold the numbers of a line by name, "epoch" and "step" among them."""
-
-    steps: list[Step] = field(default_factory=list)
-    epochs: list[Epoch] = field(default_factory=list)
-    lines: int = 0
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Take in one line; of a kind that is not known, nothing.
-
-        A run that went back to a checkpoint tells of some steps twice: the last telling counts. Raises KeyError,
-        TypeError or ValueError where the line is damaged.
-        """
-        self.lines += 1
-        if line["kind"] == "step":
-            step = _step(line)
-            while self.steps and self.steps[-1].number >= step.number:
-                self.steps.pop()
-            while self.epochs and self.epochs[-1]["step"] >= step.number:
-                self.epochs.pop()
-            self.steps.append(step)
-        elif line["kind"] == "epoch":
-            epoch = _epoch(line)
-            while self.epochs and self.epochs[-1]["epoch"] >= epoch["epoch"]:
-                self.epochs.pop()
-            self.epochs.append(epoch)
+    def parts_s(self) -> Series:
+        """Seconds of `PARTS` and of the rest, the means over the ranks: of shape (steps, parts)."""
+        parts = np.stack([self.over_ranks(name) for name in PARTS.values()], axis=1)
+        return np.column_stack([parts, np.maximum(self.over_ranks(STEP_S) - parts.sum(axis=1), 0)])
 
     @property
-    def lost_steps(self) -> int:
-        """Steps between the first and the last that no line tells of."""
-        return self.steps[-1].number - self.steps[0].number + 1 - len(self.steps) if self.steps else 0
+    def seconds(self) -> Series:
+        """When each step was over on rank 0, since the first one began."""
+        times = self.steps["time"].to_numpy()
+        return (times - times[:1]) / np.timedelta64(1, "s") + self.over_ranks(STEP_S)[:1]
 
 
 def read_metrics(run: Place) -> Metrics:
-    """All lines of the run in this folder; memory goes by the number of steps.
-
-    Raises DataError naming file and line where one is damaged.
-    """
-    metrics = Metrics()
-    for place in metric_files(run):
-        for number, line in enumerate(place.read_bytes().splitlines(), 1):
-            try:
-                metrics.add(json.loads(line))
-            except KeyError as error:
-                _refuse(place, number, f"it has no {error.args[0]}")
-            except (TypeError, ValueError, OverflowError) as error:
-                _refuse(place, number, str(error))
-    return metrics
+    """All lines of the run in this folder. Raises DataError naming the file if one is damaged."""
+    tables = [SCHEMA.empty_table(), *map(_read, metric_files(run))]
+    table = _without_repeated(pa.concat_tables(tables, promote_options="permissive"))
+    of_kind = {kind: table.filter(pc.equal(table["kind"], kind)) for kind in ("step", "epoch", "ranks")}
+    lacking = [name for name in _REQUIRED if of_kind["step"][name].null_count]
+    if lacking:
+        raise DataError(f"{run / METRICS_FOLDER} is damaged (a step has no {lacking[0]}). Put back a sound copy")
+    epochs = {row["epoch"]: numbers_of(row) for row in of_kind["epoch"].to_pylist()}
+    usage = of_kind["ranks"].select(["steps", *_LISTS]).to_pylist()
+    return Metrics(of_kind["step"], list(epochs.values()), usage)
 
 
 def metric_files(run: Place) -> Iterator[Place]:
@@ -116,73 +93,39 @@ def metric_files(run: Place) -> Iterator[Place]:
             yield folder / name
 
 
-def _refuse(place: Place, number: int, what: str) -> None:
-    raise DataError(
-        f"{place}, line {number} is damaged ({what}); put back a sound copy, or move the file away to see the rest"
-    ) from None
+def _read(place: Place) -> pa.Table:
+    data = place.read_bytes()
+    try:
+        return read_json(
+            io.BytesIO(data),
+            read_options=ReadOptions(use_threads=False, block_size=len(data) + 1),
+            parse_options=ParseOptions(explicit_schema=SCHEMA),
+        )
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{place} is damaged ({error}); put back a sound copy, or move the file away to see the rest"
+        ) from None
 
 
-def _step(line: Mapping[str, Any]) -> Step:
-    ranks = _whole(line, "ranks")
-    whole, *timed = (_spread(line, key, ranks) for key in ("step_s", *TIMED))
-    means = [mean for mean, _, _ in timed[:OWN]]
-    return Step(
-        _whole(line, "step"),
-        _whole(line, "epoch"),
-        _time(line["time"]),
-        _whole(line, "examples"),
-        _number(line.get("loss")),
-        _number(line.get("accuracy")),
-        _number(line.get("rate")),
-        ranks,
-        np.array([*means, max(0.0, whole[0] - sum(means))]),
-        np.array([largest for _, largest, _ in timed]),
-        np.array([rank for _, _, rank in timed]),
-    )
+def _without_repeated(lines: pa.Table) -> pa.Table:
+    """A run that went back to a checkpoint has some steps twice: without what is before the last line of each."""
+    never = np.iinfo(np.int64).max
+    steps = lines["step"].fill_null(0).to_numpy()
+    own = np.where(pc.equal(lines["kind"], "step").fill_null(False).to_numpy(zero_copy_only=False), steps, never)
+    least_later = np.append(np.minimum.accumulate(own[::-1])[::-1][1:], never)
+    return lines.filter(pa.array(steps < least_later[: len(steps)]))
 
 
-def _spread(line: Mapping[str, Any], key: str, ranks: int) -> tuple[float, float, int]:
-    """The mean and the maximum of a time over the ranks, and the rank of the maximum."""
-    told = line[key]
-    if not isinstance(told, dict):
-        raise ValueError(f"{key} is {told!r}, no object with mean, max and slowest_rank")
-    mean, largest = (_number(told[name]) for name in ("mean", "max"))
-    if not (0 <= mean < math.inf and 0 <= largest < math.inf):
-        raise ValueError("seconds must be finite and not negative")
-    rank = _whole(told, "slowest_rank")
-    if rank >= ranks:
-        raise ValueError(f"slowest_rank of {key} is {rank}, of {ranks} ranks")
-    return mean, largest, rank
+def numbers_of(row: Mapping[str, Any]) -> Epoch:
+    """The numbers of an epoch, of its line or of ``result.json``, which has no "step": then it is 0."""
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+    return {**numbers, "epoch": int(row["epoch"]), "step": int(row.get("step") or 0)}
 
 
-def _epoch(line: Mapping[str, Any]) -> Epoch:
-    """Also of an entry of the history in ``result.json``, which has no "step": then it is 0."""
-    numbers = {name: _number(value) for name, value in line.items() if isinstance(value, int | float)}
-    return numbers | {"epoch": _whole(line, "epoch"), "step": _whole(line, "step") if "step" in line else 0}
-
-
-def epochs_of(history: list[Mapping[str, Any]]) -> list[Epoch]:
-    """The epochs that ``result.json`` tells of. Raises as `Metrics.add` does."""
-    return [_epoch(entry) for entry in history]
-
-
-def _whole(line: Mapping[str, Any], key: str) -> int:
-    value = line[key]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{key} is {value!r}, no whole number")
-    return value
-
-
-def _time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError(f"the time {text!r} has no zone")
-    return time
-
-
-def _number(value: Any) -> float:
-    if value is None:
-        return math.nan
-    if not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is no number")
-    return float(value) if math.isfinite(value) else math.nan
+def smooth(values: Series) -> Series:
+    """The mean of the last values at each, over a fiftieth of all; NaN do not count."""
+    window = max(1, len(values) // SMOOTHED_OVER)
+    known = np.isfinite(values)
+    sums, counts = (np.cumsum(each) for each in (np.where(known, values, 0.0), known.astype(np.float64)))
+    sums[window:], counts[window:] = sums[window:] - sums[:-window], counts[window:] - counts[:-window]
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

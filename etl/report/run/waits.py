@@ -1,105 +1,85 @@
-"""What the time of a step went to: waiting for input, computing, the all-reduce, the rest; and who came last. Pure."""
+"""What the time of a step went to, and what each rank sent, received and kept in memory. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
-from etl.report.run.curves import Series, stretch_starts
-from etl.report.run.metrics import OWN, PARTS, Step
+from etl.report.run.metrics import OTHER, OWN_S, PARTS, Metrics, Series, smooth
 
-REDUCE = PARTS.index("all-reduce")
-MOST_STRETCHES = 200  # of a curve
+OWN = "all but all-reduce"  # of a rank: the others wait for the one with the most
 
 
 @dataclass(frozen=True)
 class PartTimes:
-    """Seconds a step that the ranks spent in one part: of the means over the ranks the mean, median and percentile over
-    the steps, the largest of any rank, and the share of all their time.
+    """Seconds that the ranks spent in one part of a step: of the means over the ranks the mean, median and percentile
+    over the steps, the largest of any rank, and the share of all their time.
 
-    ``slowest`` is the rank that had the most of it in most steps. It and the largest are None for the rest of a step.
+    ``slowest`` is the rank that had the most of it most often, in a ``slowest_share`` of the steps; None for the rest.
     """
 
     part: str
     mean_s: float
     median_s: float
     p95_s: float
-    largest_s: float | None
-    slowest: int | None
     share: float
+    largest_s: float | None = None
+    slowest: int | None = None
+    slowest_share: float | None = None
 
 
 @dataclass(frozen=True)
-class LastRank:
-    """A rank for which the others waited in so many ``steps``, because no rank had more to do before the all-reduce.
-
-    In these, ``own_median_s`` is the median of what it did then and ``others_median_s`` that of the mean of the others;
-    ``part`` is the one in which it was the slowest most often. A rank's number is the one it had in the ring of a step.
-    """
+class RankUsage:
+    """Bytes that ``rank`` sent and received in a step, on average, and the most memory that its process had."""
 
     rank: int
-    steps: int
-    share: float
-    own_median_s: float
-    others_median_s: float
-    part: str
+    sent: int
+    received: int
+    peak_memory: int
 
 
-def part_times(steps: Sequence[Step]) -> list[PartTimes]:
-    """One for each of `PARTS`."""
-    means, overall = np.stack([step.mean_s for step in steps]), shares(steps)
-    found = []
-    for number, part in enumerate(PARTS):
-        seconds = means[:, number]
-        middle, p95 = np.quantile(seconds, [0.5, 0.95])
-        largest = max(float(step.largest_s[number]) for step in steps) if number < OWN else None
-        slowest = _most_often([int(step.slowest[number]) for step in steps]) if number < OWN else None
-        average = float(seconds.mean())
-        found.append(PartTimes(part, average, float(middle), float(p95), largest, slowest, float(overall[number])))
-    return found
+def part_times(metrics: Metrics) -> list[PartTimes]:
+    """One for each of `PARTS`, the rest, and all that is not the all-reduce."""
+    shares = dict(zip((*PARTS, OTHER), shares_of(metrics), strict=True))
+    found = [_of_ranks(metrics, part, name, shares[part]) for part, name in PARTS.items()]
+    rest = PartTimes(OTHER, *_summary(metrics.parts_s[:, -1]), shares[OTHER])
+    return [*found, rest, _of_ranks(metrics, OWN, OWN_S, sum(shares.values()) - shares["all-reduce"])]
 
 
-def last_ranks(steps: Sequence[Step]) -> list[LastRank]:
-    """The ranks that came last, the most frequent first."""
-    by_rank: dict[int, list[Step]] = {}
-    for step in steps:
-        by_rank.setdefault(int(step.slowest[OWN]), []).append(step)
-    found = []
-    for rank, own in by_rank.items():
-        slow = [number for step in own for number in range(OWN) if number != REDUCE and step.slowest[number] == rank]
-        found.append(
-            LastRank(
-                rank,
-                len(own),
-                len(own) / len(steps),
-                median(float(step.largest_s[OWN]) for step in own),
-                median(step.others_own_s for step in own),
-                PARTS[_most_often(slow)] if slow else "other",
-            )
-        )
-    return sorted(found, key=lambda each: (-each.steps, each.rank))
+def _of_ranks(metrics: Metrics, part: str, name: str, share: float) -> PartTimes:
+    slowest = Counter(metrics.over_ranks(name, "slowest_rank").astype(int).tolist())
+    rank, steps = min(slowest.items(), key=lambda each: (-each[1], each[0]))
+    largest = float(metrics.over_ranks(name, "max").max())
+    own = _summary(metrics.over_ranks(name))
+    return PartTimes(part, *own, share, largest, rank, steps / metrics.steps.num_rows)
 
 
-def _most_often(numbers: Sequence[int]) -> int:
-    """The most frequent of these, of equals the least."""
-    return min(Counter(numbers).items(), key=lambda each: (-each[1], each[0]))[0]
+def _summary(seconds: Series) -> tuple[float, float, float]:
+    median, p95 = np.quantile(seconds, [0.5, 0.95])
+    return float(seconds.mean()), float(median), float(p95)
 
 
-def shares(steps: Sequence[Step]) -> Series:
-    """The share of each of `PARTS` in the time of all ranks; all 0 where no time passed."""
-    sums = np.sum([step.total_s for step in steps], axis=0)
-    return sums / (sums.sum() or 1.0)
+def shares_of(metrics: Metrics) -> list[float]:
+    """The share of each part in the time of all ranks; all 0 if no time passed."""
+    sums = (metrics.parts_s * metrics.column("ranks")[:, None]).sum(axis=0)
+    return (sums / (sums.sum() or 1.0)).tolist()
 
 
-def share_curve(steps: Sequence[Step]) -> tuple[Series, Series]:
-    """Steps, and shares of shape (`PARTS`, those): of all ranks together, each over one of equal stretches of steps.
+def share_curves(metrics: Metrics) -> dict[str, Series]:
+    """The share of each part in the time of all ranks, by step: of the last steps at each."""
+    seconds = np.stack([smooth(each) for each in (metrics.parts_s * metrics.column("ranks")[:, None]).T])
+    return dict(zip((*PARTS, OTHER), seconds / np.maximum(seconds.sum(axis=0), 1e-12), strict=True))
 
-    A stretch stands at its last step.
-    """
-    starts = stretch_starts(len(steps), MOST_STRETCHES)
-    sums = np.add.reduceat(np.stack([step.total_s for step in steps]), starts, axis=0)
-    ends = [*starts[1:] - 1, len(steps) - 1]
-    numbers = np.array([steps[end].number for end in ends], np.float64)
-    return numbers, (sums / np.maximum(sums.sum(axis=1, keepdims=True), 1e-12)).T
+
+def usage_by_rank(metrics: Metrics) -> list[RankUsage]:
+    """By rank; of an elastic run, from the steps on its last number of ranks. Empty if nothing was measured."""
+    lines = metrics.usage
+    own = [line for line in lines if len(line["sent_bytes"]) == len(lines[-1]["sent_bytes"])]
+    if not own:
+        return []
+    steps = sum(line["steps"] for line in own)
+    sent, received, memory = (
+        np.array([line[name] for line in own]) for name in ("sent_bytes", "received_bytes", "peak_memory_bytes")
+    )
+    means = [np.rint(each.sum(axis=0) / steps).astype(int).tolist() for each in (sent, received)]
+    return [RankUsage(rank, *each) for rank, each in enumerate(zip(*means, memory.max(axis=0).tolist(), strict=True))]

@@ -4,27 +4,25 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image
 
 from etl.errors import DataError, UsageError
 from etl.report.command import report_on, write_report
 from etl.report.dataset import balance, page
-from etl.report.dataset.balance import ClassSpread, split_balances
-from etl.report.dataset.samples import ClassSampler
-from etl.report.dataset.sources import SourceSurvey
+from etl.report.dataset.balance import class_extremes, class_matrix, split_balances
+from etl.report.dataset.origins import SourceSurvey, describe
+from etl.report.dataset.samples import first_of_classes
 from etl.report.dataset.thumbnails import SIDE, thumbnail
-from etl.report.dataset.verified import SHOWN_CONTENTS
+from etl.report.dataset.verified import SHOWN_CONTENTS, read_verified
 from etl.slices.manifest import read_manifest
-from etl.stages.layout import slices_stage
+from etl.stages.layout import slices_stage, verification_stage
 from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, flip_bit, run, succeeded
 from tests.lib.in_process import ringslice_here
@@ -107,9 +105,8 @@ def test_examples_and_rejects_are_shown(mixed_page: Page) -> None:
     assert len(examples) == 12 + 12 + 4  # at most twelve of a class
     assert sum("of class dog" in alt for alt in examples) == 4
     assert not any("damaged" in alt for alt in examples)
-    assert [alt for alt in shown if alt.startswith("reject")] == ["reject cat/cut.png (truncated)"]
     placeholders = {each["aria-label"] for each in mixed_page.of("div") if each.get("class") == "nothing"}
-    assert len(placeholders) == 3
+    assert len(placeholders) == 4
     assert "reject dog/empty.png (empty): nothing can be shown" in placeholders
 
 
@@ -123,10 +120,10 @@ def test_many_classes_and_slices_are_summarised(
     mixed_root: Path, mixed_page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are three classes and four slices."""
-    monkeypatch.setattr(balance, "MOST_CLASSES", 2)
+    monkeypatch.setattr(balance, "MAX_CLASSES", 2)
     monkeypatch.setattr(balance, "SHOWN_AT_EACH_END", 1)
     for module in (balance, page):
-        monkeypatch.setattr(module, "MOST_SLICES", 3)
+        monkeypatch.setattr(module, "MAX_SLICES", 3)
     many = page_of(mixed_root, tmp_path / "page.html")
     assert [row[0] for row in mixed_page.tables[1][1:]] == ["a & <b>", "cat", "dog"]
     assert [row[0] for row in many.tables[1][1:]] == ["a & <b>", "1 more classes", "dog"]
@@ -148,59 +145,48 @@ def test_balance_is_that_of_the_counts() -> None:
         for split, own in columns.items()
     }
     manifest = {"classes": [f"class-{label}" for label in range(7)], "splits": splits}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"slice": f"{split}/{number}", "split": split, "label": label, "records": int(counts[label, number])}
         for split, own in columns.items()
         for number in own
         for label in np.flatnonzero(counts[:, number]).tolist()
     ]
-    spread = ClassSpread(manifest).add(map(pa.Table.from_pylist, (rows[:50], rows[50:])))
-    for found in split_balances(manifest, spread):
-        own = counts[:, columns[found.name]]
+    groups = [pa.Table.from_pylist(each) for each in (rows[:50], rows[50:])]
+    matrix = class_matrix(manifest, list(dict.fromkeys(row["slice"] for row in rows)), groups)
+    assert matrix is not None
+    assert matrix.tolist() == counts.tolist()
+    extremes = class_extremes(manifest, groups)
+    for found in split_balances(manifest, extremes):
+        own = counts[:, columns[found["name"]]]
         totals, by_class = own.sum(axis=0), np.ptp(own, axis=1)
-        assert (found.total.difference, found.by_class.difference) == (np.ptp(totals), by_class.max())
-        assert found.worst_class == f"class-{by_class.argmax()}"
+        assert (np.ptp(found["per_slice"]), np.ptp(found["by_class"])) == (np.ptp(totals), by_class.max())
+        assert found["worst_class"] == f"class-{by_class.argmax()}"
         off = np.abs(own.sum(axis=1) - counts.sum(axis=1) * (own.sum() / counts.sum()))
-        assert found.off_share == pytest.approx(off.max())
-        assert [each.tolist() for each in spread.extremes(found.name)] == [
+        assert found["off_share"] == pytest.approx(off.max())
+        assert [each.tolist() for each in extremes[found["name"]]] == [
             own.min(axis=1).tolist(),
             own.max(axis=1).tolist(),
         ]
 
 
-def test_samples_depend_on_the_seed_alone_and_may_be_any() -> None:
-    labels = np.random.default_rng(5).integers(0, 6, 5000).astype(np.int32)
-    labels[labels == 4] = 5
-    labels[1234] = 4
-
-    def sample(labels: npt.NDArray[np.int32], step: int, seed: int = 0, count: int = 10) -> list[int]:
-        sampler = ClassSampler([0, 2, 4, 5], count, seed)
-        for start in range(0, len(labels), step):
-            sampler.add(labels[start : start + step])
-        return sampler.positions.tolist()
-
-    chosen = sample(labels, 5000)
-    assert sample(labels, 7) == sample(labels, 999) == chosen
-    assert sample(labels, 5000, seed=1) != chosen
-    assert np.bincount(labels[chosen], minlength=6).tolist() == [10, 0, 10, 0, 1, 10]
-    assert 1234 in chosen
-    drawn = {each for seed in range(60) for each in sample(np.zeros(12, np.int32), 12, seed, 3)}
-    assert drawn == set(range(12))
+def test_the_first_rows_of_each_class_are_shown() -> None:
+    groups = [pa.table({"label": labels}) for labels in ([3, 1, 1], [1, 2, 3], [2, 3, 0])]
+    assert first_of_classes(groups, [1, 3, 4], 2) == [0, 1, 2, 5]
 
 
-def test_the_survey_counts_all_sizes() -> None:
-    survey = SourceSurvey(target_height=10, target_width=20)
-    widths, heights = [5, 20, 20, 40_000, 300], [10, 10, 10, 100, 9]
-    formats = ["png", "png", "jpeg", "png", "gif"]
-    rows = pa.table({"source_width": widths, "source_height": heights, "source_format": formats})
-    survey.add(rows.slice(0, 2))
-    survey.add(rows.slice(2))
-    assert (survey.images, survey.enlarged) == (5, 2)
-    assert survey.formats == {"png": 3, "jpeg": 1, "gif": 1}
-    assert survey.common_sizes(1) == [(20, 10, 2)]
-    assert survey.quantiles(survey.heights) == (9, 10, 100)
-    assert survey.quantiles(survey.widths)[:2] == (5, 20)
-    assert survey.grid.sum() == 5
+def test_sources_are_described_in_numbers() -> None:
+    columns = {
+        "source_format": ["png", "png", "jpeg", "png", "gif"],
+        "source_width": [5, 20, 20, 40_000, 300],
+        "source_height": [10, 10, 10, 100, 9],
+    }
+    facts = dict(describe(SourceSurvey(pa.table(columns), (10, 20), 1, 1))["source_facts"])
+    assert facts["formats"] == "png 3 (60.0 %), jpeg 1 (20.0 %), gif 1 (20.0 %)"
+    assert facts["width"] == "5 to 40,000 pixels, median 20"
+    assert facts["height"] == "9 to 100 pixels, median 10"
+    assert facts["distinct sizes"] == "4"
+    assert facts["most common"].startswith("20 × 10 (40.0 %), ")  # noqa: RUF001
+    assert facts["enlarged"] == "2 (40.0 %) were smaller than 20 × 10"  # noqa: RUF001
 
 
 def test_after_a_renewal_only_what_is_live_counts(tmp_path: Path) -> None:
@@ -225,15 +211,10 @@ def test_after_a_renewal_only_what_is_live_counts(tmp_path: Path) -> None:
     assert "reject a/00.png (not-an-image)" in before.text
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg"])
-def test_of_a_damaged_image_what_is_there_is_shown(kind: str) -> None:
-    data = picture(2, 200, 100, kind)
-    whole = thumbnail(data, caption="", alt="")
-    part = thumbnail(data[: len(data) // 2], caption="", alt="")
-    assert (whole.width, whole.height) == (part.width, part.height) == (SIDE, SIDE // 2)
-    assert whole.uri != part.uri
-    assert not ImageFile.LOAD_TRUNCATED_IMAGES
-    for nothing in (b"", b"text", data[:20], save(Image.new("1", (9000, 9000)), "PNG")):
+def test_a_picture_is_small_or_missing() -> None:
+    whole = thumbnail(picture(2, 200, 100, "jpeg"), caption="", alt="")
+    assert (whole.width, whole.height) == (SIDE, SIDE // 2)
+    for nothing in (b"", b"text", picture(2, 200, 100)[:9000], save(Image.new("1", (9000, 9000)), "PNG")):
         assert thumbnail(nothing, caption="", alt="").uri is None
 
 
@@ -270,27 +251,25 @@ def verified(root: Path, findings: int = 0, changed: bool = False) -> None:
     (folder / "run.json").write_text(json.dumps({"finished": "2026-01-02T03:04:05+00:00", "seconds": 2.0}))
 
 
-@pytest.mark.parametrize(
-    ("made", "badge", "text"),
-    [
-        (None, "not verified yet", "Not known: verify these slices first"),
-        ({}, "verified 2026-01-02 03:04 UTC: nothing found", "30 contents under several keys"),
-        ({"findings": 25}, "verified 2026-01-02 03:04 UTC: 28 findings", "and 8 more"),
-        ({"changed": True}, "but these are other slices: verify again", "the last verify was of other slices"),
-    ],
-)
-def test_the_findings_of_verify_are_shown(
-    made: Mapping[str, Any] | None, badge: str, text: str, copied_root: Path, tmp_path: Path
-) -> None:
-    if made is not None:
-        verified(copied_root, **made)
+def test_the_findings_of_verify_are_shown(mixed_page: Page, copied_root: Path, tmp_path: Path) -> None:
+    assert "not verified yet" in mixed_page.prose
+    assert "Not known: verify these slices first" in mixed_page.prose
+    verified(copied_root, findings=25)
     page = page_of(copied_root, tmp_path / "page.html")
-    assert badge in page.prose
-    assert text in page.prose
+    for text in ("verified 2026-01-02 03:04 UTC: 28 findings", "and 8 more", "30 contents under several keys"):
+        assert text in page.prose
     assert "<0>" not in page.text
-    if made == {}:  # duplicates across splits come first
-        assert page.prose.index("key-29-1") < page.prose.index("key-0-0")
-        assert f"and {30 - SHOWN_CONTENTS} more" in page.prose
+    assert page.prose.index("key-29-1") < page.prose.index("key-0-0")  # duplicates across splits come first
+    assert f"and {30 - SHOWN_CONTENTS} more" in page.prose
+
+
+@pytest.mark.parametrize(("is_changed", "state"), [(False, "sound"), (True, "outdated")])
+def test_what_was_verified_may_be_other_slices(is_changed: bool, state: str, copied_root: Path) -> None:
+    verified(copied_root, changed=is_changed)
+    root = open_place(str(copied_root))
+    slices = slices_stage(root, "default").fingerprint()
+    found = read_verified(verification_stage(root, "default"), slices, ["a", "b", "c"])
+    assert (found.state, len(found.contents)) == (state, 0 if is_changed else SHOWN_CONTENTS)
 
 
 def test_missing_parts_and_slices_are_reported(copied_root: Path, tmp_path: Path) -> None:
@@ -298,7 +277,7 @@ def test_missing_parts_and_slices_are_reported(copied_root: Path, tmp_path: Path
     for path in copied_root.rglob("slices/**/*.tfrecord"):
         path.unlink()
     found = page_of(copied_root, tmp_path / "page.html")
-    assert "the normalised images that these slices were made from are gone" in found.prose
+    assert "the normalized images that these slices were made from are gone" in found.prose
     assert found.tables[-1][2] == ["normalize", "not known"]
     assert not [each for each in found.of("img") if str(each["alt"]).startswith("an example")]
     (copied_root / "slices/default/class_counts.parquet").write_bytes(b"PAR1")
@@ -339,5 +318,5 @@ def test_wrong_use(words: tuple[str, str | None, str], line: str, mixed_root: Pa
     before = contents(tmp_path)
     place, target = (text.replace("ROOT", str(mixed_root)).replace("TMP", str(tmp_path)) for text in words[::2] if text)
     with pytest.raises(UsageError, match=line):
-        report_on(open_place(place), words[1], target)
+        report_on([open_place(place)], words[1], target)
     assert contents(tmp_path) == before

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from etl.storage.place import Place
 from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import REPOSITORY, environment
@@ -25,6 +27,13 @@ def metric_lines(run: Path) -> list[dict[str, Any]]:
     """The lines of metrics of the run in this folder, in their order."""
     files = sorted((run / "metrics").glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def bytes_per_step(run: Path) -> list[float]:
+    """Over all steps of the run in this folder: what each rank sent, then what each received."""
+    lines = [line for line in metric_lines(run) if line["kind"] == "ranks"]
+    of_ranks = [np.sum([line[name] for line in lines], axis=0) for name in ("sent_bytes", "received_bytes")]
+    return [float(each) / sum(line["steps"] for line in lines) for each in np.concatenate(of_ranks)]
 
 
 def wait_until(

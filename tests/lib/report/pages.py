@@ -88,5 +88,5 @@ class Page(HTMLParser):
 
 def run_page(folder: Path, target: Path) -> Page:
     """The page of the run in this folder, written to ``target``."""
-    report_on(open_place(str(folder)), None, str(target))
+    report_on([open_place(str(folder))], None, str(target))
     return Page(target.read_text())

@@ -55,6 +55,7 @@ class RunFolder:
     lost: range = range(0)
     recorded_twice: int = 0
     input_s: float = 0.002
+    strategy: str = "horovod"
 
     def __post_init__(self) -> None:
         (self.folder / "metrics").mkdir(parents=True)
@@ -90,6 +91,7 @@ class RunFolder:
             "command": ["train/main.py", "--run", "best"],
             "versions": {"numpy": "2.4.6"},
             "runner": None,
+            "strategy": self.strategy,
             "ranks": [{"rank": rank, "host": f"worker{rank // 2}", "pid": 40 + rank} for rank in range(self.ranks[-1])],
         }
         (self.folder / "run.json").write_text(json.dumps(record))
@@ -101,7 +103,11 @@ class RunFolder:
         return self
 
     def _write(self, epoch: int, ranks: int, steps: Sequence[int]) -> None:
-        lines: Iterable[Mapping[str, Any]] = [*(self._step(epoch, step, ranks) for step in steps), self._epoch(epoch)]
+        lines: Iterable[Mapping[str, Any]] = [
+            *(self._step(epoch, step, ranks) for step in steps),
+            self._usage(epoch, steps, ranks),
+            self._epoch(epoch),
+        ]
         place = self.folder / "metrics" / f"steps-{steps[0]:09d}-{steps[-1]:09d}.jsonl"
         place.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -130,6 +136,20 @@ class RunFolder:
             "compute_s": spread(works),
             "reduce_s": spread(reduces),
             "own_s": spread([wait + work + OTHER_S for wait, work in zip(waits, works, strict=True)]),
+        }
+
+    def _usage(self, epoch: int, steps: Sequence[int], ranks: int) -> Line:
+        """In each step, rank r sends 1,000,000 + r bytes and receives twice as many."""
+        sent = [len(steps) * (1_000_000 + rank) for rank in range(ranks)]
+        return {
+            "kind": "ranks",
+            "epoch": epoch,
+            "step": steps[-1],
+            "time": self._stamp(steps[-1]),
+            "steps": len(steps),
+            "sent_bytes": sent,
+            "received_bytes": [2 * each for each in sent],
+            "peak_memory_bytes": [10**9 * (epoch + rank) for rank in range(ranks)],
         }
 
     def _epoch(self, epoch: int) -> Line:
