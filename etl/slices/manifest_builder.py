@@ -1,7 +1,7 @@
 """Build the manifest of a set of slices from the finished slices."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -74,7 +74,7 @@ def build_manifest(
             "tables": {
                 EXAMPLES: _write(stage, EXAMPLES_FILE, schemas.EXAMPLES, examples),
                 BLOCKS: _write(stage, BLOCKS_FILE, schemas.BLOCKS, blocks),
-                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [_class_counts(facts)]),
+                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [class_counts(facts)]),
                 DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [remembered[DEPARTED]]),
                 CONTENTS: _write(stage, CONTENTS_FILE, schemas.CONTENTS, [remembered[CONTENTS]]),
                 GROUPS: _write(stage, GROUPS_FILE, schemas.GROUPS, [remembered[GROUPS]]),
@@ -141,7 +141,8 @@ def _by_class(facts: list[dict[str, Any]], classes: int) -> list[int]:
     return [total[str(label)] for label in range(classes)]
 
 
-def _class_counts(facts: list[dict[str, Any]]) -> pa.Table:
+def class_counts(facts: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """`schemas.CLASS_COUNTS` of slices, from their facts."""
     rows = [
         {"slice": each["name"], "split": each["split"], "label": int(label), "records": count}
         for each in facts

@@ -6,7 +6,7 @@ driver compares those by their digest.
 
 import tarfile
 from array import array
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +20,7 @@ from etl.formats import parquet_tables
 from etl.formats.example import ExampleFacts, parse_facts
 from etl.formats.records import read_records
 from etl.images.result import LONGEST_DETAIL, Reason
-from etl.normalized.parts import count_by_split_and_label, pack_of, read_images
+from etl.normalized.parts import pack_of, part_facts, read_images
 from etl.partition.config import SPLIT_NAMES
 from etl.storage.json_files import checksum_of
 from etl.storage.place import READ_BUFFER_BYTES, Place
@@ -151,22 +151,14 @@ def rows_faults(
     if not _tells_counts(facts):
         yield _input_fault(part, "its rows do not tell of its images")
         return
-    sizes, reasons = rows["size"].to_numpy(), Counter(rejects["reason"].to_pylist())
-    labels = zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True)
     classes = max((len(counts) for counts in facts.get("examples", {}).values()), default=0)
-    due: dict[str, Any] = {
-        "part": part["part"],
-        "input": rows.num_rows + rejects.num_rows,
-        "records": rows.num_rows,
-        "bytes": int(sizes.sum()),
-    }
     if not all(0 <= label < classes for label in rows["label"].to_pylist()):
         yield _input_fault(part, f"a row has a label that is none of {classes} classes")
         return
-    due["examples"] = count_by_split_and_label(labels, classes)
-    told = {name: facts.get(name) for name in due}
-    by_reason = {"count": rejects.num_rows, "by_reason": dict(sorted(reasons.items()))}
-    if told != due or {name: facts.get("rejects", {}).get(name) for name in by_reason} != by_reason:
+    due = part_facts(rows, rejects, classes) | {"part": part["part"], "input": rows.num_rows + rejects.num_rows}
+    due["rejects"] |= {name: value for name, value in facts.get("rejects", {}).items() if "sha256" in name}
+    sizes = rows["size"].to_numpy()
+    if {name: facts.get(name) for name in due} != due:
         yield _input_fault(part, "what it tells of its images is not what its rows and its rejects say")
     elif not np.array_equal(rows["offset"].to_numpy(), np.cumsum(sizes) - sizes):
         yield _input_fault(part, "its rows do not tell of records one after the other")
@@ -242,18 +234,6 @@ def images_fault(place: Place, images: pa.Table) -> str | None:
     except (RingsliceError, pa.ArrowException, ValueError, IndexError, OSError) as error:
         return f"{place} does not hold what its list tells: {str(error).splitlines()[0]}"
     return None
-
-
-def live_told(rows: pa.Table, rejects: pa.Table, classes: int) -> dict[str, Any]:
-    """What a marker says of a part of whose images these rows and rejects are live."""
-    examples = zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True)
-    reasons = Counter(rejects["reason"].to_pylist())
-    return {
-        "records": rows.num_rows,
-        "bytes": sum(rows["size"].to_pylist()),
-        "rejects": {"count": rejects.num_rows, "by_reason": dict(sorted(reasons.items()))},
-        "examples": count_by_split_and_label(examples, classes),
-    }
 
 
 def facts_digest(facts: Mapping[str, Any], without: frozenset[str] = frozenset()) -> str:

@@ -25,13 +25,10 @@ def bucket_of(line: Line, buckets: int) -> int:
 
 
 def dealt_lines(dealt: pa.Table, split: str, slice_number: int) -> Iterator[Line]:
-    """What is sent about the examples of a slice (see `SliceCheck.dealt`): 2 lines each, 1 without a content."""
+    """What is sent about the examples of a slice (see `SliceCheck.examples`): 2 lines each, 1 without a content."""
     where = (split, f"{slice_number:08d}")
-    keys, labels = dealt["key"].to_pylist(), dealt["label"].to_pylist()
-    whole = "sha256" in dealt.column_names
-    contents, sources = (dealt[name].to_pylist() if whole else [None] * len(keys) for name in ("sha256", "source"))
-    values = zip(keys, labels, _records(dealt), contents, sources, strict=True)
-    for key, label, record, content, source in values:
+    columns = [dealt[name].to_pylist() for name in ("key", "label", "sha256", "source")]
+    for key, label, content, source, record in zip(*columns, _records(dealt), strict=True):
         told = content.hex() if content is not None else ""
         yield ABOUT_KEY, key, DEALT, *where, str(label), record, told, source or ""
         if told:

@@ -1,7 +1,7 @@
 """Slices, indexes and tables made again, byte for byte, from what is still there: nothing is decoded."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.formats.example import parse
-from etl.formats.records import index_bytes, read_records
+from etl.formats.records import read_records
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, records_place
 from etl.raw.removed import Removed
@@ -25,8 +24,9 @@ from etl.slices.manifest import (
     GROUPS_FILE,
     slices_of,
 )
+from etl.slices.manifest_builder import class_counts
 from etl.slices.plan import deal_rows
-from etl.slices.writer import BlockCounter, DealtExample, order_key
+from etl.slices.writer import DealtExample, SliceScan, order_key, scan_slice
 from etl.storage.place import Place
 from etl.verify.target import Target
 
@@ -156,60 +156,24 @@ def read_located(normalized: Place, rows: pa.Table) -> Iterator[DealtExample]:
                 file.close()
 
 
-def index_again(place: Place) -> bytes:
-    """The index of a slice, from the slice."""
-    offsets, sizes = [], []
-    with place.open_stream() as stream:
-        for record in read_records(stream, str(place)):
-            offsets.append(record.offset)
-            sizes.append(record.size)
-    return index_bytes(offsets, sizes)
-
-
 def table_again(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Schema and rows of a table beside the manifest, from the slices."""
-    slices = [(split, each["name"]) for split, each in slices_of(target.manifest)]
     folder = target.slices.folder
+    slices = (scan_slice(folder, split, each["name"])[0] for split, each in slices_of(target.manifest))
     return {
         EXAMPLES_FILE: (schemas.EXAMPLES, _examples(target, slices)),
-        BLOCKS_FILE: (schemas.BLOCKS, (_blocks(folder, name) for _, name in slices)),
-        CLASS_COUNTS_FILE: (schemas.CLASS_COUNTS, (_class_counts(folder, *each) for each in slices)),
+        BLOCKS_FILE: (schemas.BLOCKS, (scan.blocks() for scan in slices)),
+        CLASS_COUNTS_FILE: (schemas.CLASS_COUNTS, (class_counts([scan.facts("")]) for scan in slices)),
         DEPARTED_FILE: (schemas.DEPARTED, iter([schemas.DEPARTED.empty_table()])),
         CONTENTS_FILE: (schemas.CONTENTS, iter([schemas.CONTENTS.empty_table()])),
         GROUPS_FILE: (schemas.GROUPS, iter([schemas.GROUPS.empty_table()])),
     }[file]
 
 
-def _blocks(folder: Place, name: str) -> pa.Table:
-    blocks, place = BlockCounter(name), folder / f"{name}.tfrecord"
-    with place.open_stream() as stream:
-        for position, record in enumerate(read_records(stream, str(place))):
-            blocks.add(record.framed, position, record.offset)
-    return parquet_tables.table_of(schemas.BLOCKS, blocks.rows)
-
-
-def _class_counts(folder: Place, split: str, name: str) -> pa.Table:
-    counted = _rows(folder, split, name).group_by("label").aggregate([([], "count_all")]).sort_by("label").to_pylist()
-    rows = [{"slice": name, "split": split, "label": each["label"], "records": each["count_all"]} for each in counted]
-    return parquet_tables.table_of(schemas.CLASS_COUNTS, rows)
-
-
-def _rows(folder: Place, split: str, name: str) -> pa.Table:
-    """A slice's rows of the table of examples, but for what the parts alone know: source and sha256 are null."""
-    place, builder = folder / f"{name}.tfrecord", parquet_tables.TableBuilder(schemas.EXAMPLES)
-    with place.open_stream() as stream:
-        for record in read_records(stream, str(place)):
-            example = parse(record.data)
-            row = {"key": example.key, "label": example.label, "split": split, "slice": name}
-            row |= {"offset": record.offset, "size": record.size, "crc32c": record.crc32c}
-            builder.add(row | {"width": example.width, "height": example.height, "source": None, "sha256": None})
-    return builder.table()
-
-
-def _examples(target: Target, slices: Sequence[tuple[str, str]]) -> Iterator[pa.Table]:
+def _examples(target: Target, slices: Iterable[SliceScan]) -> Iterator[pa.Table]:
     waiting, number = list[pa.Table](), 0
-    for split, name in slices:
-        waiting.append(_rows(target.slices.folder, split, name))
+    for scan in slices:
+        waiting.append(scan.rows())
         number += waiting[-1].num_rows
         if number >= BATCH_ROWS:
             yield _with_sources(target, pa.concat_tables(waiting))

@@ -19,7 +19,7 @@ from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import log
 from etl.slices.manifest import CONTENTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, GROUPS_FILE
-from etl.slices.writer import write_slice
+from etl.slices.writer import index_of, scan_slice, write_slice
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes, replace_file
@@ -41,7 +41,7 @@ from etl.verify.findings import (
     TABLE,
     Outcome,
 )
-from etl.verify.rebuild import DamagedPartError, Located, index_again, read_located, table_again
+from etl.verify.rebuild import DamagedPartError, Located, read_located, table_again
 from etl.verify.target import Target
 
 MOST_TOLD = 20
@@ -195,8 +195,9 @@ class Repair:
             if (SLICE, name) in self.left:
                 self._leave((INDEX, name), "its slice is damaged")
             elif (SLICE, name) not in self.repaired:  # with its slice its index came too
-                index = index_again(self.target.slices.folder / f"{name}.tfrecord")
-                replace_bytes(self.target.slices.folder / f"{name}.idx", attempts, index)
+                folder, (split, _) = self.target.slices.folder, self.target.slice_told(name)
+                index = index_of(scan_slice(folder, split, name)[0].rows())
+                replace_bytes(folder / f"{name}.idx", attempts, index)
                 self._done((INDEX, name))
 
     def _repair_tables(self, files: Sequence[str], attempts: Place) -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.normalized.parts import rejects_places, rows_place
+from etl.normalized.parts import part_facts, rejects_places, rows_place
 from etl.partition.strata import Dealing
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
@@ -26,7 +26,6 @@ from etl.verify.check_part import (
     images_fault,
     input_faults,
     list_faults,
-    live_told,
     records_fault,
     rejects_faults,
     rows_faults,
@@ -95,12 +94,12 @@ class TaskCheck:
             check = check_slice(self._folder, told, rows, blocks, rules)
             self.result.findings += check.findings
             self.result.counts.update(slices=1, bytes=check.size_bytes)
-            if check.dealt is None:
+            if check.examples is None:
                 self.result.untold["slices"] += 1
                 continue
-            self.result.counts["examples"] += check.dealt.num_rows
+            self.result.counts["examples"] += check.examples.num_rows
             self._count_classes(told, check.labels)
-            yield from dealt_lines(check.dealt, told["split"], number)
+            yield from dealt_lines(check.examples, told["split"], number)
 
     def _range(self, name: str, schema: pa.Schema, first: int, rows: int) -> pa.Table | None:
         """Rows of a table beside the manifest; None, and a finding, where they cannot be read."""
@@ -174,7 +173,7 @@ class TaskCheck:
         live, live_rejects = self._live(part, good, removed), self._live(part, rejects, removed)
         assert live is not None and live_rejects is not None
         self.result.counts["rejects"] += live_rejects.num_rows
-        told = live_told(live, live_rejects, len(self.job["classes"])) if part["removed"] else None
+        told = part_facts(live, live_rejects, len(self.job["classes"])) if part["removed"] else None
         self.result.told[f"part {name}"] = [facts_digest(facts), facts_digest(told) if told else None]
         return live
 
