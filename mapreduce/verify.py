@@ -29,7 +29,6 @@ from etl.verify.collect import (
     DUPLICATES_FILE,
     Collected,
     bucket_place,
-    class_counts_place,
     found_place,
     groups_place,
     task_place,
@@ -71,9 +70,6 @@ class Verify(StageJob):
             self.report(f"line {task['line']}: {sum(sent)} sent")
             yield keys[bucket], line
         results = self.attempts / RESULTS_FOLDER
-        if task["kind"] == SLICES:
-            counts = parquet_tables.table_of(schemas.CLASS_COUNTS, check.result.class_counts)
-            parquet_tables.write_table(class_counts_place(results, task["line"]), self.attempts, counts)
         told = check.result.to_json() | {"sent": sent}
         publish_bytes(task_place(results, task["line"]), self.attempts, json_bytes(told))
         self.count_task(check.result.counts["bytes"] + check.result.counts["other_bytes"], 0)

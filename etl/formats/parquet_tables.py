@@ -201,9 +201,10 @@ def read_with_facts(place: Place) -> tuple[pa.Table, dict[str, Any]]:
 def facts_of(table: pa.Table) -> dict[str, Any]:
     """What `write_table` was given as facts of a table that was read whole; empty where it has none."""
     try:
-        return _facts_in(table.schema)
+        facts = _facts_in(table.schema)
     except (ValueError, KeyError):
         return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _facts_in(schema: pa.Schema) -> dict[str, Any]:

@@ -4,7 +4,8 @@ Packs and parts never change; which of their rows are removed stands in a table 
 ``normalized`` name. A row is removed for good: an image that comes back is packed anew.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -45,3 +46,24 @@ def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, cla
         listed = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
         rejects = listed.filter(pa.array(removed.live(pack_of(part), listed["key"])))
     return part_facts(live_rows(normalized, part, removed, ["split", "label", "size"]), rejects, classes)
+
+
+def count_live_images(parts: Sequence[Mapping[str, Any]], classes: int) -> dict[str, Any]:
+    """What the marker counts of the live images of all ``parts``, by what it says of each."""
+    reasons: Counter[str] = Counter()
+    by_class = [0] * classes
+    live = [live_facts(part) for part in parts]
+    for part in parts:
+        for counts in live_examples(part, classes).values():
+            by_class = [have + more for have, more in zip(by_class, counts, strict=True)]
+    for each in live:
+        reasons.update(each["rejects"]["by_reason"])
+    good, rejects = sum(each["records"] for each in live), reasons.total()
+    return {
+        "input": good + rejects,
+        "good": good,
+        "rejects": rejects,
+        "rejects_by_reason": dict(sorted(reasons.items())),
+        "bytes": sum(each["bytes"] for each in live),
+        "by_class": by_class,
+    }

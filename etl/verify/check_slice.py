@@ -17,7 +17,7 @@ from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
 from etl.slices.writer import index_of, order_key, scan_slice
 from etl.storage.place import Place
 from etl.verify.compare import table_difference
-from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE, Finding
+from etl.verify.findings import INDEX, MANIFEST, MANIFEST_FILE, SLICE, TABLE, Finding
 
 NOT_IN_RECORDS = ("source", "sha256")  # columns of the table of examples that only the parts have
 
@@ -66,17 +66,14 @@ class SliceCheck:
     """What was found in one slice.
 
     ``examples`` are the rows of its examples, as the slice has them, or the table if the slice is damaged; None if
-    neither can tell. Columns ``source`` and ``sha256`` are null unless the table agrees with the slice.
+    neither can tell. Columns ``source`` and ``sha256`` are null unless the table agrees with the slice. ``facts`` are
+    those of `SliceScan`; of a damaged slice those recorded, with its labels by the table.
     """
 
     findings: list[Finding] = field(default_factory=list)
     size_bytes: int = 0
     examples: pa.Table | None = None
-
-    @property
-    def labels(self) -> Counter[int]:
-        """Examples by label."""
-        return Counter(self.examples["label"].to_pylist()) if self.examples is not None else Counter()
+    facts: dict[str, Any] | None = None
 
 
 def check_slice(folder: Place, told: Told, rows: pa.Table | None, blocks: pa.Table | None, rules: Rules) -> SliceCheck:
@@ -95,12 +92,13 @@ def check_slice(folder: Place, told: Told, rows: pa.Table | None, blocks: pa.Tab
     except (DataError, FileNotFoundError) as error:
         missing = isinstance(error, FileNotFoundError)
         check.findings.append(Finding(SLICE, name, f"{place} is missing" if missing else str(error)))
+        if rows is not None:
+            by_label = sorted(Counter(rows["label"].to_pylist()).items())
+            check.facts = {**told, "by_label": {str(label): number for label, number in by_label}}
     else:
-        check.examples, facts = scan.rows(), scan.facts(sha256)
-        if wrong := [fact for fact in ("records", "blocks") if facts[fact] != told[fact]]:
-            check.findings.append(_manifest_fault(f"{place} has other {' and '.join(wrong)} than the manifest tells"))
+        check.examples, check.facts = scan.rows(), scan.facts(sha256)
         if fits.misfit:
-            check.findings.append(_manifest_fault(f"{place}: {fits.misfit}"))
+            check.findings.append(Finding(MANIFEST, MANIFEST_FILE, f"{place}: {fits.misfit}"))
         check.findings += _table_faults(name, BLOCKS_FILE, scan.blocks(), blocks)
         faults = _table_faults(name, EXAMPLES_FILE, check.examples, rows)
         check.findings += faults
@@ -116,10 +114,6 @@ def _table_faults(name: str, file: str, expected: pa.Table, recorded: pa.Table |
     compared = [column for column in expected.column_names if column not in NOT_IN_RECORDS]
     line = table_difference(expected.select(compared), recorded.select(compared))
     return [Finding(TABLE, file, f"{file}, rows of {name}: {line}")] if line else []
-
-
-def _manifest_fault(line: str) -> Finding:
-    return Finding(MANIFEST, "manifest.json", line)
 
 
 def _index_fault(index: Place, expected: bytes) -> str | None:

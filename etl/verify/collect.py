@@ -11,22 +11,21 @@ import pyarrow.compute as pc
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.normalized.erased import erased_config, read_record
-from etl.slices.manifest import DEPARTED_FILE, EXAMPLES_FILE
+from etl.slices.manifest import CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE
 from etl.slices.plan import Plan
 from etl.stages.layout import normalized_stage
 from etl.storage.place import Place
-from etl.verify.check_manifest import config_faults, fault, source_faults, statistics_faults, total_faults
-from etl.verify.check_markers import (
-    balance_faults,
-    class_count_faults,
-    class_faults,
-    dataset_faults,
-    pack_faults,
-    raw_faults,
-    stray_files,
-    told_faults,
-)
 from etl.verify.exactly_once import Pixels
+from etl.verify.expected import (
+    class_count_findings,
+    dataset_findings,
+    fault,
+    manifest_findings,
+    memory_findings,
+    raw_findings,
+    statistics_findings,
+    stray_findings,
+)
 from etl.verify.findings import (
     CONTENT_MOVED,
     DEPARTED,
@@ -44,9 +43,9 @@ from etl.verify.findings import (
     KeyFindings,
     Outcome,
 )
-from etl.verify.remembered import group_faults, lineage_faults, memory_faults
+from etl.verify.remembered import group_faults
 from etl.verify.target import Target
-from etl.verify.work_list import SLICES, Line
+from etl.verify.work_list import Line
 
 DUPLICATES_FILE = "duplicates.parquet"
 
@@ -65,11 +64,6 @@ DUPLICATES = pa.schema(
 def task_place(results: Place, line: int) -> Place:
     """What a line of work found."""
     return results / f"line-{line:06d}.json"
-
-
-def class_counts_place(results: Place, line: int) -> Place:
-    """Class counts of a line's slices, as rows of `schemas.CLASS_COUNTS`."""
-    return results / f"line-{line:06d}.parquet"
 
 
 def bucket_place(results: Place, bucket: int) -> Place:
@@ -113,55 +107,52 @@ class Collected:
     def outcome(self, plan: Plan | None, why_unplanned: str = "") -> Outcome:
         """What it all says; ``plan`` is that of the slices, made again, or None and ``why_unplanned``.
 
-        What cannot be planned is damaged, which is told where it is found, else it is the configuration that is wrong.
+        If there is no plan because something is damaged, that is found elsewhere; else the config is wrong.
         """
         target, files = self.target, self._file_findings()
-        untold = sum((Counter(task["untold"]) for task in self.tasks), Counter[str]())
-        keys = self._trusted_keys(files, untold)
-        files += self._marker_faults()
+        unreadable, counts, live = (self._sum(name) for name in ("unreadable", "counts", "live"))
+        keys = self._trusted_keys(files, unreadable)
         if target.dataset is None:
             self._find_erased(keys)
-        files += lineage_faults(target.manifest, target.earlier)
-        files += memory_faults(target.slices.folder, target.manifest, plan) if plan else ()
-        if not untold["slices"]:
-            files += self._class_faults(files)
-        counts = sum((Counter(task["counts"]) for task in self.tasks), Counter[str]())
-        if target.dataset is not None and not (untold["parts"] or untold["rejects"]):
-            files += dataset_faults(target.dataset, counts)
-        if target.dataset is not None and target.raw is not None:
-            live = sum((Counter(task["live"]) for task in self.tasks), Counter[str]())
-            files += raw_faults(target.raw, target.dataset, None if untold["lists"] else live)
+        files += self._marker_findings(plan, live if not unreadable["lists"] else None, files)
         judged = list(self.buckets.values())
-        if target.dataset is not None and not (files or untold or keys.counts):
+        is_sound = not (files or +unreadable or keys.counts)
+        if target.dataset is not None and is_sound:
             pixels = Pixels()
             for each in judged:
                 pixels.add(each["pixels"])
             left_out = {name: sum(each["left_out"][name] for each in judged) for name in ("removed_keys", "duplicates")}
-            files += statistics_faults(target.manifest, pixels.total, left_out)
-        if why_unplanned and not (files or untold or keys.counts):
-            files.append(fault(f"the configuration of the manifest does not give these slices: {why_unplanned}"))
+            files += statistics_findings(target.manifest, pixels.sums(), left_out)
+        if why_unplanned and not files and is_sound:
+            files.append(fault(f"the config does not give these slices: {why_unplanned}"))
         duplicates = sum((Duplicates(**each["duplicates"]) for each in judged), Duplicates())
         return Outcome(files, keys, dict(sorted(counts.items())), duplicates)
 
-    def _marker_faults(self) -> Iterator[Finding]:
-        """Where markers contradict each other, or what tables tell of themselves."""
+    def _sum(self, name: str) -> Counter[str]:
+        return sum((Counter(task[name]) for task in self.tasks), Counter[str]())
+
+    def _marker_findings(
+        self, plan: Plan | None, live: Mapping[str, int] | None, known: Sequence[Finding]
+    ) -> Iterator[Finding]:
+        """Where markers are not what they can be computed from; ``live`` images are None if a list is damaged."""
         target = self.target
-        yield from total_faults(target.manifest)
-        yield from config_faults(target.manifest)
-        yield from stray_files(target.slices, target.manifest)
-        if target.dataset is None:
-            if erased_config(target.root, target.manifest["input"]) is not None:
-                return
+        facts = [facts for task in self.tasks for facts in task["slices"]]
+        whole = facts if None not in facts else None
+        yield from stray_findings(target.slices, target.manifest)
+        yield from manifest_findings(target.manifest, whole, target.dataset, plan, target.earlier)
+        yield from memory_findings(target.slices.folder, target.manifest, plan) if plan else ()
+        if whole is not None and (TABLE, CLASS_COUNTS_FILE) not in {(each.what, each.name) for each in known}:
+            yield from class_count_findings(target.slices.folder, whole)
+        if target.dataset is not None:
+            yield from dataset_findings(target.dataset, target.raw)
+        elif erased_config(target.root, target.manifest["input"]) is None:
             line = (
                 f"{target.slices.marker} tells of slices that were made from other normalised images than"
                 f" {normalized_stage(target.root).folder} has or had: were they copied from another root?"
             )
             yield Finding(MANIFEST, target.slices.marker_name, line)
-            return
-        yield from source_faults(target.manifest, target.dataset)
-        yield from pack_faults(target.dataset, target.raw)
-        told = {name: digests for task in self.tasks for name, digests in task["told"].items()}
-        yield from told_faults(target.dataset, target.raw, told)
+        if target.raw is not None and target.dataset is not None:
+            yield from raw_findings(target.raw, target.dataset, live)
 
     def _find_erased(self, keys: KeyFindings) -> None:
         """Add to ``keys`` the examples whose contents were erased elsewhere below the root."""
@@ -190,7 +181,7 @@ class Collected:
                 found.setdefault((each.what, each.name), each)
         return list(found.values())
 
-    def _trusted_keys(self, files: Sequence[Finding], untold: Mapping[str, int]) -> KeyFindings:
+    def _trusted_keys(self, files: Sequence[Finding], unreadable: Mapping[str, int]) -> KeyFindings:
         """What is wrong with keys, less what may only seem so for something that cannot be read."""
         keys = KeyFindings.merged([each["keys"] for each in self.buckets.values()])
         config, buckets = self.target.manifest["config"], sorted(self.buckets)
@@ -200,28 +191,15 @@ class Collected:
         if (TABLE, EXAMPLES_FILE) in whats and any(what == SLICE for what, _ in whats):
             return KeyFindings()
         doubtful = set[str]()
-        if untold["slices"] or untold["departed"]:
+        if unreadable["slices"] or unreadable["departed"]:
             doubtful |= {MISSING, SAME_CONTENT, FORGOTTEN}
-        if untold["earlier"] or any(what == EARLIER for what, _ in whats):
+        if unreadable["earlier"] or any(what == EARLIER for what, _ in whats):
             doubtful |= {MOVED, CONTENT_MOVED, FORGOTTEN}
         if (TABLE, DEPARTED_FILE) in whats:
             doubtful |= {DEPARTED, FORGOTTEN}
-        if untold["parts"] or self.target.dataset is None:
+        if unreadable["parts"] or self.target.dataset is None:
             doubtful |= {UNKNOWN, MISSING, SAME_CONTENT}
         return keys.without(*doubtful)
-
-    def _class_faults(self, files: Sequence[Finding]) -> Iterator[Finding]:
-        by_class: dict[str, Counter[int]] = {}
-        for task in self.tasks:
-            for split, counts in task["by_class"].items():
-                by_class.setdefault(split, Counter()).update({int(label): count for label, count in counts.items()})
-        yield from class_faults(self.target.manifest, by_class)
-        places = [class_counts_place(self.results, line["line"]) for line in self.lines if line["kind"] == SLICES]
-        yield from balance_faults(self.target.manifest, map(parquet_tables.read_table, places))
-        known, rows = {(each.what, each.name) for each in files}, self.target.manifest["tables"]["class_counts"]["rows"]
-        for finding in class_count_faults(self.target.slices, map(parquet_tables.read_table, places), rows):
-            if (finding.what, finding.name) not in known:
-                yield finding
 
 
 def _read_result(place: Place) -> dict[str, Any]:

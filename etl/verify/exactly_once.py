@@ -14,6 +14,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from etl.partition.config import SPLIT_NAMES
+from etl.partition.pixel_statistics import PixelSums
 from etl.verify.findings import (
     CONTENT_MOVED,
     DEPARTED,
@@ -57,6 +58,12 @@ class Pixels:
             return
         more = list(map(int, told.split()))
         self.total = [have + new for have, new in zip(self.total or [0] * len(more), more, strict=True)]
+
+    def sums(self) -> PixelSums:
+        channels = (len(self.total) - 1) // 2
+        if not self.total:
+            return PixelSums()
+        return PixelSums(self.total[0], self.total[1 : channels + 1], self.total[channels + 1 :])
 
 
 @dataclass

@@ -17,6 +17,8 @@ INPUT = "input"  # a part, which does not hold the images of its pack
 EARLIER = "earlier"  # a table of the slices whose splits were kept
 KEY = "key"
 
+MANIFEST_FILE, DATASET, RAW_DATASET = "manifest.json", "dataset.json", "raw/dataset.json"  # names of markers
+
 # What may be wrong with a key.
 MISSING, UNKNOWN, DOUBLED, DIFFERENT, DEPARTED = "missing", "unknown", "doubled", "different", "departed"
 SAME_CONTENT = "same content"  # as one that comes first, though duplicates were to be left out

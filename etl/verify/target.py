@@ -8,13 +8,13 @@ from etl.errors import DataError
 from etl.partition.config import SOURCE_SPLIT, ShardConfig
 from etl.slices.lineage import Earlier, finished_slices
 from etl.slices.manifest import read_manifest, slices_of
+from etl.slices.manifest_builder import image_of
 from etl.slices.memory import removed_keys
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 from etl.verify import findings
-from etl.verify.check_manifest import image_told
 from etl.verify.shapes import NORMALIZED_SCHEMA, RAW_SCHEMA, SLICES_SCHEMA, require_shape
 from etl.verify.work_list import (
     DEPARTED,
@@ -61,7 +61,7 @@ class Target:
         dataset = normalized_stage(root).find_generation(manifest["input"])
         if dataset is not None:
             require_shape(dataset, NORMALIZED_SCHEMA, normalized_stage(root).marker)
-            image_told(dataset)  # a configuration that normalize takes
+            image_of(dataset)  # a configuration that normalize takes
         raw = raw_stage(root).find_generation(dataset["input"]) if dataset is not None else None
         if raw is not None:
             require_shape(raw, RAW_SCHEMA, raw_stage(root).marker)
@@ -126,22 +126,19 @@ class Target:
             "earlier": self.earlier.folder.uri if self.earlier else None,
             "knows_earlier": self.knows_earlier,
             "removed": dataset["removed"] if dataset else None,
-            "removed_keys": config["removed_keys"],
             "lists_removed": config["removed_keys"] is not None,
             "dropped": self.dropped,
             "any_of_equals": config["splits_from"] is not None or config["group_by"] is not None,
-            "splits_kept": config["splits_from"] is not None,
             "by_source": self.by_source,
             "group_by": config["group_by"],
             "grouped": config["group_by"] is not None,
             "classes": self.manifest["classes"],
             "image": self.manifest["image"],
-            "normalized_image": image_told(dataset) if dataset else None,
+            "normalized_image": image_of(dataset) if dataset else None,
             "seed": config["seed"],
             "config": config if plan else None,
             "counts": plan.dealing.plan.counts.tolist() if plan else None,
             "fates": fates.uri if fates else None,
-            "departed_rows": self.manifest["tables"]["departed"]["rows"],
         }
 
     def lines(self, every_stage: bool, plan: Plan | None) -> list[Line]:
@@ -149,7 +146,7 @@ class Target:
         files = list(table_files(self.slices.folder, self.manifest))
         lines = [*slice_lines(self.manifest), {"kind": DEPARTED}]
         if self.dataset is not None:
-            lines += part_lines(self.dataset, plan)
+            lines += part_lines(self.dataset, self.raw, plan)
             files += removed_files(self.root, self.dataset)
             files += stage_files(self.root, self.dataset) if every_stage else ()
         if self.earlier is not None:

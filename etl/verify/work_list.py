@@ -41,26 +41,15 @@ def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
         block += sum(each["blocks"] for each in run)
 
 
-def part_lines(dataset: Mapping[str, Any], plan: Plan | None) -> Iterator[Line]:
+def part_lines(dataset: Mapping[str, Any], raw: Mapping[str, Any] | None, plan: Plan | None) -> Iterator[Line]:
     """Runs of parts of a normalised generation, with the number of their first.
 
-    Of each: its pack, and the SHA-256 of its rows, of its pack's list and of its list of rejects, None without rejects;
-    and what deals it by the ``plan``, None without a plan.
+    Of each: what the markers record of it and of its pack, and what deals it by the ``plan``; None if not known.
     """
+    packs = {pack["name"]: pack for pack in raw["packs"]} if raw else {}
     number, dealing = 0, iter(plan) if plan else repeat(None)
     for run in _runs(dataset["parts"], lambda part: part["input"] / LINE_ROWS):
-        kept = [
-            {
-                "part": each["part"],
-                "pack": pack_of(each),
-                "removed": each["removed"],
-                "sha256": each["rows_sha256"],
-                "list_sha256": each["list_sha256"],
-                "rejects_sha256": each["rejects"].get("list_sha256"),
-                "dealing": next(dealing),
-            }
-            for each in run
-        ]
+        kept = [{"entry": each, "pack": packs.get(pack_of(each)), "dealing": next(dealing)} for each in run]
         yield {"kind": PARTS, "number": number, "parts": kept}
         number += len(run)
 
@@ -112,7 +101,7 @@ def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
             tar, _ = rejects_places(root / "normalized", name)
             yield _file(REJECTS, name, tar, part["rejects"]["sha256"], SMALL_FILE_BYTES)
         packed = pack_place(root / "raw", pack, part.get("file"))
-        yield _file(PACK, pack, packed, part["pack_sha256"], part["bytes"]) | {"in_place": "file" in part}
+        yield _file(PACK, pack, packed, part["pack_sha256"], part["bytes"])
 
 
 def _file(what: str, name: str, place: Place, sha256: str, size_bytes: int) -> Line:
