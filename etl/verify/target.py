@@ -19,7 +19,6 @@ from etl.verify.shapes import NORMALIZED_SCHEMA, RAW_SCHEMA, SLICES_SCHEMA, requ
 from etl.verify.work_list import (
     DEPARTED,
     Line,
-    earlier_lines,
     file_lines,
     kept_markers,
     part_lines,
@@ -123,15 +122,8 @@ class Target:
         return {
             "root": self.root.uri,
             "folder": self.slices.folder.uri,
-            "earlier": self.earlier.folder.uri if self.earlier else None,
-            "knows_earlier": self.knows_earlier,
             "removed": dataset["removed"] if dataset else None,
-            "lists_removed": config["removed_keys"] is not None,
-            "dropped": self.dropped,
-            "any_of_equals": config["splits_from"] is not None or config["group_by"] is not None,
-            "by_source": self.by_source,
             "group_by": config["group_by"],
-            "grouped": config["group_by"] is not None,
             "classes": self.manifest["classes"],
             "image": self.manifest["image"],
             "normalized_image": image_of(dataset) if dataset else None,
@@ -150,7 +142,6 @@ class Target:
             files += removed_files(self.root, self.dataset)
             files += stage_files(self.root, self.dataset) if every_stage else ()
         if self.earlier is not None:
-            lines += earlier_lines(self.earlier.manifest)
             files += table_files(self.earlier.folder, self.earlier.manifest, findings.EARLIER)
         if every_stage:
             files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]

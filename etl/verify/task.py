@@ -1,9 +1,10 @@
 """What a task of a verification does: check one line of the list of work, and say what is to be judged across lines."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,17 +16,27 @@ from etl.partition.strata import Dealing
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
-from etl.slices.memory import removed_keys
 from etl.slices.plan import deal_rows, dealing_of
+from etl.storage.atomic import publish_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.verify.check_part import RECORD_COLUMNS, PartCheck, images_fault, records_fault, table_fault
 from etl.verify.check_slice import Rules, check_slice
 from etl.verify.findings import INPUT, LISTED, PACK, PART, REJECTS, REMOVED, ROWS, TABLE, Finding
-from etl.verify.lines import Line, PartOrder, dealt_lines, earlier_lines, gone_lines, good_lines
-from etl.verify.work_list import DEPARTED, EARLIER, FILES, PARTS, SLICES
+from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, write_buckets
+from etl.verify.work_list import DEPARTED, FILES, PARTS, SLICES
 
 Part = Mapping[str, Any]
-PLANNED = "planned"
+
+
+def task_place(results: Place, line: int) -> Place:
+    """What a line of work found."""
+    return results / f"line-{line:06d}.json"
+
+
+def table_place(results: Place, name: str, line: int) -> Place:
+    """What a line of work found, by bucket: of the schema `TABLES` has for ``name``."""
+    return results / f"{name}-{line:06d}.parquet"
 
 
 @dataclass
@@ -48,22 +59,37 @@ class TaskResult:
 
 @dataclass
 class TaskCheck:
-    """Checks one line; ``job`` is what the driver wrote for all of them. ``result`` holds once all lines were taken."""
+    """Checks one line; ``job`` is what the driver wrote for all of them.
+
+    ``tables`` has what is compared across lines, by the names of `etl.verify.join.TABLES`.
+    """
 
     job: Mapping[str, Any]
     result: TaskResult = field(default_factory=TaskResult)
+    tables: dict[str, list[pa.Table]] = field(default_factory=dict)
 
-    def lines(self, work: Mapping[str, Any]) -> Iterator[Line]:
-        """What is to be judged across lines."""
-        kinds = {SLICES: self._slices, PARTS: self._parts, FILES: self._files}
-        kinds |= {DEPARTED: self._departed, EARLIER: self._earlier}
-        return kinds[work["kind"]](work)
+    def check(self, work: Mapping[str, Any]) -> None:
+        kinds = {SLICES: self._slices, PARTS: self._parts, FILES: self._files, DEPARTED: self._departed}
+        kinds[work["kind"]](work)
+
+    def publish(self, results: Place, attempts: Place, line: int) -> None:
+        """Publish the tables, then the result, as of this line of work."""
+        rows, buckets = {}, self.job["buckets"]
+        for name, tables in self.tables.items():
+            table = pa.concat_tables(tables).combine_chunks()
+            numbers = (content_buckets if name == CONTENTS else key_buckets)(table, buckets)
+            rows[name] = write_buckets(table_place(results, name, line), attempts, table, numbers, buckets)
+        publish_bytes(task_place(results, line), attempts, json_bytes(self.result.to_json() | {"rows": rows}))
+
+    def _keep(self, name: str, table: pa.Table) -> None:
+        schema = TABLES[name]
+        self.tables.setdefault(name, []).append(table.select(schema.names).cast(schema))
 
     @property
     def _folder(self) -> Place:
         return open_place(self.job["folder"])
 
-    def _slices(self, work: Mapping[str, Any]) -> Iterator[Line]:
+    def _slices(self, work: Mapping[str, Any]) -> None:
         row, block = work["row"], work["block"]
         rules = Rules(self.job["classes"], self.job["image"], self.job["seed"])
         for number, told in enumerate(work["slices"], start=work["number"]):
@@ -78,7 +104,10 @@ class TaskCheck:
                 self.result.unreadable["slices"] += 1
                 continue
             self.result.counts["examples"] += check.examples.num_rows
-            yield from dealt_lines(check.examples, told["split"], number)
+            numbers = pa.array([number] * check.examples.num_rows, pa.int64())
+            found = check.examples.append_column("number", numbers)
+            self._keep("found", found)
+            self._keep(CONTENTS, found.filter(found["sha256"].is_valid()))
 
     def _range(self, name: str, schema: pa.Schema, first: int, rows: int) -> pa.Table | None:
         """Rows of a table beside the manifest; None, and a finding, where they cannot be read."""
@@ -95,10 +124,8 @@ class TaskCheck:
                 self.result.findings.append(finding)
             return None
 
-    def _parts(self, work: Mapping[str, Any]) -> Iterator[Line]:
+    def _parts(self, work: Mapping[str, Any]) -> None:
         root = open_place(self.job["root"])
-        # of the images that no list removed, the first of each content is dealt
-        left_out = frozenset(removed_keys(self._folder)) if self.job["dropped"] else frozenset[str]()
         try:
             removed = Removed.read(root, self.job)
         except (DataError, FileNotFoundError) as error:
@@ -107,20 +134,19 @@ class TaskCheck:
             self.result.unreadable.update(parts=len(work["parts"]), lists=1)
             return
         dealing = dealing_of(self.job) if self.job["counts"] is not None else None
-        for number, part in enumerate(work["parts"], start=work["number"]):
+        for part in work["parts"]:
             rows = self._rows(root, part, removed, dealing)
             if rows is None:
                 self.result.unreadable["parts"] += 1
                 continue
             self.result.counts.update(parts=1, good=rows.num_rows)
-            planned = rows[PLANNED].to_pylist() if dealing is not None else None
-            order = PartOrder(number if self.job["dropped"] else None, left_out, planned, self._groups(rows))
-            yield from good_lines(rows, part["entry"]["part"], order)
+            name = pa.array([part["entry"]["part"]] * rows.num_rows, pa.string())
+            self._keep("good", rows.append_column("part", name).append_column("group", self._groups(rows)))
 
     def _rows(self, root: Place, part: Part, removed: Removed, dealing: Dealing | None) -> pa.Table | None:
         """The live rows of a part, after they and its rejects were compared with its pack's list; None if in doubt.
 
-        With a ``dealing``, a column `PLANNED` has the slice of each by number, -1 if it is left out.
+        A column ``planned`` has the slice of each by number, -1 if it is left out.
         """
         entry, pack = part["entry"], pack_of(part["entry"])
         name, rejects = entry["part"], entry["rejects"]
@@ -134,10 +160,9 @@ class TaskCheck:
         if images is not None:
             self.result.findings += check.list_findings(images)
             self._count_images(check.live(images))
-        if good is not None and dealing is not None:
-            good = self._planned(part, good, dealing)
         if good is None or bad is None:
-            return good if good is None else check.live(good)
+            return None
+        good = self._planned(part, good, dealing)
         doubts = list(check.input_findings(images, good, bad)) if images is not None else []
         doubts = doubts or list(check.row_findings(good, bad, self.job["normalized_image"]))
         self.result.findings += doubts
@@ -147,14 +172,14 @@ class TaskCheck:
         self.result.counts["rejects"] += check.live(bad).num_rows
         return check.live(good)
 
-    def _planned(self, part: Part, rows: pa.Table, dealing: Dealing) -> pa.Table:
-        """The rows with the slice that each is dealt to; null if the rows are not those that were planned."""
-        fates = open_place(self.job["fates"]) if self.job["fates"] else None
-        try:
-            slices = pa.array(deal_rows(dealing, rows, part["dealing"], fates)[1])
-        except (ValueError, IndexError, DataError):
-            slices = pa.nulls(rows.num_rows, pa.int64())
-        return rows.append_column(PLANNED, slices)
+    def _planned(self, part: Part, rows: pa.Table, dealing: Dealing | None) -> pa.Table:
+        """The rows with the slice of each; null if there is no plan, or if these are not the rows that were planned."""
+        slices: pa.Array = pa.nulls(rows.num_rows, pa.int64())
+        if dealing is not None:
+            fates = open_place(self.job["fates"]) if self.job["fates"] else None
+            with suppress(ValueError, IndexError, DataError):
+                slices = pa.array(deal_rows(dealing, rows, part["dealing"], fates)[1])
+        return rows.append_column("planned", slices)
 
     def _count_images(self, live: pa.Table) -> None:
         counts = {"images": live.num_rows, "bytes": sum(live["size"].to_pylist())}
@@ -162,11 +187,10 @@ class TaskCheck:
         counts |= {f"split {split}": number for split, number in _counted(live["split"]) if split is not None}
         self.result.live.update(counts)
 
-    def _groups(self, rows: pa.Table) -> Sequence[str | None] | None:
+    def _groups(self, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
         if self.job["group_by"] is None:
-            return None
-        values = pc.map_lookup(rows["columns"], pa.scalar(self.job["group_by"]), "first")
-        return cast(list[str | None], values.to_pylist())
+            return pa.nulls(rows.num_rows, pa.string())
+        return pc.map_lookup(rows["columns"], pa.scalar(self.job["group_by"]), "first")
 
     def _table(self, what: str, name: str, place: Place, sha256: str) -> pa.Table | None:
         """A table; None, and a finding, where it is not the one that was written, or none of its kind."""
@@ -189,7 +213,7 @@ class TaskCheck:
     def _find(self, what: str, name: str, line: str) -> None:
         self.result.findings.append(Finding(what, name, line))
 
-    def _files(self, work: Mapping[str, Any]) -> Iterator[Line]:
+    def _files(self, work: Mapping[str, Any]) -> None:
         for each in work["files"]:
             place = open_place(each["uri"])
             if line := hash_fault(place, each["sha256"]):
@@ -198,7 +222,6 @@ class TaskCheck:
                 self.result.counts["other_bytes"] += place.info().size
                 self.result.findings += self._inside(place, each)
             self.result.counts["files"] += 1
-        return iter(())
 
     def _inside(self, place: Place, told: Mapping[str, Any]) -> Iterator[Finding]:
         """Whether a part has the records of its rows, and a pack or a tar file of rejects the images of its list.
@@ -220,31 +243,18 @@ class TaskCheck:
         if line is not None:
             yield Finding(LISTED if what == PACK else INPUT, name, line)
 
-    def _departed(self, work: Mapping[str, Any]) -> Iterator[Line]:
+    def _departed(self, work: Mapping[str, Any]) -> None:
         del work
         place = self._folder / DEPARTED_FILE
         try:
             for table in parquet_tables.iterate_groups(place):
                 if why := table_fault(table, schemas.DEPARTED):
                     raise DataError(f"{place} {why}")
-                yield from gone_lines(table)
+                self._keep("gone", table)
         except (DataError, FileNotFoundError) as error:
             self._find(TABLE, DEPARTED_FILE, f"{place} is missing" if isinstance(error, OSError) else str(error))
             self.result.unreadable["departed"] += 1
             return
-
-    def _earlier(self, work: Mapping[str, Any]) -> Iterator[Line]:
-        folder = open_place(self.job["earlier"])
-        try:
-            if "first" in work:
-                columns = ["key", "split", "sha256"]
-                rows = parquet_tables.read_range(folder / EXAMPLES_FILE, work["first"], work["last"], columns)
-                yield from earlier_lines(rows)
-            else:
-                for table in parquet_tables.iterate_groups(folder / work["file"]):
-                    yield from earlier_lines(table)
-        except (DataError, FileNotFoundError):  # its SHA-256 is told of as a file's
-            self.result.unreadable["earlier"] += 1
 
 
 def _counted(column: pa.ChunkedArray) -> Iterator[tuple[Any, int]]:

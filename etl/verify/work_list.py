@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from etl.normalized.parts import pack_of, records_place, rejects_places
 from etl.raw.packs import pack_place
-from etl.slices.manifest import CONTENTS_FILE, DEPARTED_FILE, slices_of
+from etl.slices.manifest import slices_of
 from etl.slices.plan import Plan
 from etl.stages.marker import GENERATIONS_FOLDER
 from etl.stages.stage import Stage
@@ -19,7 +19,7 @@ from etl.verify.findings import MANIFEST, PACK, PART, REJECTS, REMOVED, TABLE
 Line = dict[str, Any]
 Item = TypeVar("Item")
 
-SLICES, PARTS, FILES, DEPARTED, EARLIER = "slices", "parts", "files", "departed", "earlier"  # kinds of lines
+SLICES, PARTS, FILES, DEPARTED = "slices", "parts", "files", "departed"  # kinds of lines
 # What makes a line long enough; a cluster's task may get several.
 LINE_BYTES = 64 << 20
 LINE_ROWS = 100_000
@@ -42,25 +42,15 @@ def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def part_lines(dataset: Mapping[str, Any], raw: Mapping[str, Any] | None, plan: Plan | None) -> Iterator[Line]:
-    """Runs of parts of a normalised generation, with the number of their first.
+    """Runs of parts of a normalised generation.
 
     Of each: what the markers record of it and of its pack, and what deals it by the ``plan``; None if not known.
     """
     packs = {pack["name"]: pack for pack in raw["packs"]} if raw else {}
-    number, dealing = 0, iter(plan) if plan else repeat(None)
+    dealing = iter(plan) if plan else repeat(None)
     for run in _runs(dataset["parts"], lambda part: part["input"] / LINE_ROWS):
         kept = [{"entry": each, "pack": packs.get(pack_of(each)), "dealing": next(dealing)} for each in run]
-        yield {"kind": PARTS, "number": number, "parts": kept}
-        number += len(run)
-
-
-def earlier_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
-    """Runs of rows of the examples of the slices whose splits were kept; the last lines are those of what departed."""
-    rows = manifest["tables"]["examples"]["rows"]
-    for first in range(0, rows, LINE_ROWS):
-        yield {"kind": EARLIER, "first": first, "last": min(first + LINE_ROWS, rows)}
-    for file in (DEPARTED_FILE, CONTENTS_FILE):
-        yield {"kind": EARLIER, "file": file}
+        yield {"kind": PARTS, "parts": kept}
 
 
 def file_lines(files: Iterable[Line]) -> Iterator[Line]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from etl.formats import parquet_tables, schemas
@@ -80,7 +79,7 @@ def test_slices_with_wrong_examples_are_found(root: Path, monkeypatch: pytest.Mo
     for change, kind, line in (
         (lambda name, examples, shared: examples, None, ""),  # the negative control
         (drop_one, "key missing", "is good, and in no slice"),
-        (exchange_pictures, "key different", "has other bytes in"),
+        (exchange_pictures, "key different", ": crc32c is "),
         (move_one, "manifest", "the slices are not balanced"),
     ):
         shard_wrongly(root, monkeypatch, change)
@@ -152,25 +151,27 @@ def test_parts_that_are_not_those_of_the_packs_are_found(
     assert line in error
 
 
-def table_of(keys: str) -> pa.Table:
-    rows = [{"key": key, "sha256": key.encode() * 32, "label": 0} for key in keys]
-    full = [dict.fromkeys(schemas.IMAGES.names) | row for row in rows]
-    return parquet_tables.table_of(schemas.IMAGES, full)
-
-
 @pytest.mark.parametrize(
     ("images", "good", "rejects", "fault"),
     [
         ("abc", "ac", "b", None),
         ("abc", "ac", "", "3 images of pack, 2 good + 0 rejects, by key: row 1: key is 'c', not 'b'"),
-        ("abc", "abcd", "", "there are 4 rows, not 3; the first 3 are as they should be"),
-        ("abc", "abc", "b", "row 2: key is 'b', not 'c'"),
         ("abc", "abb", "c", "row 2: key is 'b', not 'c'"),
         ("abb", "ab", "", "there are 2 rows, not 3; the first 2 are as they should be"),
     ],
 )
 def test_every_image_is_good_or_a_reject_once(images: str, good: str, rejects: str, fault: str | None) -> None:
+    tables = (
+        parquet_tables.table_of(
+            schemas.IMAGES,
+            [
+                dict.fromkeys(schemas.IMAGES.names) | {"key": key, "sha256": key.encode() * 32, "label": 0}
+                for key in keys
+            ],
+        )
+        for keys in (images, good, rejects)
+    )
     check = PartCheck({"part": "pack.1", "pack": "pack"}, None, Removed(schemas.REMOVED.empty_table()))
-    found = list(check.input_findings(table_of(images), table_of(good), table_of(rejects)))
+    found = list(check.input_findings(*tables))
     assert [each.name for each in found] == ["pack.1"] * (fault is not None)
     assert all(fault is not None and each.line.endswith(fault) for each in found)
