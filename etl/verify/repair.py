@@ -41,7 +41,7 @@ from etl.verify.findings import (
     TABLE,
     Outcome,
 )
-from etl.verify.rebuild import DamagedPartError, Located, read_located, table_again
+from etl.verify.rebuild import DamagedPartError, planned_slices, read_located, rebuild_table, recorded_slices
 from etl.verify.target import Target
 
 MOST_TOLD = 20
@@ -161,20 +161,26 @@ class Repair:
                 self._leave((SLICE, name), "the normalised images that it was made from are not here")
             return
         try:
-            located = Located.find(self.target, names, (TABLE, EXAMPLES_FILE) not in things, attempts)
+            if (TABLE, EXAMPLES_FILE) in things:
+                located = planned_slices(self.target, names, attempts)
+            else:
+                located = recorded_slices(self.target, names)
+            for name, rows in located:
+                self._repair_slice(name, rows, attempts)
         except (DataError, FileNotFoundError) as error:
             for name in names:
-                self._leave((SLICE, name), str(error))
-            return
-        for name, rows in located:
-            try:
+                if (SLICE, name) not in self.repaired:
+                    self.left.setdefault((SLICE, name), str(error))
+
+    def _repair_slice(self, name: str, rows: pa.Table, attempts: Place) -> None:
+        try:
+            self._write_again(name, rows, attempts)
+        except DamagedPartError as error:
+            self._repair_part(error.part, [(PART, error.part)])
+            if (PART, error.part) in self.left:
+                self._leave((SLICE, name), f"{error.part} is damaged too: {error}")
+            else:
                 self._write_again(name, rows, attempts)
-            except DamagedPartError as error:
-                self._repair_part(error.part, [(PART, error.part)])
-                if (PART, error.part) in self.left:
-                    self._leave((SLICE, name), f"{error.part} is damaged too: {error}")
-                else:
-                    self._write_again(name, rows, attempts)
 
     def _write_again(self, name: str, rows: pa.Table, attempts: Place) -> None:
         split, told = self.target.slice_told(name)
@@ -213,7 +219,7 @@ class Repair:
             elif file == EXAMPLES_FILE and self.target.dataset is None:
                 self._leave(thing, "the normalised images that tell where examples come from are not here")
             else:
-                schema, parts = table_again(file, self.target)
+                schema, parts = rebuild_table(file, self.target)
                 made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, schema, parts)
                 if made.sha256 == told["sha256"]:
                     replace_file(made.place, self.target.slices.folder / file)
