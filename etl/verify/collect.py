@@ -30,7 +30,6 @@ from etl.verify.findings import (
     MANIFEST,
     MAX_KEYS,
     MISSING,
-    SAME_CONTENT,
     SLICE,
     TABLE,
     UNKNOWN,
@@ -38,7 +37,7 @@ from etl.verify.findings import (
     KeyFindings,
     Outcome,
 )
-from etl.verify.join import CONTENTS, TABLES, Reconciler, read_bucket
+from etl.verify.join import CONTENTS, GONE, TABLES, Reconciler, key_buckets, read_bucket
 from etl.verify.target import Target
 from etl.verify.task import table_place, task_place
 from etl.verify.work_list import Line
@@ -66,8 +65,14 @@ class Collected:
 
     def reconcile(self, buckets: int) -> Iterator[pa.Table]:
         """Compare all buckets; gives the rows of `DUPLICATES`, in their order."""
+        try:
+            gone = parquet_tables.read_table(self.target.slices.folder / DEPARTED_FILE, GONE.names)
+        except (DataError, FileNotFoundError):  # found by its SHA-256, or by what the plan gives
+            gone = GONE.empty_table()
+        gone_buckets = key_buckets(gone, buckets)
         for bucket in range(buckets):
-            self.reconciler.check_keys(*(self._bucket(name, bucket) for name in ("found", "good", "gone")))
+            found, good = (self._bucket(name, bucket) for name in ("found", "good"))
+            self.reconciler.check_keys(found, good, gone.filter(gone_buckets == bucket))
         self.reconciler.check_groups(self.target.manifest["config"]["group_by"])
         for bucket in range(buckets):
             yield self.reconciler.check_contents(self._bucket(CONTENTS, bucket))
@@ -147,10 +152,8 @@ class Collected:
         if (TABLE, EXAMPLES_FILE) in whats and any(what == SLICE for what, _ in whats):
             return KeyFindings()
         doubtful = set[str]()
-        if unreadable["slices"] or unreadable["departed"]:
-            doubtful |= {MISSING, SAME_CONTENT}
-        if (TABLE, DEPARTED_FILE) in whats:
-            doubtful |= {DEPARTED}
+        if unreadable["slices"] or (TABLE, DEPARTED_FILE) in whats:
+            doubtful |= {MISSING, DEPARTED}
         if unreadable["parts"] or self.target.dataset is None:
             doubtful |= {UNKNOWN, MISSING}
         return self.reconciler.findings.without(*doubtful)

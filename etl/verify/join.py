@@ -1,6 +1,6 @@
 """Whether every good image is in the slices exactly once: examples and good images are joined by key.
 
-Tasks write tables of what they found (`FOUND`, `GOOD`, `GONE`), with a row group for each *bucket*: of keys by a hash,
+Tasks write tables of what they found (`FOUND`, `GOOD`), with a row group for each *bucket*: of keys by a hash,
 of contents (SHA-256 of the source image) by their first digits, so that buckets in order are sorted. The driver reads
 bucket after bucket, so that its memory does not grow with the number of examples.
 """
@@ -45,7 +45,7 @@ GOOD = pa.schema(
 )
 GONE = pa.schema([schemas.DEPARTED.field(name) for name in ("key", "removed")])  # of departed.parquet
 CONTENTS = "contents"  # FOUND once more, by content
-TABLES = {"found": FOUND, "good": GOOD, "gone": GONE, CONTENTS: FOUND}
+TABLES = {"found": FOUND, "good": GOOD, CONTENTS: FOUND}
 
 # One row per example whose content (the SHA-256 of its source image) other keys have too; by content, then key.
 DUPLICATES = pa.schema(

@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from etl.errors import DataError
+from etl.formats.json_schema import schema_fault
 from etl.partition.config import SOURCE_SPLIT, ShardConfig
 from etl.slices.lineage import Earlier, finished_slices
 from etl.slices.manifest import read_manifest, slices_of
@@ -14,10 +16,8 @@ from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.stage import Stage
 from etl.storage.place import Place
-from etl.verify import findings
-from etl.verify.shapes import NORMALIZED_SCHEMA, RAW_SCHEMA, SLICES_SCHEMA, require_shape
+from etl.verify.findings import EARLIER, MANIFEST_FILE
 from etl.verify.work_list import (
-    DEPARTED,
     Line,
     file_lines,
     kept_markers,
@@ -55,15 +55,13 @@ class Target:
                 json.loads(slices.marker.read_bytes())
             except ValueError as error:
                 raise DataError(f"{slices.marker} was edited or damaged: it is no JSON ({error})") from None
-        manifest = read_manifest(slices)
-        require_shape(manifest, SLICES_SCHEMA, slices.marker)
+        manifest = _require_shape(read_manifest(slices), slices)
         dataset = normalized_stage(root).find_generation(manifest["input"])
         if dataset is not None:
-            require_shape(dataset, NORMALIZED_SCHEMA, normalized_stage(root).marker)
-            image_of(dataset)  # a configuration that normalize takes
+            image_of(_require_shape(dataset, normalized_stage(root)))  # a configuration that normalize takes
         raw = raw_stage(root).find_generation(dataset["input"]) if dataset is not None else None
         if raw is not None:
-            require_shape(raw, RAW_SCHEMA, raw_stage(root).marker)
+            _require_shape(raw, raw_stage(root))
         return cls(root, slices, manifest, dataset, raw, _find_earlier(root, manifest["config"]["splits_from"]))
 
     @property
@@ -136,13 +134,13 @@ class Target:
     def lines(self, every_stage: bool, plan: Plan | None) -> list[Line]:
         """The list of work, numbered; with ``every_stage`` parts and packs are read too."""
         files = list(table_files(self.slices.folder, self.manifest))
-        lines = [*slice_lines(self.manifest), {"kind": DEPARTED}]
+        lines = [*slice_lines(self.manifest)]
         if self.dataset is not None:
             lines += part_lines(self.dataset, self.raw, plan)
             files += removed_files(self.root, self.dataset)
             files += stage_files(self.root, self.dataset) if every_stage else ()
         if self.earlier is not None:
-            files += table_files(self.earlier.folder, self.earlier.manifest, findings.EARLIER)
+            files += table_files(self.earlier.folder, self.earlier.manifest, EARLIER)
         if every_stage:
             files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]
         lines += file_lines(files)
@@ -152,7 +150,14 @@ class Target:
 def _find_earlier(root: Place, fingerprint: str | None) -> Earlier | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            manifest = read_manifest(stage)
-            require_shape(manifest, SLICES_SCHEMA, stage.marker)
-            return Earlier(stage.folder, manifest, fingerprint)
+            return Earlier(stage.folder, _require_shape(read_manifest(stage), stage), fingerprint)
     return None
+
+
+def _require_shape(marker: dict[str, Any], stage: Stage) -> dict[str, Any]:
+    """The marker. Raises DataError if it has not the fields, of the types, of its JSON Schema."""
+    package = "slices" if stage.marker_name == MANIFEST_FILE else stage.folder.name
+    schema = Path(__file__).parents[1] / package / "schemas" / stage.marker_name
+    if fault := schema_fault(marker, json.loads(schema.read_text())):
+        raise DataError(f"{stage.marker} was edited or damaged: {fault}; put the original back")
+    return marker

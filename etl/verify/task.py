@@ -15,7 +15,7 @@ from etl.normalized.parts import pack_of, rejects_places, rows_place
 from etl.partition.strata import Dealing
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
-from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
+from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
 from etl.slices.plan import deal_rows, dealing_of
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
@@ -24,7 +24,7 @@ from etl.verify.check_part import RECORD_COLUMNS, PartCheck, images_fault, recor
 from etl.verify.check_slice import Rules, check_slice
 from etl.verify.findings import INPUT, LISTED, PACK, PART, REJECTS, REMOVED, ROWS, TABLE, Finding
 from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, write_buckets
-from etl.verify.work_list import DEPARTED, FILES, PARTS, SLICES
+from etl.verify.work_list import FILES, PARTS, SLICES
 
 Part = Mapping[str, Any]
 
@@ -69,7 +69,7 @@ class TaskCheck:
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)
 
     def check(self, work: Mapping[str, Any]) -> None:
-        kinds = {SLICES: self._slices, PARTS: self._parts, FILES: self._files, DEPARTED: self._departed}
+        kinds = {SLICES: self._slices, PARTS: self._parts, FILES: self._files}
         kinds[work["kind"]](work)
 
     def publish(self, results: Place, attempts: Place, line: int) -> None:
@@ -242,19 +242,6 @@ class TaskCheck:
             return
         if line is not None:
             yield Finding(LISTED if what == PACK else INPUT, name, line)
-
-    def _departed(self, work: Mapping[str, Any]) -> None:
-        del work
-        place = self._folder / DEPARTED_FILE
-        try:
-            for table in parquet_tables.iterate_groups(place):
-                if why := table_fault(table, schemas.DEPARTED):
-                    raise DataError(f"{place} {why}")
-                self._keep("gone", table)
-        except (DataError, FileNotFoundError) as error:
-            self._find(TABLE, DEPARTED_FILE, f"{place} is missing" if isinstance(error, OSError) else str(error))
-            self.result.unreadable["departed"] += 1
-            return
 
 
 def _counted(column: pa.ChunkedArray) -> Iterator[tuple[Any, int]]:

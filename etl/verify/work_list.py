@@ -19,7 +19,7 @@ from etl.verify.findings import MANIFEST, PACK, PART, REJECTS, REMOVED, TABLE
 Line = dict[str, Any]
 Item = TypeVar("Item")
 
-SLICES, PARTS, FILES, DEPARTED = "slices", "parts", "files", "departed"  # kinds of lines
+SLICES, PARTS, FILES = "slices", "parts", "files"  # kinds of lines
 # What makes a line long enough; a cluster's task may get several.
 LINE_BYTES = 64 << 20
 LINE_ROWS = 100_000
