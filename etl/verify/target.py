@@ -84,7 +84,7 @@ class Target:
     def slice_names(self) -> list[str]:
         return [each["name"] for _, each in slices_of(self.manifest)]
 
-    def slice_told(self, name: str) -> tuple[str, dict[str, Any]]:
+    def find_slice(self, name: str) -> tuple[str, dict[str, Any]]:
         """The split of a slice, and its entry in the manifest."""
         return next((split, each) for split, each in slices_of(self.manifest) if each["name"] == name)
 
