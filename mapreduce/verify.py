@@ -86,7 +86,7 @@ class Verify(StageJob):
         output, rows = parquet_tables.write_tables(made, self.stage.attempts, DUPLICATES, tables)
         self._outcome = collected.outcome(self._plan, self._why_unplanned)
         if self._repair is not None and self._repair.attempt(self._outcome):
-            return self._work()  # check all of it again: what is told then is true of what is there
+            return self._work()  # check all of it again
         if self._repair is not None:
             self.run_record.note(repaired=self._repair.names())
         self._commit(made, {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256})
@@ -97,7 +97,7 @@ class Verify(StageJob):
         return self.stage.task_folders()[-1] / RESULTS_FOLDER
 
     def _commit(self, made: Place, duplicates: dict[str, Any]) -> None:
-        # for a moment there is none; one that tells of another table would be worse
+        # for a moment there is none: better than one of another table
         withdraw(self.stage.marker, self.stage.attempts)
         replace_file(made, self.stage.folder / DUPLICATES_FILE)
         marker = {"format": VERIFICATION_FORMAT, **self._identity, **self._outcome.to_json()}
@@ -108,7 +108,7 @@ class Verify(StageJob):
         return verify_summary(self.stage, self._repair.names() if self._repair else None)
 
     def conclude(self) -> None:
-        """Raises DataError where anything was found."""
+        """Raises DataError if anything was found."""
         if number := self._outcome.number:
             left = self._repair.explain() if self._repair else ""
             found = f"{number} findings" if number > 1 else "1 finding"
@@ -127,7 +127,7 @@ class Verify(StageJob):
 
 
 def _plan_again(target: Target) -> tuple[Plan | None, str]:
-    """The plan of the slices, made again; else why it cannot be, empty where what it was made of is gone."""
+    """The plan of the slices, made again; else why it cannot be, empty if what it was made of is gone."""
     if target.dataset is None or not target.knows_earlier:
         return None, ""
     try:

@@ -29,7 +29,7 @@ Entry = Mapping[str, Any]
 
 
 def table_fault(table: pa.Table, schema: pa.Schema) -> str | None:
-    """Why a table is not one of this schema: another column or type, or nothing where a value is needed."""
+    """Why a table is not one of this schema: another column or type, or a missing value."""
     if not table.schema.remove_metadata().equals(schema):
         return "has other columns than such a table has"
     empty = [name for name in schema.names if name not in DEFAULTS and table[name].null_count]
@@ -122,7 +122,7 @@ def _counts(rows: pa.Table, rejects: pa.Table, examples: Mapping[str, Sequence[i
 
 
 def pixel_fault(rows: pa.Table, image: Entry) -> str | None:
-    """Why sizes or sums of pixels cannot be; whether they are those of the images only decoding them tells."""
+    """Why sizes or sums of pixels cannot be; only decoding the images could compare them."""
     for name in ("height", "width"):
         sides = set(rows[name].to_pylist())
         if min(sides, default=1) < 1 or (sides - {image[name]} and image[name] is not None):
@@ -141,19 +141,19 @@ def pixels_can_have(pixels: int, total: int, squares: int) -> bool:
 
 
 def records_fault(place: Place, rows: pa.Table) -> str | None:
-    """Why the records of a part, in this file, are not those that its rows (`RECORD_COLUMNS`) tell of, if so."""
-    told = zip(*(rows[name].to_pylist() for name in RECORD_COLUMNS), strict=True)
+    """Why the records of a part, in this file, are not those of its rows (`RECORD_COLUMNS`), if so."""
+    expected = zip(*(rows[name].to_pylist() for name in RECORD_COLUMNS), strict=True)
     with place.open_stream() as stream:
         for record in read_records(stream, str(place)):
             facts = parse_facts(record.data)
-            if next(told, None) != (*facts, record.offset, record.size, record.crc32c):
-                return f"{place} at offset {record.offset}: {facts.key} is not as its rows tell"
-    left = next(told, None)
-    return f"{place} does not hold {left[0]}, which its rows tell of" if left else None
+            if next(expected, None) != (*facts, record.offset, record.size, record.crc32c):
+                return f"{place} at offset {record.offset}: {facts.key} is not as in its rows"
+    left = next(expected, None)
+    return f"{place} has no {left[0]}, which its rows have" if left else None
 
 
 def images_fault(place: Place, images: pa.Table) -> str | None:
-    """Why a pack, a file of the source or the file of rejects has not the images of its list where that says, if so."""
+    """Why a pack, a file of the source or the file of rejects does not have the images of its list, if so."""
     facts = parquet_tables.facts_of(images)
     column, total = facts.get("column"), facts.get("bytes")
     if total not in (None, size := place.info().size):

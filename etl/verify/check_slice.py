@@ -1,6 +1,6 @@
-"""One slice against all that is said of it: its line in the manifest, its index, its rows in the tables.
+"""Compare one slice with all that is recorded of it: its entry in the manifest, its index, its rows in the tables.
 
-A slice whose bytes have the SHA-256 that the manifest tells is right, and what differs from it is wrong; a slice with
+A slice whose bytes have the SHA-256 of the manifest is right, and what differs from it is wrong; a slice with
 another SHA-256 is wrong itself. So each finding names the file that is to be put right.
 """
 
@@ -21,19 +21,19 @@ from etl.verify.findings import INDEX, MANIFEST, MANIFEST_FILE, SLICE, TABLE, Fi
 
 NOT_IN_RECORDS = ("source", "sha256")  # columns of the table of examples that only the parts have
 
-Told = Mapping[str, Any]
+Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the manifest tells of all examples: the class of each label, ``image``, and the seed of their order."""
+    """What the manifest records of all examples: the class of each label, ``image``, and the seed of their order."""
 
     classes: Sequence[str]
-    image: Told
+    image: Entry
     seed: int
 
     def misfit(self, example: ImageExample) -> str | None:
-        """What of an example is not as the manifest tells, if so."""
+        """What of an example is not as in the manifest, if so."""
         image = self.image
         if not 0 <= example.label < len(self.classes) or example.text != self.classes[example.label]:
             return f"is of class {example.text}, label {example.label}"
@@ -55,9 +55,9 @@ class _ExampleCheck:
     def add(self, example: ImageExample) -> None:
         order = order_key(example.key, self.rules.seed)
         if self.misfit is None and (why := self.rules.misfit(example)):
-            self.misfit = f"{example.key} {why}, which is not what the manifest tells"
+            self.misfit = f"{example.key} {why}, not as in the manifest"
         elif self.misfit is None and order < self._last:
-            self.misfit = f"{example.key} is not where the seed {self.rules.seed} of the manifest orders it"
+            self.misfit = f"{example.key} is not in the order of the manifest's seed {self.rules.seed}"
         self._last = order
 
 
@@ -76,25 +76,27 @@ class SliceCheck:
     facts: dict[str, Any] | None = None
 
 
-def check_slice(folder: Place, told: Told, rows: pa.Table | None, blocks: pa.Table | None, rules: Rules) -> SliceCheck:
+def check_slice(
+    folder: Place, entry: Entry, rows: pa.Table | None, blocks: pa.Table | None, rules: Rules
+) -> SliceCheck:
     """Compare a slice below ``folder`` with its entry in the manifest, its index, and its part of both tables.
 
-    ``told`` is that entry, with the slice's split. A table that cannot be read is None. The file is read once, front
+    ``entry`` is that of the manifest, with the split. A table that cannot be read is None. The file is read once, front
     to back; memory goes with the number of examples.
     """
-    name, fits, index = told["name"], _ExampleCheck(rules), folder / f"{told['name']}.idx"
+    name, fits, index = entry["name"], _ExampleCheck(rules), folder / f"{entry['name']}.idx"
     check, place = SliceCheck(examples=rows), folder / f"{name}.tfrecord"
     try:
-        scan, sha256 = scan_slice(folder, told["split"], name, fits.add)
+        scan, sha256 = scan_slice(folder, entry["split"], name, fits.add)
         check.size_bytes = scan.size_bytes
-        if (sha256, scan.size_bytes) != (told["sha256"], told["bytes"]):
+        if (sha256, scan.size_bytes) != (entry["sha256"], entry["bytes"]):
             raise DataError(f"{place} has another SHA-256 than the one recorded")
     except (DataError, FileNotFoundError) as error:
         missing = isinstance(error, FileNotFoundError)
         check.findings.append(Finding(SLICE, name, f"{place} is missing" if missing else str(error)))
         if rows is not None:
             by_label = sorted(Counter(rows["label"].to_pylist()).items())
-            check.facts = {**told, "by_label": {str(label): number for label, number in by_label}}
+            check.facts = {**entry, "by_label": {str(label): number for label, number in by_label}}
     else:
         check.examples, check.facts = scan.rows(), scan.facts(sha256)
         if fits.misfit:

@@ -119,8 +119,8 @@ class Collected:
             yield from dataset_findings(target.dataset, target.raw)
         elif erased_config(target.root, target.manifest["input"]) is None:
             line = (
-                f"{target.slices.marker} tells of slices that were made from other normalised images than"
-                f" {normalized_stage(target.root).folder} has or had: were they copied from another root?"
+                f"{target.slices.marker} names other normalised images than"
+                f" {normalized_stage(target.root).folder} has or had: were the slices copied from another root?"
             )
             yield Finding(MANIFEST, target.slices.marker_name, line)
         if target.raw is not None and target.dataset is not None:
@@ -135,7 +135,7 @@ class Collected:
                 here = table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist()
                 line = "was erased, and is still here; run: ringslice erase --slices"
                 keys.add(DEPARTED, len(here), [(key, f"{key} {line}") for key in here[:MAX_KEYS]])
-        except (DataError, FileNotFoundError):  # told of as a table's
+        except (DataError, FileNotFoundError):  # found by its SHA-256
             return
 
     def _file_findings(self) -> list[Finding]:

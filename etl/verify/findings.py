@@ -1,4 +1,4 @@
-"""What a verification found: its findings, all counted and the first of them named, and what is told of them."""
+"""What a verification found: its findings, all counted and the first of them named, and their lines."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ MAX_KEYS = 100  # that are named, for each kind of finding
 MANIFEST, TABLE, SLICE, INDEX, STRAY = "manifest", "table", "slice", "index", "stray"
 PART, ROWS, REJECTS, PACK, LISTED = "part", "rows", "rejects", "pack", "list"
 REMOVED = "removed"  # a table of removed images
-INPUT = "input"  # a part, which does not hold the images of its pack
+INPUT = "input"  # a part that does not have the images of its pack
 EARLIER = "earlier"  # a table of the slices whose splits were kept
 KEY = "key"
 
@@ -27,7 +27,7 @@ SPLIT_GROUP = "split group"  # a group whose images are in several splits
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """Something that does not hold: ``what`` it is about, its name, and one line for people."""
+    """Something that is wrong: ``what`` it is about, its name, and one line for people."""
 
     what: str
     name: str
@@ -118,6 +118,8 @@ class Outcome:
 
     def lines(self) -> str:
         """The first findings, a line each, for the end of an error message."""
-        told = self.findings()[:MAX_LINES]
-        more = [f"and {self.number - len(told)} more; verification.json names them"] if self.number > len(told) else []
-        return "".join(f"\n  {line}" for line in [*(each.line for each in told), *more])
+        first = self.findings()[:MAX_LINES]
+        more = (
+            [f"and {self.number - len(first)} more; verification.json names them"] if self.number > len(first) else []
+        )
+        return "".join(f"\n  {line}" for line in [*(each.line for each in first), *more])

@@ -68,9 +68,9 @@ def recorded_slices(target: Target, names: Sequence[str]) -> Iterator[tuple[str,
     """
     waiting: list[tuple[str, pa.Table]] = []
     wanted = [each for each in located_slices(target.manifest) if each[1]["name"] in names]
-    for number, (_, told, first, _) in enumerate(wanted, start=1):
-        place, last = target.slices.folder / EXAMPLES_FILE, first + told["records"]
-        waiting.append((told["name"], parquet_tables.read_range(place, first, last, ["key"])))
+    for number, (_, entry, first, _) in enumerate(wanted, start=1):
+        place, last = target.slices.folder / EXAMPLES_FILE, first + entry["records"]
+        waiting.append((entry["name"], parquet_tables.read_range(place, first, last, ["key"])))
         if number == len(wanted) or sum(keys.num_rows for _, keys in waiting) >= BATCH_ROWS:
             rows = locate(target, pa.concat_tables([keys for _, keys in waiting])["key"])
             for name, keys in waiting:
@@ -122,7 +122,7 @@ def read_located(normalized: Place, rows: pa.Table) -> Iterator[DealtExample]:
             except DataError as error:
                 raise DamagedPartError(part, str(error)) from None
             if record is None or record.crc32c != row["crc32c"]:
-                raise DamagedPartError(part, f"{place} has not {row['key']} where its rows tell")
+                raise DamagedPartError(part, f"{place} does not have {row['key']} at the offset of its rows")
             yield record.data, part, row["sha256"]
     finally:
         for file in files.values():

@@ -50,9 +50,9 @@ OTHER_BYTES = "it came out with other bytes: was it made with other versions of 
 Thing = tuple[str, str]  # what it is, and its name
 
 _NO_REPAIR = {
-    MANIFEST: "nothing else tells what it should say; put the original back, or run shard again with --overwrite",
+    MANIFEST: "there is no other copy; put the original back, or run shard again with --overwrite",
     STRAY: "what is not known is not deleted; look at it, and remove it",
-    REMOVED: "nothing else tells which images were removed; put the original back",
+    REMOVED: "there is no other copy; put the original back",
     PACK: "it is the only copy of its images here; put the original back",
     LISTED: "it is the only list of its pack's images here; put the original back",
     EARLIER: "it is of the slices whose splits were kept; verify and repair those: ringslice verify --name NAME",
@@ -65,7 +65,7 @@ _NO_REPAIR = {
 def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
     """Claim a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
 
-    Raises EnvironmentFailure where another run is at work on it, or its marker is not the one of ``fingerprint``.
+    Raises EnvironmentFailure if another run is at work on it, or its marker is not the one of ``fingerprint``.
     """
     with stage.held():
         if not stage.marker.exists() or stage.fingerprint() != fingerprint:
@@ -84,7 +84,7 @@ class Repair:
     def attempt(self, outcome: Outcome) -> bool:
         """Repair what can be repaired of these findings; returns whether anything was.
 
-        Raises EnvironmentFailure where another run is at work on the slices or on the normalised images.
+        Raises EnvironmentFailure if another run is at work on the slices or on the normalised images.
         """
         before = len(self.repaired)
         self._tidy()
@@ -103,7 +103,7 @@ class Repair:
         return len(self.repaired) > before
 
     def _tidy(self) -> None:
-        """Remove what a repair that died left behind, where nobody is at work."""
+        """Remove what a repair that died left, if no run is at work."""
         for stage in (self.target.slices, normalized_stage(self.target.root)):
             if stage.marker.exists() and stage.work.exists() and not stage.plan.exists():
                 with suppress(EnvironmentFailure), holding(stage, stage.fingerprint()):
@@ -202,41 +202,41 @@ class Repair:
             if damaged:
                 self.left[TABLE, file] = f"{damaged[0]} is damaged and could not be repaired"
             elif file in (DEPARTED_FILE, CONTENTS_FILE, GROUPS_FILE) and entry["rows"]:
-                self.left[TABLE, file] = "nothing else tells what earlier slices had; put the original back"
+                self.left[TABLE, file] = "there is no other copy of what earlier slices had; put the original back"
             elif file == EXAMPLES_FILE and self.target.dataset is None:
-                self.left[TABLE, file] = "the normalised images that tell where examples come from are not here"
+                self.left[TABLE, file] = "the normalised images that its examples come from are not here"
             else:
                 schema, parts = rebuild_table(file, self.target)
                 made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, schema, parts)
                 self._put((TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
 
 
-def _part_files(what: str, normalized: Place, told: dict[str, Any]) -> list[tuple[Place, str]]:
+def _part_files(what: str, normalized: Place, entry: dict[str, Any]) -> list[tuple[Place, str]]:
     """The files of a part in ``normalized``, with the SHA-256 that they should have."""
-    name, rejects = told["part"], told["rejects"]
+    name, rejects = entry["part"], entry["rejects"]
     if what == PART:
-        return [(records_place(normalized, name), told["sha256"])]
+        return [(records_place(normalized, name), entry["sha256"])]
     if what == ROWS:
-        return [(rows_place(normalized, name), told["rows_sha256"])]
+        return [(rows_place(normalized, name), entry["rows_sha256"])]
     return list(zip(rejects_places(normalized, name), (rejects["sha256"], rejects["list_sha256"]), strict=True))
 
 
 def _normalize_again(
-    root: Place, made: Place, told: dict[str, Any], dataset: dict[str, Any], attempts: Place
+    root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], attempts: Place
 ) -> dict[str, Any]:
     """Normalise the pack of a part as it was done, into the folder ``made``.
 
     Since then the class list may have grown at its end; the part's facts are as long as it was. And rejects may have
-    been tried again with looser limits; the part tells its own.
+    been tried again with looser limits; the part records its own.
     """
     made.delete()
-    classes = next((len(by_label) for by_label in told["examples"].values()), len(dataset["classes"]))
-    own_limits = {"limits": told["limits"]} if "limits" in told else {}
+    classes = next((len(by_label) for by_label in entry["examples"].values()), len(dataset["classes"]))
+    own_limits = {"limits": entry["limits"]} if "limits" in entry else {}
     with ImageHelper(NormalizeConfig.from_json(dataset["config"] | own_limits)) as helper:
         return normalize_pack(
             root / "raw",
             made,
-            Origin.of_part(told),
+            Origin.of_part(entry),
             helper,
             classes=dataset["classes"][:classes],
             attempts=attempts,

@@ -33,7 +33,7 @@ from etl.verify.work_list import (
 class Target:
     """Finished slices, and the markers of the normalised images that they were made from, and of those images' packs.
 
-    Those are None where they are gone, and so is ``earlier``, the slices whose splits were kept.
+    Those are None if they are gone, and so is ``earlier``, the slices whose splits were kept.
     """
 
     root: Place
@@ -47,7 +47,7 @@ class Target:
     def find(cls, root: Place, name: str) -> "Target":
         """The slices called ``name``.
 
-        Raises UsageError where there are none of this version, DataError where a marker is not as it was written.
+        Raises UsageError if there are none of this version, DataError if a marker is not as it was written.
         """
         slices = slices_stage(root, name)
         if slices.marker.exists():
@@ -96,12 +96,12 @@ class Target:
     def plan_again(self) -> Plan:
         """The plan that these slices were made by.
 
-        Raises DataError where it does not come out as it was: images or earlier slices are damaged or gone.
+        Raises DataError if it does not come out as it was: images or earlier slices are damaged or gone.
         """
         if self.dataset is None or not self.knows_earlier:
             raise DataError("the normalised images, or the slices whose splits were kept, are not there")
-        told = self.manifest["config"]
-        config = ShardConfig.from_json(told)
+        recorded = self.manifest["config"]
+        config = ShardConfig.from_json(recorded)
         values = vars(config) | {
             "split": SOURCE_SPLIT if config.split is None else config.split,
             "slices": config.slices["train"],
@@ -110,12 +110,12 @@ class Target:
         # perhaps more than were given, by those that were removed before
         removed = removed_keys(self.slices.folder) if config.removed_keys else None
         plan = plan_slices(self.root, values, self.dataset, self.earlier, removed)
-        if plan.config.to_json() | {"removed_keys": None} != told | {"removed_keys": None}:
+        if plan.config.to_json() | {"removed_keys": None} != recorded | {"removed_keys": None}:
             raise DataError(f"a new plan is not the one of {self.slices.marker}")
         return plan
 
     def job(self, plan: Plan | None, fates: Place | None) -> dict[str, Any]:
-        """What tasks need to know: of the ``plan`` made again too, if there is one, and where its fates are."""
+        """What tasks need to know: also of the new ``plan``, if there is one, and where its fates are."""
         config, dataset = self.manifest["config"], self.dataset
         return {
             "root": self.root.uri,

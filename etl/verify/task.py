@@ -92,11 +92,11 @@ class TaskCheck:
     def _slices(self, work: Mapping[str, Any]) -> None:
         row, block = work["row"], work["block"]
         rules = Rules(self.job["classes"], self.job["image"], self.job["seed"])
-        for number, told in enumerate(work["slices"], start=work["number"]):
-            rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, told["records"])
-            blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, told["blocks"])
-            row, block = row + told["records"], block + told["blocks"]
-            check = check_slice(self._folder, told, rows, blocks, rules)
+        for number, entry in enumerate(work["slices"], start=work["number"]):
+            rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, entry["records"])
+            blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, entry["blocks"])
+            row, block = row + entry["records"], block + entry["blocks"]
+            check = check_slice(self._folder, entry, rows, blocks, rules)
             self.result.findings += check.findings
             self.result.slices.append(check.facts)
             self.result.counts.update(slices=1, bytes=check.size_bytes)
@@ -110,7 +110,7 @@ class TaskCheck:
             self._keep(CONTENTS, found.filter(found["sha256"].is_valid()))
 
     def _range(self, name: str, schema: pa.Schema, first: int, rows: int) -> pa.Table | None:
-        """Rows of a table beside the manifest; None, and a finding, where they cannot be read."""
+        """Rows of a table beside the manifest; None, and a finding, if they cannot be read."""
         try:
             table = parquet_tables.read_range(self._folder / name, first, first + rows)
             if why := table_fault(table, schema):
@@ -129,8 +129,7 @@ class TaskCheck:
         try:
             removed = Removed.read(root, self.job)
         except (DataError, FileNotFoundError) as error:
-            told = self.job["removed"]
-            self._find(REMOVED, told["file"], str(error))
+            self._find(REMOVED, self.job["removed"]["file"], str(error))
             self.result.unreadable.update(parts=len(work["parts"]), lists=1)
             return
         dealing = dealing_of(self.job) if self.job["counts"] is not None else None
@@ -193,7 +192,7 @@ class TaskCheck:
         return pc.map_lookup(rows["columns"], pa.scalar(self.job["group_by"]), "first")
 
     def _table(self, what: str, name: str, place: Place, sha256: str) -> pa.Table | None:
-        """A table; None, and a finding, where it is not the one that was written, or none of its kind."""
+        """A table; None, and a finding, if it is not the one that was written, or not of its schema."""
         self.result.counts["files"] += what != ROWS
         if line := hash_fault(place, sha256):
             self._find(what, name, line)
@@ -223,12 +222,12 @@ class TaskCheck:
                 self.result.findings += self._inside(place, each)
             self.result.counts["files"] += 1
 
-    def _inside(self, place: Place, told: Mapping[str, Any]) -> Iterator[Finding]:
+    def _inside(self, place: Place, entry: Mapping[str, Any]) -> Iterator[Finding]:
         """Whether a part has the records of its rows, and a pack or a tar file of rejects the images of its list.
 
         If rows or a list are damaged, that is found with their part.
         """
-        root, what, name = open_place(self.job["root"]), told["what"], told["name"]
+        root, what, name = open_place(self.job["root"]), entry["what"], entry["name"]
         line = None
         try:
             if what == PART:

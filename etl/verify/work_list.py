@@ -61,8 +61,8 @@ def file_lines(files: Iterable[Line]) -> Iterator[Line]:
 
 def table_files(folder: Place, manifest: Mapping[str, Any], what: str = TABLE) -> Iterator[Line]:
     """The tables beside a manifest; a finding about one says ``what`` it is."""
-    for told in manifest["tables"].values():
-        yield _file(what, told["file"], folder / told["file"], told["sha256"], told["rows"] * 128)
+    for entry in manifest["tables"].values():
+        yield _file(what, entry["file"], folder / entry["file"], entry["sha256"], entry["rows"] * 128)
 
 
 def kept_markers(stage: Stage) -> Iterator[Line]:
@@ -75,8 +75,8 @@ def kept_markers(stage: Stage) -> Iterator[Line]:
 
 def removed_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
     """The table of removed images that a normalised generation names, if it does."""
-    if told := dataset.get("removed"):
-        yield _file(REMOVED, told["file"], root / "raw" / told["file"], told["sha256"], told["rows"] * 128)
+    if entry := dataset.get("removed"):
+        yield _file(REMOVED, entry["file"], root / "raw" / entry["file"], entry["sha256"], entry["rows"] * 128)
 
 
 def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
