@@ -8,7 +8,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -118,13 +117,6 @@ class TableBuilder:
     def _convert(self) -> None:
         self._tables.append(table_of(self._schema, self._waiting))
         self._waiting = []
-
-
-def tables_of(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.Table]:
-    """``rows`` as they come, in tables of some thousand: for writers of what does not fit in memory."""
-    waiting = iter(rows)
-    while batch := list(islice(waiting, TableBuilder.WAITING_ROWS)):
-        yield table_of(schema, batch)
 
 
 def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
