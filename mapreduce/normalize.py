@@ -8,7 +8,6 @@ the normalised images: parts of packs that are known are kept, and only new pack
 line names a part whose rejects are tried again (`mapreduce.jobs.retry_rejects`).
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import ImageHelper
-from etl.normalized.live_rows import count_live, live_examples, live_facts
+from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
 from etl.normalized.retry_rejects import RejectsAgain
@@ -135,7 +134,7 @@ class Normalize(StageJob):
                 self._unchanged = True
                 self.stage.leave()
                 return
-        counts = count_images(facts, len(self._raw["classes"]))
+        counts = count_live_images(facts, len(self._raw["classes"]))
         self._require_enough(counts)
         marker = {
             "format": NORMALIZED_FORMAT,
@@ -209,27 +208,6 @@ def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
 
 def _without_live(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name not in ("removed", "live")}
-
-
-def count_images(facts: list[dict[str, Any]], classes: int) -> dict[str, Any]:
-    """Counts of the live images of all parts, from their facts."""
-    reasons: Counter[str] = Counter()
-    by_class = [0] * classes
-    live = [live_facts(part) for part in facts]
-    for part in facts:
-        for counts in live_examples(part, classes).values():
-            by_class = [have + more for have, more in zip(by_class, counts, strict=True)]
-    for each in live:
-        reasons.update(each["rejects"]["by_reason"])
-    good, rejects = sum(each["records"] for each in live), reasons.total()
-    return {
-        "input": good + rejects,
-        "good": good,
-        "rejects": rejects,
-        "rejects_by_reason": dict(sorted(reasons.items())),
-        "bytes": sum(each["bytes"] for each in live),
-        "by_class": by_class,
-    }
 
 
 if __name__ == "__main__":

@@ -1,103 +1,51 @@
 #!/usr/bin/env python3
-"""Read slices from the first byte to the last, and hold them against all that is said of them.
+"""Read slices from the first byte to the last, and compare them with all that is recorded of them.
 
     python mapreduce/verify.py -r local data/flowers --every-stage
 
-A mapper's line names slices, parts or files. It checks them (of a part: that every image of its pack is a good one or a
-reject, once), publishes what it finds, and sends a line for each example by its key and by its content, and for each
-good image by its key. What comes together in the shuffle is judged by the reducers: every good image exactly once, in
-one split, as it is in its part; and contents that several keys have.
+Map-only: a mapper's line names slices, parts or files. It checks them (of a part: that every image of its pack is a
+good one or a reject, once), and publishes what it finds, with tables of the examples or the good images. The driver
+joins these: every good image exactly once, in its slice, as it is in its part; and contents that several keys have.
 """
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables, schemas
-from etl.options.stage_options import HADOOP, VERIFY_OPTIONS
-from etl.slices.manifest import read_manifest, slices_of
+from etl.options.stage_options import VERIFY_OPTIONS
 from etl.slices.plan import FATES_FILE, Plan
-from etl.stages.layout import VERIFICATION_FORMAT, slices_stage_in, verification_stage, verification_stage_in
+from etl.stages.layout import VERIFICATION_FORMAT, verification_stage, verification_stage_in
 from etl.stages.stage import Stage, State
 from etl.stages.summary import Summary, verify_summary
-from etl.storage.atomic import publish_bytes, replace_file, withdraw
-from etl.storage.json_files import json_bytes
+from etl.storage.atomic import replace_file, withdraw
 from etl.storage.place import Place, open_place
-from etl.verify.collect import (
-    DUPLICATES,
-    DUPLICATES_FILE,
-    Collected,
-    bucket_place,
-    class_counts_place,
-    found_place,
-    groups_place,
-    task_place,
-)
-from etl.verify.exactly_once import FOUND, GROUPS, Judge
-from etl.verify.lines import Line, bucket_of
+from etl.verify.collect import DUPLICATES_FILE, Collected
+from etl.verify.join import DUPLICATES
 from etl.verify.repair import Repair
 from etl.verify.target import Target
-from etl.verify.task import TaskCheck
+from etl.verify.task import TaskCheck, task_place
 from etl.verify.work_list import SLICES
 from mapreduce.jobs.stage_job import StageJob, main
 from mapreduce.jobs.work import Work, worthwhile_tasks
-from mapreduce.shuffle.partitioner import PARTITIONER, PROPERTIES
-from mapreduce.shuffle.text_protocol import TextsProtocol, bucket_keys, bucket_number
 
 RESULTS_FOLDER = "results"  # below the folder of a job's tasks
-BUCKET_EXAMPLES = 250_000  # about what makes a bucket, and so a reducer, worth while
+BUCKET_EXAMPLES = 100_000  # about so many the driver has in memory at once
 
 
 class Verify(StageJob):
-    """Check the slices under ROOT/slices/NAME, and all that is said of them."""
+    """Check the slices under ROOT/slices/NAME, and all that is recorded of them."""
 
     OPTIONS = VERIFY_OPTIONS
     EXAMPLE = "python mapreduce/verify.py -r local data/flowers --every-stage"
-    INTERNAL_PROTOCOL = TextsProtocol
-    SORT_VALUES = True
-    PARTITIONER = PARTITIONER
-    JOBCONF = PROPERTIES
 
-    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, Line]]:
-        """From a line of slices, parts or files: check them, and send what is to be judged."""
-        buckets = self.job["buckets"]
-        keys = bucket_keys(buckets)
-        sent = [0] * buckets
+    def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
+        """From a line of slices, parts or files: check them."""
         check = TaskCheck(self.job)
-        for line in check.lines(task):
-            bucket = bucket_of(line, buckets)
-            sent[bucket] += 1
-            self.report(f"line {task['line']}: {sum(sent)} sent")
-            yield keys[bucket], line
-        results = self.attempts / RESULTS_FOLDER
-        if task["kind"] == SLICES:
-            counts = parquet_tables.table_of(schemas.CLASS_COUNTS, check.result.class_counts)
-            parquet_tables.write_table(class_counts_place(results, task["line"]), self.attempts, counts)
-        told = check.result.to_json() | {"sent": sent}
-        publish_bytes(task_place(results, task["line"]), self.attempts, json_bytes(told))
+        check.check(task)
+        check.publish(self.attempts / RESULTS_FOLDER, self.attempts, task["line"])
         self.count_task(check.result.counts["bytes"] + check.result.counts["other_bytes"], 0)
-
-    def reducer(self, key: bytes, lines: Iterable[Line]) -> Iterator[tuple[str, int]]:
-        """All lines of one bucket, sorted: judge them."""
-        bucket, results = bucket_number(key), self.attempts / RESULTS_FOLDER
-        names = ("dropped", "any_of_equals", "by_source", "grouped", "knows_earlier", "lists_removed")
-        rules = {name: self.job[name] for name in names}
-        judge = Judge(self._slice_name, **rules)
-        found = parquet_tables.tables_of(FOUND, judge.judge(lines))
-        parquet_tables.write_tables(found_place(results, bucket), self.attempts, FOUND, found)
-        if self.job["grouped"]:
-            groups = parquet_tables.tables_of(GROUPS, judge.groups())
-            parquet_tables.write_tables(groups_place(results, bucket), self.attempts, GROUPS, groups)
-        publish_bytes(bucket_place(results, bucket), self.attempts, json_bytes(judge.to_json()))
-        yield f"bucket {bucket}", judge.lines
-
-    def _slice_name(self, number: int) -> str:
-        """For findings alone: in a task that finds nothing the manifest is not read."""
-        if not hasattr(self, "_names"):
-            manifest = read_manifest(slices_stage_in(open_place(self.job["folder"])))
-            self._names = [each["name"] for _, each in slices_of(manifest)]
-        return self._names[number]
+        yield f"line {task['line']}", check.result.counts["examples"]
 
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
         target = Target.find(root, values["name"])
@@ -107,8 +55,8 @@ class Verify(StageJob):
         return verification_stage(root, values["name"])
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        del root, overwrite
-        self._runner, self._every_stage = runner, bool(values["every_stage"])
+        del root, runner, overwrite
+        self._every_stage = bool(values["every_stage"])
         self._repair = Repair(self._target) if values["repair"] else None
         self._identity = {"config": {"every_stage": self._every_stage}, "input": self._target.fingerprint}
         state = self.stage.begin(self._identity, again=True)
@@ -126,41 +74,41 @@ class Verify(StageJob):
         splits = target.manifest["splits"].values()
         examples = sum(split["records"] for split in splits)
         tasks = worthwhile_tasks(sum(split["bytes"] for split in splits), examples)
-        most = tasks if self._runner == HADOOP else 2 * (os.cpu_count() or 1)
-        buckets = self.number_of_reducers(max(1, min(most, examples // BUCKET_EXAMPLES)))
-        job = {"stage": "verify", **target.job(self._plan, fates), "buckets": buckets, "reducers": buckets}
+        self._buckets = max(1, -(-examples // BUCKET_EXAMPLES))
+        job = {"stage": "verify", **target.job(self._plan, fates), "buckets": self._buckets, "mappers": tasks}
         return Work(job, self._lines, tasks, examples, self._watch)
 
     def finish(self) -> Work | None:
         collected = Collected.read(self._target, self._lines, self._results)
+        made = self.stage.attempts / DUPLICATES_FILE
+        made.delete()  # of a check before a repair
+        tables = collected.reconcile(self._buckets)
+        output, rows = parquet_tables.write_tables(made, self.stage.attempts, DUPLICATES, tables)
         self._outcome = collected.outcome(self._plan, self._why_unplanned)
         if self._repair is not None and self._repair.attempt(self._outcome):
-            return self._work()  # check all of it again: what is told then is true of what is there
+            return self._work()  # check all of it again
         if self._repair is not None:
             self.run_record.note(repaired=self._repair.names())
-        self._commit(collected)
+        self._commit(made, {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256})
         return None
 
     @property
     def _results(self) -> Place:
         return self.stage.task_folders()[-1] / RESULTS_FOLDER
 
-    def _commit(self, collected: Collected) -> None:
-        made = self.stage.attempts / DUPLICATES_FILE
-        output, rows = parquet_tables.write_tables(made, self.stage.attempts, DUPLICATES, collected.duplicates())
-        # for a moment there is none; one that tells of another table would be worse
+    def _commit(self, made: Place, duplicates: dict[str, Any]) -> None:
+        # for a moment there is none: better than one of another table
         withdraw(self.stage.marker, self.stage.attempts)
         replace_file(made, self.stage.folder / DUPLICATES_FILE)
-        told = {"duplicates": {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256}}
-        marker = {"format": VERIFICATION_FORMAT, **self._identity, **self._outcome.to_json(), "tables": told}
-        self.stage.commit(marker, self.run_record)
+        marker = {"format": VERIFICATION_FORMAT, **self._identity, **self._outcome.to_json()}
+        self.stage.commit({**marker, "tables": {"duplicates": duplicates}}, self.run_record)
 
     def summary(self, already_done: bool) -> Summary:
         del already_done
         return verify_summary(self.stage, self._repair.names() if self._repair else None)
 
     def conclude(self) -> None:
-        """Raises DataError where anything was found."""
+        """Raises DataError if anything was found."""
         if number := self._outcome.number:
             left = self._repair.explain() if self._repair else ""
             found = f"{number} findings" if number > 1 else "1 finding"
@@ -179,7 +127,7 @@ class Verify(StageJob):
 
 
 def _plan_again(target: Target) -> tuple[Plan | None, str]:
-    """The plan of the slices, made again; else why it cannot be, empty where what it was made of is gone."""
+    """The plan of the slices, made again; else why it cannot be, empty if what it was made of is gone."""
     if target.dataset is None or not target.knows_earlier:
         return None, ""
     try:

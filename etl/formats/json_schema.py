@@ -1,6 +1,7 @@
-"""Hold a JSON value against a JSON Schema (draft 2020-12), as far as the schemas of our markers use it.
+"""Compare a JSON value with a JSON Schema (draft 2020-12), as far as the schemas of our markers use it.
 
-Only what they use is known: a schema with another keyword is refused, so that none is passed over in silence.
+To compare a marker with what it should be, its fields must be there and have their types. A schema with a keyword
+that is not known here is refused, so that none is ignored.
 """
 
 import re
@@ -19,68 +20,55 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list | tuple | array),
     "object": lambda value: isinstance(value, Mapping),
 }
+_WITHIN = {"items", "properties", "patternProperties", "required", "additionalProperties", "propertyNames"}
 _NOTES = {"$schema", "$defs", "title", "description"}
-_WHOLE = {"$ref", "oneOf", "const", "enum", "type", "minimum", "pattern"}
-_WITHIN = {"items", "minItems", "uniqueItems", "properties", "required", "additionalProperties", "propertyNames"}
-_KNOWN = _NOTES | _WHOLE | _WITHIN | {"patternProperties"}
 
 
 def schema_fault(value: Any, schema: Schema) -> str | None:
-    """Where ``value`` is not as ``schema`` has it, and why: the first place; None where it is."""
-    where, why = next(_faults(value, schema, schema), ("", None))
-    return None if why is None else f"{where.removeprefix('.') or 'it'} {why}"
+    """The first place where ``value`` is not as ``schema`` says, and why; None if there is none."""
+    return next((f"{where or 'it'} {why}" for where, why in _faults(value, schema, schema, "")), None)
 
 
-def _faults(value: Any, schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
-    if unknown := schema.keys() - _KNOWN:
-        raise ValueError(f"a schema has keywords that are not known here: {', '.join(sorted(unknown))}")
+def _faults(value: Any, schema: Schema, root: Schema, where: str) -> Iterator[tuple[str, str]]:
     if "$ref" in schema:
-        yield from _faults(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root)
-    if why := _why_not(value, schema, root):
-        yield "", why
-        return
+        yield from _faults(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, where)
+    for keyword, rule in schema.items():
+        if keyword not in _NOTES | _WITHIN | {"$ref"} and not _holds(keyword, rule, value, root):
+            told = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
+            yield where, f"is {told}, against {keyword} {rule}"
     if isinstance(value, Mapping):
-        yield from _faults_of_members(value, schema, root)
-    elif _KINDS["array"](value):
-        items = None if isinstance(value, array) else schema.get("items")  # which holds whole numbers from 0 alone
-        for number, each in enumerate(value if items is not None else ()):
-            yield from ((f"[{number}]{where}", why) for where, why in _faults(each, items or {}, root))
+        yield from _faults_of_members(value, schema, root, f"{where}." if where else "")
+    elif isinstance(value, list | tuple):  # an array has whole numbers from 0 alone
+        for number, each in enumerate(value):
+            yield from _faults(each, schema.get("items", {}), root, f"{where}[{number}]")
 
 
-def _why_not(value: Any, schema: Schema, root: Schema) -> str | None:
-    """Why the value itself, whatever its members, is not as the schema has it."""
-    kinds = schema.get("type", list(_KINDS))
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    told = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
-    if not any(_KINDS[kind](value) for kind in kinds):
-        return f"is {told}, not {' or '.join(kinds)}"
-    for known in ([schema["const"]] if "const" in schema else [], schema.get("enum", [])):
-        if known and not any(value == each and type(value) is type(each) for each in known):
-            return f"is {told}, not {' or '.join(map(repr, known))}"
-    if "oneOf" in schema and sum(not any(_faults(value, each, root)) for each in schema["oneOf"]) != 1:
-        return f"is {told}, which is nothing that may stand there"
-    if "minimum" in schema and _KINDS["number"](value) and value < schema["minimum"]:
-        return f"is {told}, less than {schema['minimum']}"
-    if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
-        return f"is {told}, not like {schema['pattern']}"
-    if _KINDS["array"](value):
-        if len(value) < schema.get("minItems", 0):
-            return f"has {len(value)} items, not {schema['minItems']} or more"
-        if schema.get("uniqueItems") and len(set(map(repr, value))) < len(value):
-            return "has an item twice"
-    return None
+def _holds(keyword: str, rule: Any, value: Any, root: Schema) -> bool:
+    """Whether a value, whatever its members, is as one keyword says."""
+    is_array = _KINDS["array"](value)
+    checks: dict[str, Callable[[], bool]] = {
+        "type": lambda: any(_KINDS[kind](value) for kind in ([rule] if isinstance(rule, str) else rule)),
+        "const": lambda: value == rule and type(value) is type(rule),
+        "enum": lambda: any(value == each and type(value) is type(each) for each in rule),
+        "oneOf": lambda: sum(not any(_faults(value, each, root, "")) for each in rule) == 1,
+        "minimum": lambda: not _KINDS["number"](value) or value >= rule,
+        "pattern": lambda: not isinstance(value, str) or re.search(rule, value) is not None,
+        "minItems": lambda: not is_array or len(value) >= rule,
+        "uniqueItems": lambda: not is_array or len(set(map(repr, value))) == len(value),
+    }
+    if keyword not in checks:
+        raise ValueError(f"a schema has a keyword that is not known here: {keyword}")
+    return checks[keyword]()
 
 
-def _faults_of_members(value: Mapping[str, Any], schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
-    yield from ((f".{name}", "is missing") for name in schema.get("required", ()) if name not in value)
+def _faults_of_members(value: Schema, schema: Schema, root: Schema, path: str) -> Iterator[tuple[str, str]]:
+    yield from ((f"{path}{name}", "is missing") for name in schema.get("required", ()) if name not in value)
     for name, member in value.items():
-        if "propertyNames" in schema:
-            yield from ((f".{name}", why) for _, why in _faults(name, schema["propertyNames"], root))
+        yield from _faults(name, schema.get("propertyNames", {}), root, f"{path}{name}")
         found = [schema["properties"][name]] if name in schema.get("properties", {}) else []
         found += [each for like, each in schema.get("patternProperties", {}).items() if re.search(like, name)]
-        if not found and schema.get("additionalProperties") is False:
-            yield f".{name}", "is not known"
-        elif not found and isinstance(schema.get("additionalProperties"), Mapping):
-            found = [schema["additionalProperties"]]
-        for each in found:
-            yield from ((f".{name}{where}", why) for where, why in _faults(member, each, root))
+        others = schema.get("additionalProperties", {})
+        if not found and others is False:
+            yield f"{path}{name}", "is not known"
+        for each in found or [others or {}]:
+            yield from _faults(member, each, root, f"{path}{name}")

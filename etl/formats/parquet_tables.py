@@ -8,7 +8,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -41,13 +40,20 @@ def table_bytes(table: pa.Table, facts: Mapping[str, Any] | None = None) -> byte
 
 def write_tables(final: Place, attempts: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
     """Publish ``parts`` as one Parquet file of row groups of `GROUP_ROWS`; returns it and the number of its rows."""
+    return write_groups(final, attempts, schema, _regrouped(parts))
+
+
+def write_groups(
+    final: Place, attempts: Place, schema: pa.Schema, groups: Iterable[pa.Table]
+) -> tuple[OutputFile, int]:
+    """Publish ``groups`` as the row groups of one Parquet file; returns it and the number of its rows."""
     rows = 0
     with (
         publishing(final, attempts) as output,
         pq.ParquetWriter(pa.PythonFile(_Sink(output), mode="w"), schema, compression="zstd") as writer,
     ):
-        for group in _regrouped(parts):
-            writer.write_table(group.replace_schema_metadata(None), row_group_size=GROUP_ROWS)
+        for group in groups:
+            writer.write_table(group.replace_schema_metadata(None), row_group_size=max(1, group.num_rows))
             rows += group.num_rows
     return output, rows
 
@@ -111,13 +117,6 @@ class TableBuilder:
     def _convert(self) -> None:
         self._tables.append(table_of(self._schema, self._waiting))
         self._waiting = []
-
-
-def tables_of(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.Table]:
-    """``rows`` as they come, in tables of some thousand: for writers of what does not fit in memory."""
-    waiting = iter(rows)
-    while batch := list(islice(waiting, TableBuilder.WAITING_ROWS)):
-        yield table_of(schema, batch)
 
 
 def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
@@ -201,9 +200,10 @@ def read_with_facts(place: Place) -> tuple[pa.Table, dict[str, Any]]:
 def facts_of(table: pa.Table) -> dict[str, Any]:
     """What `write_table` was given as facts of a table that was read whole; empty where it has none."""
     try:
-        return _facts_in(table.schema)
+        facts = _facts_in(table.schema)
     except (ValueError, KeyError):
         return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _facts_in(schema: pa.Schema) -> dict[str, Any]:

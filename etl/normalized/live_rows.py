@@ -5,13 +5,13 @@ Packs and parts never change; which of their rows are removed stands in a table 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from etl.formats import parquet_tables
-from etl.normalized.parts import count_by_split_and_label, pack_of, read_rows, rejects_places
+from etl.formats import parquet_tables, schemas
+from etl.normalized.parts import pack_of, part_facts, read_rows, rejects_places
 from etl.raw.removed import Removed
 from etl.storage.place import Place
 
@@ -41,15 +41,29 @@ def live_examples(part: Mapping[str, Any], classes: int) -> dict[str, list[int]]
 
 def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> dict[str, Any]:
     """What `live_facts` gives for a part some of whose images are removed: read from its rows and its rejects."""
-    rows = live_rows(normalized, part, removed, ["split", "label", "size"])
-    examples = zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True)
-    reasons: Counter[str] = Counter()
+    rejects = schemas.REJECTS.empty_table()
     if part["rejects"]["count"]:
-        rejects = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
-        reasons.update(rejects["reason"].filter(pa.array(removed.live(pack_of(part), rejects["key"]))).to_pylist())
+        listed = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
+        rejects = listed.filter(pa.array(removed.live(pack_of(part), listed["key"])))
+    return part_facts(live_rows(normalized, part, removed, ["split", "label", "size"]), rejects, classes)
+
+
+def count_live_images(parts: Sequence[Mapping[str, Any]], classes: int) -> dict[str, Any]:
+    """What the marker counts of the live images of all ``parts``, by what it says of each."""
+    reasons: Counter[str] = Counter()
+    by_class = [0] * classes
+    live = [live_facts(part) for part in parts]
+    for part in parts:
+        for counts in live_examples(part, classes).values():
+            by_class = [have + more for have, more in zip(by_class, counts, strict=True)]
+    for each in live:
+        reasons.update(each["rejects"]["by_reason"])
+    good, rejects = sum(each["records"] for each in live), reasons.total()
     return {
-        "records": rows.num_rows,
-        "bytes": sum(rows["size"].to_pylist()),
-        "rejects": {"count": reasons.total(), "by_reason": dict(sorted(reasons.items()))},
-        "examples": count_by_split_and_label(examples, classes),
+        "input": good + rejects,
+        "good": good,
+        "rejects": rejects,
+        "rejects_by_reason": dict(sorted(reasons.items())),
+        "bytes": sum(each["bytes"] for each in live),
+        "by_class": by_class,
     }

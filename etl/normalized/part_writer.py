@@ -3,7 +3,6 @@
 In memory are the rows alone: what an image is goes to its file at once.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from etl.images.result import Normalized, Reject
 from etl.images.sandbox import ImageHelper
 from etl.normalized.parts import (
     Origin,
-    count_by_split_and_label,
+    part_facts,
     read_images,
     records_place,
     rejects_places,
@@ -114,23 +113,23 @@ def writing_part(
         yield part
         if part.rejected is not None:
             part.rejected.finish()
-    rejects: dict[str, Any] = {"count": len(part.rejects), "by_reason": {}}
+    rows, listed = (
+        parquet_tables.table_of(schema, images)
+        for schema, images in ((schemas.ROWS, part.rows), (schemas.REJECTS, part.rejects))
+    )
+    counts = part_facts(rows, listed, len(classes))
     if opened:
-        listed = parquet_tables.write_table(list_file, attempts, parquet_tables.table_of(schemas.REJECTS, part.rejects))
-        by_reason = Counter(row["reason"] for row in part.rejects)
-        rejects["by_reason"] = dict(sorted(by_reason.items()))
-        rejects |= {"sha256": opened[0].sha256, "list_sha256": listed.sha256}
-    examples = ((row["split"], row["label"]) for row in part.rows)
+        list_sha256 = parquet_tables.write_table(list_file, attempts, listed).sha256
+        counts["rejects"] |= {"sha256": opened[0].sha256, "list_sha256": list_sha256}
     part.facts |= {
         **origin.to_json(),
-        "input": len(part.rows) + len(part.rejects),
-        "records": len(part.rows),
-        "bytes": records.size_bytes,
+        "input": rows.num_rows + listed.num_rows,
+        "records": counts["records"],
+        "bytes": counts["bytes"],
         "sha256": records.sha256,
-        "rejects": rejects,
-        "examples": count_by_split_and_label(examples, len(classes)),
+        "rejects": counts["rejects"],
+        "examples": counts["examples"],
     }
-    rows = parquet_tables.table_of(schemas.ROWS, part.rows)
     parquet_tables.write_table(rows_place(normalized, origin.part), attempts, rows, part.facts)
 
 

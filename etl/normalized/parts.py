@@ -9,6 +9,7 @@ once more as PACK.1, then PACK.2 (see `etl.normalized.retry_rejects`); its facts
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -150,12 +151,22 @@ def _read_rows(file: Place, images: Iterable[dict[str, Any]], column: str) -> It
     return (cell or b"" for cell in read_cells(file, column, [image["offset"] for image in images]))
 
 
-def count_by_split_and_label(examples: Iterable[tuple[str | None, int]], classes: int) -> dict[str, list[int]]:
-    """Examples by the source's split ('' where it gave none), then by label."""
-    counts: dict[str, list[int]] = {}
-    for split, label in examples:
-        counts.setdefault(split or "", [0] * classes)[label] += 1
-    return dict(sorted(counts.items()))
+def part_facts(rows: pa.Table, rejects: pa.Table, classes: int) -> dict[str, Any]:
+    """What a part's good images (columns size, split, label) and its rejects (column reason) count up to.
+
+    ``records``, ``bytes``, ``rejects`` (count, by_reason), and ``examples``: by the source's split ('' where it gave
+    none), then by label.
+    """
+    examples: dict[str, list[int]] = {}
+    for split, label in zip(rows["split"].to_pylist(), rows["label"].to_pylist(), strict=True):
+        examples.setdefault(split or "", [0] * classes)[label] += 1
+    by_reason = Counter(rejects["reason"].to_pylist())
+    return {
+        "records": rows.num_rows,
+        "bytes": sum(rows["size"].to_pylist()),
+        "rejects": {"count": rejects.num_rows, "by_reason": dict(sorted(by_reason.items()))},
+        "examples": dict(sorted(examples.items())),
+    }
 
 
 def read_rows(normalized: Place, part: str, columns: list[str]) -> pa.Table:

@@ -1,7 +1,7 @@
 """Build the manifest of a set of slices from the finished slices."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -50,7 +50,6 @@ def build_manifest(
     folder = stage.folder
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
-    config, image = identity["config"], NormalizeConfig.from_json(normalized["config"])
     examples = (parquet_tables.read_table(facts_place(folder, name)) for name in names)
     blocks = (parquet_tables.read_table(blocks_place(folder, name)) for name in names)
     return with_checksum(
@@ -58,23 +57,14 @@ def build_manifest(
             "format": SLICES_FORMAT,
             **identity,
             "classes": normalized["classes"],
-            "image": {
-                "height": None if image.sizes_differ else image.height,
-                "width": None if image.sizes_differ else image.width,
-                "channels": image.channels,
-                "format": image.format.upper(),
-                **_scaling(image),
-            },
-            "splits": {
-                split: _split(facts, split, len(normalized["classes"]), config)
-                for split in dict.fromkeys(split for split, _, _ in slices)
-            },
+            "image": image_of(normalized),
+            "splits": splits_of(facts, len(normalized["classes"]), identity["config"]),
             "statistics": statistics.to_json(),
             **told,
             "tables": {
                 EXAMPLES: _write(stage, EXAMPLES_FILE, schemas.EXAMPLES, examples),
                 BLOCKS: _write(stage, BLOCKS_FILE, schemas.BLOCKS, blocks),
-                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [_class_counts(facts)]),
+                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [class_counts(facts)]),
                 DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [remembered[DEPARTED]]),
                 CONTENTS: _write(stage, CONTENTS_FILE, schemas.CONTENTS, [remembered[CONTENTS]]),
                 GROUPS: _write(stage, GROUPS_FILE, schemas.GROUPS, [remembered[GROUPS]]),
@@ -83,11 +73,26 @@ def build_manifest(
     )
 
 
-def _scaling(image: NormalizeConfig) -> dict[str, list[float]]:
-    if image.format not in FLOATS:
-        return {}
-    subtract, divide_by = image.scaling
-    return {"subtract": list(subtract), "divide_by": list(divide_by)}
+def image_of(normalized: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest records of the images, from the marker of the normalised ones."""
+    config = NormalizeConfig.from_json(normalized["config"])
+    image: dict[str, Any] = {
+        "height": None if config.sizes_differ else config.height,
+        "width": None if config.sizes_differ else config.width,
+        "channels": config.channels,
+        "format": config.format.upper(),
+    }
+    if config.format in FLOATS:
+        image["subtract"], image["divide_by"] = map(list, config.scaling)
+    return image
+
+
+def splits_of(facts: Sequence[Mapping[str, Any]], classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest records of each split: its slices and their totals. ``facts`` are those of all slices."""
+    splits = dict.fromkeys(each["split"] for each in facts)
+    return {
+        split: _split([each for each in facts if each["split"] == split], split, classes, config) for split in splits
+    }
 
 
 def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[str, Any]:
@@ -104,8 +109,7 @@ def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[s
     return facts
 
 
-def _split(facts: list[dict[str, Any]], split: str, classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    own = [each for each in facts if each["split"] == split]
+def _split(own: Sequence[Mapping[str, Any]], split: str, classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("name", "records", "blocks", "bytes", "sha256")
     slices = [{name: each[name] for name in kept} for each in own]
     told: dict[str, Any] = {
@@ -134,14 +138,15 @@ def _group(slices: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _by_class(facts: list[dict[str, Any]], classes: int) -> list[int]:
+def _by_class(facts: Sequence[Mapping[str, Any]], classes: int) -> list[int]:
     total: Counter[str] = Counter()
     for each in facts:
         total.update(each["by_label"])
     return [total[str(label)] for label in range(classes)]
 
 
-def _class_counts(facts: list[dict[str, Any]]) -> pa.Table:
+def class_counts(facts: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """`schemas.CLASS_COUNTS` of slices, from their facts."""
     rows = [
         {"slice": each["name"], "split": each["split"], "label": int(label), "records": count}
         for each in facts

@@ -2,18 +2,19 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pyarrow as pa
 from crc32c import crc32c
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.formats.example import parse_facts
-from etl.formats.records import frame, index_bytes
+from etl.formats.example import ExampleFacts, ImageExample, parse, parse_facts
+from etl.formats.records import ByteReader, Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
 from etl.stages.stage import WORK_FOLDER
-from etl.storage.atomic import OutputFile, publish_bytes, publishing
+from etl.storage.atomic import publish_bytes, publishing
 from etl.storage.place import Place
 
 # A block is a run of neighbouring records: the unit of reading, of checking and of the shuffle of an epoch.
@@ -62,54 +63,68 @@ def blocks_place(folder: Place, name: str) -> Place:
     return folder / WORK_FOLDER / "blocks" / f"{name.rpartition('/')[2]}.parquet"
 
 
-class BlockCounter:
-    """Cuts a slice into blocks of at most `BLOCK_BYTES` and `BLOCK_RECORDS`, at least one record each."""
+class SliceScan:
+    """What the records of a slice tell, taken in order: its rows, blocks, index and facts.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.rows: list[dict[str, Any]] = []
+    A slice that is written and one that is read give the same.
+    """
 
-    def add(self, record: bytes, position: int, offset: int) -> None:
-        """Add the record, with its framing, that is the slice's ``position``-th and begins at ``offset``."""
-        block = self.rows[-1] if self.rows else None
-        if block is None or block["records"] >= BLOCK_RECORDS or block["size"] + len(record) > BLOCK_BYTES:
-            block = {"slice": self._name, "first": position, "records": 0, "offset": offset, "size": 0, "crc32c": 0}
-            self.rows.append(block)
+    def __init__(self, split: str, name: str) -> None:
+        self.split, self.name = split, name
+        self.size_bytes = 0
+        self._rows = parquet_tables.TableBuilder(schemas.EXAMPLES)
+        self._labels: Counter[int] = Counter()
+        self._blocks: list[dict[str, Any]] = []
+
+    def add(self, record: Record, example: ExampleFacts | ImageExample, source: tuple[str, bytes] | None) -> None:
+        """Add the next record, and the example in it; ``source``, if known: its part, and its image's SHA-256."""
+        row = {"key": example.key, "label": example.label, "split": self.split, "slice": self.name}
+        row |= {"offset": record.offset, "size": record.size, "crc32c": record.crc32c}
+        row |= {"width": example.width, "height": example.height}
+        row["source"], row["sha256"] = source or (None, None)
+        self._add_to_block(record)
+        self._rows.add(row)
+        self._labels[example.label] += 1
+        self.size_bytes += record.size
+
+    def _add_to_block(self, record: Record) -> None:
+        block = self._blocks[-1] if self._blocks else None
+        if block is None or block["records"] >= BLOCK_RECORDS or block["size"] + record.size > BLOCK_BYTES:
+            block = {"slice": self.name, "first": self._rows.rows, "records": 0}
+            block |= {"offset": record.offset, "size": 0, "crc32c": 0}
+            self._blocks.append(block)
         block["records"] += 1
-        block["size"] += len(record)
-        block["crc32c"] = crc32c(record, block["crc32c"])
+        block["size"] += record.size
+        block["crc32c"] = crc32c(record.framed, block["crc32c"])
 
+    @property
+    def records(self) -> int:
+        return self._rows.rows
 
-class _SliceWriter:
-    """Writes serialized examples to ``output`` as records, and remembers a row for each."""
+    def rows(self) -> pa.Table:
+        """`schemas.EXAMPLES`."""
+        return self._rows.table()
 
-    def __init__(self, split: str, name: str, output: OutputFile) -> None:
-        self._told = {"split": split, "slice": name}
-        self._output = output
-        self.rows = parquet_tables.TableBuilder(schemas.EXAMPLES)
-        self.labels: Counter[int] = Counter()
-        self.blocks = BlockCounter(name)
+    def blocks(self) -> pa.Table:
+        """`schemas.BLOCKS`: runs of at most `BLOCK_BYTES` and `BLOCK_RECORDS`, at least one record each."""
+        return parquet_tables.table_of(schemas.BLOCKS, self._blocks)
 
-    def add(self, dealt: DealtExample) -> None:
-        """Append an example."""
-        data, source, sha256 = dealt
-        example = parse_facts(data)
-        record, crc = frame(data)
-        self.blocks.add(record, self.rows.rows, self._output.size_bytes)
-        row = {
-            "key": example.key,
-            "label": example.label,
-            "offset": self._output.size_bytes,
-            "size": len(record),
-            "crc32c": crc,
-            "width": example.width,
-            "height": example.height,
-            "source": source,
+    def facts(self, sha256: str) -> dict[str, Any]:
+        """What is recorded of a slice whose file has this SHA-256."""
+        return {
+            "split": self.split,
+            "name": self.name,
+            "records": self.records,
+            "blocks": len(self._blocks),
+            "bytes": self.size_bytes,
             "sha256": sha256,
+            "by_label": {str(label): count for label, count in sorted(self._labels.items())},
         }
-        self.rows.add(row | self._told)
-        self.labels[example.label] += 1
-        self._output.write(record)
+
+
+def index_of(rows: pa.Table) -> bytes:
+    """The index of the slice that has these rows (columns offset and size)."""
+    return index_bytes(rows["offset"].to_pylist(), rows["size"].to_pylist())
 
 
 def write_slice(
@@ -123,27 +138,56 @@ def write_slice(
     Raises DataError where there are not as many as planned.
     """
     split, name, expected = planned
+    scan = SliceScan(split, name)
     with publishing(folder / f"{name}.tfrecord", attempts) as output:
-        writer = _SliceWriter(split, name, output)
-        for example in examples:
-            writer.add(example)
-        records = writer.rows.rows
-        if records != expected:
-            raise DataError(f"slice {name} got {records} of {expected} examples; run again with --overwrite")
-    rows = writer.rows.table()
-    index = index_bytes(rows["offset"].to_pylist(), rows["size"].to_pylist())
-    publish_bytes(folder / f"{name}.idx", attempts, index)
-    parquet_tables.write_table(
-        blocks_place(folder, name), attempts, parquet_tables.table_of(schemas.BLOCKS, writer.blocks.rows)
-    )
-    facts = {
-        "split": split,
-        "name": name,
-        "records": records,
-        "blocks": len(writer.blocks.rows),
-        "bytes": output.size_bytes,
-        "sha256": output.sha256,
-        "by_label": {str(label): count for label, count in sorted(writer.labels.items())},
-    }
+        for data, part, sha256 in examples:
+            framed, crc = frame(data)
+            scan.add(Record(scan.size_bytes, data, crc, framed), parse_facts(data), (part, sha256))
+            output.write(framed)
+        if scan.records != expected:
+            raise DataError(f"slice {name} got {scan.records} of {expected} examples; run again with --overwrite")
+    rows, facts = scan.rows(), scan.facts(output.sha256)
+    publish_bytes(folder / f"{name}.idx", attempts, index_of(rows))
+    parquet_tables.write_table(blocks_place(folder, name), attempts, scan.blocks())
     parquet_tables.write_table(facts_place(folder, name), attempts, rows, facts)
     return facts
+
+
+class _HashingReader:
+    """Reads a stream and takes the SHA-256 of what it read."""
+
+    def __init__(self, stream: ByteReader) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256()
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(size)
+        self._digest.update(data)
+        return data
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+def scan_slice(
+    folder: Place, split: str, name: str, check: Callable[[ImageExample], None] | None = None
+) -> tuple[SliceScan, str]:
+    """Read a slice below ``folder``, front to back; returns what its records tell, and its SHA-256.
+
+    ``check`` is given each example. Memory goes with the number of examples.
+
+    Raises DataError for a record that is damaged or not an example, FileNotFoundError.
+    """
+    scan, place = SliceScan(split, name), folder / f"{name}.tfrecord"
+    with place.open_stream() as stream:
+        reader = _HashingReader(stream)
+        for record in read_records(reader, str(place)):
+            try:
+                example = parse(record.data)
+            except DataError as error:
+                raise DataError(f"{place} at offset {record.offset}: {error}") from None
+            if check is not None:
+                check(example)
+            scan.add(record, example, None)
+    return scan, reader.sha256

@@ -1,33 +1,33 @@
-"""What a verification found: its findings, all counted and the first of them named, and what is told of them."""
+"""What a verification found: its findings, all counted and the first of them named, and their lines."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-MOST_KEPT = 1000  # findings in verification.json
-MOST_TOLD = 20  # lines on standard error
-MOST_KEYS = 20  # keys that are named, for each kind of finding and each bucket
+MAX_KEPT = 1000  # findings in verification.json
+MAX_LINES = 20  # on standard error
+MAX_KEYS = 100  # that are named, for each kind of finding
 
 # What a finding may be about. Those before KEY are files, named without what is above them.
 MANIFEST, TABLE, SLICE, INDEX, STRAY = "manifest", "table", "slice", "index", "stray"
 PART, ROWS, REJECTS, PACK, LISTED = "part", "rows", "rejects", "pack", "list"
 REMOVED = "removed"  # a table of removed images
-INPUT = "input"  # a part, which does not hold the images of its pack
+INPUT = "input"  # a part that does not have the images of its pack
 EARLIER = "earlier"  # a table of the slices whose splits were kept
 KEY = "key"
 
+MANIFEST_FILE, DATASET, RAW_DATASET = "manifest.json", "dataset.json", "raw/dataset.json"  # names of markers
+
 # What may be wrong with a key.
 MISSING, UNKNOWN, DOUBLED, DIFFERENT, DEPARTED = "missing", "unknown", "doubled", "different", "departed"
-SAME_CONTENT = "same content"  # as one that comes first, though duplicates were to be left out
-MOVED, CONTENT_MOVED = "moved", "content moved"  # to another split than in the slices whose splits were kept
-FORGOTTEN = "forgotten"  # had a split in those slices, or was removed, and departed.parquet does not tell so
-TORN = "torn"  # a group whose images are in several splits, or not in its own
+SAME_CONTENT = "same content"  # as another, though duplicates were to be left out
+SPLIT_GROUP = "split group"  # a group whose images are in several splits
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """Something that does not hold: ``what`` it is about, its name, and one line for people."""
+    """Something that is wrong: ``what`` it is about, its name, and one line for people."""
 
     what: str
     name: str
@@ -43,29 +43,15 @@ class Finding:
 
 @dataclass
 class KeyFindings:
-    """What is wrong with keys, by kind: all are counted, the first `MOST_KEYS` of a kind and bucket are named."""
+    """What is wrong with keys, by kind: all are counted, the first `MAX_KEYS` of a kind are named, with a line each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     named: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
-    def add(self, kind: str, key: str, line: str) -> None:
-        self.counts[kind] += 1
+    def add(self, kind: str, number: int, first: Iterable[tuple[str, str]]) -> None:
+        self.counts[kind] += number
         named = self.named.setdefault(kind, [])
-        if len(named) < MOST_KEYS:
-            named.append((key, line))
-
-    def to_json(self) -> dict[str, Any]:
-        return {kind: {"count": self.counts[kind], "named": self.named[kind]} for kind in sorted(self.counts)}
-
-    @classmethod
-    def merged(cls, buckets: Iterable[Mapping[str, Any]]) -> Self:
-        """All that several buckets' `to_json` tell."""
-        merged = cls()
-        for bucket in buckets:
-            for kind, told in bucket.items():
-                merged.counts[kind] += told["count"]
-                merged.named.setdefault(kind, []).extend((key, line) for key, line in told["named"])
-        return merged
+        named += list(first)[: MAX_KEYS - len(named)]
 
     def without(self, *kinds: str) -> "KeyFindings":
         """The same but for these kinds."""
@@ -121,7 +107,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """As verification.json has it."""
-        kept = self.findings()[:MOST_KEPT]
+        kept = self.findings()[:MAX_KEPT]
         return {
             "findings": [each.to_json() for each in kept],
             "more_findings": self.number - len(kept),
@@ -132,6 +118,8 @@ class Outcome:
 
     def lines(self) -> str:
         """The first findings, a line each, for the end of an error message."""
-        told = self.findings()[:MOST_TOLD]
-        more = [f"and {self.number - len(told)} more; verification.json names them"] if self.number > len(told) else []
-        return "".join(f"\n  {line}" for line in [*(each.line for each in told), *more])
+        first = self.findings()[:MAX_LINES]
+        more = (
+            [f"and {self.number - len(first)} more; verification.json names them"] if self.number > len(first) else []
+        )
+        return "".join(f"\n  {line}" for line in [*(each.line for each in first), *more])

@@ -1,18 +1,15 @@
-"""Slices, indexes and tables made again, byte for byte, from what is still there: nothing is decoded."""
+"""Slices and tables rebuilt, byte for byte, from what is still there: nothing is decoded."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.formats.example import parse
-from etl.formats.records import index_bytes, read_records
+from etl.formats.records import read_records
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, records_place
 from etl.raw.removed import Removed
@@ -23,132 +20,109 @@ from etl.slices.manifest import (
     DEPARTED_FILE,
     EXAMPLES_FILE,
     GROUPS_FILE,
+    located_slices,
     slices_of,
 )
+from etl.slices.manifest_builder import class_counts
 from etl.slices.plan import deal_rows
-from etl.slices.writer import BlockCounter, DealtExample, order_key
+from etl.slices.writer import DealtExample, SliceScan, order_key, scan_slice
 from etl.storage.place import Place
 from etl.verify.target import Target
 
-WANTED = ["key", "sha256", "label", "split"]
-
-
-def plan_again(target: Target, names: Sequence[str], attempts: Place) -> Iterator[tuple[str, pa.Table]]:
-    """These slices by name, and the examples of each in their order: columns source, key and sha256.
-
-    Raises DataError where the plan does not come out as it was: images or earlier slices are not there any more.
-    """
-    plan = target.plan_again()
-    fates = attempts / "fates.parquet"
-    fates.delete()
-    if plan.decided:
-        parquet_tables.write_tables(fates, attempts, schemas.FATES, plan.decided.tables())
-    wanted = {number: name for number, name in enumerate(target.slice_names) if name in names}
-    found: dict[int, list[pa.Table]] = {number: [] for number in wanted}
-    for task in plan:
-        rows = read_rows(target.root / "normalized", task["part"], WANTED)
-        _, slices = deal_rows(plan.dealing, rows, task, fates if plan.decided else None)
-        source = pa.array([task["part"]] * rows.num_rows, pa.string())
-        rows = rows.select(["key", "sha256"]).add_column(0, "source", source)
-        for number in wanted:
-            found[number].append(rows.filter(pa.array(slices == number)))
-    for number, name in wanted.items():
-        rows = pa.concat_tables(found[number])
-        keys = rows["key"].to_pylist()
-        yield name, rows.take(sorted(range(len(keys)), key=lambda row: order_key(keys[row], plan.dealing.plan.seed)))
-
-
-OPEN_FILES = 64
+MAX_FILES = 64  # that are open at once
 BATCH_ROWS = 250_000  # so many examples are looked up in the parts at once
-PLACES = ["offset", "size", "crc32c"]
+WANTED = ["key", "sha256", "offset", "size", "crc32c"]  # of an example, from the rows of the parts
 
 
 class DamagedPartError(DataError):
-    """A part that does not hold what its rows tell of; ``part`` names it."""
+    """A part that has not what its rows say; ``part`` names it."""
 
     def __init__(self, part: str, line: str) -> None:
         super().__init__(line)
         self.part = part
 
 
-@dataclass(frozen=True)
-class Located:
-    """Slices by name, and what their examples are, in their order: tables with the columns source, key and sha256."""
+def locate(target: Target, keys: pa.ChunkedArray) -> pa.Table:
+    """The live rows of these keys, in their order: `WANTED`, and ``source``, their part; null for an unknown key.
 
-    normalized: Place
-    slices: list[tuple[str, pa.Table]]
+    Raises DataError or FileNotFoundError if the rows of a part cannot be read.
+    """
+    assert target.dataset is not None
+    removed, known = Removed.read(target.root, target.dataset), keys.combine_chunks()
+    found = [_with_source(schemas.ROWS.empty_table().select(WANTED), "")]
+    for part in target.dataset["parts"]:
+        rows = live_rows(target.root / "normalized", part, removed, WANTED)
+        found.append(_with_source(rows.filter(pc.is_in(rows["key"], value_set=known)), part["part"]))
+    table = pa.concat_tables(found).combine_chunks()
+    return table.take(pc.index_in(known, value_set=table["key"].combine_chunks()))
 
-    @classmethod
-    def find(cls, target: Target, names: Sequence[str], with_table: bool, attempts: Place) -> "Located":
-        """By the table of examples, or without it by planning anew; ``attempts`` is where that may write.
 
-        Raises DataError or FileNotFoundError where that cannot tell.
-        """
-        normalized = target.root / "normalized"
-        if not with_table:
-            return cls(normalized, list(plan_again(target, names, attempts)))
-        first, slices = 0, []
-        for _, told in slices_of(target.manifest):
-            if told["name"] in names:
-                place, last = target.slices.folder / EXAMPLES_FILE, first + told["records"]
-                slices.append(
-                    (told["name"], parquet_tables.read_range(place, first, last, ["key", "source", "sha256"]))
-                )
-            first += told["records"]
-        return cls(normalized, slices)
+def _with_source(rows: pa.Table, part: str) -> pa.Table:
+    return rows.append_column("source", pa.array([part] * rows.num_rows, pa.string()))
 
-    def __iter__(self) -> Iterator[tuple[str, pa.Table]]:
-        """Each slice's examples with the place of each in its part (offset, size, crc32c).
 
-        Slices are looked up together, as many as are `BATCH_ROWS`, so that the parts' rows are read once for all.
-        """
-        waiting, number = list[tuple[str, pa.Table]](), 0
-        for name, rows in self.slices:
-            waiting.append((name, rows))
-            number += rows.num_rows
-            if number >= BATCH_ROWS:
-                yield from self._places(waiting)
-                waiting, number = [], 0
-        if waiting:
-            yield from self._places(waiting)
+def recorded_slices(target: Target, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """These slices by name, with the rows of their examples (see `locate`), by the table of examples.
 
-    def _places(self, slices: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
-        wanted = pa.concat_tables([rows for _, rows in slices]).combine_chunks()
-        found: dict[str, list[Any]] = {name: [None] * wanted.num_rows for name in PLACES}
-        for source in pc.unique(wanted["source"]).to_pylist():
-            here = pc.indices_nonzero(pc.equal(wanted["source"], source))
-            known = read_rows(self.normalized, source, ["key", *PLACES])
-            own = known.take(pc.index_in(wanted["key"].take(here), value_set=known["key"].combine_chunks()))
-            for name, values in found.items():
-                for position, value in zip(here.to_pylist(), own[name].to_pylist(), strict=True):
-                    values[position] = value
-        for name, values in found.items():
-            wanted = wanted.append_column(name, pa.array(values, schemas.ROWS.field(name).type))
-        first = 0
-        for name, rows in slices:
-            yield name, wanted.slice(first, rows.num_rows)
-            first += rows.num_rows
+    Slices of about `BATCH_ROWS` are located together. Raises DataError or FileNotFoundError if that table cannot tell.
+    """
+    waiting: list[tuple[str, pa.Table]] = []
+    wanted = [each for each in located_slices(target.manifest) if each[1]["name"] in names]
+    for number, (_, entry, first, _) in enumerate(wanted, start=1):
+        place, last = target.slices.folder / EXAMPLES_FILE, first + entry["records"]
+        waiting.append((entry["name"], parquet_tables.read_range(place, first, last, ["key"])))
+        if number == len(wanted) or sum(keys.num_rows for _, keys in waiting) >= BATCH_ROWS:
+            rows = locate(target, pa.concat_tables([keys for _, keys in waiting])["key"])
+            for name, keys in waiting:
+                yield name, rows.slice(0, keys.num_rows)
+                rows = rows.slice(keys.num_rows)
+            waiting = []
+
+
+def planned_slices(target: Target, names: Sequence[str], attempts: Place) -> Iterator[tuple[str, pa.Table]]:
+    """As `recorded_slices`, by a new plan; ``attempts`` is where that may write.
+
+    Raises DataError if the plan does not come out as it was: images or earlier slices are not there any more.
+    """
+    plan, fates = target.plan_again(), attempts / "fates.parquet"
+    fates.delete()
+    if plan.decided:
+        parquet_tables.write_tables(fates, attempts, schemas.FATES, plan.decided.tables())
+    found: dict[int, list[pa.Table]] = {number: [] for number, name in enumerate(target.slice_names) if name in names}
+    for task in plan:
+        rows = read_rows(target.root / "normalized", task["part"], [*WANTED, "label", "split"])
+        _, slices = deal_rows(plan.dealing, rows, task, fates if plan.decided else None)
+        own = _with_source(rows.select(WANTED), task["part"])
+        for number, tables in found.items():
+            tables.append(own.filter(pa.array(slices == number)))
+    for number, tables in found.items():
+        rows = pa.concat_tables(tables)
+        keys = rows["key"].to_pylist()
+        in_order = sorted(range(len(keys)), key=lambda row: order_key(keys[row], plan.dealing.plan.seed))
+        yield target.slice_names[number], rows.take(in_order)
 
 
 def read_located(normalized: Place, rows: pa.Table) -> Iterator[DealtExample]:
-    """The examples of one table of `Located`, in order. Raises DamagedPartError where one is not what it should be."""
+    """The examples of these rows (see `locate`), in order. Raises DamagedPartError if one is not what it should be."""
     files: dict[str, pa.NativeFile] = {}
     try:
         for row in rows.to_pylist():
+            if row["key"] is None:
+                raise DataError("the parts have not all of its examples")
             part, place = row["source"], records_place(normalized, row["source"])
             try:
                 if part not in files:
-                    if len(files) == OPEN_FILES:
+                    if len(files) == MAX_FILES:
                         files.pop(next(iter(files))).close()
                     files[part] = place.open_input()
                 data = files[part].read_at(row["size"], row["offset"])
                 record = next(read_records(io.BytesIO(data), str(place)), None)
             except FileNotFoundError:
                 raise DamagedPartError(part, f"{place} is missing") from None
-            except (DataError, TypeError) as error:  # no place: its rows do not know the key
+            except DataError as error:
                 raise DamagedPartError(part, str(error)) from None
             if record is None or record.crc32c != row["crc32c"]:
-                raise DamagedPartError(part, f"{place} has not {row['key']} where its rows tell")
+                raise DamagedPartError(part, f"{place} does not have {row['key']} at the offset of its rows")
             yield record.data, part, row["sha256"]
     finally:
         for file in files.values():
@@ -156,80 +130,34 @@ def read_located(normalized: Place, rows: pa.Table) -> Iterator[DealtExample]:
                 file.close()
 
 
-def index_again(place: Place) -> bytes:
-    """The index of a slice, from the slice."""
-    offsets, sizes = [], []
-    with place.open_stream() as stream:
-        for record in read_records(stream, str(place)):
-            offsets.append(record.offset)
-            sizes.append(record.size)
-    return index_bytes(offsets, sizes)
-
-
-def table_again(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table]]:
+def rebuild_table(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Schema and rows of a table beside the manifest, from the slices."""
-    slices = [(split, each["name"]) for split, each in slices_of(target.manifest)]
     folder = target.slices.folder
+    scans = (scan_slice(folder, split, each["name"])[0] for split, each in slices_of(target.manifest))
     return {
-        EXAMPLES_FILE: (schemas.EXAMPLES, _examples(target, slices)),
-        BLOCKS_FILE: (schemas.BLOCKS, (_blocks(folder, name) for _, name in slices)),
-        CLASS_COUNTS_FILE: (schemas.CLASS_COUNTS, (_class_counts(folder, *each) for each in slices)),
+        EXAMPLES_FILE: (schemas.EXAMPLES, _examples(target, scans)),
+        BLOCKS_FILE: (schemas.BLOCKS, (scan.blocks() for scan in scans)),
+        CLASS_COUNTS_FILE: (schemas.CLASS_COUNTS, (class_counts([scan.facts("")]) for scan in scans)),
         DEPARTED_FILE: (schemas.DEPARTED, iter([schemas.DEPARTED.empty_table()])),
         CONTENTS_FILE: (schemas.CONTENTS, iter([schemas.CONTENTS.empty_table()])),
         GROUPS_FILE: (schemas.GROUPS, iter([schemas.GROUPS.empty_table()])),
     }[file]
 
 
-def _blocks(folder: Place, name: str) -> pa.Table:
-    blocks, place = BlockCounter(name), folder / f"{name}.tfrecord"
-    with place.open_stream() as stream:
-        for position, record in enumerate(read_records(stream, str(place))):
-            blocks.add(record.framed, position, record.offset)
-    return parquet_tables.table_of(schemas.BLOCKS, blocks.rows)
-
-
-def _class_counts(folder: Place, split: str, name: str) -> pa.Table:
-    counted = _rows(folder, split, name).group_by("label").aggregate([([], "count_all")]).sort_by("label").to_pylist()
-    rows = [{"slice": name, "split": split, "label": each["label"], "records": each["count_all"]} for each in counted]
-    return parquet_tables.table_of(schemas.CLASS_COUNTS, rows)
-
-
-def _rows(folder: Place, split: str, name: str) -> pa.Table:
-    """A slice's rows of the table of examples, but for what the parts alone know: source and sha256 are null."""
-    place, builder = folder / f"{name}.tfrecord", parquet_tables.TableBuilder(schemas.EXAMPLES)
-    with place.open_stream() as stream:
-        for record in read_records(stream, str(place)):
-            example = parse(record.data)
-            row = {"key": example.key, "label": example.label, "split": split, "slice": name}
-            row |= {"offset": record.offset, "size": record.size, "crc32c": record.crc32c}
-            builder.add(row | {"width": example.width, "height": example.height, "source": None, "sha256": None})
-    return builder.table()
-
-
-def _examples(target: Target, slices: Sequence[tuple[str, str]]) -> Iterator[pa.Table]:
-    waiting, number = list[pa.Table](), 0
-    for split, name in slices:
-        waiting.append(_rows(target.slices.folder, split, name))
-        number += waiting[-1].num_rows
-        if number >= BATCH_ROWS:
+def _examples(target: Target, scans: Iterable[SliceScan]) -> Iterator[pa.Table]:
+    """The rows of all slices, with source and sha256 from the parts."""
+    waiting: list[pa.Table] = []
+    for scan in scans:
+        waiting.append(scan.rows())
+        if sum(rows.num_rows for rows in waiting) >= BATCH_ROWS:
             yield _with_sources(target, pa.concat_tables(waiting))
-            waiting, number = [], 0
+            waiting = []
     if waiting:
         yield _with_sources(target, pa.concat_tables(waiting))
 
 
 def _with_sources(target: Target, rows: pa.Table) -> pa.Table:
-    """The same with source and sha256 of each key, from the live rows of all parts."""
-    assert target.dataset is not None
-    positions = {key: position for position, key in enumerate(rows["key"].to_pylist())}
-    found: dict[str, list[Any]] = {"source": [None] * rows.num_rows, "sha256": [None] * rows.num_rows}
-    removed = Removed.read(target.root, target.dataset)
-    for part in target.dataset["parts"]:
-        live = live_rows(target.root / "normalized", part, removed, ["key", "sha256"])
-        for key, sha256 in zip(live["key"].to_pylist(), live["sha256"].to_pylist(), strict=True):
-            if (position := positions.get(key)) is not None:
-                found["source"][position], found["sha256"][position] = part["part"], sha256
-    for name, values in found.items():
-        field = schemas.EXAMPLES.field(name)
-        rows = rows.set_column(schemas.EXAMPLES.get_field_index(name), field, pa.array(values, field.type))
+    located = locate(target, rows["key"])
+    for name in ("source", "sha256"):
+        rows = rows.set_column(rows.schema.get_field_index(name), schemas.EXAMPLES.field(name), located[name])
     return rows

@@ -1,7 +1,7 @@
-"""The repair of what a check found damaged or missing: made again from ``normalized`` and ``raw``, to the same bytes.
+"""Rebuild what a check found damaged or missing from ``normalized`` and ``raw``, to the same bytes.
 
-Each file is made beside the damaged one, held against the SHA-256 that is recorded for it, and takes its place in one
-atomic step. So whoever is killed here leaves files that are either as damaged as before or right.
+Each file is made beside the damaged one, compared with the SHA-256 that is recorded for it, and takes its place in one
+atomic step: after a kill files are either as damaged as before or right.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import log
 from etl.slices.manifest import CONTENTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, GROUPS_FILE
-from etl.slices.writer import write_slice
+from etl.slices.writer import index_of, scan_slice, write_slice
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Stage
-from etl.storage.atomic import replace_bytes, replace_file
+from etl.storage.atomic import publish_bytes, replace_file
 from etl.storage.place import Place
 from etl.verify.findings import (
     EARLIER,
@@ -41,18 +41,18 @@ from etl.verify.findings import (
     TABLE,
     Outcome,
 )
-from etl.verify.rebuild import DamagedPartError, Located, index_again, read_located, table_again
+from etl.verify.rebuild import DamagedPartError, planned_slices, read_located, rebuild_table, recorded_slices
 from etl.verify.target import Target
 
-MOST_TOLD = 20
+MAX_LINES = 20
 OTHER_BYTES = "it came out with other bytes: was it made with other versions of the libraries?"
 
 Thing = tuple[str, str]  # what it is, and its name
 
 _NO_REPAIR = {
-    MANIFEST: "nothing else tells what it should say; put the original back, or run shard again with --overwrite",
+    MANIFEST: "there is no other copy; put the original back, or run shard again with --overwrite",
     STRAY: "what is not known is not deleted; look at it, and remove it",
-    REMOVED: "nothing else tells which images were removed; put the original back",
+    REMOVED: "there is no other copy; put the original back",
     PACK: "it is the only copy of its images here; put the original back",
     LISTED: "it is the only list of its pack's images here; put the original back",
     EARLIER: "it is of the slices whose splits were kept; verify and repair those: ringslice verify --name NAME",
@@ -65,7 +65,7 @@ _NO_REPAIR = {
 def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
     """Claim a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
 
-    Raises EnvironmentFailure where another run is at work on it, or its marker is not the one of ``fingerprint``.
+    Raises EnvironmentFailure if another run is at work on it, or its marker is not the one of ``fingerprint``.
     """
     with stage.held():
         if not stage.marker.exists() or stage.fingerprint() != fingerprint:
@@ -84,16 +84,13 @@ class Repair:
     def attempt(self, outcome: Outcome) -> bool:
         """Repair what can be repaired of these findings; returns whether anything was.
 
-        Raises EnvironmentFailure where another run is at work on the slices or on the normalised images.
+        Raises EnvironmentFailure if another run is at work on the slices or on the normalised images.
         """
         before = len(self.repaired)
         self._tidy()
         found = list(dict.fromkeys((each.what, each.name) for each in outcome.findings()))
-        for thing in found:
-            if thing in self.repaired:
-                self._leave(thing, "it was made again, and is damaged once more")
-            elif thing[0] in _NO_REPAIR:
-                self._leave(thing, _NO_REPAIR[thing[0]])
+        self.left |= {thing: _NO_REPAIR[thing[0]] for thing in found if thing[0] in _NO_REPAIR}
+        self.left |= {thing: "it was made again, and is damaged once more" for thing in found if thing in self.repaired}
         todo = [thing for thing in found if thing not in self.left]
         for part in sorted({name for what, name in todo if what in (PART, ROWS, REJECTS)}):
             self._repair_part(part, [thing for thing in todo if thing[1] == part])
@@ -106,7 +103,7 @@ class Repair:
         return len(self.repaired) > before
 
     def _tidy(self) -> None:
-        """Remove what a repair that died left behind, where nobody is at work."""
+        """Remove what a repair that died left, if no run is at work."""
         for stage in (self.target.slices, normalized_stage(self.target.root)):
             if stage.marker.exists() and stage.work.exists() and not stage.plan.exists():
                 with suppress(EnvironmentFailure), holding(stage, stage.fingerprint()):
@@ -119,13 +116,16 @@ class Repair:
     def explain(self) -> str:
         """Why what is left was not repaired, a line each, for the end of an error message."""
         lines = [f"{what} {name} is not repaired: {why}" for (what, name), why in sorted(self.left.items())]
-        more = [f"and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else []
-        return "".join(f"\n  {line}" for line in [*lines[:MOST_TOLD], *more])
+        more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
+        return "".join(f"\n  {line}" for line in [*lines[:MAX_LINES], *more])
 
-    def _leave(self, thing: Thing, why: str) -> None:
-        self.left[thing] = why
-
-    def _done(self, thing: Thing) -> None:
+    def _put(self, thing: Thing, files: Sequence[tuple[Place, Place, str | None]]) -> None:
+        """Put ``files`` in place: each as it was made, the damaged one, and its SHA-256, None if none is recorded."""
+        if any(sha256 is not None and made.sha256() != sha256 for made, _, sha256 in files):
+            self.left[thing] = OTHER_BYTES
+            return
+        for made, damaged, _ in files:
+            replace_file(made, damaged)
         self.repaired.append(thing)
         log("verify", f"{thing[0]} {thing[1]} is made again")
 
@@ -133,120 +133,110 @@ class Repair:
         """Normalise a pack once more, beside its part, and take what is damaged from there."""
         target, stage = self.target, normalized_stage(self.target.root)
         assert target.dataset is not None
-        told = next(part for part in target.dataset["parts"] if part["part"] == name)
+        entry = next(part for part in target.dataset["parts"] if part["part"] == name)
         with holding(stage, stage.fingerprint()) as attempts:
             made = attempts / "made"
             try:
-                _normalize_again(target.root, made, told, target.dataset, attempts)
+                _normalize_again(target.root, made, entry, target.dataset, attempts)
             except (DataError, FileNotFoundError) as error:
-                for thing in things:
-                    self._leave(thing, f"its pack is damaged too: {error}")
+                self.left |= dict.fromkeys(things, f"its pack is damaged too: {error}")
                 return
             for thing in things:
-                again = _part_files(thing[0], made, told)
-                if any(place.sha256() != sha256 for place, sha256 in again):
-                    self._leave(thing, OTHER_BYTES)
-                    continue
-                for (place, _), (damaged, _) in zip(again, _part_files(thing[0], stage.folder, told), strict=True):
-                    replace_file(place, damaged)
-                self._done(thing)
+                pairs = zip(*(_part_files(thing[0], folder, entry) for folder in (made, stage.folder)), strict=True)
+                self._put(thing, [(again, damaged, sha256) for (again, sha256), (damaged, _) in pairs])
             made.delete()
 
     def _repair_slices(self, names: Sequence[str], things: Sequence[Thing], attempts: Place) -> None:
         """Write slices once more, from the records of the parts, and put them and their indexes in place."""
-        if not names:
-            return
-        if self.target.dataset is None:
-            for name in names:
-                self._leave((SLICE, name), "the normalised images that it was made from are not here")
+        if names and self.target.dataset is None:
+            why = "the normalised images that it was made from are not here"
+            self.left |= {(SLICE, name): why for name in names}
             return
         try:
-            located = Located.find(self.target, names, (TABLE, EXAMPLES_FILE) not in things, attempts)
+            if (TABLE, EXAMPLES_FILE) in things:
+                located = planned_slices(self.target, names, attempts)
+            else:
+                located = recorded_slices(self.target, names)
+            for name, rows in located if names else ():
+                self._repair_slice(name, rows, attempts)
         except (DataError, FileNotFoundError) as error:
-            for name in names:
-                self._leave((SLICE, name), str(error))
-            return
-        for name, rows in located:
-            try:
+            left = [(SLICE, name) for name in names if (SLICE, name) not in self.repaired]
+            self.left = dict.fromkeys(left, str(error)) | self.left
+
+    def _repair_slice(self, name: str, rows: pa.Table, attempts: Place) -> None:
+        try:
+            self._write_again(name, rows, attempts)
+        except DamagedPartError as error:
+            self._repair_part(error.part, [(PART, error.part)])
+            if (PART, error.part) in self.left:
+                self.left[SLICE, name] = f"{error.part} is damaged too: {error}"
+            else:
                 self._write_again(name, rows, attempts)
-            except DamagedPartError as error:
-                self._repair_part(error.part, [(PART, error.part)])
-                if (PART, error.part) in self.left:
-                    self._leave((SLICE, name), f"{error.part} is damaged too: {error}")
-                else:
-                    self._write_again(name, rows, attempts)
 
     def _write_again(self, name: str, rows: pa.Table, attempts: Place) -> None:
-        split, told = self.target.slice_told(name)
+        split, entry = self.target.find_slice(name)
         made, folder = attempts / "made", self.target.slices.folder
         made.delete()
         examples = read_located(self.target.root / "normalized", rows)
-        facts = write_slice(made, attempts, (split, name, told["records"]), examples)
-        if facts["sha256"] != told["sha256"]:
-            self._leave((SLICE, name), OTHER_BYTES)
-            return
-        for ending in ("tfrecord", "idx"):
-            replace_file(made / f"{name}.{ending}", folder / f"{name}.{ending}")
-        self._done((SLICE, name))
+        write_slice(made, attempts, (split, name, entry["records"]), examples)
+        files = ((f"{name}.tfrecord", entry["sha256"]), (f"{name}.idx", None))
+        self._put((SLICE, name), [(made / file, folder / file, sha256) for file, sha256 in files])
         made.delete()
 
     def _repair_indexes(self, names: Sequence[str], attempts: Place) -> None:
+        folder = self.target.slices.folder
         for name in names:
             if (SLICE, name) in self.left:
-                self._leave((INDEX, name), "its slice is damaged")
+                self.left[INDEX, name] = "its slice is damaged"
             elif (SLICE, name) not in self.repaired:  # with its slice its index came too
-                index = index_again(self.target.slices.folder / f"{name}.tfrecord")
-                replace_bytes(self.target.slices.folder / f"{name}.idx", attempts, index)
-                self._done((INDEX, name))
+                scan, _ = scan_slice(folder, self.target.find_slice(name)[0], name)
+                made = attempts / "made.idx"
+                publish_bytes(made, attempts, index_of(scan.rows()))
+                self._put((INDEX, name), [(made, folder / f"{name}.idx", None)])
 
     def _repair_tables(self, files: Sequence[str], attempts: Place) -> None:
-        """Make tables again from the slices, which must all be right by now."""
+        """Rebuild tables from the slices, which must all be right by now."""
         damaged = [name for what, name in self.left if what == SLICE]
         for file in files:
-            told = next(table for table in self.target.manifest["tables"].values() if table["file"] == file)
-            thing = (TABLE, file)
+            entry = next(table for table in self.target.manifest["tables"].values() if table["file"] == file)
             if damaged:
-                self._leave(thing, f"{damaged[0]} is damaged and could not be repaired")
-            elif file in (DEPARTED_FILE, CONTENTS_FILE, GROUPS_FILE) and told["rows"]:
-                self._leave(thing, "nothing else tells what earlier slices had; put the original back")
+                self.left[TABLE, file] = f"{damaged[0]} is damaged and could not be repaired"
+            elif file in (DEPARTED_FILE, CONTENTS_FILE, GROUPS_FILE) and entry["rows"]:
+                self.left[TABLE, file] = "there is no other copy of what earlier slices had; put the original back"
             elif file == EXAMPLES_FILE and self.target.dataset is None:
-                self._leave(thing, "the normalised images that tell where examples come from are not here")
+                self.left[TABLE, file] = "the normalised images that its examples come from are not here"
             else:
-                schema, parts = table_again(file, self.target)
+                schema, parts = rebuild_table(file, self.target)
                 made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, schema, parts)
-                if made.sha256 == told["sha256"]:
-                    replace_file(made.place, self.target.slices.folder / file)
-                    self._done(thing)
-                else:
-                    self._leave(thing, OTHER_BYTES)
+                self._put((TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
 
 
-def _part_files(what: str, normalized: Place, told: dict[str, Any]) -> list[tuple[Place, str]]:
+def _part_files(what: str, normalized: Place, entry: dict[str, Any]) -> list[tuple[Place, str]]:
     """The files of a part in ``normalized``, with the SHA-256 that they should have."""
-    name, rejects = told["part"], told["rejects"]
+    name, rejects = entry["part"], entry["rejects"]
     if what == PART:
-        return [(records_place(normalized, name), told["sha256"])]
+        return [(records_place(normalized, name), entry["sha256"])]
     if what == ROWS:
-        return [(rows_place(normalized, name), told["rows_sha256"])]
+        return [(rows_place(normalized, name), entry["rows_sha256"])]
     return list(zip(rejects_places(normalized, name), (rejects["sha256"], rejects["list_sha256"]), strict=True))
 
 
 def _normalize_again(
-    root: Place, made: Place, told: dict[str, Any], dataset: dict[str, Any], attempts: Place
+    root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], attempts: Place
 ) -> dict[str, Any]:
     """Normalise the pack of a part as it was done, into the folder ``made``.
 
     Since then the class list may have grown at its end; the part's facts are as long as it was. And rejects may have
-    been tried again with looser limits; the part tells its own.
+    been tried again with looser limits; the part records its own.
     """
     made.delete()
-    classes = next((len(by_label) for by_label in told["examples"].values()), len(dataset["classes"]))
-    own_limits = {"limits": told["limits"]} if "limits" in told else {}
+    classes = next((len(by_label) for by_label in entry["examples"].values()), len(dataset["classes"]))
+    own_limits = {"limits": entry["limits"]} if "limits" in entry else {}
     with ImageHelper(NormalizeConfig.from_json(dataset["config"] | own_limits)) as helper:
         return normalize_pack(
             root / "raw",
             made,
-            Origin.of_part(told),
+            Origin.of_part(entry),
             helper,
             classes=dataset["classes"][:classes],
             attempts=attempts,

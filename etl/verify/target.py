@@ -2,24 +2,23 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from etl.errors import DataError
+from etl.formats.json_schema import schema_fault
 from etl.partition.config import SOURCE_SPLIT, ShardConfig
 from etl.slices.lineage import Earlier, finished_slices
 from etl.slices.manifest import read_manifest, slices_of
+from etl.slices.manifest_builder import image_of
 from etl.slices.memory import removed_keys
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.stage import Stage
 from etl.storage.place import Place
-from etl.verify import findings
-from etl.verify.check_manifest import image_told
-from etl.verify.shapes import NORMALIZED_SCHEMA, RAW_SCHEMA, SLICES_SCHEMA, require_shape
+from etl.verify.findings import EARLIER, MANIFEST_FILE
 from etl.verify.work_list import (
-    DEPARTED,
     Line,
-    earlier_lines,
     file_lines,
     kept_markers,
     part_lines,
@@ -34,7 +33,7 @@ from etl.verify.work_list import (
 class Target:
     """Finished slices, and the markers of the normalised images that they were made from, and of those images' packs.
 
-    Those are None where they are gone, and so is ``earlier``, the slices whose splits were kept.
+    Those are None if they are gone, and so is ``earlier``, the slices whose splits were kept.
     """
 
     root: Place
@@ -48,7 +47,7 @@ class Target:
     def find(cls, root: Place, name: str) -> "Target":
         """The slices called ``name``.
 
-        Raises UsageError where there are none of this version, DataError where a marker is not as it was written.
+        Raises UsageError if there are none of this version, DataError if a marker is not as it was written.
         """
         slices = slices_stage(root, name)
         if slices.marker.exists():
@@ -56,15 +55,13 @@ class Target:
                 json.loads(slices.marker.read_bytes())
             except ValueError as error:
                 raise DataError(f"{slices.marker} was edited or damaged: it is no JSON ({error})") from None
-        manifest = read_manifest(slices)
-        require_shape(manifest, SLICES_SCHEMA, slices.marker)
+        manifest = _require_shape(read_manifest(slices), slices)
         dataset = normalized_stage(root).find_generation(manifest["input"])
         if dataset is not None:
-            require_shape(dataset, NORMALIZED_SCHEMA, normalized_stage(root).marker)
-            image_told(dataset)  # a configuration that normalize takes
+            image_of(_require_shape(dataset, normalized_stage(root)))  # a configuration that normalize takes
         raw = raw_stage(root).find_generation(dataset["input"]) if dataset is not None else None
         if raw is not None:
-            require_shape(raw, RAW_SCHEMA, raw_stage(root).marker)
+            _require_shape(raw, raw_stage(root))
         return cls(root, slices, manifest, dataset, raw, _find_earlier(root, manifest["config"]["splits_from"]))
 
     @property
@@ -87,7 +84,7 @@ class Target:
     def slice_names(self) -> list[str]:
         return [each["name"] for _, each in slices_of(self.manifest)]
 
-    def slice_told(self, name: str) -> tuple[str, dict[str, Any]]:
+    def find_slice(self, name: str) -> tuple[str, dict[str, Any]]:
         """The split of a slice, and its entry in the manifest."""
         return next((split, each) for split, each in slices_of(self.manifest) if each["name"] == name)
 
@@ -99,12 +96,12 @@ class Target:
     def plan_again(self) -> Plan:
         """The plan that these slices were made by.
 
-        Raises DataError where it does not come out as it was: images or earlier slices are damaged or gone.
+        Raises DataError if it does not come out as it was: images or earlier slices are damaged or gone.
         """
         if self.dataset is None or not self.knows_earlier:
             raise DataError("the normalised images, or the slices whose splits were kept, are not there")
-        told = self.manifest["config"]
-        config = ShardConfig.from_json(told)
+        recorded = self.manifest["config"]
+        config = ShardConfig.from_json(recorded)
         values = vars(config) | {
             "split": SOURCE_SPLIT if config.split is None else config.split,
             "slices": config.slices["train"],
@@ -113,48 +110,37 @@ class Target:
         # perhaps more than were given, by those that were removed before
         removed = removed_keys(self.slices.folder) if config.removed_keys else None
         plan = plan_slices(self.root, values, self.dataset, self.earlier, removed)
-        if plan.config.to_json() | {"removed_keys": None} != told | {"removed_keys": None}:
+        if plan.config.to_json() | {"removed_keys": None} != recorded | {"removed_keys": None}:
             raise DataError(f"a new plan is not the one of {self.slices.marker}")
         return plan
 
     def job(self, plan: Plan | None, fates: Place | None) -> dict[str, Any]:
-        """What tasks need to know: of the ``plan`` made again too, if there is one, and where its fates are."""
+        """What tasks need to know: also of the new ``plan``, if there is one, and where its fates are."""
         config, dataset = self.manifest["config"], self.dataset
         return {
             "root": self.root.uri,
             "folder": self.slices.folder.uri,
-            "earlier": self.earlier.folder.uri if self.earlier else None,
-            "knows_earlier": self.knows_earlier,
             "removed": dataset["removed"] if dataset else None,
-            "removed_keys": config["removed_keys"],
-            "lists_removed": config["removed_keys"] is not None,
-            "dropped": self.dropped,
-            "any_of_equals": config["splits_from"] is not None or config["group_by"] is not None,
-            "splits_kept": config["splits_from"] is not None,
-            "by_source": self.by_source,
             "group_by": config["group_by"],
-            "grouped": config["group_by"] is not None,
             "classes": self.manifest["classes"],
             "image": self.manifest["image"],
-            "normalized_image": image_told(dataset) if dataset else None,
+            "normalized_image": image_of(dataset) if dataset else None,
             "seed": config["seed"],
             "config": config if plan else None,
             "counts": plan.dealing.plan.counts.tolist() if plan else None,
             "fates": fates.uri if fates else None,
-            "departed_rows": self.manifest["tables"]["departed"]["rows"],
         }
 
     def lines(self, every_stage: bool, plan: Plan | None) -> list[Line]:
         """The list of work, numbered; with ``every_stage`` parts and packs are read too."""
         files = list(table_files(self.slices.folder, self.manifest))
-        lines = [*slice_lines(self.manifest), {"kind": DEPARTED}]
+        lines = [*slice_lines(self.manifest)]
         if self.dataset is not None:
-            lines += part_lines(self.dataset, plan)
+            lines += part_lines(self.dataset, self.raw, plan)
             files += removed_files(self.root, self.dataset)
             files += stage_files(self.root, self.dataset) if every_stage else ()
         if self.earlier is not None:
-            lines += earlier_lines(self.earlier.manifest)
-            files += table_files(self.earlier.folder, self.earlier.manifest, findings.EARLIER)
+            files += table_files(self.earlier.folder, self.earlier.manifest, EARLIER)
         if every_stage:
             files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]
         lines += file_lines(files)
@@ -164,7 +150,14 @@ class Target:
 def _find_earlier(root: Place, fingerprint: str | None) -> Earlier | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            manifest = read_manifest(stage)
-            require_shape(manifest, SLICES_SCHEMA, stage.marker)
-            return Earlier(stage.folder, manifest, fingerprint)
+            return Earlier(stage.folder, _require_shape(read_manifest(stage), stage), fingerprint)
     return None
+
+
+def _require_shape(marker: dict[str, Any], stage: Stage) -> dict[str, Any]:
+    """The marker. Raises DataError if it has not the fields, of the types, of its JSON Schema."""
+    package = "slices" if stage.marker_name == MANIFEST_FILE else stage.folder.name
+    schema = Path(__file__).parents[1] / package / "schemas" / stage.marker_name
+    if fault := schema_fault(marker, json.loads(schema.read_text())):
+        raise DataError(f"{stage.marker} was edited or damaged: {fault}; put the original back")
+    return marker

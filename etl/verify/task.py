@@ -1,109 +1,116 @@
 """What a task of a verification does: check one line of the list of work, and say what is to be judged across lines."""
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.normalized.parts import rejects_places, rows_place
+from etl.normalized.parts import pack_of, rejects_places, rows_place
 from etl.partition.strata import Dealing
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
-from etl.slices.manifest import BLOCKS_FILE, DEPARTED_FILE, EXAMPLES_FILE
-from etl.slices.memory import removed_keys
+from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
 from etl.slices.plan import deal_rows, dealing_of
+from etl.storage.atomic import publish_bytes
+from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
-from etl.verify.check_manifest import fault
-from etl.verify.check_part import (
-    RECORD_COLUMNS,
-    facts_digest,
-    images_fault,
-    input_faults,
-    list_faults,
-    live_told,
-    records_fault,
-    rejects_faults,
-    rows_faults,
-    table_fault,
-)
+from etl.verify.check_part import RECORD_COLUMNS, PartCheck, images_fault, records_fault, table_fault
 from etl.verify.check_slice import Rules, check_slice
-from etl.verify.findings import INPUT, LISTED, PART, REJECTS, REMOVED, ROWS, TABLE, Finding
-from etl.verify.lines import Line, PartOrder, dealt_lines, earlier_lines, gone_lines, good_lines
-from etl.verify.work_list import DEPARTED, EARLIER, FILES, PARTS, SLICES
+from etl.verify.findings import INPUT, LISTED, PACK, PART, REJECTS, REMOVED, ROWS, TABLE, Finding
+from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, write_buckets
+from etl.verify.work_list import FILES, PARTS, SLICES
 
 Part = Mapping[str, Any]
-PLANNED = "planned"
+
+
+def task_place(results: Place, line: int) -> Place:
+    """What a line of work found."""
+    return results / f"line-{line:06d}.json"
+
+
+def table_place(results: Place, name: str, line: int) -> Place:
+    """What a line of work found, by bucket: of the schema `TABLES` has for ``name``."""
+    return results / f"{name}-{line:06d}.parquet"
 
 
 @dataclass
 class TaskResult:
-    """What became of one line of work. ``untold`` counts slices and parts of which nothing is known to be in them.
+    """What became of one line of work.
 
-    ``told`` are digests of what parts and lists tell of themselves, for the driver to hold against the markers, and
-    ``live`` counts the live images of packs: ``images``, ``bytes``, and by class and by split.
+    ``unreadable`` counts what is not known: slices, parts, lists. ``slices`` are the facts of slices, ``live`` counts
+    the live images of packs: ``images``, ``bytes``, and by class and by split.
     """
 
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    untold: Counter[str] = field(default_factory=Counter)
-    by_class: dict[str, Counter[int]] = field(default_factory=dict)
-    class_counts: list[dict[str, Any]] = field(default_factory=list)
-    told: dict[str, list[str | None]] = field(default_factory=dict)
+    unreadable: Counter[str] = field(default_factory=Counter)
+    slices: list[dict[str, Any] | None] = field(default_factory=list)
     live: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "findings": [each.to_json() for each in self.findings],
-            "counts": dict(self.counts),
-            "untold": dict(self.untold),
-            "by_class": {split: dict(sorted(counts.items())) for split, counts in self.by_class.items()},
-            "told": self.told,
-            "live": dict(self.live),
-        }
+        return vars(self) | {"findings": [each.to_json() for each in self.findings]}
 
 
 @dataclass
 class TaskCheck:
-    """Checks one line; ``job`` is what the driver wrote for all of them. ``result`` holds once all lines were taken."""
+    """Checks one line; ``job`` is what the driver wrote for all of them.
+
+    ``tables`` has what is compared across lines, by the names of `etl.verify.join.TABLES`.
+    """
 
     job: Mapping[str, Any]
     result: TaskResult = field(default_factory=TaskResult)
+    tables: dict[str, list[pa.Table]] = field(default_factory=dict)
 
-    def lines(self, work: Mapping[str, Any]) -> Iterator[Line]:
-        """What is to be judged across lines."""
+    def check(self, work: Mapping[str, Any]) -> None:
         kinds = {SLICES: self._slices, PARTS: self._parts, FILES: self._files}
-        kinds |= {DEPARTED: self._departed, EARLIER: self._earlier}
-        return kinds[work["kind"]](work)
+        kinds[work["kind"]](work)
+
+    def publish(self, results: Place, attempts: Place, line: int) -> None:
+        """Publish the tables, then the result, as of this line of work."""
+        rows, buckets = {}, self.job["buckets"]
+        for name, tables in self.tables.items():
+            table = pa.concat_tables(tables).combine_chunks()
+            numbers = (content_buckets if name == CONTENTS else key_buckets)(table, buckets)
+            rows[name] = write_buckets(table_place(results, name, line), attempts, table, numbers, buckets)
+        publish_bytes(task_place(results, line), attempts, json_bytes(self.result.to_json() | {"rows": rows}))
+
+    def _keep(self, name: str, table: pa.Table) -> None:
+        schema = TABLES[name]
+        self.tables.setdefault(name, []).append(table.select(schema.names).cast(schema))
 
     @property
     def _folder(self) -> Place:
         return open_place(self.job["folder"])
 
-    def _slices(self, work: Mapping[str, Any]) -> Iterator[Line]:
+    def _slices(self, work: Mapping[str, Any]) -> None:
         row, block = work["row"], work["block"]
         rules = Rules(self.job["classes"], self.job["image"], self.job["seed"])
-        for number, told in enumerate(work["slices"], start=work["number"]):
-            rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, told["records"])
-            blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, told["blocks"])
-            row, block = row + told["records"], block + told["blocks"]
-            check = check_slice(self._folder, told, rows, blocks, rules)
+        for number, entry in enumerate(work["slices"], start=work["number"]):
+            rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, entry["records"])
+            blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, entry["blocks"])
+            row, block = row + entry["records"], block + entry["blocks"]
+            check = check_slice(self._folder, entry, rows, blocks, rules)
             self.result.findings += check.findings
+            self.result.slices.append(check.facts)
             self.result.counts.update(slices=1, bytes=check.size_bytes)
-            if check.dealt is None:
-                self.result.untold["slices"] += 1
+            if check.examples is None:
+                self.result.unreadable["slices"] += 1
                 continue
-            self.result.counts["examples"] += check.dealt.num_rows
-            self._count_classes(told, check.labels)
-            yield from dealt_lines(check.dealt, told["split"], number)
+            self.result.counts["examples"] += check.examples.num_rows
+            numbers = pa.array([number] * check.examples.num_rows, pa.int64())
+            found = check.examples.append_column("number", numbers)
+            self._keep("found", found)
+            self._keep(CONTENTS, found.filter(found["sha256"].is_valid()))
 
     def _range(self, name: str, schema: pa.Schema, first: int, rows: int) -> pa.Table | None:
-        """Rows of a table beside the manifest; None, and a finding, where they cannot be read."""
+        """Rows of a table beside the manifest; None, and a finding, if they cannot be read."""
         try:
             table = parquet_tables.read_range(self._folder / name, first, first + rows)
             if why := table_fault(table, schema):
@@ -117,104 +124,75 @@ class TaskCheck:
                 self.result.findings.append(finding)
             return None
 
-    def _count_classes(self, told: Mapping[str, Any], labels: Counter[int]) -> None:
-        self.result.by_class.setdefault(told["split"], Counter()).update(labels)
-        self.result.class_counts += [
-            {"slice": told["name"], "split": told["split"], "label": label, "records": count}
-            for label, count in sorted(labels.items())
-        ]
-
-    def _parts(self, work: Mapping[str, Any]) -> Iterator[Line]:
+    def _parts(self, work: Mapping[str, Any]) -> None:
         root = open_place(self.job["root"])
-        # of the images that no list removed, the first of each content is dealt
-        left_out = frozenset(removed_keys(self._folder)) if self.job["dropped"] else frozenset[str]()
         try:
             removed = Removed.read(root, self.job)
         except (DataError, FileNotFoundError) as error:
-            told = self.job["removed"]
-            self._find(REMOVED, told["file"], str(error))
-            self.result.untold.update(parts=len(work["parts"]), lists=1)
+            self._find(REMOVED, self.job["removed"]["file"], str(error))
+            self.result.unreadable.update(parts=len(work["parts"]), lists=1)
             return
         dealing = dealing_of(self.job) if self.job["counts"] is not None else None
-        for number, part in enumerate(work["parts"], start=work["number"]):
+        for part in work["parts"]:
             rows = self._rows(root, part, removed, dealing)
             if rows is None:
-                self.result.untold["parts"] += 1
+                self.result.unreadable["parts"] += 1
                 continue
             self.result.counts.update(parts=1, good=rows.num_rows)
-            planned = rows[PLANNED].to_pylist() if dealing is not None else None
-            order = PartOrder(number if self.job["dropped"] else None, left_out, planned, self._groups(rows))
-            yield from good_lines(rows, part["part"], order)
+            name = pa.array([part["entry"]["part"]] * rows.num_rows, pa.string())
+            self._keep("good", rows.append_column("part", name).append_column("group", self._groups(rows)))
 
     def _rows(self, root: Place, part: Part, removed: Removed, dealing: Dealing | None) -> pa.Table | None:
-        """The live rows of a part, once they and its rejects were held against its pack's list; None if in doubt.
+        """The live rows of a part, after they and its rejects were compared with its pack's list; None if in doubt.
 
-        With a ``dealing``, a column `PLANNED` has the slice of each by number, -1 where it is left out.
+        A column ``planned`` has the slice of each by number, -1 if it is left out.
         """
-        name = part["part"]
-        images = self._table(LISTED, part["pack"], list_place(root / "raw", part["pack"]), part["list_sha256"])
-        good = self._table(ROWS, name, rows_place(root / "normalized", name), part["sha256"])
-        rejects: pa.Table | None = schemas.REJECTS.empty_table()
-        if part["rejects_sha256"] is not None:
-            listed = rejects_places(root / "normalized", name)[1]
-            rejects = self._table(REJECTS, name, listed, part["rejects_sha256"])
+        entry, pack = part["entry"], pack_of(part["entry"])
+        name, rejects = entry["part"], entry["rejects"]
+        images = self._table(LISTED, pack, list_place(root / "raw", pack), entry["list_sha256"])
+        good = self._table(ROWS, name, rows_place(root / "normalized", name), entry["rows_sha256"])
+        bad: pa.Table | None = schemas.REJECTS.empty_table()
+        if rejects["count"]:
+            bad = self._table(REJECTS, name, rejects_places(root / "normalized", name)[1], rejects["list_sha256"])
+        check = PartCheck(entry, part["pack"], removed)
+        self.result.unreadable.update(lists=images is None, rejects=bad is None)
         if images is not None:
-            self._count_images(part, images, removed)
-        self.result.untold.update(lists=images is None, rejects=rejects is None)
-        if good is not None and dealing is not None:
-            good = self._planned(part, good, dealing)
-        if good is None or rejects is None:
-            return self._live(part, good, removed)
-        facts = parquet_tables.facts_of(good)
-        lost = list(input_faults(part, images, good, rejects)) if images is not None else []
-        doubts = list(rows_faults(part, good, rejects, facts, self.job["normalized_image"]))
-        self.result.findings += lost or doubts or (rejects_faults(part, images, rejects) if images is not None else [])
+            self.result.findings += check.list_findings(images)
+            self._count_images(check.live(images))
+        if good is None or bad is None:
+            return None
+        good = self._planned(part, good, dealing)
+        doubts = list(check.input_findings(images, good, bad)) if images is not None else []
+        doubts = doubts or list(check.row_findings(good, bad, self.job["normalized_image"]))
+        self.result.findings += doubts
         if doubts:
             return None
-        live, live_rejects = self._live(part, good, removed), self._live(part, rejects, removed)
-        assert live is not None and live_rejects is not None
-        self.result.counts["rejects"] += live_rejects.num_rows
-        told = live_told(live, live_rejects, len(self.job["classes"])) if part["removed"] else None
-        self.result.told[f"part {name}"] = [facts_digest(facts), facts_digest(told) if told else None]
-        return live
+        self.result.findings += check.entry_findings(good, bad)
+        self.result.counts["rejects"] += check.live(bad).num_rows
+        return check.live(good)
 
-    def _planned(self, part: Part, rows: pa.Table, dealing: Dealing) -> pa.Table:
-        """The rows with the slice that each is dealt to; null where the rows are not those that were planned."""
-        fates = open_place(self.job["fates"]) if self.job["fates"] else None
-        try:
-            slices = pa.array(deal_rows(dealing, rows, part["dealing"], fates)[1])
-        except (ValueError, IndexError):
-            slices = pa.nulls(rows.num_rows, pa.int64())
-        return rows.append_column(PLANNED, slices)
+    def _planned(self, part: Part, rows: pa.Table, dealing: Dealing | None) -> pa.Table:
+        """The rows with the slice of each; null if there is no plan, or if these are not the rows that were planned."""
+        slices: pa.Array = pa.nulls(rows.num_rows, pa.int64())
+        if dealing is not None:
+            fates = open_place(self.job["fates"]) if self.job["fates"] else None
+            with suppress(ValueError, IndexError, DataError):
+                slices = pa.array(deal_rows(dealing, rows, part["dealing"], fates)[1])
+        return rows.append_column("planned", slices)
 
-    def _count_images(self, part: Part, images: pa.Table, removed: Removed) -> None:
-        """Hold a pack's list against itself and against the table of removed images, and count those that are live."""
-        facts = parquet_tables.facts_of(images)
-        self.result.findings += list_faults(part, images, facts)
-        self.result.told[f"pack {part['pack']}"] = [facts_digest(facts)]
-        live = images.filter(pa.array(removed.live(part["pack"], images["key"])))
-        if images.num_rows - live.num_rows != part["removed"] or removed.number(part["pack"]) != part["removed"]:
-            told = self.job["removed"] or {"file": "removed"}
-            line = f"{part['pack']} has {part['removed']} removed images by its marker, the table tells of others"
-            self._find(REMOVED, told["file"], line)
+    def _count_images(self, live: pa.Table) -> None:
         counts = {"images": live.num_rows, "bytes": sum(live["size"].to_pylist())}
         counts |= {f"class {label}": number for label, number in _counted(live["label"])}
         counts |= {f"split {split}": number for split, number in _counted(live["split"]) if split is not None}
         self.result.live.update(counts)
 
-    def _live(self, part: Part, table: pa.Table | None, removed: Removed) -> pa.Table | None:
-        if table is None or not part["removed"]:
-            return table
-        return table.filter(pa.array(removed.live(part["pack"], table["key"])))
-
-    def _groups(self, rows: pa.Table) -> Sequence[str | None] | None:
+    def _groups(self, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
         if self.job["group_by"] is None:
-            return None
-        values = pc.map_lookup(rows["columns"], pa.scalar(self.job["group_by"]), "first")
-        return cast(list[str | None], values.to_pylist())
+            return pa.nulls(rows.num_rows, pa.string())
+        return pc.map_lookup(rows["columns"], pa.scalar(self.job["group_by"]), "first")
 
     def _table(self, what: str, name: str, place: Place, sha256: str) -> pa.Table | None:
-        """A table; None, and a finding, where it is not the one that was written, or none of its kind."""
+        """A table; None, and a finding, if it is not the one that was written, or not of its schema."""
         self.result.counts["files"] += what != ROWS
         if line := hash_fault(place, sha256):
             self._find(what, name, line)
@@ -234,7 +212,7 @@ class TaskCheck:
     def _find(self, what: str, name: str, line: str) -> None:
         self.result.findings.append(Finding(what, name, line))
 
-    def _files(self, work: Mapping[str, Any]) -> Iterator[Line]:
+    def _files(self, work: Mapping[str, Any]) -> None:
         for each in work["files"]:
             place = open_place(each["uri"])
             if line := hash_fault(place, each["sha256"]):
@@ -243,59 +221,26 @@ class TaskCheck:
                 self.result.counts["other_bytes"] += place.info().size
                 self.result.findings += self._inside(place, each)
             self.result.counts["files"] += 1
-        return iter(())
 
-    def _inside(self, place: Place, told: Mapping[str, Any]) -> Iterator[Finding]:
-        """Whether a part holds the records that its rows tell of, and a file of the source the images of its list.
+    def _inside(self, place: Place, entry: Mapping[str, Any]) -> Iterator[Finding]:
+        """Whether a part has the records of its rows, and a pack or a tar file of rejects the images of its list.
 
-        Where ``rows`` or a list are not as they were written, that is told of with their part.
+        If rows or a list are damaged, that is found with their part.
         """
-        root, name = open_place(self.job["root"]), told["name"]
+        root, what, name = open_place(self.job["root"]), entry["what"], entry["name"]
+        line = None
         try:
-            if told["what"] == PART:
-                table = parquet_tables.read_table(rows_place(root / "normalized", name), [*RECORD_COLUMNS])
-                line = records_fault(place, table)
-                yield from [Finding(INPUT, name, line)] if line else []
-            elif told.get("in_place"):
+            if what == PART:
+                rows = parquet_tables.read_table(rows_place(root / "normalized", name), [*RECORD_COLUMNS])
+                line = records_fault(place, rows)
+            elif what == REJECTS:
+                line = images_fault(place, parquet_tables.read_table(rejects_places(root / "normalized", name)[1]))
+            elif what == PACK:
                 line = images_fault(place, parquet_tables.read_table(list_place(root / "raw", name)))
-                yield from [Finding(LISTED, name, line)] if line else []
         except (DataError, FileNotFoundError):
             return
-
-    def _departed(self, work: Mapping[str, Any]) -> Iterator[Line]:
-        """Where no splits were kept, the keys that a list removed are those told, and of these the digest is known."""
-        del work
-        place, number, removed = self._folder / DEPARTED_FILE, 0, list[str]()
-        try:
-            for table in parquet_tables.iterate_groups(place):
-                if why := table_fault(table, schemas.DEPARTED):
-                    raise DataError(f"{place} {why}")
-                number += table.num_rows
-                removed += table.filter(table["removed"])["key"].to_pylist()
-                yield from gone_lines(table)
-        except (DataError, FileNotFoundError) as error:
-            self._find(TABLE, DEPARTED_FILE, f"{place} is missing" if isinstance(error, OSError) else str(error))
-            self.result.untold["departed"] += 1
-            return
-        if number != self.job["departed_rows"]:
-            line = f"departed.parquet has {number} rows, the manifest tells of {self.job['departed_rows']}"
-            self.result.findings.append(fault(line))
-        digest = hashlib.sha256("\n".join(sorted(removed)).encode()).hexdigest()
-        if not self.job["splits_kept"] and self.job["removed_keys"] not in (digest, None):
-            self.result.findings.append(fault("the removed keys of departed.parquet are not those of the manifest"))
-
-    def _earlier(self, work: Mapping[str, Any]) -> Iterator[Line]:
-        folder = open_place(self.job["earlier"])
-        try:
-            if "first" in work:
-                columns = ["key", "split", "sha256"]
-                rows = parquet_tables.read_range(folder / EXAMPLES_FILE, work["first"], work["last"], columns)
-                yield from earlier_lines(rows)
-            else:
-                for table in parquet_tables.iterate_groups(folder / work["file"]):
-                    yield from earlier_lines(table)
-        except (DataError, FileNotFoundError):  # its SHA-256 is told of as a file's
-            self.result.untold["earlier"] += 1
+        if line is not None:
+            yield Finding(LISTED if what == PACK else INPUT, name, line)
 
 
 def _counted(column: pa.ChunkedArray) -> Iterator[tuple[Any, int]]:

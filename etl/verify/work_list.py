@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from etl.normalized.parts import pack_of, records_place, rejects_places
 from etl.raw.packs import pack_place
-from etl.slices.manifest import CONTENTS_FILE, DEPARTED_FILE, slices_of
+from etl.slices.manifest import slices_of
 from etl.slices.plan import Plan
 from etl.stages.marker import GENERATIONS_FOLDER
 from etl.stages.stage import Stage
@@ -19,7 +19,7 @@ from etl.verify.findings import MANIFEST, PACK, PART, REJECTS, REMOVED, TABLE
 Line = dict[str, Any]
 Item = TypeVar("Item")
 
-SLICES, PARTS, FILES, DEPARTED, EARLIER = "slices", "parts", "files", "departed", "earlier"  # kinds of lines
+SLICES, PARTS, FILES = "slices", "parts", "files"  # kinds of lines
 # What makes a line long enough; a cluster's task may get several.
 LINE_BYTES = 64 << 20
 LINE_ROWS = 100_000
@@ -41,37 +41,16 @@ def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
         block += sum(each["blocks"] for each in run)
 
 
-def part_lines(dataset: Mapping[str, Any], plan: Plan | None) -> Iterator[Line]:
-    """Runs of parts of a normalised generation, with the number of their first.
+def part_lines(dataset: Mapping[str, Any], raw: Mapping[str, Any] | None, plan: Plan | None) -> Iterator[Line]:
+    """Runs of parts of a normalised generation.
 
-    Of each: its pack, and the SHA-256 of its rows, of its pack's list and of its list of rejects, None without rejects;
-    and what deals it by the ``plan``, None without a plan.
+    Of each: what the markers record of it and of its pack, and what deals it by the ``plan``; None if not known.
     """
-    number, dealing = 0, iter(plan) if plan else repeat(None)
+    packs = {pack["name"]: pack for pack in raw["packs"]} if raw else {}
+    dealing = iter(plan) if plan else repeat(None)
     for run in _runs(dataset["parts"], lambda part: part["input"] / LINE_ROWS):
-        kept = [
-            {
-                "part": each["part"],
-                "pack": pack_of(each),
-                "removed": each["removed"],
-                "sha256": each["rows_sha256"],
-                "list_sha256": each["list_sha256"],
-                "rejects_sha256": each["rejects"].get("list_sha256"),
-                "dealing": next(dealing),
-            }
-            for each in run
-        ]
-        yield {"kind": PARTS, "number": number, "parts": kept}
-        number += len(run)
-
-
-def earlier_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
-    """Runs of rows of the examples of the slices whose splits were kept; the last lines are those of what departed."""
-    rows = manifest["tables"]["examples"]["rows"]
-    for first in range(0, rows, LINE_ROWS):
-        yield {"kind": EARLIER, "first": first, "last": min(first + LINE_ROWS, rows)}
-    for file in (DEPARTED_FILE, CONTENTS_FILE):
-        yield {"kind": EARLIER, "file": file}
+        kept = [{"entry": each, "pack": packs.get(pack_of(each)), "dealing": next(dealing)} for each in run]
+        yield {"kind": PARTS, "parts": kept}
 
 
 def file_lines(files: Iterable[Line]) -> Iterator[Line]:
@@ -82,8 +61,8 @@ def file_lines(files: Iterable[Line]) -> Iterator[Line]:
 
 def table_files(folder: Place, manifest: Mapping[str, Any], what: str = TABLE) -> Iterator[Line]:
     """The tables beside a manifest; a finding about one says ``what`` it is."""
-    for told in manifest["tables"].values():
-        yield _file(what, told["file"], folder / told["file"], told["sha256"], told["rows"] * 128)
+    for entry in manifest["tables"].values():
+        yield _file(what, entry["file"], folder / entry["file"], entry["sha256"], entry["rows"] * 128)
 
 
 def kept_markers(stage: Stage) -> Iterator[Line]:
@@ -96,8 +75,8 @@ def kept_markers(stage: Stage) -> Iterator[Line]:
 
 def removed_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
     """The table of removed images that a normalised generation names, if it does."""
-    if told := dataset.get("removed"):
-        yield _file(REMOVED, told["file"], root / "raw" / told["file"], told["sha256"], told["rows"] * 128)
+    if entry := dataset.get("removed"):
+        yield _file(REMOVED, entry["file"], root / "raw" / entry["file"], entry["sha256"], entry["rows"] * 128)
 
 
 def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
@@ -112,7 +91,7 @@ def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
             tar, _ = rejects_places(root / "normalized", name)
             yield _file(REJECTS, name, tar, part["rejects"]["sha256"], SMALL_FILE_BYTES)
         packed = pack_place(root / "raw", pack, part.get("file"))
-        yield _file(PACK, pack, packed, part["pack_sha256"], part["bytes"]) | {"in_place": "file" in part}
+        yield _file(PACK, pack, packed, part["pack_sha256"], part["bytes"])
 
 
 def _file(what: str, name: str, place: Place, sha256: str, size_bytes: int) -> Line:

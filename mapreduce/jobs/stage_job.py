@@ -189,7 +189,8 @@ class StageJob(MRJob, ABC):
     def _tasks(self, work: Work, job_file: Place, words: list[str]) -> Iterator["StageJob"]:
         """The mrjob job of the tasks alone; what the user gave comes after ``words`` of ours, and so wins."""
         with tempfile.NamedTemporaryFile("w", prefix="ringslice-", suffix=".jsonl") as work_list:
-            work_list.writelines(json.dumps(line, allow_nan=False) + "\n" for line in work.lines)
+            lines = (json.dumps(line, allow_nan=False, default=list) for line in work.lines)  # arrays are lists
+            work_list.writelines(f"{line}\n" for line in lines)
             work_list.flush()
             ours = ("--job-file", job_file.uri, "--no-bootstrap-mrjob", "--cleanup-on-failure", "ALL")
             yield type(self)(args=[*words, *self._arguments, *ours, work_list.name])

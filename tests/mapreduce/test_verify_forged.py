@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse, serialize
 from etl.normalized.part_writer import PartWriter
+from etl.raw.removed import Removed
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import DealtExample, write_slice
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
-from etl.verify.check_part import COLUMNS, input_faults
+from etl.verify.check_part import PartCheck
 from mapreduce import normalize as normalize_module
 from mapreduce import shard as shard_module
 from tests.lib.inline import normalize_here, shard_here
@@ -79,7 +79,7 @@ def test_slices_with_wrong_examples_are_found(root: Path, monkeypatch: pytest.Mo
     for change, kind, line in (
         (lambda name, examples, shared: examples, None, ""),  # the negative control
         (drop_one, "key missing", "is good, and in no slice"),
-        (exchange_pictures, "key different", "has other bytes in"),
+        (exchange_pictures, "key different", ": crc32c is "),
         (move_one, "manifest", "the slices are not balanced"),
     ):
         shard_wrongly(root, monkeypatch, change)
@@ -99,7 +99,11 @@ def lose_or_change_a_reject(image: dict[str, Any], loses: bool) -> bool:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("loses", "line"), [(True, "good + 0 rejects: 1/bad.png is neither"), (False, "1/bad.png has another SHA-256")]
+    ("loses", "line"),
+    [
+        (True, "good + 0 rejects, by key: row 17: key is '2/0002.png', not '1/bad.png'"),
+        (False, "1/bad.png: sha256 is b'\\x00"),
+    ],
 )
 def test_an_image_that_normalize_lost_or_changed_is_found(
     loses: bool, line: str, root: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,9 +130,12 @@ def test_an_image_that_normalize_lost_or_changed_is_found(
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda marker: marker["parts"].pop(), "of raw has no part"),
-        (lambda marker: marker["parts"][0].update(pack="pack-00001"), "two parts of one pack"),
-        (lambda marker: marker["parts"][0].update(pack="pack-09999"), "was made of a pack that raw does not name"),
+        (lambda marker: marker["parts"].pop(), "packs of its parts is"),
+        (
+            lambda marker: marker["parts"][0].update(pack="pack-00001"),
+            "packs of its parts.0 is 'pack-00001', not 'pack-00000'",
+        ),
+        (lambda marker: marker["parts"][0].update(pack="pack-09999"), "packs of its parts.0 is 'pack-09999', not"),
     ],
     ids=["part lost", "two parts", "part of another pack"],
 )
@@ -144,25 +151,27 @@ def test_parts_that_are_not_those_of_the_packs_are_found(
     assert line in error
 
 
-def table_of(keys: str) -> pa.Table:
-    rows = [{"key": key, "sha256": key.encode() * 32, "label": 0} for key in keys]
-    full = [dict.fromkeys(schemas.IMAGES.names) | row for row in rows]
-    return parquet_tables.table_of(schemas.IMAGES, full).select(COLUMNS)
-
-
 @pytest.mark.parametrize(
     ("images", "good", "rejects", "fault"),
     [
         ("abc", "ac", "b", None),
-        ("abc", "ac", "", "the 3 images of pack are not 2 good + 0 rejects: b is neither"),
-        ("abc", "abcd", "", "d is none of them"),
-        ("abc", "abc", "b", "b is there twice"),
-        ("abc", "abb", "c", "b is there twice"),
-        ("abb", "ab", "", "b is there twice"),
+        ("abc", "ac", "", "3 images of pack, 2 good + 0 rejects, by key: row 1: key is 'c', not 'b'"),
+        ("abc", "abb", "c", "row 2: key is 'b', not 'c'"),
+        ("abb", "ab", "", "there are 2 rows, not 3; the first 2 are as they should be"),
     ],
 )
 def test_every_image_is_good_or_a_reject_once(images: str, good: str, rejects: str, fault: str | None) -> None:
-    part = {"part": "pack.1", "pack": "pack"}
-    found = list(input_faults(part, table_of(images), table_of(good), table_of(rejects)))
+    tables = (
+        parquet_tables.table_of(
+            schemas.IMAGES,
+            [
+                dict.fromkeys(schemas.IMAGES.names) | {"key": key, "sha256": key.encode() * 32, "label": 0}
+                for key in keys
+            ],
+        )
+        for keys in (images, good, rejects)
+    )
+    check = PartCheck({"part": "pack.1", "pack": "pack"}, None, Removed(schemas.REMOVED.empty_table()))
+    found = list(check.input_findings(*tables))
     assert [each.name for each in found] == ["pack.1"] * (fault is not None)
     assert all(fault is not None and each.line.endswith(fault) for each in found)

@@ -2,13 +2,16 @@
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
 from etl.formats.json_schema import schema_fault
-from etl.verify.shapes import NORMALIZED_SCHEMA, RAW_SCHEMA, SLICES_SCHEMA
+from tests.lib.commands import REPOSITORY
+
+ETL = REPOSITORY / "etl"
 
 SCHEMA = {
     "type": "object",
@@ -39,17 +42,17 @@ RIGHT: dict[str, Any] = {
     "tables": {"a": True},
 }
 WRONG: list[tuple[str, Any, str]] = [
-    ("format", "a/2", "format is 'a/2', not 'a/1'"),
+    ("format", "a/2", "format is 'a/2', against const a/1"),
     ("format", ..., "format is missing"),
     ("other", 1, "other is not known"),
-    ("names", [], "names has 0 items, not 1 or more"),
-    ("names", ["x", "x"], "names has an item twice"),
-    ("names", ["x", 1], "names[1] is 1, not string"),
-    ("kind", True, "kind is True, not 'b' or 1"),
-    ("size", -1, "size is -1, which is nothing that may stand there"),
-    ("sha256", "00", "sha256 is '00', not like ^[0-9a-f]{4}$"),
-    ("by_split", {"test": 1}, "by_split.test is 'test', not 'train'"),
-    ("tables", {"a": 1}, "tables.a is 1, not boolean"),
+    ("names", [], "names is [], against minItems 1"),
+    ("names", ["x", "x"], "names is ['x', 'x'], against uniqueItems True"),
+    ("names", ["x", 1], "names[1] is 1, against type string"),
+    ("kind", True, "kind is True, against enum ['b', 1]"),
+    ("size", -1, "size is -1, against oneOf "),
+    ("sha256", "00", "sha256 is '00', against pattern ^[0-9a-f]{4}$"),
+    ("by_split", {"test": 1}, "by_split.test is 'test', against enum ['train']"),
+    ("tables", {"a": 1}, "tables.a is 1, against type boolean"),
 ]
 
 
@@ -61,7 +64,7 @@ def test_a_value_that_breaks_a_rule(name: str, value: Any, fault: str) -> None:
     if value is ...:
         del wrong[name]
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(wrong)
-    assert schema_fault(wrong, SCHEMA) == fault
+    assert str(schema_fault(wrong, SCHEMA)).startswith(fault)
 
 
 def test_a_rule_that_is_not_known_is_refused() -> None:
@@ -69,8 +72,6 @@ def test_a_rule_that_is_not_known_is_refused() -> None:
         schema_fault([], {"maxItems": 3})
 
 
-@pytest.mark.parametrize(
-    "path", [RAW_SCHEMA, NORMALIZED_SCHEMA, SLICES_SCHEMA], ids=lambda path: path.parent.parent.name
-)
-def test_the_schemas_are_schemas(path: Any) -> None:
+@pytest.mark.parametrize("path", sorted(ETL.glob("*/schemas/*.json")), ids=lambda path: path.parent.parent.name)
+def test_the_schemas_are_schemas(path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))

@@ -19,68 +19,48 @@ from etl.verify.check_slice import Rules, SliceCheck, check_slice
 from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
-
-
-@dataclass(frozen=True)
-class Written:
-    """A finished slice, the facts and tables about it, and its records one by one."""
-
-    place: Path
-    index: Path
-    facts: dict[str, Any]
-    rows: pa.Table
-    blocks: pa.Table
-
-    @property
-    def data(self) -> bytes:
-        return self.place.read_bytes()
-
-    @property
-    def records(self) -> list[bytes]:
-        return [record.framed for record in read_records(io.BytesIO(self.data), "slice")]
-
-
-def example(key: str) -> bytes:
-    content = hashlib.sha256(key.encode()).digest()[:10]
-    return serialize(ImageExample(key, "ab".index(key[0]), key[0], "RAW", 2, 5, 1, content))
-
-
-def write(folder: Place, name: str) -> Written:
-    dealt = [(example(key), "pack-00000", hashlib.sha256(key.encode()).digest()) for key in KEYS[name]]
-    attempts = (folder / "attempts").make_folder()
-    facts = write_slice(folder, attempts, ("train", f"train/{name}", 3), dealt)
-    path = Path(folder.path) / "train" / name
-    rows = parquet_tables.read_table(facts_place(folder, facts["name"]))
-    blocks = parquet_tables.read_table(blocks_place(folder, facts["name"]))
-    return Written(path.with_suffix(".tfrecord"), path.with_suffix(".idx"), facts, rows, blocks)
-
-
 SIZE = {"height": 2, "width": None, "channels": 1, "format": "RAW"}
 RULES = Rules(("a", "b"), SIZE, 55)  # the seed of the order of KEYS
 SLICE_A, INDEX_A, EXAMPLES = (SLICE, "train/a"), (INDEX, "train/a"), (TABLE, "examples.parquet")
 
 
-def check(written: Written, *, with_tables: bool = True) -> SliceCheck:
-    """A check of the slice; without tables, by the manifest alone."""
-    rows, blocks = (written.rows, written.blocks) if with_tables else (None, None)
-    return check_slice(open_place(str(written.place.parents[1])), written.facts, rows, blocks, RULES)
+@dataclass(frozen=True)
+class Written:
+    """A finished slice below ``folder``, with the facts and the tables about it."""
+
+    folder: Place
+    facts: dict[str, Any]
+    rows: pa.Table | None
+    blocks: pa.Table | None
+
+    def path(self, ending: str) -> Path:
+        return Path(self.folder.path) / f"{self.facts['name']}.{ending}"
+
+    def check(self) -> SliceCheck:
+        return check_slice(self.folder, self.facts, self.rows, self.blocks, RULES)
+
+    def found(self) -> list[tuple[str, str]]:
+        return [(finding.what, finding.name) for finding in self.check().findings]
+
+    def records(self) -> list[bytes]:
+        return [record.framed for record in read_records(io.BytesIO(self.path("tfrecord").read_bytes()), "slice")]
+
+
+def write(folder: Place, name: str) -> Written:
+    def example(key: str) -> bytes:
+        content = hashlib.sha256(key.encode()).digest()[:10]
+        return serialize(ImageExample(key, "ab".index(key[0]), key[0], "RAW", 2, 5, 1, content))
+
+    dealt = [(example(key), "pack-00000", hashlib.sha256(key.encode()).digest()) for key in KEYS[name]]
+    facts = write_slice(folder, (folder / "attempts").make_folder(), ("train", f"train/{name}", 3), dealt)
+    rows, blocks = (parquet_tables.read_table(place(folder, facts["name"])) for place in (facts_place, blocks_place))
+    return Written(folder, facts, rows, blocks)
 
 
 @pytest.fixture
 def slices(tmp_path: Path) -> tuple[Written, Written]:
     folder = open_place(str(tmp_path))
     return write(folder, "a"), write(folder, "b")
-
-
-def found(written: Written, *, with_tables: bool = True) -> list[tuple[str, str]]:
-    return [(finding.what, finding.name) for finding in check(written, with_tables=with_tables).findings]
-
-
-def believing(written: Written) -> Written:
-    """The negative control: a manifest that has the hash and the size of the file as it is now."""
-    number = len(written.records)
-    facts = {"sha256": hashlib.sha256(written.data).hexdigest(), "bytes": len(written.data), "records": number}
-    return replace(written, facts=written.facts | facts)
 
 
 def flips(data: bytes) -> Iterator[bytes]:
@@ -90,29 +70,19 @@ def flips(data: bytes) -> Iterator[bytes]:
         yield bytes(damaged)
 
 
-def test_a_slice_as_it_was_written_is_right(slices: tuple[Written, Written]) -> None:
-    for written in slices:
-        result = check(written)
-        assert (result.findings, result.sound, result.agrees) == ([], True, True)
-        assert result.dealt is written.rows
-        assert found(written, with_tables=False) == []
-
-
 @pytest.mark.integration
 def test_every_flipped_bit_and_every_cut_is_found(slices: tuple[Written, Written]) -> None:
-    written, _ = slices
-    data, index = written.data, written.index.read_bytes()
-    for damaged in (*flips(data), *(data[:length] for length in range(0, len(data), 7))):
-        written.place.write_bytes(damaged)
-        assert found(written) == [SLICE_A]
-    written.place.unlink()
-    assert found(written) == [SLICE_A]
-    written.place.write_bytes(data)
-    for damaged in flips(index):
-        written.index.write_bytes(damaged)
-        assert found(written) == [INDEX_A]
-    written.index.unlink()
-    assert found(written) == [INDEX_A]
+    written, other = slices
+    assert (written.found(), other.found()) == ([], []), "the negative control"
+    for ending, finding in (("tfrecord", SLICE_A), ("idx", INDEX_A)):
+        path = written.path(ending)
+        data = path.read_bytes()
+        for damaged in (*flips(data), *(data[:length] for length in range(0, len(data), 7))):
+            path.write_bytes(damaged)
+            assert written.found() == [finding]
+        path.unlink()
+        assert written.found() == [finding]
+        path.write_bytes(data)
 
 
 def rearrangements(own: list[bytes], others: list[bytes]) -> Iterator[list[bytes]]:
@@ -129,38 +99,39 @@ def rearrangements(own: list[bytes], others: list[bytes]) -> Iterator[list[bytes
 
 
 def test_every_lost_doubled_or_swapped_record_is_found(slices: tuple[Written, Written]) -> None:
-    """With an index that fits, no CRC is wrong: SHA-256, number of examples and tables are."""
+    """With an index that fits, no CRC is wrong: SHA-256 and tables are."""
     written, other = slices
-    for records in rearrangements(written.records, other.records):
-        written.place.write_bytes(b"".join(records))
+    bare = replace(written, rows=None, blocks=None)
+    for records in rearrangements(written.records(), other.records()):
+        data = b"".join(records)
+        written.path("tfrecord").write_bytes(data)
         ends = [sum(map(len, records[:number])) for number in range(len(records))]
-        written.index.write_bytes(index_bytes(ends, [len(record) for record in records]))
-        assert SLICE_A in found(written)
-        assert found(written, with_tables=False) == [SLICE_A]
-        blind = believing(written)
-        assert set(found(blind, with_tables=False)) <= {(MANIFEST, "manifest.json")}, "but for the order"
-        assert EXAMPLES in found(blind), "a forged manifest does not fit the tables"
+        written.path("idx").write_bytes(index_bytes(ends, [len(record) for record in records]))
+        assert SLICE_A in written.found()
+        assert bare.found() == [SLICE_A]
+        forged = written.facts | {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        assert set(replace(bare, facts=forged).found()) <= {(MANIFEST, "manifest.json")}, "but for the order"
+        assert EXAMPLES in replace(written, facts=forged).found(), "a forged manifest does not fit the tables"
 
 
-def test_tables_and_a_manifest_that_do_not_fit_a_right_slice_are_found(slices: tuple[Written, Written]) -> None:
+def test_tables_that_do_not_fit_a_right_slice_are_found(slices: tuple[Written, Written]) -> None:
     written, other = slices
-    labels = pa.array([0, 1, 1], pa.int32())
-    wrong = replace(
-        written, rows=written.rows.set_column(written.rows.schema.get_field_index("label"), "label", labels)
-    )
-    assert found(wrong) == [EXAMPLES]
-    dealt = check(wrong).dealt
-    assert dealt is not None
-    assert dealt["label"].to_pylist() == [0, 1, 0], "the slice itself is believed"
-    assert found(replace(written, rows=written.rows.slice(0, 2))) == [EXAMPLES]
-    assert found(replace(written, blocks=other.blocks)) == [(TABLE, "blocks.parquet")]
-    assert found(replace(written, facts=written.facts | {"records": 4})) == [(MANIFEST, "manifest.json")]
+    assert written.rows is not None
+    labels, column = pa.array([0, 1, 1], pa.int32()), written.rows.schema.get_field_index("label")
+    wrong = replace(written, rows=written.rows.set_column(column, "label", labels))
+    assert wrong.check().findings[0].line.endswith("rows of train/a: row 2: a/2: label is 1, not 0")
+    examples = wrong.check().examples
+    assert examples is not None
+    assert examples["label"].to_pylist() == [0, 1, 0], "the slice itself is believed"
+    assert replace(written, rows=written.rows.slice(0, 2)).found() == [EXAMPLES]
+    assert replace(written, blocks=other.blocks).found() == [(TABLE, "blocks.parquet")]
 
 
 def test_a_damaged_slice_is_judged_by_its_table(slices: tuple[Written, Written]) -> None:
     written, _ = slices
-    written.place.write_bytes(written.data[:100])
-    result = check(written)
-    assert result.dealt is written.rows
-    assert result.labels == {0: 2, 1: 1}
-    assert check(written, with_tables=False).dealt is None
+    written.path("tfrecord").write_bytes(b"?")
+    result = written.check()
+    assert result.examples is written.rows
+    assert result.facts == {**written.facts, "by_label": {"0": 2, "1": 1}}
+    unknown = replace(written, rows=None, blocks=None).check()
+    assert (unknown.examples, unknown.facts) == (None, None)

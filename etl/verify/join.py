@@ -1,0 +1,224 @@
+"""Whether every good image is in the slices exactly once: examples and good images are joined by key.
+
+Tasks write tables of what they found (`FOUND`, `GOOD`), with a row group for each *bucket*: of keys by a hash,
+of contents (SHA-256 of the source image) by their first digits, so that buckets in order are sorted. The driver reads
+bucket after bucket, so that its memory does not grow with the number of examples.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.formats import parquet_tables, schemas
+from etl.partition.pixel_statistics import PixelSums
+from etl.storage.place import Place
+from etl.verify.findings import (
+    DEPARTED,
+    DIFFERENT,
+    DOUBLED,
+    MAX_KEYS,
+    MISSING,
+    SAME_CONTENT,
+    SPLIT_GROUP,
+    UNKNOWN,
+    Duplicates,
+    KeyFindings,
+)
+
+_SIZES = ("crc32c", "width", "height")
+# Examples of slices: number is the slice's. Of a damaged table of examples source and sha256 are null.
+FOUND = pa.schema(
+    [*(schemas.EXAMPLES.field(name) for name in ("key", "label", "split", *_SIZES, "source", "sha256"))]
+).append(pa.field("number", pa.int64()))
+# The live rows of parts: planned is the slice of each by the plan, -1 if it is left out, null if there is no plan.
+GOOD = pa.schema(
+    [schemas.ROWS.field(name) for name in ("key", "label", "split", *_SIZES, "sha256", "sums", "squares")]
+    + [pa.field("part", pa.string()), pa.field("planned", pa.int64()), pa.field("group", pa.string())]
+)
+GONE = pa.schema([schemas.DEPARTED.field(name) for name in ("key", "removed")])  # of departed.parquet
+CONTENTS = "contents"  # FOUND once more, by content
+TABLES = {"found": FOUND, "good": GOOD, CONTENTS: FOUND}
+
+# One row per example whose content (the SHA-256 of its source image) other keys have too; by content, then key.
+DUPLICATES = pa.schema(
+    [
+        ("sha256", pa.binary(32)),
+        ("key", pa.string()),
+        ("label", pa.int32()),
+        ("split", pa.string()),
+        ("slice", pa.string()),
+    ]
+)
+
+Mask = npt.NDArray[np.bool_]
+
+
+def key_buckets(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
+    """The bucket of each row, by its key."""
+    return np.array([zlib.crc32(key.encode()) % buckets for key in table["key"].to_pylist()], np.int64)
+
+
+def content_buckets(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
+    """The bucket of each row, by its content."""
+    firsts = (int.from_bytes(sha256[:4], "big") for sha256 in table["sha256"].to_pylist())
+    return np.array([first * buckets >> 32 for first in firsts], np.int64)
+
+
+def write_buckets(
+    place: Place, attempts: Place, table: pa.Table, numbers: npt.NDArray[np.int64], buckets: int
+) -> list[int]:
+    """Publish the rows by bucket, given the ``numbers`` of their buckets; returns how many each bucket has."""
+    rows = np.bincount(numbers, minlength=buckets)
+    in_order, ends = table.take(np.argsort(numbers, kind="stable")), np.cumsum(rows)
+    groups = (in_order.slice(end - count, count) for end, count in zip(ends.tolist(), rows.tolist(), strict=True))
+    parquet_tables.write_groups(place, attempts, table.schema, (group for group in groups if group.num_rows))
+    return [int(count) for count in rows]
+
+
+def read_bucket(schema: pa.Schema, files: Sequence[tuple[Place, Sequence[int]]], bucket: int) -> pa.Table:
+    """The rows of a bucket from ``files``, of each its place and how many rows each bucket has."""
+    tables = [schema.empty_table()]
+    for place, rows in files:
+        first = sum(rows[:bucket])
+        if rows[bucket]:
+            tables.append(parquet_tables.read_range(place, first, first + rows[bucket]))
+    return pa.concat_tables(tables).combine_chunks()
+
+
+@dataclass
+class Reconciler:
+    """Compares examples with good images, bucket by bucket; the attributes have the result after the last.
+
+    ``names`` are those of the slices. ``dropped``: duplicates were left out. ``by_source``: an example's split is the
+    one that its source gave. ``grouped``: each image has a group. ``pixels`` are summed over the training images.
+    """
+
+    names: Sequence[str]
+    dropped: bool = False
+    by_source: bool = False
+    grouped: bool = False
+    findings: KeyFindings = field(init=False, default_factory=KeyFindings)
+    duplicates: Duplicates = field(init=False, default_factory=Duplicates)
+    pixels: PixelSums = field(init=False, default_factory=PixelSums)
+    left_out: Counter[str] = field(init=False, default_factory=Counter)
+    _groups: list[pa.Table] = field(init=False, default_factory=list)
+
+    def check_keys(self, found: pa.Table, good: pa.Table, gone: pa.Table) -> None:
+        """All examples, good images and departed keys of one bucket of keys."""
+        found = found.append_column("slice", self._slices(found["number"]))
+        self._tell(DOUBLED, _repeated(found), lambda row: self._doubled(row, found))
+        self._tell(DOUBLED, _repeated(good), lambda row: f"{row['key']} is {row['count']} good images")
+        removed = gone.filter(gone["removed"])["key"]
+        departed = found.filter(_is_in(found["key"], gone["key"]))
+        self._tell(DEPARTED, departed, lambda row: f"{row['key']} is in {row['slice']}, and in departed.parquet")
+        positions = pc.index_in(found["key"], value_set=good["key"].combine_chunks()).combine_chunks()
+        unknown = found.filter(positions.is_null())
+        self._tell(UNKNOWN, unknown, lambda row: f"{row['key']} is in {row['slice']}, and is not a good image")
+        self._compare(found.filter(positions.is_valid()), good.take(positions.drop_null()))
+        absent = good.filter(~_is_in(good["key"], found["key"]))
+        is_removed, planned = _is_in(absent["key"], removed), _mask(pc.greater_equal(absent["planned"], 0))
+        is_due = np.where(_mask(absent["planned"].is_valid()), planned, (not self.dropped) & ~is_removed)
+        self._tell(
+            MISSING, absent.filter(is_due), lambda row: f"{row['key']} of {row['part']} is good, and in no slice"
+        )
+        self.left_out.update(removed_keys=int(is_removed.sum()), duplicates=int((~is_removed & ~is_due).sum()))
+
+    def _compare(self, found: pa.Table, good: pa.Table) -> None:
+        """Examples, and the good image of each, row by row: one finding for each at most."""
+        pairs = [(name, good[name]) for name in ("label", *_SIZES, "sha256")]
+        pairs += [("source", good["part"]), ("slice", self._slices(good["planned"]))]
+        pairs += [("split", good["split"].fill_null("none"))] if self.by_source else []
+        left = np.ones(len(found), dtype=bool)
+        for name, due in pairs:
+            differs = left & _mask(pc.not_equal(found[name], due))
+            left &= ~differs
+            rows = pa.table({"key": found["key"], "part": good["part"], "is": found[name], "due": due}).filter(differs)
+            self._tell(DIFFERENT, rows, partial(_difference, name))
+        self.pixels.add(good.filter(pc.equal(found["split"], "train")))
+        if self.grouped:
+            without = found.filter(good["group"].is_null())
+            self._tell(DIFFERENT, without, lambda row: f"{row['key']} is in {row['slice']}, and has no group")
+            groups = pa.table({"group": good["group"], "split": found["split"]}).filter(good["group"].is_valid())
+            self._groups.append(groups.group_by(["group", "split"]).aggregate([]))
+
+    def _slices(self, numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The names of slices; null stays null, and -1, for what is left out, is "none"."""
+        names = pa.array([*self.names, "none"])
+        return names.take(pc.if_else(pc.less(numbers, 0), len(self.names), numbers).combine_chunks())
+
+    def check_contents(self, found: pa.Table) -> pa.Table:
+        """All examples of one bucket of contents; returns the rows of `DUPLICATES`."""
+        columns = ["sha256", "key", "label", "split", "number"]
+        rows = found.select(columns).sort_by([(name, "ascending") for name in columns])
+        shas = np.array(rows["sha256"].to_pylist(), dtype=object)
+        keys = np.array(rows["key"].to_pylist(), dtype=object)
+        is_same = shas[1:] == shas[:-1]
+        again = np.concatenate(([False], is_same & (keys[1:] == keys[:-1])))[: len(rows)]  # found by its key
+        rows = rows.filter(~again)
+        several = rows.group_by("sha256").aggregate(
+            [("key", "count"), ("split", "count_distinct"), ("label", "count_distinct"), ("key", "min")]
+        )
+        several = several.filter(pc.greater(several["key_count"], 1))
+        rows = rows.filter(_is_in(rows["sha256"], several["sha256"]))
+        across = [
+            int(pc.sum(pc.greater(several[f"{name}_count_distinct"], 1)).as_py() or 0) for name in ("split", "label")
+        ]
+        self.duplicates += Duplicates(several.num_rows, rows.num_rows, *across)
+        if self.dropped:
+            several = several.append_column("key", several["key_min"])
+            self._tell(SAME_CONTENT, several, lambda row: f"{row['key']} and others in slices have the same content")
+        return pa.Table.from_arrays(
+            [*(rows[name] for name in columns[:4]), self._slices(rows["number"])], schema=DUPLICATES
+        )
+
+    def check_groups(self, column: str) -> None:
+        """After the last bucket: whether the images of each group of ``column`` are in one split."""
+        if not self._groups:
+            return
+        splits = pa.concat_tables(self._groups).group_by("group").aggregate([("split", "distinct")]).sort_by("group")
+        torn = splits.filter(pc.greater(pc.list_value_length(splits["split_distinct"]), 1))
+        torn = torn.append_column("key", torn["group"])
+        self._tell(
+            SPLIT_GROUP,
+            torn,
+            lambda row: f"the images of {column} {row['key']!r} are in {' and '.join(sorted(row['split_distinct']))}",
+        )
+
+    def _doubled(self, row: dict[str, Any], found: pa.Table) -> str:
+        slices = found.filter(pc.equal(found["key"], row["key"]))["slice"].slice(0, 2).to_pylist()
+        return f"{row['key']} is in slices {row['count']} times: in {' and in '.join(slices)}"
+
+    def _tell(self, kind: str, rows: pa.Table, line: Callable[[dict[str, Any]], str]) -> None:
+        """Count all rows, and name the first."""
+        if rows.num_rows:
+            self.findings.add(
+                kind, rows.num_rows, [(row["key"], line(row)) for row in rows.slice(0, MAX_KEYS).to_pylist()]
+            )
+
+
+def _difference(name: str, row: dict[str, Any]) -> str:
+    given, due = (value.hex() if isinstance(value, bytes) else value for value in (row["is"], row["due"]))
+    return f"{row['key']} of {row['part']}: {name} is {given}, not {due}"
+
+
+def _repeated(table: pa.Table) -> pa.Table:
+    """The keys (columns key and count) that several rows have."""
+    counts = table.group_by("key").aggregate([([], "count_all")]).rename_columns(["key", "count"])
+    return counts.filter(pc.greater(counts["count"], 1))
+
+
+def _is_in(values: pa.ChunkedArray, known: pa.ChunkedArray) -> Mask:
+    return _mask(pc.is_in(values, value_set=known.combine_chunks()))
+
+
+def _mask(values: pa.ChunkedArray) -> Mask:
+    """Of booleans; null is False."""
+    return np.asarray(values.fill_null(False).to_numpy(), dtype=bool)
