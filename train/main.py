@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from etl.errors import EnvironmentFailure, UsageError
@@ -128,11 +129,11 @@ def import_torch_strategy(
     if settings.strategy == PIPELINE:
         from train.strategies.pipeline import Pipeline
 
-        make = Pipeline
+        make = partial(Pipeline, model_ranks=settings.model_ranks)
     if settings.strategy == TENSOR_PARALLEL:
         from train.strategies.tensor_parallel import TensorParallel
 
-        make = TensorParallel
+        make = partial(TensorParallel, model_ranks=settings.model_ranks)
     return lambda: run_ddp(work, monitor, settings.device, settings.stall_timeout_s, make)
 
 

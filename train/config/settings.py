@@ -12,12 +12,11 @@ from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
-from etl.values import duration
 from train.checkpoints.background import FAILURES
 from train.config.reader_options import reading_options
 from train.config.recipe import FLOAT16, SYNCHRONISED, Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
-from train.config.stopping import Stopping
+from train.config.stopping import Stopping, Time
 from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
 from train.monitor.rank_process import with_monitor
 from train.reader.config import Reading
@@ -27,12 +26,12 @@ NEWEST, BEST = "newest", "best"
 HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
 ASYNCHRONOUS, SYNCHRONOUS = "parameter-server", "synchronous-parameter-server"
 PIPELINE, TENSOR_PARALLEL = "pipeline", "tensor-parallel"
-OF_TORCH = (DDP, PIPELINE, TENSOR_PARALLEL)
+DIVIDED = (PIPELINE, TENSOR_PARALLEL)
+OF_TORCH = (DDP, *DIVIDED)
 ONE_F_ONE_B, GPIPE = "1f1b", "gpipe"
 MICRO_BATCHES = 4
 TENSORFLOW, TORCH = "tensorflow", "torch"
 EPOCHS = 10
-UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class Settings:
     replicas: int | None = None
     micro_batches: int | None = None
     pipeline_schedule: str | None = None
+    model_ranks: int | None = None
     name: str | None = None
     group: int | None = None
     run: str | None = None
@@ -69,19 +69,22 @@ class Settings:
             ("--keep", self.keep, 1),
             ("--checkpoint-failures", self.checkpoint_failures, 1),
             ("--stall-timeout", self.stall_timeout_s, 0),
+            ("--replicas", self.replicas, 1),
+            ("--model-ranks", self.model_ranks, 2),
+            ("--micro-batches", self.micro_batches, 1),
         ):
-            if not least <= value < math.inf:
+            if value is not None and not least <= value < math.inf:
                 raise UsageError(f"{flag} {value} is out of range; give at least {least}")
-        if self.replicas is not None and not (self.strategy == MIRRORED and self.replicas >= 1):
-            raise UsageError(f"--replicas {self.replicas} is for --strategy {MIRRORED}, and at least 1; leave it out")
+        for flag, given, strategies in (
+            ("--replicas", self.replicas, (MIRRORED,)),
+            ("--model-ranks", self.model_ranks, DIVIDED),
+            ("--micro-batches", self.micro_batches, (PIPELINE,)),
+            ("--pipeline-schedule", self.pipeline_schedule, (PIPELINE,)),
+        ):
+            if given is not None and self.strategy not in strategies:
+                raise UsageError(f"{flag} {given} is for --strategy {' and '.join(strategies)}; leave it out")
         if self.strategy != HOROVOD:
             self.recipe.require_plain(self.strategy)
-        if self.micro_batches is not None and not (self.strategy == PIPELINE and self.micro_batches >= 1):
-            raise UsageError(
-                f"--micro-batches {self.micro_batches} is for --strategy {PIPELINE}, and at least 1; leave it out"
-            )
-        if self.pipeline_schedule is not None and self.strategy != PIPELINE:
-            raise UsageError(f"--pipeline-schedule is for --strategy {PIPELINE}; leave it out")
         if self.has_servers or self.is_divided:
             self._require_supported()
 
@@ -106,7 +109,7 @@ class Settings:
     @property
     def is_divided(self) -> bool:
         """True if each rank has a part of the model."""
-        return self.strategy in (PIPELINE, TENSOR_PARALLEL)
+        return self.strategy in DIVIDED
 
     @property
     def has_servers(self) -> bool:
@@ -138,7 +141,7 @@ class Settings:
 
     def compared(self) -> dict[str, Any]:
         """Those that all ranks must have been started with alike, by their options."""
-        parallel = ("strategy", "micro_batches", "pipeline_schedule")
+        parallel = ("strategy", "micro_batches", "pipeline_schedule", "model_ranks")
         run = ("run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic", *parallel)
         of_run = {name: getattr(self, name) for name in run}
         of_order = {"--slices-at-once": self.reading.lanes, "--reader-memory": self.reading.budget_bytes}
@@ -151,21 +154,6 @@ class Settings:
 
 
 ENVIRONMENT_PREFIX = "RINGSLICE"  # RINGSLICE_EPOCHS=3 is --epochs 3
-
-
-class Time(click.ParamType[float]):
-    """A time as seconds, or with s, m or h behind it."""
-
-    name = "time"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        text = str(value).strip()
-        unit = text[-1:] if text[-1:] in UNITS_S else ""
-        try:
-            return duration(text.removesuffix(unit)) * UNITS_S.get(unit, 1)
-        except ValueError:
-            self.fail(f"{value!r} is not a time; give seconds, or something like 90m or 1.5h", parameter, context)
-
 
 DATA = click.option(
     "--data",
@@ -208,6 +196,13 @@ _OPTIONS = (
         " servers (train/launch.py --workers W --servers P); ddp, with PyTorch, on the ranks that torchrun started;"
         " pipeline and tensor-parallel, likewise, but each rank has a part of the model: some of its layers, or of each"
         " layer. A run can go on with another one of the same framework.",
+    ),
+    click.option(
+        "--model-ranks",
+        type=int,
+        metavar="M",
+        help=f"Ranks that share one copy of the model, of --strategy {' and '.join(DIVIDED)}: N ranks have N/M"
+        " copies, each with its own share of the data. Default: all ranks share one.",
     ),
     click.option(
         "--micro-batches",

@@ -1,13 +1,17 @@
-"""When a run is over. Pure, but for a clock that is handed in."""
+"""When a run is over, and how an option gives a time. Pure, but for a clock that is handed in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from etl.errors import UsageError
+from etl.values import duration
 
 MAX_VALUE = 1_000_000_000
 EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
+UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,17 @@ def scores_of(history: Sequence[Mapping[str, Any]], split: str) -> list[float]:
 def epochs_without_progress(scores: Sequence[float]) -> int:
     """How many of the last epochs were no better than the best before them."""
     return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+
+
+class Time(click.ParamType[float]):
+    """A time as seconds, or with s, m or h behind it."""
+
+    name = "time"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        text = str(value).strip()
+        unit = text[-1:] if text[-1:] in UNITS_S else ""
+        try:
+            return duration(text.removesuffix(unit)) * UNITS_S.get(unit, 1)
+        except ValueError:
+            self.fail(f"{value!r} is not a time; give seconds, or something like 90m or 1.5h", parameter, context)

@@ -112,7 +112,8 @@ def begin_lines(run: Run, data: Data, trainer: Trainer, position: Position, reas
     taken = total - state.examples_left
     begun = f", from step {position.step} on, {taken:,} examples into epoch {position.epoch}" if position.step else ""
     each = "each rank" if data.local_replicas == 1 else f"each of {data.local_replicas} replicas"
-    where = each if data.ranks == data.size else "all ranks together"
+    shared = "all ranks" if data.size == 1 else f"each {data.ranks // data.size} ranks"
+    where = each if data.ranks == data.size else f"{shared} together"
     steps = f"{position.steps_left} steps of {settings.recipe.wording} on {where}"
     yield f"{total:,} examples in {slices} on {counted(data.ranks, 'rank')}: {steps}{begun}"
     if settings.verbose:
@@ -166,7 +167,7 @@ def summary_of(run: Run, data: Data, position: Position, result: Result, was_ove
     facts = {
         "model": run.settings.recipe.model,
         "ranks": data.ranks,
-        **({} if data.local_replicas == 1 else {"replicas": data.replicas}),
+        **({} if data.replicas == data.ranks else {"replicas": data.replicas}),
         "epochs": len(position.history),
         "steps": position.step,
         "global_batch": data.global_batch,

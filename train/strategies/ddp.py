@@ -62,10 +62,13 @@ class ProcessGroup(Collective):
 
 
 class Copies:
-    """One copy of the model on each process of a collective; see `train.torch_backend.trainer.Replicas`."""
+    """One copy of the model on each process of a collective; see `train.torch_backend.trainer.Replicas`.
 
-    def __init__(self, collective: Collective) -> None:
-        self._collective = collective
+    ``group`` has the processes to sum over: by default all of them.
+    """
+
+    def __init__(self, collective: Collective, group: torch.distributed.ProcessGroup | None = None) -> None:
+        self._collective, self._group = collective, group
         self.rank, self.size = collective.rank, collective.size
 
     def part(self, model: nn.Module) -> nn.Module:
@@ -84,7 +87,7 @@ class Copies:
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.size > 1:
-            torch.distributed.all_reduce(tensor)
+            torch.distributed.all_reduce(tensor, group=self._group)
         return tensor
 
     def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
@@ -130,6 +133,11 @@ def take_device(device: str) -> tuple[Device, torch.device]:
     return Device(torch.cuda.get_device_name(number), gpu_uuid(number), cores), torch.device("cuda", number)
 
 
+def collective_timeout(stall_timeout_s: float) -> timedelta | None:
+    """How long a collective waits for a rank that hangs; None: for PyTorch's default."""
+    return timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else None
+
+
 @contextmanager
 def name_lost_ranks() -> Iterator[None]:
     """Turn what PyTorch raises on the ranks that are left into one line; torchrun reports which rank it was."""
@@ -156,7 +164,7 @@ def run_ddp(
         return
     monitor.local_phase("joining the other ranks")
     warnings.filterwarnings("ignore", "Grad strides do not match")  # of kernels of one channel, whose layouts are alike
-    timeout = timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else None
+    timeout = collective_timeout(stall_timeout_s)
     with name_lost_ranks():
         try:
             backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"

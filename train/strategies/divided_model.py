@@ -1,11 +1,11 @@
-"""What strategies have in common that divide the model, not the data, among the ranks.
+"""What strategies have in common that divide the model among ranks, and the data among groups of such ranks.
 
-All ranks read the same examples. Checkpoints have the names and shapes of the whole model, so that a run can go on with
-another division.
+The ranks that share one model read the same examples. Checkpoints have the names and shapes of the whole model, so that
+a run can go on with another division.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from etl.errors import UsageError
@@ -22,20 +23,46 @@ from train.config.settings import Settings
 from train.parallel.collective import Collective
 from train.parallel.devices import Device
 from train.strategies import Strategy
-from train.strategies.ddp import Copies
+from train.strategies.ddp import Copies, collective_timeout
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.trainer import Shape, TorchTrainer, digests_of, first_not_finite_of, require_shapes
 
 
-class OnePart(Copies):
-    """The one share of the data that all ranks read: nothing is reduced over shares."""
+class Parts(Copies):
+    """Copies of the model, each divided among ranks. ``mesh`` has a row for each copy, a column for each part."""
 
-    def __init__(self, collective: Collective) -> None:
-        super().__init__(collective)
-        self.rank, self.size = 0, 1
+    def __init__(self, collective: Collective, mesh: DeviceMesh) -> None:
+        super().__init__(collective, mesh.get_group(COPIES))
+        self.collective, self.mesh = collective, mesh
+        self.rank, self.size = mesh.get_local_rank(COPIES), mesh.size(0)
+        self.part_rank, self.parts = mesh.get_local_rank(PARTS), mesh.size(1)
+        self.part_group = mesh.get_group(PARTS)
 
     def part(self, model: nn.Module) -> nn.Module:
         raise NotImplementedError
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Set tensors to their means over the copies of the model."""
+        if self.size > 1:
+            works = [torch.distributed.all_reduce(each, group=self._group, async_op=True) for each in tensors]
+            for work, each in zip(works, tensors, strict=True):
+                work.wait()
+                each.div_(self.size)
+
+
+def make_mesh(ranks: int, parts: int, kind: str, stall_timeout_s: float) -> DeviceMesh:
+    """The mesh of `Parts`: consecutive ranks have the parts of one copy. Its groups wait as long as the default one."""
+    of_copies, timeout = torch.arange(ranks).view(-1, parts), collective_timeout(stall_timeout_s)
+    groups = [
+        torch.distributed.new_subgroups_by_enumeration(each.tolist(), timeout)[0] for each in (of_copies.T, of_copies)
+    ]
+    return DeviceMesh.from_group(groups, kind, of_copies, mesh_dim_names=(COPIES, PARTS))
+
+
+COPIES, PARTS = "copies", "parts"  # the dimensions of a mesh of ranks
 
 
 @dataclass(frozen=True)
@@ -52,16 +79,14 @@ class DividedTrainer(TorchTrainer):
 
     is_divided = True
 
-    def __init__(
-        self, settings: Settings, manifest: Manifest, part: OnePart, device: torch.device, collective: Collective
-    ) -> None:
-        self._clip_norm, self._collective = settings.recipe.clip_norm, collective
+    def __init__(self, settings: Settings, manifest: Manifest, parts: Parts, device: torch.device) -> None:
+        self._clip_norm, self._collective, self._parts = settings.recipe.clip_norm, parts.collective, parts
         own = replace(settings, recipe=replace(settings.recipe, clip_norm=0.0))  # the norm is over all parts
-        super().__init__(own, manifest, part, device)
+        super().__init__(own, manifest, parts, device)
         self._pending: Mapping[str, Arrays] = {}  # rank 0's, until `broadcast_state`
         tensors = {name: (tuple(each.shape), each.dtype) for name, each in self._tensors.items()}
         self._wholes: dict[str, Whole] = {}
-        for rank, of_rank in enumerate(collective.gather_object(tensors)):
+        for rank, of_rank in enumerate(self._collective.gather_object(tensors)):
             for name, (shape, dtype) in of_rank.items():
                 self._wholes.setdefault(name, Whole(shape, dtype, rank))
 
@@ -71,8 +96,9 @@ class DividedTrainer(TorchTrainer):
 
     def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         sums = self._compute_gradients(batch, examples)
+        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+        self._parts.average([local(each) for each in gradients])
         if self._clip_norm:
-            gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
             squares = [whole(torch.linalg.vector_norm(each)) ** 2 for each in gradients]
             norm = self._over_parts(torch.stack(squares).sum() if squares else torch.zeros((), device=sums.device))
             factor = torch.clamp(self._clip_norm / (norm.sqrt() + 1e-6), max=1.0)  # as PyTorch's clip_grad_norm_
@@ -82,7 +108,7 @@ class DividedTrainer(TorchTrainer):
 
     @abstractmethod
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
-        """As `TorchTrainer._forward_backward`; the sums are the same on all ranks."""
+        """As `TorchTrainer._forward_backward`; the sums are the same on all ranks that share a model."""
 
     @abstractmethod
     def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
@@ -136,7 +162,8 @@ class DividedTrainer(TorchTrainer):
                     take(tensor, found)
 
     def digests(self) -> list[tuple[str, str]]:
-        return digests_of({name: local(each) for name, each in self._tensors.items() if not is_sharded(each)})
+        part = f" of part {self._parts.part_rank}"
+        return digests_of({f"{name}{part * is_sharded(each)}": local(each) for name, each in self._tensors.items()})
 
     def first_not_finite(self) -> str:
         own = first_not_finite_of({name: local(each) for name, each in self._tensors.items()})
@@ -167,21 +194,33 @@ def take(tensor: torch.Tensor, found: torch.Tensor) -> None:
 
 
 class DividedModel(Strategy):
-    """Each rank has a part of the model; all read the same examples."""
+    """Each ``model_ranks`` ranks (None: all) share one copy of the model, and read the same examples."""
 
     name: str
 
-    def __init__(self, collective: Collective, device: Device, place: torch.device) -> None:
+    def __init__(
+        self, collective: Collective, device: Device, place: torch.device, model_ranks: int | None = None
+    ) -> None:
         self.collective = collective
-        self._device, self._place = device, place
+        self._device, self._place, self._parts = device, place, model_ranks or collective.size
+        if collective.size % self._parts:
+            raise UsageError(
+                f"--model-ranks {self._parts} does not divide the number of ranks, {collective.size}. Start a multiple"
+                f" of {self._parts}, or give another"
+            )
 
     @property
     def data_rank(self) -> int:
-        return 0
+        return self.collective.rank // self._parts
 
     @property
     def data_size(self) -> int:
-        return 1
+        return self.collective.size // self._parts
+
+    @property
+    def part_rank(self) -> int:
+        """The part that this rank has, from 0."""
+        return self.collective.rank % self._parts
 
     def device(self, settings: Settings) -> dict[str, Any]:
         return {"device": asdict(self._device), "has_nccl": True}
@@ -192,8 +231,9 @@ class DividedModel(Strategy):
                 f"--strategy {self.name} divides the model among ranks, and there is one. Start it by torchrun"
                 " --nproc-per-node N"
             )
-        return self._make_trainer(settings, manifest)
+        mesh = make_mesh(self.collective.size, self._parts, self._place.type, settings.stall_timeout_s)
+        return self._make_trainer(settings, manifest, mesh)
 
     @abstractmethod
-    def _make_trainer(self, settings: Settings, manifest: Manifest) -> DividedTrainer:
-        """As `make_trainer`, of several ranks."""
+    def _make_trainer(self, settings: Settings, manifest: Manifest, mesh: DeviceMesh) -> DividedTrainer:
+        """As `make_trainer`, of the ranks of a mesh."""

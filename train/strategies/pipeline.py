@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn import functional
 
@@ -18,7 +19,7 @@ from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
 from train.parallel.collective import Collective
-from train.strategies.divided_model import DividedModel, DividedTrainer, OnePart
+from train.strategies.divided_model import DividedModel, DividedTrainer, Parts
 from train.strategies.pipeline_stages import balance, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.trainer import DTYPES, Shape
@@ -51,12 +52,14 @@ class Stage(nn.Module):
         return features.float().contiguous()
 
 
-class Layers(OnePart):
+class Layers(Parts):
     """Divides a model into stages. ``shape`` is that of a micro-batch."""
 
-    def __init__(self, collective: Collective, device: torch.device, shape: Shape, dtype: torch.dtype) -> None:
-        super().__init__(collective)
-        self._processes, self._device, self._shape, self._dtype = collective, device, shape, dtype
+    def __init__(
+        self, collective: Collective, mesh: DeviceMesh, device: torch.device, shape: Shape, dtype: torch.dtype
+    ) -> None:
+        super().__init__(collective, mesh)
+        self._device, self._shape, self._dtype = device, shape, dtype
         self._first = 0  # layer of this rank
         self.starts: list[int] = []  # the first layer of each rank, then the number of layers
         self.shapes: tuple[Shape, Shape] = (), ()  # of what the stage takes and gives
@@ -67,13 +70,13 @@ class Layers(OnePart):
                 f"--strategy {PIPELINE} needs a torch.nn.Sequential, whose layers it divides; --model gives"
                 f" {type(model).__name__}. Use ddp, or give another --model"
             )
-        rank, size, layers = self._processes.rank, self._processes.size, list(model)
+        rank, size, layers = self.part_rank, self.parts, list(model)
         units = join_without_weights(layers)
         if len(units) < size:
             raise UsageError(
                 f"--strategy {PIPELINE}: {size} ranks for {len(units)} layers with weights. Start fewer ranks"
             )
-        seconds, shapes = self._processes.run_on_root(lambda: self._measure(layers))  # they differ from rank to rank
+        seconds, shapes = self.collective.run_on_root(lambda: self._measure(layers))  # they differ from rank to rank
         costs = [sum(seconds[start:end]) for start, end in zip(units, [*units[1:], len(layers)], strict=True)]
         self.starts = [*(units[each] for each in balance(costs, size)), len(layers)]
         self._first, end = self.starts[rank : rank + 2]
@@ -100,22 +103,24 @@ class PipelineTrainer(DividedTrainer):
 
     net: Stage
 
-    def __init__(self, settings: Settings, manifest: Manifest, collective: Collective, device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, manifest: Manifest, collective: Collective, mesh: DeviceMesh, device: torch.device
+    ) -> None:
         count = settings.micro_batches or MICRO_BATCHES
         batch = settings.recipe.rank_batch
         if batch % count:
             raise UsageError(f"--batch {batch} is not divisible by --micro-batches {count}. Give others")
         shape = (batch // count, manifest.channels, *settings.picture_size(manifest))
-        layers = Layers(collective, device, shape, DTYPES[settings.recipe.precision])
-        super().__init__(settings, manifest, layers, device, collective)
-        rank, self._last = collective.rank, collective.size - 1
+        layers = Layers(collective, mesh, device, shape, DTYPES[settings.recipe.precision])
+        super().__init__(settings, manifest, layers, device)
+        rank, self._last = layers.part_rank, layers.parts - 1
         self._starts = layers.starts
         self._is_first, self._is_last = rank == 0, rank == self._last
         self._examples = torch.ones((), device=device)
         taken, given = (torch.zeros(each, device=device) for each in layers.shapes)
         taken.requires_grad_(not self._is_first)
         stages = [
-            PipelineStage(self.net, rank, collective.size, device, input_args=taken, output_args=each)
+            PipelineStage(self.net, rank, layers.parts, device, taken, each, group=layers.part_group)
             for each in (given.clone().requires_grad_(), given)
         ]
         kind = ScheduleGPipe if settings.pipeline_schedule == GPIPE else Schedule1F1B
@@ -136,7 +141,7 @@ class PipelineTrainer(DividedTrainer):
 
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         self.net.begin(torch.initial_seed())
-        self._examples = examples
+        self._examples = examples / self._parts.size  # the mean over the copies follows
         sums = torch.zeros(3, device=self._device)
         if self._is_first:
             self._schedule.step(self._normalised(batch.pixels.to(self._device, non_blocking=True)))
@@ -145,15 +150,15 @@ class PipelineTrainer(DividedTrainer):
             losses: list[torch.Tensor] = []
             logits = self._schedule.step(target=target, losses=losses)
             hits = (logits.argmax(1) == target[:, 0]) * target[:, 1]
-            loss = torch.stack([each.detach() for each in losses]).sum() * examples
-            sums = torch.stack([loss, hits.sum().float(), examples])
+            loss = torch.stack([each.detach() for each in losses]).sum() * self._examples
+            sums = torch.stack([loss, hits.sum().float(), target[:, 1].sum().float()])
         else:
             self._schedule.step()
-        torch.distributed.broadcast(sums, self._last)  # rank 0 shows them
+        torch.distributed.broadcast(sums, group=self._parts.part_group, group_src=self._last)  # rank 0 shows them
         return sums
 
     def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
-        torch.distributed.all_reduce(squares)
+        torch.distributed.all_reduce(squares, group=self._parts.part_group)
         return squares
 
     @torch.no_grad()
@@ -173,7 +178,7 @@ class Pipeline(DividedModel):
 
     @property
     def is_counted(self) -> bool:
-        return self.collective.rank == self.collective.size - 1  # which has the logits
+        return self.part_rank == self._parts - 1  # which has the logits
 
-    def _make_trainer(self, settings: Settings, manifest: Manifest) -> PipelineTrainer:
-        return PipelineTrainer(settings, manifest, self.collective, self._place)
+    def _make_trainer(self, settings: Settings, manifest: Manifest, mesh: DeviceMesh) -> PipelineTrainer:
+        return PipelineTrainer(settings, manifest, self.collective, mesh, self._place)

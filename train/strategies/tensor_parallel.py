@@ -4,20 +4,19 @@ Of a pair, each rank has some columns of the first layer and the rows of the sec
 with them alone, and one sum over the ranks follows (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.config.settings import TENSOR_PARALLEL, Settings
-from train.parallel.collective import Collective
-from train.strategies.divided_model import DividedModel, DividedTrainer, OnePart
+from train.strategies.divided_model import PARTS, DividedModel, DividedTrainer, Parts
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.trainer import TorchTrainer
 
@@ -42,49 +41,52 @@ def pairs(model: nn.Module, ranks: int) -> Iterator[tuple[str, str]]:
                 first = None
 
 
-class Shards(OnePart):
+class Shards(Parts):
     """Divides the pairs of linear layers of a model."""
 
-    def __init__(self, collective: Collective, device: torch.device) -> None:
-        super().__init__(collective)
-        self._ranks, self._kind = collective.size, device.type
-
     def part(self, model: nn.Module) -> nn.Module:
-        found = list(pairs(model, self._ranks))
+        found = list(pairs(model, self.parts))
         if not found:
             raise UsageError(
                 f"--strategy {TENSOR_PARALLEL} divides pairs of torch.nn.Linear of a torch.nn.Sequential, and --model"
-                f" has none whose features between them are divisible by {self._ranks} ranks. Use ddp, or give another"
+                f" has none whose features between them are divisible by {self.parts} ranks. Use ddp, or give another"
                 " --model, as mlp"
             )
         plan: dict[str, ParallelStyle] = {}
         for first, second in found:
             plan |= {first: ColwiseParallel(), second: RowwiseParallel()}
-        return parallelize_module(model, init_device_mesh(self._kind, (self._ranks,)), plan)
+        return parallelize_module(model, self.mesh[PARTS], plan)
 
 
 class TensorParallelTrainer(DividedTrainer):
     """The trainer of shards of some layers, and of copies of the others."""
 
-    def __init__(self, settings: Settings, manifest: Manifest, collective: Collective, device: torch.device) -> None:
-        super().__init__(settings, manifest, Shards(collective, device), device, collective)
+    def __init__(self, settings: Settings, manifest: Manifest, shards: Shards, device: torch.device) -> None:
+        super().__init__(settings, manifest, shards, device)
         for group in self.optimizer.torch.param_groups:
             group["foreach"] = False  # which takes no shards beside other tensors
         self._copied = [each for each in self.model.parameters() if not isinstance(each, DTensor)]
 
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
-        sums = TorchTrainer._forward_backward(self, batch, examples)
+        return TorchTrainer._forward_backward(self, batch, examples)
+
+    def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
+        sums = super()._forward_backward(batch, examples)
         copied = [each.grad for each in self._copied if each.grad is not None]
-        self._share([*copied, *self._statistics])
+        self._share(copied)
         return sums
+
+    def _average_statistics(self, olds: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
+        super()._average_statistics(olds, own, examples)
+        self._share(self._statistics)
 
     @torch.no_grad()
     def _share(self, tensors: list[torch.Tensor]) -> None:
-        """Give all ranks those of rank 0: theirs are equal up to rounding, and copies must not part."""
+        """Give all ranks of a model those of the first: theirs are equal up to rounding, and must not part."""
         if not tensors:
             return
         flat = torch.cat([each.flatten() for each in tensors])
-        torch.distributed.broadcast(flat, 0)
+        torch.distributed.broadcast(flat, group=self._parts.part_group, group_src=0)
         for each, part in zip(tensors, flat.split([each.numel() for each in tensors]), strict=True):
             each.copy_(part.view_as(each))
 
@@ -103,7 +105,7 @@ class TensorParallel(DividedModel):
 
     @property
     def is_counted(self) -> bool:
-        return self.collective.is_root  # all have the same numbers
+        return self.part_rank == 0  # all have the same numbers
 
-    def _make_trainer(self, settings: Settings, manifest: Manifest) -> TensorParallelTrainer:
-        return TensorParallelTrainer(settings, manifest, self.collective, self._place)
+    def _make_trainer(self, settings: Settings, manifest: Manifest, mesh: DeviceMesh) -> TensorParallelTrainer:
+        return TensorParallelTrainer(settings, manifest, Shards(self.collective, mesh), self._place)

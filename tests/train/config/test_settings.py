@@ -1,13 +1,15 @@
 """Settings of a run: every value that cannot be is refused in one line, before TensorFlow is loaded."""
 
 import math
+from typing import Any
 
 import click
 import pytest
 
 from etl.errors import UsageError
 from train.config.recipe import Recipe
-from train.config.settings import Settings, Time
+from train.config.settings import Settings
+from train.config.stopping import Time
 from train.reader.config import Reading
 
 
@@ -43,8 +45,12 @@ def test_parts_of_a_model_refuse_what_they_do_not_support(strategy: str, recipe:
         Settings("d", recipe, strategy=strategy)
 
 
-def test_micro_batches_are_for_a_pipeline() -> None:
-    Settings("d", strategy="pipeline", micro_batches=8, pipeline_schedule="gpipe")
-    for wrong in ({"strategy": "pipeline", "micro_batches": 0}, {"micro_batches": 2}, {"pipeline_schedule": "gpipe"}):
+def test_parts_of_a_model_have_options_of_their_own() -> None:
+    own: dict[str, Any] = {"micro_batches": 8, "pipeline_schedule": "gpipe", "model_ranks": 2}
+    Settings("d", strategy="pipeline", **own)
+    for name, value in own.items():
         with pytest.raises(UsageError, match="is for --strategy pipeline"):
-            Settings("d", **wrong)
+            Settings("d", strategy="ddp", **{name: value})
+    for name in ("micro_batches", "model_ranks"):
+        with pytest.raises(UsageError, match="out of range"):
+            Settings("d", strategy="pipeline", **{**own, name: 0})
