@@ -2,9 +2,7 @@
 
 import json
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -17,6 +15,7 @@ from etl.erase.command import erase as run_erase
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.inspection.command import inspect_slice
 from etl.options.click_command import invoke
+from etl.options.config_file import config_file_option
 from etl.options.option import Option, click_options, command_line, parse_values
 from etl.options.stage_options import (
     CLUSTER_PYTHON,
@@ -36,56 +35,16 @@ from etl.options.stage_options import (
 )
 from etl.processes import run_module
 from etl.raw.ingest import ingest as run_ingest
-from etl.slices.prune import PRUNE_OPTIONS
-from etl.slices.prune import prune as run_prune
+from etl.slices.prune import PRUNE_OPTIONS, prune_by
 from etl.stages.summary import Summary
 from etl.storage.place import default_data_place, open_place
 
 
-def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    """Take defaults from a TOML file: a table for each command (a pipeline takes its stages' too), keys as options."""
-    if path is None:
-        return
-    content = _read_tables(path)
-    command = context.info_name or ""
-    known = {option.name or "" for option in context.command.params} - {parameter.name}
-    defaults = {}
-    for table in ("ingest", "normalize", "shard", command) if command == "pipeline" else (command,):
-        for option, value in content.get(table, {}).items():
-            name = option.replace("-", "_")
-            if name not in known:
-                raise click.BadParameter(
-                    f"{path}: [{table}] has no option {option!r} of {command}; known: {', '.join(sorted(known))}"
-                )
-            defaults[name] = value
-    context.default_map = {**(context.default_map or {}), **defaults}
+def _commands() -> Mapping[str, click.Command]:
+    return cli.commands
 
 
-def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, each named after a command that takes --config."""
-    try:
-        content = tomllib.loads(path.read_text())
-    except UnicodeDecodeError:
-        raise click.BadParameter(f"{path}: it is no text; give a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise click.BadParameter(f"{path} is not TOML: {error}") from None
-    known = [name for name, each in cli.commands.items() if "config" in {option.name for option in each.params}]
-    for name, value in content.items():
-        if name not in known:
-            raise click.BadParameter(f"{path}: no command reads {name!r}; give tables of {', '.join(known)}")
-        if not isinstance(value, dict):
-            raise click.BadParameter(f"{path}: {name} = {value!r} is no table; put options below a line [{name}]")
-    return content
-
-
-config_option = click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    callback=_read_config,
-    is_eager=True,
-    expose_value=False,
-    help="TOML file with defaults for these options, in a table named after the command.",
-)
+config_option = config_file_option(_commands)
 runner_option = click.option(
     "-r",
     "--runner",
@@ -160,20 +119,18 @@ def verify(root: str, **values: Any) -> None:
     _run_job("mapreduce.verify", VERIFY_OPTIONS, root, values)
 
 
-@cli.command(epilog="Example: ringslice prune data/flowers --keep 7 --dry-run")
+@cli.command(epilog="Example: ringslice prune data/flowers --keep 7 --keep-runs 7 --dry-run")
 @root_argument
 @config_option
 @click_options((*PRUNE_OPTIONS, JSON, *ENVIRONMENT_OPTIONS))
 def prune(root: str, **values: Any) -> None:
     """Remove all slices but the newest and those that a run names, and what only they were made from.
 
-    What is removed: ROOT/slices/NAME and ROOT/verified/NAME, then the generations of normalized and raw that nothing
-    which stays was made from, with the packs and parts that only they name.
+    With --keep-runs, older runs of a nightly job go first, with their checkpoints. What is removed then:
+    ROOT/slices/NAME and ROOT/verified/NAME, and the generations of normalized and raw that nothing which stays was
+    made from, with the packs and parts that only they name.
     """
-    parsed = parse_values(PRUNE_OPTIONS, values)
-    if parsed["keep"] is None:
-        raise UsageError("give --keep N: how many of the newest slices are to stay")
-    run_prune(open_place(root), parsed["keep"], parsed["dry_run"]).show(values["json"])
+    prune_by(open_place(root), values).show(values["json"])
 
 
 @cli.command(epilog="Example: ringslice erase data/flowers --keys withdrawn.txt --slices")

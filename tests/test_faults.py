@@ -4,6 +4,7 @@ Run again, they leave the same bytes.
 """
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from PIL import Image
 
 from etl.errors import RingsliceError
 from etl.slices.prune import prune
+from etl.slices.prune_runs import KeptRuns
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import place
 from etl.storage.local import LocalFilesystem
@@ -51,8 +53,18 @@ def erase(folder: Path, root: Path) -> None:
     erase_here(root, folder / "keys.txt", slices=True)
 
 
+def add_runs(_: Path, root: Path) -> None:
+    """Two of each set of slices."""
+    for number, manifest in enumerate(sorted((root / "slices").glob("*/manifest.json")) * 2):
+        checkpoint = root / f"runs/night-{number}/checkpoints/step-00000001"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "checkpoint.json").write_text(json.dumps({"slices": sha256_of(manifest)}, allow_nan=False))
+        (checkpoint / "model.safetensors").write_text("weights")
+        (root / f"runs/night-{number}/run.json").write_text(f'{{"finished": "{number}"}}')
+
+
 def prune_all_but_one(_: Path, root: Path) -> None:
-    prune(open_place(str(root)), keep=1)
+    prune(open_place(str(root)), keep=1, runs=KeptRuns(1, "night-"))
 
 
 def damage(_: Path, root: Path) -> None:
@@ -127,6 +139,14 @@ def require_slices(stopped: Stopped, root: Path) -> None:
         assert any((each / "manifest.json").exists() for each in places), name
 
 
+def require_slices_and_runs(stopped: Stopped, root: Path) -> None:
+    """And a run is there with all its files, or is not there."""
+    require_slices(stopped, root)
+    for run in (root / "runs").glob("[!_]*"):
+        files = {name: data for name, data in contents(run).items() if not name.startswith("_work/")}
+        assert files == contents(stopped.before / "runs" / run.name), run.name
+
+
 def require_damaged_or_right(stopped: Stopped, root: Path) -> None:
     """No file has other bytes than it had, damaged, or will have."""
     damaged = contents(stopped.before)
@@ -157,7 +177,7 @@ WORKS = {
     "renew normalized": Work(normalize, (ingest, normalize, renew)),
     "retry rejects": Work(normalize_with(*LOOSE, "--retry-rejects"), (ingest, normalize_with(*STRICT))),
     "repair": Work(repair, (*FIRST_NIGHT, damage), require_damaged_or_right),
-    "prune": Work(prune_all_but_one, TWO_NIGHTS, require_slices),
+    "prune": Work(prune_all_but_one, (*TWO_NIGHTS, add_runs), require_slices_and_runs),
     # which deletes the erased images from earlier generations too
     "erase": Work(erase, TWO_NIGHTS, require_slices, stride=4),
 }

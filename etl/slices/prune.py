@@ -1,20 +1,21 @@
-"""The command ``prune``: removes old slices, and then what only they were made from.
+"""The command ``prune``: removes old runs if asked, old slices, and then what only they were made from.
 
-Slices that a run names stay, whatever their age, and so do those that are worked on. Markers go before the files that
-they name, so what a prune that was killed left is no longer there for any reader; the next one removes it.
+Slices that one of the runs names stay, whatever their age, and so do those that are worked on. Markers go before the
+files that they name, so what a prune that was killed left is no longer there for any reader; the next one removes it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.normalized.parts import PART_FOLDERS, part_files
-from etl.options.option import Option
+from etl.options.option import Option, parse_values
 from etl.progress import log
 from etl.raw.packs import PACK_FOLDERS, pack_files
 from etl.slices.lineage import finished_at, finished_slices, lineage_ends
+from etl.slices.prune_runs import KeptRuns, choose_runs, remove_runs, run_names
 from etl.stages.layout import (
     VERIFIED_FOLDER,
     is_root,
@@ -34,34 +35,57 @@ from etl.values import positive
 PRUNE_OPTIONS = (
     Option(
         "--keep",
-        "So many of the newest slices stay, the last of the lineage, and all that a run names.",
+        "So many of the newest slices stay, the last of the lineage, and all that a run names. Default: that of"
+        " --keep-runs.",
         positive,
         metavar="N",
     ),
-    Option("--dry-run", "Remove nothing; tell what would be removed.", parse=None),
+    Option(
+        "--keep-runs",
+        "Of the runs whose name begins with --run-prefix so many of the newest stay, and those that are being trained;"
+        " the others go first, with their checkpoints. Default: all runs stay.",
+        positive,
+        metavar="N",
+    ),
+    Option("--run-prefix", "How the names of the runs begin that --keep-runs may remove; '' for all.", str, "airflow-"),
+    Option("--dry-run", "Remove nothing; report what would be removed, with bytes.", parse=None),
 )
 
 
 @dataclass
 class Freed:
-    """What was removed, or would be."""
+    """What was removed, or would be; runs and slices by name, with their bytes."""
 
-    slices: list[str] = field(default_factory=list)
+    runs: dict[str, int] = field(default_factory=dict)
+    slices: dict[str, int] = field(default_factory=dict)
     generations: int = 0
     files: int = 0
     bytes: int = 0
 
 
-def prune(root: Place, keep: int, dry_run: bool = False) -> Summary:
-    """Keep the ``keep`` newest finished slices of a root, and what a run names; remove the others.
+def prune_by(root: Place, values: Mapping[str, Any]) -> Summary:
+    """Prune by the ``values`` of `PRUNE_OPTIONS`."""
+    options = parse_values(PRUNE_OPTIONS, values)
+    keep, number = options["keep"], options["keep_runs"]
+    if keep is None and number is None:
+        raise UsageError("give --keep N: how many of the newest slices are to stay; or --keep-runs N, for runs too")
+    runs = KeptRuns(number, options["run_prefix"]) if number else None
+    return prune(root, keep or number, options["dry_run"], runs)
 
-    Then remove generations of ``normalized`` and ``raw`` that nothing which stays was made from, and their files. With
-    ``dry_run`` nothing is removed, but told what would be. Raises UsageError where there is no root.
+
+def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None = None) -> Summary:
+    """Remove the runs that do not stay by ``runs`` (None: all do); then the finished slices that no run names, except
+    the ``keep`` newest; then the generations of ``normalized`` and ``raw`` that nothing which stays was made from.
+
+    With ``dry_run`` nothing is removed, but the summary is the same. Raises UsageError if there is no root.
     """
     if not is_root(root):
         raise UsageError(f"{root} is no dataset's root (no raw, no slices); give ROOT")
     pruner = _Pruner(root, dry_run)
-    stays = choose_slices(root, keep)
+    kept_runs = choose_runs(root, runs) if runs else {}
+    if runs:
+        pruner.remove_runs([name for name in run_names(root) if name not in kept_runs])
+    stays = choose_slices(root, keep, pruner.freed.runs)
     for stage in finished_slices(root):
         if stage.folder.name not in stays:
             pruner.remove_slices(stage)
@@ -69,13 +93,14 @@ def prune(root: Place, keep: int, dry_run: bool = False) -> Summary:
     inputs = pruner.inputs_of_slices()
     inputs = pruner.remove_generations(normalized_stage(root), Renewal(None, PART_FOLDERS, part_files), inputs)
     pruner.remove_generations(raw_stage(root), Renewal(None, PACK_FOLDERS, pack_files), inputs)
-    facts = {"kept_slices": stays, **{f"removed_{name}": value for name, value in asdict(pruner.freed).items()}}
-    return Summary("prune", str(root), False, facts | {"dry_run": dry_run})
+    kept = ({"kept_runs": kept_runs} if runs else {}) | {"kept_slices": stays}
+    removed = {f"removed_{name}": value for name, value in asdict(pruner.freed).items()}
+    return Summary("prune", str(root), False, kept | removed | {"dry_run": dry_run})
 
 
-def choose_slices(root: Place, keep: int) -> dict[str, str]:
+def choose_slices(root: Place, keep: int, removed_runs: Collection[str] = ()) -> dict[str, str]:
     """The names of the finished slices that stay, newest first, each with the reason."""
-    runs = dict(_slices_of_runs(root))
+    runs = dict(_slices_of_runs(root, [name for name in run_names(root) if name not in removed_runs]))
     sources = {plan["identity"]["config"].get("splits_from") for plan in _unfinished_plans(root)}
     ends = {stage.folder for stage in lineage_ends(root)}
     stays = {}
@@ -92,9 +117,9 @@ def choose_slices(root: Place, keep: int) -> dict[str, str]:
     return stays
 
 
-def _slices_of_runs(root: Place) -> Iterator[tuple[str | None, str]]:
+def _slices_of_runs(root: Place, names: Iterable[str]) -> Iterator[tuple[str | None, str]]:
     """The fingerprints of slices that runs name, with the run; None from one that has begun and names none yet."""
-    for name in _folders(root / "runs"):
+    for name in names:
         run = root / "runs" / name
         files = [run / info.base_name for info in run.children() if info.base_name.endswith(".json")]
         files += [run / "checkpoints" / each / "checkpoint.json" for each in _folders(run / "checkpoints")]
@@ -134,16 +159,23 @@ class _Pruner:
     dry_run: bool
     freed: Freed = field(default_factory=Freed)
 
+    def remove_runs(self, names: list[str]) -> None:
+        """Remove runs, each in one atomic step."""
+        sizes = {name: self._count(self.root / "runs" / name) for name in names}
+        gone = names if self.dry_run else remove_runs(self.root, names)
+        self.freed.runs = {name: self._free(sizes[name]) for name in gone}
+
     def remove_slices(self, stage: Stage) -> None:
         """Remove finished slices, and what their verification left."""
         verification = verification_stage(self.root, stage.folder.name)
         verified = verification.folder.exists()
 
         def remove() -> None:
+            before = self.freed.bytes
             self._remove_folder(stage)
             if verified:
                 self._remove_folder(verification)
-            self.freed.slices.append(stage.folder.name)
+            self.freed.slices[stage.folder.name] = self.freed.bytes - before
 
         if verified:
             self._claiming(verification, lambda: self._claiming(stage, remove))
@@ -215,9 +247,19 @@ class _Pruner:
     def _delete(self, stage: Stage, places: Iterable[Place]) -> None:
         listed = list(places)
         for place in listed:
-            info = place.info()
-            files = [info] if info.is_file else [each for each in place.children(recursive=True) if each.is_file]
-            self.freed.files += len(files)
-            self.freed.bytes += sum(each.size for each in files)
+            self._free(self._count(place))
         if not self.dry_run:
             stage.delete_checked(listed)
+
+    @staticmethod
+    def _count(place: Place) -> list[int]:
+        """The bytes of each file at this place."""
+        info = place.info()
+        files = [info] if info.is_file else [each for each in place.children(recursive=True) if each.is_file]
+        return [each.size for each in files]
+
+    def _free(self, sizes: list[int]) -> int:
+        """Count files of these ``sizes`` as freed; returns their bytes."""
+        self.freed.files += len(sizes)
+        self.freed.bytes += sum(sizes)
+        return sum(sizes)

@@ -205,6 +205,11 @@ class Claim:
                 withdraw(_place(self._work, number), self.attempts)
 
 
+def require_unclaimed(work: Place, what: str) -> None:
+    """Raise BusyError if a living run has claimed ``work``, named ``what`` to people. Claims nothing."""
+    _next_number(work, what, lambda: None)
+
+
 def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
     highest = _highest(work)
     if highest is None:

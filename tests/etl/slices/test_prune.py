@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from etl.slices.prune import prune
+from etl.slices.prune_runs import KeptRuns
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Claim
 from etl.storage.json_files import json_bytes
@@ -58,18 +59,20 @@ def root(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def run(root: Path, keep: int, dry_run: bool = False) -> dict[str, Any]:
-    return prune(open_place(str(root)), keep, dry_run).to_json()
+def run(root: Path, keep: int, dry_run: bool = False, runs: KeptRuns | None = None) -> dict[str, Any]:
+    return prune(open_place(str(root)), keep, dry_run, runs).to_json()
 
 
 def slices_of(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "slices").iterdir())
 
 
-def record_run(root: Path, night: int, file: str) -> None:
+def record_run(root: Path, night: int, file: str, name: str = "run-0001") -> Path:
     fingerprint = slices_stage(open_place(str(root)), f"night-{night}").fingerprint()
-    (root / "runs/run-0001" / file).parent.mkdir(parents=True)
-    (root / "runs/run-0001" / file).write_bytes(json_bytes({"slices": fingerprint}))
+    folder = root / "runs" / name
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).write_bytes(json_bytes({"slices": fingerprint}))
+    return folder
 
 
 def require_whole(root: Path) -> None:
@@ -102,7 +105,7 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     done = run(root, keep=2)
     assert {**summary, "dry_run": False} == done
     assert done["kept_slices"] == {"night-3": "among the newest", "night-2": "among the newest"}
-    assert done["removed_slices"] == ["night-0", "night-1"]
+    assert list(done["removed_slices"]) == ["night-0", "night-1"]
     assert slices_of(root) == ["night-2", "night-3"]
     assert done["removed_generations"] == 4  # two of raw, two of normalized
     assert done["removed_bytes"] == size - sum(map(len, contents(root).values()))
@@ -128,7 +131,36 @@ def test_slices_that_a_run_names_stay(root: Path, file: str) -> None:
 
 def test_a_run_that_has_not_recorded_its_slices_keeps_all(root: Path) -> None:
     (root / "runs/run-0001/_work/claims").mkdir(parents=True)
-    assert run(root, keep=1)["removed_slices"] == []
+    assert run(root, keep=1)["removed_slices"] == {}
+
+
+def test_old_runs_of_a_job_go_with_the_slices_that_only_they_name(root: Path) -> None:
+    checkpoint = "checkpoints/step-00000002/checkpoint.json"
+    names = {"airflow-3": 0, "airflow-2": 1, "airflow-1": 2, "airflow-0": 0, "mine": 1}  # each with its night
+    for age, (name, night) in enumerate(names.items()):
+        folder = record_run(root, night, checkpoint, name)
+        (folder / "run.json").write_bytes(json_bytes({"finished": f"2026-11-{20 - age}T00:00:00.000+00:00"}))
+    trained = Claim.take(open_place(str(root / "runs/airflow-1/_work")), "a test")
+    before, rule = contents(root), KeptRuns(1, "airflow-")
+    planned = run(root, keep=1, dry_run=True, runs=rule)
+    assert contents(root) == before
+    assert planned["kept_runs"] == {
+        "airflow-3": "among the newest",
+        "airflow-1": "being trained",
+        "mine": "its name does not begin with 'airflow-'",
+    }
+    done = run(root, keep=1, runs=rule)
+    assert {**planned, "dry_run": False} == done
+    gone = ("airflow-0", "airflow-2")
+    sizes = {name: sum(len(before[file]) for file in before if f"runs/{name}/" in file) for name in gone}
+    assert done["removed_runs"] == sizes
+    assert sorted(path.name for path in (root / "runs").iterdir()) == ["airflow-1", "airflow-3", "mine"]
+    assert done["removed_slices"] == {}  # a run that stays names each
+    trained.release()
+    done = run(root, keep=1, runs=rule)
+    assert (list(done["removed_runs"]), list(done["removed_slices"])) == (["airflow-1"], ["night-2"])
+    shutil.rmtree(root / "runs")
+    require_whole(root)
 
 
 def test_slices_at_work_stay(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +174,7 @@ def test_slices_at_work_stay(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     summary = run(root, keep=1)
     claim.release()
     assert summary["kept_slices"] == {"night-3": "among the newest", "night-1": "worked on"}
-    assert summary["removed_slices"] == ["night-0"]  # but not what it was made from
+    assert list(summary["removed_slices"]) == ["night-0"]  # but not what it was made from
     assert "night-2 stays as it is" in capsys.readouterr().err
     assert normalized_stage(place).find_generation(normalized) is not None
     assert slices_of(root) == ["being-made", "night-1", "night-2", "night-3"]
@@ -167,7 +199,11 @@ def test_the_command(root: Path, tmp_path: Path) -> None:
     failed(ringslice_here("prune", root), 2, "give --keep N")
     failed(ringslice_here("prune", root, "--keep", 0), 2, "'0' is no whole number")
     planned = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
-    assert planned["removed_slices"] == ["night-0"]
+    assert list(planned["removed_slices"]) == ["night-0"]
     assert "night-0" in succeeded(ringslice_here("prune", root, "--keep", 3)).stdout
     assert slices_of(root) == ["night-1", "night-2", "night-3"]
     require_whole(root)
+    record_run(root, 1, "result.json", "nightly-1")
+    done = succeeded(ringslice_here("prune", root, "--keep-runs", 1, "--run-prefix", "", "--json")).stdout
+    assert json.loads(done)["kept_runs"] == {"nightly-1": "among the newest"}
+    assert slices_of(root) == ["night-1", "night-3"]
