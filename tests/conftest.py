@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from PIL import Image
 
 from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
@@ -37,6 +38,9 @@ __all__ = [
     "pytest_runtest_teardown",
     "run_folder",
 ]  # fixtures, and hooks
+
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 
 def pytest_configure() -> None:

@@ -252,7 +252,7 @@ def test_a_history_with_erased_images(grouped: bool) -> None:
 
 
 @pytest.mark.chaos
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=300, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(nights=histories(12), grouped=st.booleans(), seed=st.integers(0, 2**32))
 def test_nothing_changes_its_split_in_any_history(nights: list[list[int]], grouped: bool, seed: int) -> None:
     live_through(nights, grouped, seed)

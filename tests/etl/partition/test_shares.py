@@ -53,7 +53,7 @@ def deal_everything(plan: SharePlan) -> list[tuple[Integers, Integers]]:
     return [plan.assign(stratum, np.arange(size, dtype=np.int64)) for stratum, size in enumerate(sizes) if size]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=sizes_of_classes,
     fractions=st.sampled_from(FRACTIONS),

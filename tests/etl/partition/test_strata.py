@@ -97,7 +97,7 @@ def within_one(counts: Integers) -> bool:
     return bool((counts.max(axis=-1) - counts.min(axis=-1)).max(initial=0) <= 1)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(case=cases())
 def test_everything_is_dealt_exactly_once_and_evenly(case: Case) -> None:
     try:
@@ -124,7 +124,7 @@ def test_everything_is_dealt_exactly_once_and_evenly(case: Case) -> None:
         first += count
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=cases(), cut=st.integers(0, 5000))
 def test_how_images_lie_in_parts_does_not_matter(case: Case, cut: int) -> None:
     try:
@@ -136,7 +136,7 @@ def test_how_images_lie_in_parts_does_not_matter(case: Case, cut: int) -> None:
     assert again[2].tolist() == slices.tolist()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(case=cases().filter(lambda case: len(case.labels) > 500 and case.config.slices["train"] >= 4))
 def test_another_seed_deals_otherwise(case: Case) -> None:
     assert deal(case, seed=7)[2].tolist() != deal(case, seed=8)[2].tolist()

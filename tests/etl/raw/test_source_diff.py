@@ -34,7 +34,6 @@ packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max
 
 
 @given(packs_of_images, st.integers(31, 40))
-@settings(deadline=None)
 def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]], images: int) -> None:
     named = {f"pack-{number}": rows for number, rows in enumerate(packs)}
     plan = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
@@ -57,7 +56,7 @@ def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]],
 
 
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=8), st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_night_after_night_every_image_is_in_one_pack_and_no_name_comes_again(
     nights: list[set[int]], pack_images: int
 ) -> None:

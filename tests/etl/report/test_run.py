@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -231,7 +231,6 @@ def test_a_damaged_file_is_named(name: str, content: str, what: str, status: int
     assert not (tmp_path / "page.html").exists()
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, st.integers(1, 300), elements=st.floats(-1e6, 1e6) | st.just(math.nan)))
 def test_curves_are_means_of_the_last_values(values: np.ndarray) -> None:
     window = max(1, len(values) // SMOOTHED_OVER)

@@ -85,7 +85,7 @@ def splits(rules: Rules, keys: Sequence[str], **more: Any) -> dict[str, str | No
     return split_by_key(decide(rules, [part(keys, **more)]), keys)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -> None:
     keys = data.draw(st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, min_size=1, max_size=80))
@@ -111,7 +111,7 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     assert sum(int(counts.sum()) for counts in decided.counts()) == len(keys)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=60),
     drop=st.booleans(),
@@ -234,7 +234,7 @@ def test_of_copies_in_groups_of_two_splits_one_is_dealt_where_duplicates_are_dro
         splits(Rules(config(group_by="patient"), 3, known), keys, groups=groups, a="1", b="1")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_groups_and_contents_are_in_one_split_whatever_they_share(data: st.DataObject) -> None:
     names = st.sampled_from("uvwxyz")

@@ -40,7 +40,7 @@ arrays_of_any_kind = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(arrays_of_any_kind)
 def test_arrays_come_back_bit_for_bit(arrays: Arrays) -> None:
     assert same(parse(whole(arrays)), arrays)

@@ -40,7 +40,6 @@ def positions(intervals: list[Interval]) -> list[int]:
     return [position for first, last in intervals for position in range(first, last)]
 
 
-@settings(deadline=None)
 @given(layout=layouts, seed=st.integers(0, 3), epoch=st.integers(0, 3), window_blocks=st.integers(1, 17))
 def test_every_record_comes_exactly_once_in_an_epoch(
     layout: list[Integers], seed: int, epoch: int, window_blocks: int
@@ -52,7 +51,6 @@ def test_every_record_comes_exactly_once_in_an_epoch(
     ]
 
 
-@settings(deadline=None)
 @given(layout=layouts, data=st.data())
 def test_any_interval_is_that_part_of_the_epoch(layout: list[Integers], data: st.DataObject) -> None:
     order = order_of(layout, 5, 1)
@@ -65,7 +63,7 @@ def test_any_interval_is_that_part_of_the_epoch(layout: list[Integers], data: st
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(layout=layouts, lanes=st.integers(1, 9), batch=st.integers(1, 20), data=st.data())
 def test_every_example_comes_once_with_changing_world_sizes(
     layout: list[Integers], lanes: int, batch: int, data: st.DataObject

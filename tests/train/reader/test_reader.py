@@ -51,7 +51,7 @@ def slices(digits_root: Path) -> Path:
     return digits_root / "slices" / "default"
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     changes=st.lists(st.tuples(st.integers(1, 64), st.integers(0, 30)), min_size=1, max_size=5), lanes=st.integers(1, 9)
 )
