@@ -127,9 +127,12 @@ class DividedTrainer(TorchTrainer):
 
     def _on_root(self, tensor: torch.Tensor | None, what: Whole) -> torch.Tensor:
         """A copy of the whole of a tensor, on the CPU; on rank 0 only it is complete."""
-        if tensor is not None:
-            tensor = whole(tensor).detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         rank = self._collective.rank
+        if tensor is not None:
+            is_kept = rank == 0 and not is_sharded(tensor)
+            tensor = whole(tensor).detach()  # which all ranks gather that have shards
+            if rank in (0, what.owner):
+                tensor = tensor.to("cpu", copy=is_kept, memory_format=torch.contiguous_format)
         if what.owner and rank == what.owner:
             torch.distributed.send(tensor, 0)
         elif what.owner and rank == 0:

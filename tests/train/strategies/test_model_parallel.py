@@ -17,6 +17,8 @@ MAIN = "train/main.py"
 SEVERAL = "tests/lib/torch_ranks/several_runs.py"
 TINY = "tests.lib.torch_ranks.tiny"
 CLOSE = 1e-5  # of single precision
+WIDE_BYTES = 206e6  # of the weights of tiny.wide
+OTHER_BYTES = 130e6  # of stacks, batches and buffers of a rank
 UPDATE = ("--lr", "0.1", "--weight-decay", "0.001", "--label-smoothing", "0.1", "--clip-norm", "1")
 
 
@@ -97,6 +99,17 @@ def test_batch_norm_is_that_of_micro_batches_in_turn(copies: int, root: Path) ->
     stages = ("--strategy", "pipeline", "--pipeline-schedule", "gpipe", "--micro-batches", 4, "--model-ranks", 2)
     succeeded(torchrun(2 * copies, MAIN, *words, *stages, "--batch", 32, "--run", "stages"))
     assert distance(root, "whole", "stages") < CLOSE
+
+
+def test_a_model_too_large_for_one_rank_fits_two(root: Path) -> None:
+    """Adam's two moments, the gradients and a checkpoint are 7 times the weights on one rank, 5 on the first of two."""
+    limited = "tests/lib/torch_ranks/with_memory_limit.py"
+    words = ("--data", root, "--model", f"{TINY}:wide", "--optimizer", "adam", "--batch", 8, "--max-steps", 2)
+    extra = str(int(6.5 * WIDE_BYTES + OTHER_BYTES))
+    alone = ("python", limited, *words, "--strategy", "ddp", "--run", "alone")
+    failed(in_torch(*alone, EXTRA_BYTES=extra, OMP_NUM_THREADS="1"), 3, "out of memory (cannot allocate ")
+    for strategy in ("pipeline", "tensor-parallel"):
+        succeeded(torchrun(2, limited, *words, "--strategy", strategy, "--run", strategy, EXTRA_BYTES=extra))
 
 
 def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
