@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -106,9 +105,6 @@ class Ddp(Strategy):
     def __init__(self, collective: Collective, device: Device, place: torch.device) -> None:
         self.collective = collective
         self._device, self._place = device, place
-
-    def device(self, settings: Settings) -> dict[str, Any]:
-        return {"device": asdict(self._device), "has_nccl": True}
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> TorchTrainer:
         if settings.recipe.batch_norm == SYNCHRONISED and self._place.type == "cpu" and self.collective.size > 1:

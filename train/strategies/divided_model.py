@@ -6,9 +6,8 @@ a run can go on with another division.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import torch
 import torch.distributed
@@ -224,9 +223,6 @@ class DividedModel(Strategy):
     def part_rank(self) -> int:
         """The part that this rank has, from 0."""
         return self.collective.rank % self._parts
-
-    def device(self, settings: Settings) -> dict[str, Any]:
-        return {"device": asdict(self._device), "has_nccl": True}
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> DividedTrainer:
         if self.collective.size == 1:
