@@ -4,11 +4,13 @@ What a framework computes on one process belongs in `train.tf_backend`; the loop
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from etl.slices.manifest import Manifest
 from train.config.settings import Settings
 from train.parallel.collective import Collective
+from train.parallel.devices import Device
 from train.parallel.trainer import Trainer
 from train.runs.metrics import Line
 from train.runs.position import Position
@@ -23,10 +25,12 @@ class Strategy(ABC):
 
     collective: Collective
     is_elastic = False
+    _device: Device  # of this rank
 
-    @abstractmethod
     def device(self, settings: Settings) -> dict[str, Any]:
         """The device of this rank, and what carries its gradients, as `train.runs.consistency` compares them."""
+        del settings
+        return {"device": asdict(self._device), "has_nccl": True}
 
     @abstractmethod
     def make_trainer(self, settings: Settings, manifest: Manifest) -> Trainer:

@@ -1,11 +1,11 @@
 """PyTorch's DistributedDataParallel: one process for each rank, started by torchrun, on one host or more."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -19,13 +19,14 @@ from torch.nn.parallel import DistributedDataParallel
 from etl.errors import EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
 from train.config.recipe import SYNCHRONISED
-from train.config.settings import CPU, GPU, Settings
+from train.config.settings import CPU, DIVIDED, GPU, Settings
 from train.monitor.launcher import is_torchrun, local_rank, local_size
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Alone, Collective, Number, Operation
 from train.parallel.cores import physical_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
 from train.strategies import Strategy
+from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import TorchTrainer
 
 T = TypeVar("T")
@@ -105,9 +106,6 @@ class Ddp(Strategy):
         self.collective = collective
         self._device, self._place = device, place
 
-    def device(self, settings: Settings) -> dict[str, Any]:
-        return {"device": asdict(self._device), "has_nccl": True}
-
     def make_trainer(self, settings: Settings, manifest: Manifest) -> TorchTrainer:
         if settings.recipe.batch_norm == SYNCHRONISED and self._place.type == "cpu" and self.collective.size > 1:
             raise UsageError(
@@ -139,6 +137,22 @@ def collective_timeout(stall_timeout_s: float) -> timedelta | None:
 
 
 @contextmanager
+def name_lack_of_memory() -> Iterator[None]:
+    """Turn what PyTorch raises if memory is too small into one line."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        found = re.search(r"allocate [\d.]+ \w+", str(error))
+        what = f" (cannot {found[0]})" if found else ""
+        raise EnvironmentFailure(
+            f"out of memory{what}. Give a smaller --batch, or divide the model among (more) ranks: --strategy"
+            f" {' or '.join(DIVIDED)}"
+        ) from error
+
+
+@contextmanager
 def name_lost_ranks() -> Iterator[None]:
     """Turn what PyTorch raises on the ranks that are left into one line; torchrun reports which rank it was."""
     try:
@@ -150,6 +164,7 @@ def name_lost_ranks() -> Iterator[None]:
         raise EnvironmentFailure("another rank has ended, or does not answer; see what its launcher reports") from error
 
 
+@name_lack_of_memory()
 def run_ddp(
     work: Callable[[Strategy], None], monitor: Monitor, device: str, stall_timeout_s: float, make: Make = Ddp
 ) -> None:

@@ -6,9 +6,8 @@ a run can go on with another division.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import torch
 import torch.distributed
@@ -127,9 +126,12 @@ class DividedTrainer(TorchTrainer):
 
     def _on_root(self, tensor: torch.Tensor | None, what: Whole) -> torch.Tensor:
         """A copy of the whole of a tensor, on the CPU; on rank 0 only it is complete."""
-        if tensor is not None:
-            tensor = whole(tensor).detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         rank = self._collective.rank
+        if tensor is not None:
+            is_kept = rank == 0 and not is_sharded(tensor)
+            tensor = whole(tensor).detach()  # which all ranks gather that have shards
+            if rank in (0, what.owner):
+                tensor = tensor.to("cpu", copy=is_kept, memory_format=torch.contiguous_format)
         if what.owner and rank == what.owner:
             torch.distributed.send(tensor, 0)
         elif what.owner and rank == 0:
@@ -221,9 +223,6 @@ class DividedModel(Strategy):
     def part_rank(self) -> int:
         """The part that this rank has, from 0."""
         return self.collective.rank % self._parts
-
-    def device(self, settings: Settings) -> dict[str, Any]:
-        return {"device": asdict(self._device), "has_nccl": True}
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> DividedTrainer:
         if self.collective.size == 1:

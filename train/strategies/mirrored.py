@@ -6,7 +6,6 @@ applies them outside `Strategy.run` and outside its scope: within `run`, Keras w
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any
 
 import tensorflow as tf
@@ -78,9 +77,6 @@ class Mirrored(Strategy):
     @property
     def replicas(self) -> int:
         return self._replicas.size
-
-    def device(self, settings: Settings) -> dict[str, Any]:
-        return {"device": asdict(self._device), "has_nccl": True}
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
         return KerasTrainer(settings, manifest, self._replicas)

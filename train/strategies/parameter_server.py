@@ -10,8 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any
 
 import tensorflow as tf
 
@@ -42,9 +40,6 @@ class ParameterServer(Strategy):
     @property
     def replicas(self) -> int:
         return self._workers
-
-    def device(self, settings: Settings) -> dict[str, Any]:
-        return {"device": asdict(self._device), "has_nccl": True}
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> ParameterServerTrainer:
         return ParameterServerTrainer(settings, manifest, self._strategy, self._workers)

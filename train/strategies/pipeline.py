@@ -22,6 +22,7 @@ from train.parallel.collective import Collective
 from train.strategies.divided_model import DividedModel, DividedTrainer, Parts
 from train.strategies.pipeline_stages import balance, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
+from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import DTYPES, Shape
 
 
@@ -90,6 +91,8 @@ class Layers(Parts):
         try:
             return measure(layers, self._shape, self._device)
         except (RuntimeError, ValueError) as error:  # batch norm of one value, for example
+            if is_out_of_memory(error):
+                raise
             first = next(iter(str(error).splitlines()), "")
             raise UsageError(f"--model cannot train on micro-batches of {self._shape[0]}: {first}") from error
 

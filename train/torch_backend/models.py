@@ -106,6 +106,12 @@ def resnet50(shape: ImageShape, classes: int) -> nn.Module:
 BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "resnet50": resnet50}
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if PyTorch, or NumPy, could not allocate memory, of a GPU or of the host."""
+    lacks = ("DefaultCPUAllocator", "Cannot allocate memory", "std::bad_alloc")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in lacks)
+
+
 def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
     """The model called ``name`` for pictures of ``shape`` (height, width, channels), on the CPU.
 
@@ -119,6 +125,8 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
         with torch.no_grad():  # also makes the weights of lazy layers
             logits = model.eval()(torch.zeros(1, shape[2], *shape[:2]))
     except (RuntimeError, ValueError) as error:  # what PyTorch raises if shapes do not fit
+        if is_out_of_memory(error):
+            raise
         raise misfit(name, shape, error) from error
     if getattr(logits, "shape", None) != (1, classes):
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs of train/main.py one after the other in the same ranks, because these take seconds to start.
 
-argv[1] is JSON: the words of each run. `ddp` runs on rank 0 alone. A first word `without-...` breaks something: a
-negative control. Rank 0 prints the line of a run that is refused.
+argv[1] is JSON: the words of each run. `ddp` runs on rank 0 alone, and is fed the batches of $RANKS ranks. A first word
+`without-...` breaks something: a negative control. Rank 0 prints the line of a run that is refused.
 """
 
 import json
@@ -18,6 +18,7 @@ from torch.distributed.tensor import Partial
 from torch.distributed.tensor.parallel import RowwiseParallel
 
 from etl.errors import RingsliceError
+from tests.lib.torch_ranks.one_process import fed_by_all
 from train.config.settings import DDP, PIPELINE, Settings, command
 from train.loop import train
 from train.monitor.launcher import local_rank, local_size
@@ -27,7 +28,7 @@ from train.parallel.collective import Alone
 from train.parallel.cores import claim_cores
 from train.strategies import Strategy
 from train.strategies.ddp import Ddp, run_ddp
-from train.strategies.divided_model import DividedModel
+from train.strategies.divided_model import DividedModel, Parts
 from train.strategies.pipeline import Pipeline, PipelineTrainer
 from train.strategies.tensor_parallel import TensorParallel
 
@@ -42,6 +43,7 @@ def lose_gradients(trainer: PipelineTrainer, *arguments: Any) -> torch.Tensor:
 
 compute_gradients = PipelineTrainer._compute_gradients
 CONTROLS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "without-average": lambda: mock.patch.object(Parts, "average"),
     "without-gradients": lambda: mock.patch.object(PipelineTrainer, "_compute_gradients", lose_gradients),
     "without-sum": lambda: mock.patch(
         "train.strategies.tensor_parallel.RowwiseParallel", partial(RowwiseParallel, output_layouts=Partial())
@@ -56,9 +58,11 @@ def run_all(joined: Strategy, monitor: Monitor) -> None:
     def start(settings: Settings, monitor: Monitor) -> None:
         if settings.strategy == DDP:
             if joined.collective.is_root:
-                train(settings, Ddp(Alone(), *common[1:]), monitor)
+                with fed_by_all:
+                    train(settings, Ddp(Alone(), *common[1:]), monitor)
             return
-        train(settings, (Pipeline if settings.strategy == PIPELINE else TensorParallel)(*common), monitor)
+        kind = Pipeline if settings.strategy == PIPELINE else TensorParallel
+        train(settings, kind(*common, model_ranks=settings.model_ranks), monitor)
 
     for words in json.loads(sys.argv[1]):
         broken: AbstractContextManager[Any] = nullcontext()

@@ -50,3 +50,10 @@ class NotSequential(nn.Module):
 
 def not_sequential(shape: Shape, classes: int) -> nn.Module:
     return NotSequential(shape[0] * shape[1] * shape[2], classes)
+
+
+def wide(shape: Shape, classes: int) -> nn.Module:
+    """Of 206 MB for pictures of 784 pixels, half of them in each of two linear layers, which are a pair."""
+    inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 15
+    layers = (nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs), nn.Tanh(), nn.Linear(inputs, classes))
+    return nn.Sequential(nn.Flatten(), *layers)

@@ -25,17 +25,18 @@ DDP = ("--strategy", "ddp")
 CLOSE = 1e-5  # of single precision, after 20 steps
 
 
-@pytest.mark.witness
-def test_ranks_take_the_steps_of_one_process_that_is_fed_their_batches(root: Path) -> None:
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.witness), 4])
+def test_ranks_take_the_steps_of_one_process_that_is_fed_their_batches(ranks: int, root: Path) -> None:
     options = ("--data", root, *DDP, "--model", "tests.lib.torch_ranks.tiny:smooth", "--max-steps", 20, "--lr", 0.1)
     words = (*options, "--weight-decay", 0.001, "--label-smoothing", 0.1, "--clip-norm", 1, "--warmup-epochs", 0)
     one_process = ("python", "tests/lib/torch_ranks/one_process.py")
-    succeeded(in_torch(*one_process, *words, "--batch", 128, "--run", "alone", RANKS="2"))
-    succeeded(torchrun(2, MAIN, *words, "--batch", 32, "--accumulate", 2, "--run", "ranks"))
+    succeeded(in_torch(*one_process, *words, "--batch", 128, "--run", "alone", RANKS=str(ranks)))
+    succeeded(torchrun(ranks, MAIN, *words, "--batch", 64 // ranks, "--accumulate", 2, "--run", "ranks"))
     assert distance(root, "alone", "ranks") < CLOSE
-    told = torchrun(2, "tests/lib/torch_ranks/without_reduction.py", *words, "--batch", 64, "--run", "control")
+    control = (*words, "--batch", 128 // ranks, "--run", "control")
+    told = torchrun(ranks, "tests/lib/torch_ranks/without_reduction.py", *control)
     assert told.returncode != 0
-    assert "the weights of ranks [1] are not those of rank 0" in told.stderr
+    assert f"the weights of ranks {[*range(1, ranks)]} are not those of rank 0" in told.stderr
 
 
 def test_examples_count_once_and_the_state_is_whole_on_other_numbers_of_ranks(root: Path) -> None:

@@ -16,6 +16,8 @@ MAIN = "train/main.py"
 SEVERAL = "tests/lib/torch_ranks/several_runs.py"
 TINY = "tests.lib.torch_ranks.tiny"
 CLOSE = 1e-5  # of single precision
+WIDE_BYTES = 206e6  # of the weights of tiny.wide
+OTHER_BYTES = 130e6  # of stacks, batches and buffers of a rank
 UPDATE = ("--lr", "0.1", "--weight-decay", "0.001", "--label-smoothing", "0.1", "--clip-norm", "1")
 
 
@@ -37,6 +39,33 @@ def test_parts_take_the_steps_of_the_whole_model(root: Path) -> None:
     assert all(found[each] > 100 * CLOSE for each in ("control-1", "control-2")), found
 
 
+def test_copies_of_a_divided_model_take_the_steps_of_one_process_that_is_fed_their_batches(root: Path) -> None:
+    """And each example counts once, on whatever layout a run goes on."""
+    words = ["--data", str(root), "--model", f"{TINY}:smooth", *UPDATE, "--warmup-epochs", "0"]
+    divided = [*words, "--batch", "32", "--model-ranks", "2", "--strategy"]
+    runs = [
+        [*words, "--batch", "64", "--strategy", "ddp", "--run", "whole"],
+        [*divided, "pipeline", "--run", "pipeline"],
+        [*divided, "tensor-parallel", "--run", "tensor"],
+        ["without-average", *divided, "pipeline", "--run", "control-1"],
+        ["without-average", *divided, "tensor-parallel", "--run", "control-2"],
+    ]
+    one = ["--run", "one", "--resume", "auto", "--audit", "--epochs", "2", "--max-steps"]
+    going_on = [
+        [*divided, "tensor-parallel", *one, "10"],
+        [*words, "--batch", "64", "--strategy", "ddp", *one, "30"],
+        [*divided, "pipeline", *one, "100"],
+        ["without-average", *divided, "tensor-parallel", "--run", "control-3", "--epochs", "1"],
+    ]
+    equal_steps = [[*each, "--max-steps", "15"] for each in runs]
+    told = succeeded(torchrun(4, SEVERAL, json.dumps([*equal_steps, *going_on]), RANKS="2"))
+    found = {name: distance(root, "whole", name) for name in ("pipeline", "tensor", "control-1", "control-2")}
+    assert all(found[each] < CLOSE for each in ("pipeline", "tensor")), found
+    assert all(found[each] > 100 * CLOSE for each in ("control-1", "control-2")), found
+    require_each_key_once(root / "runs/one", root / "slices/default", 2)
+    assert "the weights of ranks [2, 3] are not those of rank 0" in told.stdout
+
+
 def test_a_run_goes_on_with_the_model_divided_otherwise(root: Path) -> None:
     """Each example once; weights and optimizer are those of a process that has taken all steps."""
     words = ("--data", root, "--model", f"{TINY}:deep", "--batch", 64, "--epochs", 2, *UPDATE, "--audit")
@@ -49,13 +78,26 @@ def test_a_run_goes_on_with_the_model_divided_otherwise(root: Path) -> None:
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
 
 
-def test_batch_norm_is_that_of_micro_batches_in_turn(root: Path) -> None:
+@pytest.mark.parametrize("copies", [1, 2])
+def test_batch_norm_is_that_of_micro_batches_in_turn(copies: int, root: Path) -> None:
     """Of full steps (--drop-last): a pipeline's micro-batches have the padding, too."""
     words = ("--data", root, "--model", f"{TINY}:normalised", "--max-steps", 15, *UPDATE, "--drop-last")
-    succeeded(in_torch("python", MAIN, *words, "--strategy", "ddp", "--batch", 16, "--accumulate", 4, "--run", "whole"))
-    stages = ("--strategy", "pipeline", "--pipeline-schedule", "gpipe", "--micro-batches", 4)
-    succeeded(torchrun(2, MAIN, *words, *stages, "--batch", 64, "--run", "stages"))
+    whole = ("--strategy", "ddp", "--batch", 8, "--accumulate", 4, "--run", "whole")
+    succeeded(torchrun(copies, MAIN, *words, *whole))
+    stages = ("--strategy", "pipeline", "--pipeline-schedule", "gpipe", "--micro-batches", 4, "--model-ranks", 2)
+    succeeded(torchrun(2 * copies, MAIN, *words, *stages, "--batch", 32, "--run", "stages"))
     assert distance(root, "whole", "stages") < CLOSE
+
+
+def test_a_model_too_large_for_one_rank_fits_two(root: Path) -> None:
+    """Adam's two moments, the gradients and a checkpoint are 7 times the weights on one rank, 5 on the first of two."""
+    limited = "tests/lib/torch_ranks/with_memory_limit.py"
+    words = ("--data", root, "--model", f"{TINY}:wide", "--optimizer", "adam", "--batch", 8, "--max-steps", 2)
+    extra = str(int(6.5 * WIDE_BYTES + OTHER_BYTES))
+    alone = ("python", limited, *words, "--strategy", "ddp", "--run", "alone")
+    failed(in_torch(*alone, EXTRA_BYTES=extra, OMP_NUM_THREADS="1"), 3, "out of memory (cannot allocate ")
+    for strategy in ("pipeline", "tensor-parallel"):
+        succeeded(torchrun(2, limited, *words, "--strategy", strategy, "--run", strategy, EXTRA_BYTES=extra))
 
 
 def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
@@ -67,6 +109,7 @@ def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
         "--batch 64 is not divisible by --micro-batches 5": ["pipeline", "--micro-batches", "5"],
         "3 ranks for 2 layers with weights": ["pipeline", "--model", "mlp"],
         "divides pairs of torch.nn.Linear": ["tensor-parallel", "--model", "cnn"],
+        "--model-ranks 2 does not divide the number of ranks, 3": ["pipeline", "--model-ranks", "2"],
     }
     told = succeeded(torchrun(3, SEVERAL, json.dumps([[*words, *each] for each in refused.values()])))
     assert len(told.stdout.splitlines()) == len(refused)
