@@ -61,15 +61,23 @@ def read_verified(stage: Stage, slices: str, classes: list[str]) -> Verified:
 
 
 def _contents(place: Place, classes: list[str]) -> tuple[Duplicate, ...]:
-    """The contents to show, those in several splits first."""
-    table = parquet_tables.read_table(place, ["sha256", "key", "label", "split"])
-    counts = [("key", "count"), ("split", "count_distinct"), ("label", "count_distinct")]
+    """The contents to show, those in several splits first; only their keys are kept in memory."""
+    table = parquet_tables.read_table(place, ["sha256", "label", "split"])
+    counts = [("label", "count"), ("split", "count_distinct"), ("label", "count_distinct")]
     contents = table.group_by("sha256", use_threads=False).aggregate(counts)
     order = np.argsort(contents["split_count_distinct"].to_numpy() == 1, kind="stable")[:SHOWN_CONTENTS]
-    found = []
-    for each in contents.take(order).to_pylist():
-        rows = table.filter(pc.equal(table["sha256"], each["sha256"])).slice(0, SHOWN_KEYS).to_pylist()
-        examples = tuple((row["key"], classes[row["label"]], row["split"]) for row in rows)
-        across = each["split_count_distinct"] > 1, each["label_count_distinct"] > 1
-        found.append(Duplicate(each["sha256"].hex(), examples, each["key_count"], *across))
-    return tuple(found)
+    shown = contents.take(order)
+    examples: dict[bytes, list[tuple[str, str, str]]] = {each: [] for each in shown["sha256"].to_pylist()}
+    for group in parquet_tables.iterate_groups(place, ["sha256", "key", "label", "split"]):
+        for row in group.filter(pc.is_in(group["sha256"], value_set=shown["sha256"].combine_chunks())).to_pylist():
+            examples[row["sha256"]].append((row["key"], classes[row["label"]], row["split"]))
+    return tuple(
+        Duplicate(
+            each["sha256"].hex(),
+            tuple(examples[each["sha256"]][:SHOWN_KEYS]),
+            each["label_count"],
+            each["split_count_distinct"] > 1,
+            each["label_count_distinct"] > 1,
+        )
+        for each in shown.to_pylist()
+    )

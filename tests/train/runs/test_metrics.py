@@ -17,7 +17,7 @@ from tests.lib.commands import succeeded
 from tests.lib.faults import Fault, faulty
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.audits import committed_keys
-from tests.lib.ranks.running import metric_lines
+from tests.lib.ranks.running import bytes_per_step, metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
 from train.parallel.trainer import StepOfRank
@@ -156,6 +156,7 @@ def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: Trai
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 40, 2)
     assert steps_of(trained.folder) == list(range(1, 41))
     require_metrics(trained)
+    assert max(bytes_per_step(trained.folder)) < 1000  # there is no other rank; see tests/train/test_ranks.py
     accuracy, counts = result["result"]["test_accuracy"], read(trained, "confusion-test.json")["counts"]
     assert sum(counts[each][each] for each in range(10)) / sum(map(sum, counts)) == pytest.approx(accuracy)
     page = tmp_path / "page.html"
