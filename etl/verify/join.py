@@ -24,12 +24,12 @@ from etl.verify.findings import (
     DEPARTED,
     DIFFERENT,
     DOUBLED,
+    DUPLICATE_COUNTS,
     MAX_KEYS,
     MISSING,
     SAME_CONTENT,
     SPLIT_GROUP,
     UNKNOWN,
-    Duplicates,
     KeyFindings,
 )
 
@@ -106,7 +106,7 @@ class Reconciler:
     by_source: bool = False
     grouped: bool = False
     findings: KeyFindings = field(init=False, default_factory=KeyFindings)
-    duplicates: Duplicates = field(init=False, default_factory=Duplicates)
+    duplicates: Counter[str] = field(init=False, default_factory=Counter)
     pixels: PixelSums = field(init=False, default_factory=PixelSums)
     left_out: Counter[str] = field(init=False, default_factory=Counter)
     _groups: list[pa.Table] = field(init=False, default_factory=list)
@@ -171,7 +171,8 @@ class Reconciler:
         across = [
             int(pc.sum(pc.greater(several[f"{name}_count_distinct"], 1)).as_py() or 0) for name in ("split", "label")
         ]
-        self.duplicates += Duplicates(several.num_rows, rows.num_rows, *across)
+        numbers = (several.num_rows, rows.num_rows, *across)
+        self.duplicates.update(dict(zip(DUPLICATE_COUNTS, numbers, strict=True)))
         if self.dropped:
             several = several.append_column("key", several["key_min"])
             self._tell(SAME_CONTENT, several, lambda row: f"{row['key']} and others in slices have the same content")
