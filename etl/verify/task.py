@@ -152,7 +152,7 @@ class TaskCheck:
         images = self._table(LISTED, pack, list_place(root / "raw", pack), entry["list_sha256"])
         good = self._table(ROWS, name, rows_place(root / "normalized", name), entry["rows_sha256"])
         bad: pa.Table | None = schemas.REJECTS.empty_table()
-        if rejects["count"]:
+        if "list_sha256" in rejects:
             bad = self._table(REJECTS, name, rejects_places(root / "normalized", name)[1], rejects["list_sha256"])
         check = PartCheck(entry, part["pack"], removed)
         self.result.unreadable.update(lists=images is None, rejects=bad is None)

@@ -59,6 +59,7 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("nights", "normalized/rejects/pack-00000.parquet", "reason.0", "truncated"),
     ("nights", "normalized/dataset.json", "counts.rejects_by_reason", {"truncated": 1}),
     ("nights", "normalized/parts/pack-00000.parquet", "sums.1", [None]),
+    ("grouped", "normalized/dataset.json", "parts.0.rejects.count", 1),
     ("grouped", MANIFEST, "config.drop_duplicates", False),
     ("grouped", MANIFEST, "config.group_by", None),
     ("grouped", MANIFEST, "config.seed", 1),
