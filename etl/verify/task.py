@@ -233,10 +233,13 @@ class TaskCheck:
             if what == PART:
                 rows = parquet_tables.read_table(rows_place(root / "normalized", name), [*RECORD_COLUMNS])
                 line = records_fault(place, rows)
-            elif what == REJECTS:
-                line = images_fault(place, parquet_tables.read_table(rejects_places(root / "normalized", name)[1]))
-            elif what == PACK:
-                line = images_fault(place, parquet_tables.read_table(list_place(root / "raw", name)))
+            elif what in (PACK, REJECTS):
+                listed = (
+                    list_place(root / "raw", name) if what == PACK else rejects_places(root / "normalized", name)[1]
+                )
+                images = parquet_tables.read_table(listed)
+                is_whole = table_fault(images, schemas.IMAGES if what == PACK else schemas.REJECTS) is None
+                line = images_fault(place, images) if is_whole else None
         except (DataError, FileNotFoundError):
             return
         if line is not None:

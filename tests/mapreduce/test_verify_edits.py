@@ -60,6 +60,7 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("nights", "raw/dataset.json", "config.pack_bytes", None),
     ("nights", "raw/dataset.json", "packs.0.removed", None),
     ("nights", "normalized/rejects/pack-00000.parquet", "reason.0", "truncated"),
+    ("nights", "normalized/rejects/pack-00000.parquet", "offset.0", None),
     ("nights", "normalized/dataset.json", "counts.rejects_by_reason", {"truncated": 1}),
     ("nights", "normalized/parts/pack-00000.parquet", "sums.1", [None]),
     ("grouped", "normalized/dataset.json", "parts.0.rejects.count", 1),
