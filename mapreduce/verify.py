@@ -73,7 +73,8 @@ class Verify(StageJob):
         self._lines = target.lines(self._every_stage, self._plan)
         splits = target.manifest["splits"].values()
         examples = sum(split["records"] for split in splits)
-        tasks = worthwhile_tasks(sum(split["bytes"] for split in splits), examples)
+        read = (each["bytes"] for line in self._lines for each in [*line.get("files", ()), *line.get("slices", ())])
+        tasks = worthwhile_tasks(sum(read), examples)
         self._buckets = max(1, -(-examples // BUCKET_EXAMPLES))
         job = {"stage": "verify", **target.job(self._plan, fates), "buckets": self._buckets, "mappers": tasks}
         return Work(job, self._lines, tasks, examples, self._watch)

@@ -23,7 +23,7 @@ from etl.verify.findings import DATASET, INPUT, LISTED, MANIFEST, RAW_DATASET, R
 
 COLUMNS = ["key", "sha256", "label", "split", "columns"]  # what a row and a reject have from the pack's list
 RECORD_COLUMNS = (*ExampleFacts._fields, "offset", "size", "crc32c")
-DEFAULTS = {"split", "columns", "source", "sha256"}  # columns that may be null
+DEFAULTS = {"split", "columns"}  # columns that may be null
 
 Entry = Mapping[str, Any]
 

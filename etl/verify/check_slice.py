@@ -19,45 +19,34 @@ from etl.storage.place import Place
 from etl.verify.compare import table_difference
 from etl.verify.findings import INDEX, MANIFEST, MANIFEST_FILE, SLICE, TABLE, Finding
 
+SIDES = ("height", "width", "channels", "format")  # of all images; null if they differ
 NOT_IN_RECORDS = ("source", "sha256")  # columns of the table of examples that only the parts have
 
 Entry = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What the manifest records of all examples: the class of each label, ``image``, and the seed of their order."""
+@dataclass
+class ExampleCheck:
+    """Compares the examples of a slice, in order, with what the manifest records of all; ``misfit`` is the first fault.
+
+    That is the class of each label, the ``image``, and the ``seed`` of their order.
+    """
 
     classes: Sequence[str]
     image: Entry
     seed: int
-
-    def misfit(self, example: ImageExample) -> str | None:
-        """What of an example is not as in the manifest, if so."""
-        image = self.image
-        if not 0 <= example.label < len(self.classes) or example.text != self.classes[example.label]:
-            return f"is of class {example.text}, label {example.label}"
-        if (example.format, example.channels) != (image["format"], image["channels"]):
-            return f"is {example.format} of {example.channels} channels"
-        if (image["height"] or example.height, image["width"] or example.width) != (example.height, example.width):
-            return f"is {example.height} x {example.width} pixels large"
-        return None
-
-
-@dataclass
-class _ExampleCheck:
-    """Compares the examples of a slice, in order, with ``rules``; ``misfit`` describes the first that differs."""
-
-    rules: Rules
     misfit: str | None = None
     _last: bytes = b""
 
     def add(self, example: ImageExample) -> None:
-        order = order_key(example.key, self.rules.seed)
-        if self.misfit is None and (why := self.rules.misfit(example)):
-            self.misfit = f"{example.key} {why}, not as in the manifest"
+        order, key = order_key(example.key, self.seed), example.key
+        due = {name: value for name, value in self.image.items() if name in SIDES and value is not None}
+        due["text"] = self.classes[example.label] if 0 <= example.label < len(self.classes) else None
+        wrong = [name for name, value in due.items() if getattr(example, name) != value]
+        if self.misfit is None and wrong:
+            self.misfit = f"{key}: {wrong[0]} is {getattr(example, wrong[0])}, not {due[wrong[0]]} as in the manifest"
         elif self.misfit is None and order < self._last:
-            self.misfit = f"{example.key} is not in the order of the manifest's seed {self.rules.seed}"
+            self.misfit = f"{key} is not in the order of the manifest's seed {self.seed}"
         self._last = order
 
 
@@ -77,17 +66,17 @@ class SliceCheck:
 
 
 def check_slice(
-    folder: Place, entry: Entry, rows: pa.Table | None, blocks: pa.Table | None, rules: Rules
+    folder: Place, entry: Entry, rows: pa.Table | None, blocks: pa.Table | None, examples: ExampleCheck
 ) -> SliceCheck:
     """Compare a slice below ``folder`` with its entry in the manifest, its index, and its part of both tables.
 
     ``entry`` is that of the manifest, with the split. A table that cannot be read is None. The file is read once, front
     to back; memory goes with the number of examples.
     """
-    name, fits, index = entry["name"], _ExampleCheck(rules), folder / f"{entry['name']}.idx"
+    name, index = entry["name"], folder / f"{entry['name']}.idx"
     check, place = SliceCheck(examples=rows), folder / f"{name}.tfrecord"
     try:
-        scan, sha256 = scan_slice(folder, entry["split"], name, fits.add)
+        scan, sha256 = scan_slice(folder, entry["split"], name, examples.add)
         check.size_bytes = scan.size_bytes
         if (sha256, scan.size_bytes) != (entry["sha256"], entry["bytes"]):
             raise DataError(f"{place} has another SHA-256 than the one recorded")
@@ -99,8 +88,8 @@ def check_slice(
             check.facts = {**entry, "by_label": {str(label): number for label, number in by_label}}
     else:
         check.examples, check.facts = scan.rows(), scan.facts(sha256)
-        if fits.misfit:
-            check.findings.append(Finding(MANIFEST, MANIFEST_FILE, f"{place}: {fits.misfit}"))
+        if examples.misfit:
+            check.findings.append(Finding(MANIFEST, MANIFEST_FILE, f"{place}: {examples.misfit}"))
         check.findings += _table_faults(name, BLOCKS_FILE, scan.blocks(), blocks)
         faults = _table_faults(name, EXAMPLES_FILE, check.examples, rows)
         check.findings += faults

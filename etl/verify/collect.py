@@ -142,8 +142,8 @@ class Collected:
         """One for each file, however many tasks came upon it."""
         found: dict[tuple[str, str], Finding] = {}
         for task in self.tasks:
-            for each in map(Finding.from_json, task["findings"]):
-                found.setdefault((each.what, each.name), each)
+            for each in task["findings"]:
+                found.setdefault((each["what"], each["name"]), Finding(**each))
         return list(found.values())
 
     def _trusted_keys(self, files: Sequence[Finding], unreadable: Mapping[str, int]) -> KeyFindings:

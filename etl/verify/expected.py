@@ -152,7 +152,8 @@ def raw_findings(raw: Marker, dataset: Marker, live: Mapping[str, int] | None) -
             "by_class": [live.get(f"class {label}", 0) for label in range(len(raw["classes"]))],
             "by_split": {name: live[f"split {name}"] for name in SPLIT_NAMES if f"split {name}" in live},
         }
-    config = raw["config"] | {"in_place": any("file" in pack for pack in raw["packs"])}
+    in_place, size = any("file" in pack for pack in raw["packs"]), raw["config"]["pack_bytes"]
+    config = raw["config"] | {"in_place": in_place, "pack_bytes": None if in_place else size or "a size"}
     yield from _compare({**raw, "config": config, "counts": raw["counts"] | counts}, raw, RAW_DATASET)
     numbers = [int(pack["name"].removeprefix("pack-")) for pack in raw["packs"]]
     if raw["next_pack"] <= max(numbers, default=-1) or (not raw["parent"] and raw["next_pack"] != len(numbers)):

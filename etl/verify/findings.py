@@ -1,9 +1,9 @@
 """What a verification found: its findings, all counted and the first of them named, and their lines."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 MAX_KEPT = 1000  # findings in verification.json
 MAX_LINES = 20  # on standard error
@@ -33,13 +33,6 @@ class Finding:
     name: str
     line: str
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(value["what"], value["name"], value["line"])
-
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
-
 
 @dataclass
 class KeyFindings:
@@ -63,22 +56,8 @@ class KeyFindings:
         return [Finding(KEY, key, line) for kind in sorted(self.named) for key, line in self.named[kind]]
 
 
-@dataclass(frozen=True)
-class Duplicates:
-    """Contents (by SHA-256 of the source image) that several keys have, and the examples that have them."""
-
-    contents: int = 0
-    examples: int = 0
-    across_splits: int = 0
-    across_classes: int = 0
-
-    def __add__(self, other: "Duplicates") -> "Duplicates":
-        return Duplicates(
-            self.contents + other.contents,
-            self.examples + other.examples,
-            self.across_splits + other.across_splits,
-            self.across_classes + other.across_classes,
-        )
+# Contents (by SHA-256 of the source image) that several keys have, and the examples that have them: what is counted.
+DUPLICATE_COUNTS = ("contents", "examples", "across_splits", "across_classes")
 
 
 @dataclass
@@ -88,7 +67,7 @@ class Outcome:
     files: list[Finding] = field(default_factory=list)
     keys: KeyFindings = field(default_factory=KeyFindings)
     counts: dict[str, int] = field(default_factory=dict)
-    duplicates: Duplicates = field(default_factory=Duplicates)
+    duplicates: Counter[str] = field(default_factory=Counter)
 
     @property
     def number(self) -> int:
@@ -109,17 +88,16 @@ class Outcome:
         """As verification.json has it."""
         kept = self.findings()[:MAX_KEPT]
         return {
-            "findings": [each.to_json() for each in kept],
+            "findings": [vars(each) for each in kept],
             "more_findings": self.number - len(kept),
             "findings_by_kind": self.by_kind,
             "counts": self.counts,
-            "duplicates": asdict(self.duplicates),
+            "duplicates": {name: self.duplicates[name] for name in DUPLICATE_COUNTS},
         }
 
     def lines(self) -> str:
         """The first findings, a line each, for the end of an error message."""
         first = self.findings()[:MAX_LINES]
-        more = (
-            [f"and {self.number - len(first)} more; verification.json names them"] if self.number > len(first) else []
-        )
+        left = self.number - len(first)
+        more = [f"and {left} more; verification.json names them"] if left else []
         return "".join(f"\n  {line}" for line in [*(each.line for each in first), *more])

@@ -24,39 +24,34 @@ from etl.verify.findings import (
     DEPARTED,
     DIFFERENT,
     DOUBLED,
+    DUPLICATE_COUNTS,
     MAX_KEYS,
     MISSING,
     SAME_CONTENT,
     SPLIT_GROUP,
     UNKNOWN,
-    Duplicates,
     KeyFindings,
 )
 
 _SIZES = ("crc32c", "width", "height")
 # Examples of slices: number is the slice's. Of a damaged table of examples source and sha256 are null.
 FOUND = pa.schema(
-    [*(schemas.EXAMPLES.field(name) for name in ("key", "label", "split", *_SIZES, "source", "sha256"))]
-).append(pa.field("number", pa.int64()))
+    [schemas.EXAMPLES.field(name) for name in ("key", "label", "split", *_SIZES, "source", "sha256")]
+    + [pa.field("number", pa.int64())]
+)
 # The live rows of parts: planned is the slice of each by the plan, -1 if it is left out, null if there is no plan.
 GOOD = pa.schema(
     [schemas.ROWS.field(name) for name in ("key", "label", "split", *_SIZES, "sha256", "sums", "squares")]
     + [pa.field("part", pa.string()), pa.field("planned", pa.int64()), pa.field("group", pa.string())]
 )
 GONE = pa.schema([schemas.DEPARTED.field(name) for name in ("key", "removed")])  # of departed.parquet
-CONTENTS = "contents"  # FOUND once more, by content
-TABLES = {"found": FOUND, "good": GOOD, CONTENTS: FOUND}
+# Examples once more, by content.
+COPIES = pa.schema([FOUND.field(name) for name in ("sha256", "key", "label", "split", "number")])
+CONTENTS = "contents"
+TABLES = {"found": FOUND, "good": GOOD, CONTENTS: COPIES}
 
 # One row per example whose content (the SHA-256 of its source image) other keys have too; by content, then key.
-DUPLICATES = pa.schema(
-    [
-        ("sha256", pa.binary(32)),
-        ("key", pa.string()),
-        ("label", pa.int32()),
-        ("split", pa.string()),
-        ("slice", pa.string()),
-    ]
-)
+DUPLICATES = pa.schema([*list(COPIES)[:4], schemas.EXAMPLES.field("slice")])
 
 Mask = npt.NDArray[np.bool_]
 
@@ -106,7 +101,7 @@ class Reconciler:
     by_source: bool = False
     grouped: bool = False
     findings: KeyFindings = field(init=False, default_factory=KeyFindings)
-    duplicates: Duplicates = field(init=False, default_factory=Duplicates)
+    duplicates: Counter[str] = field(init=False, default_factory=Counter)
     pixels: PixelSums = field(init=False, default_factory=PixelSums)
     left_out: Counter[str] = field(init=False, default_factory=Counter)
     _groups: list[pa.Table] = field(init=False, default_factory=list)
@@ -156,8 +151,7 @@ class Reconciler:
 
     def check_contents(self, found: pa.Table) -> pa.Table:
         """All examples of one bucket of contents; returns the rows of `DUPLICATES`."""
-        columns = ["sha256", "key", "label", "split", "number"]
-        rows = found.select(columns).sort_by([(name, "ascending") for name in columns])
+        rows = found.select(COPIES.names).sort_by([(name, "ascending") for name in COPIES.names])
         shas = np.array(rows["sha256"].to_pylist(), dtype=object)
         keys = np.array(rows["key"].to_pylist(), dtype=object)
         is_same = shas[1:] == shas[:-1]
@@ -171,12 +165,13 @@ class Reconciler:
         across = [
             int(pc.sum(pc.greater(several[f"{name}_count_distinct"], 1)).as_py() or 0) for name in ("split", "label")
         ]
-        self.duplicates += Duplicates(several.num_rows, rows.num_rows, *across)
+        numbers = (several.num_rows, rows.num_rows, *across)
+        self.duplicates.update(dict(zip(DUPLICATE_COUNTS, numbers, strict=True)))
         if self.dropped:
             several = several.append_column("key", several["key_min"])
             self._tell(SAME_CONTENT, several, lambda row: f"{row['key']} and others in slices have the same content")
         return pa.Table.from_arrays(
-            [*(rows[name] for name in columns[:4]), self._slices(rows["number"])], schema=DUPLICATES
+            [*(rows[name] for name in COPIES.names[:4]), self._slices(rows["number"])], schema=DUPLICATES
         )
 
     def check_groups(self, column: str) -> None:

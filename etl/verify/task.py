@@ -21,7 +21,7 @@ from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
 from etl.verify.check_part import RECORD_COLUMNS, PartCheck, images_fault, records_fault, table_fault
-from etl.verify.check_slice import Rules, check_slice
+from etl.verify.check_slice import ExampleCheck, check_slice
 from etl.verify.findings import INPUT, LISTED, PACK, PART, REJECTS, REMOVED, ROWS, TABLE, Finding
 from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, write_buckets
 from etl.verify.work_list import FILES, PARTS, SLICES
@@ -54,7 +54,7 @@ class TaskResult:
     live: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:
-        return vars(self) | {"findings": [each.to_json() for each in self.findings]}
+        return vars(self) | {"findings": [vars(each) for each in self.findings]}
 
 
 @dataclass
@@ -91,12 +91,12 @@ class TaskCheck:
 
     def _slices(self, work: Mapping[str, Any]) -> None:
         row, block = work["row"], work["block"]
-        rules = Rules(self.job["classes"], self.job["image"], self.job["seed"])
         for number, entry in enumerate(work["slices"], start=work["number"]):
             rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, entry["records"])
             blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, entry["blocks"])
             row, block = row + entry["records"], block + entry["blocks"]
-            check = check_slice(self._folder, entry, rows, blocks, rules)
+            examples = ExampleCheck(self.job["classes"], self.job["image"], self.job["seed"])
+            check = check_slice(self._folder, entry, rows, blocks, examples)
             self.result.findings += check.findings
             self.result.slices.append(check.facts)
             self.result.counts.update(slices=1, bytes=check.size_bytes)
@@ -152,7 +152,7 @@ class TaskCheck:
         images = self._table(LISTED, pack, list_place(root / "raw", pack), entry["list_sha256"])
         good = self._table(ROWS, name, rows_place(root / "normalized", name), entry["rows_sha256"])
         bad: pa.Table | None = schemas.REJECTS.empty_table()
-        if rejects["count"]:
+        if "list_sha256" in rejects:
             bad = self._table(REJECTS, name, rejects_places(root / "normalized", name)[1], rejects["list_sha256"])
         check = PartCheck(entry, part["pack"], removed)
         self.result.unreadable.update(lists=images is None, rejects=bad is None)
@@ -233,10 +233,13 @@ class TaskCheck:
             if what == PART:
                 rows = parquet_tables.read_table(rows_place(root / "normalized", name), [*RECORD_COLUMNS])
                 line = records_fault(place, rows)
-            elif what == REJECTS:
-                line = images_fault(place, parquet_tables.read_table(rejects_places(root / "normalized", name)[1]))
-            elif what == PACK:
-                line = images_fault(place, parquet_tables.read_table(list_place(root / "raw", name)))
+            elif what in (PACK, REJECTS):
+                listed = (
+                    list_place(root / "raw", name) if what == PACK else rejects_places(root / "normalized", name)[1]
+                )
+                images = parquet_tables.read_table(listed)
+                is_whole = table_fault(images, schemas.IMAGES if what == PACK else schemas.REJECTS) is None
+                line = images_fault(place, images) if is_whole else None
         except (DataError, FileNotFoundError):
             return
         if line is not None:

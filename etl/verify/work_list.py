@@ -87,7 +87,7 @@ def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
     for part in dataset["parts"]:
         name, pack = part["part"], pack_of(part)
         yield _file(PART, name, records_place(root / "normalized", name), part["sha256"], part["bytes"])
-        if part["rejects"]["count"]:
+        if "sha256" in part["rejects"]:
             tar, _ = rejects_places(root / "normalized", name)
             yield _file(REJECTS, name, tar, part["rejects"]["sha256"], SMALL_FILE_BYTES)
         packed = pack_place(root / "raw", pack, part.get("file"))

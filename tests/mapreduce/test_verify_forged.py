@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse, serialize
 from etl.normalized.part_writer import PartWriter
-from etl.raw.removed import Removed
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import DealtExample, write_slice
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
-from etl.verify.check_part import PartCheck
 from mapreduce import normalize as normalize_module
 from mapreduce import shard as shard_module
 from tests.lib.inline import normalize_here, shard_here
@@ -149,29 +146,3 @@ def test_parts_that_are_not_those_of_the_packs_are_found(
     found, error = verify(root)
     assert ("manifest", "dataset.json") in found
     assert line in error
-
-
-@pytest.mark.parametrize(
-    ("images", "good", "rejects", "fault"),
-    [
-        ("abc", "ac", "b", None),
-        ("abc", "ac", "", "3 images of pack, 2 good + 0 rejects, by key: row 1: key is 'c', not 'b'"),
-        ("abc", "abb", "c", "row 2: key is 'b', not 'c'"),
-        ("abb", "ab", "", "there are 2 rows, not 3; the first 2 are as they should be"),
-    ],
-)
-def test_every_image_is_good_or_a_reject_once(images: str, good: str, rejects: str, fault: str | None) -> None:
-    tables = (
-        parquet_tables.table_of(
-            schemas.IMAGES,
-            [
-                dict.fromkeys(schemas.IMAGES.names) | {"key": key, "sha256": key.encode() * 32, "label": 0}
-                for key in keys
-            ],
-        )
-        for keys in (images, good, rejects)
-    )
-    check = PartCheck({"part": "pack.1", "pack": "pack"}, None, Removed(schemas.REMOVED.empty_table()))
-    found = list(check.input_findings(*tables))
-    assert [each.name for each in found] == ["pack.1"] * (fault is not None)
-    assert all(fault is not None and each.line.endswith(fault) for each in found)

@@ -15,12 +15,12 @@ from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
 from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
-from etl.verify.check_slice import Rules, SliceCheck, check_slice
+from etl.verify.check_slice import ExampleCheck, SliceCheck, check_slice
 from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
 SIZE = {"height": 2, "width": None, "channels": 1, "format": "RAW"}
-RULES = Rules(("a", "b"), SIZE, 55)  # the seed of the order of KEYS
+SEED = 55  # of the order of KEYS
 SLICE_A, INDEX_A, EXAMPLES = (SLICE, "train/a"), (INDEX, "train/a"), (TABLE, "examples.parquet")
 
 
@@ -37,7 +37,7 @@ class Written:
         return Path(self.folder.path) / f"{self.facts['name']}.{ending}"
 
     def check(self) -> SliceCheck:
-        return check_slice(self.folder, self.facts, self.rows, self.blocks, RULES)
+        return check_slice(self.folder, self.facts, self.rows, self.blocks, ExampleCheck("ab", SIZE, SEED))
 
     def found(self) -> list[tuple[str, str]]:
         return [(finding.what, finding.name) for finding in self.check().findings]
