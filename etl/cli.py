@@ -216,6 +216,7 @@ def _start_ranks(words: tuple[str, ...]) -> None:
 for _name, _help in (
     ("train", "Train a model on the slices of ROOT, on ranks that the launcher of --strategy starts."),
     ("evaluate", "Evaluate a checkpoint of a run of ROOT on one split."),
+    ("promote", "Make a run of ROOT the champion, if it is better than the one before."),
 ):
     _settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     _words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)

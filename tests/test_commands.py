@@ -26,6 +26,7 @@ from tests.lib.in_process import job_here, ringslice_here
         "read-bench",
         "train",
         "evaluate",
+        "promote",
         "convert-weights",
         "pipeline",
         "",

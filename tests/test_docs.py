@@ -38,6 +38,7 @@ from train.evaluate import command as evaluate_command
 from train.export import command as export_command
 from train.launch import command as launch_command
 from train.predict import command as predict_command
+from train.promote import command as promote_command
 from train.start import command as start_command
 from train.start import with_data
 
@@ -86,9 +87,10 @@ TRAINERS: dict[str, click.Command] = {
     "train/export.py": export_command,
     "train/predict.py": predict_command,
     "train/convert_weights.py": convert_command,
+    "train/promote.py": promote_command,
 }
 # Commands of `ringslice` that pass on what they do not know.
-PASSING = {"train": "train/main.py", "evaluate": "train/evaluate.py"}
+PASSING = {"train": "train/main.py", "evaluate": "train/evaluate.py", "promote": "train/promote.py"}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^>\s]+)", re.MULTILINE)

@@ -15,7 +15,7 @@ from tests.lib.commands import REPOSITORY, run, succeeded
 
 STARTERS = (
     *("train.launch", "train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench"),
-    *("train.convert_weights", "train.start"),
+    *("train.convert_weights", "train.promote", "train.start"),
 )
 # The packages in the order of their imports: each may import its own modules and those of the levels above it.
 LEVELS = (

@@ -27,9 +27,9 @@ from train.checkpoints import store
 from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import FLOAT16
-from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TENSORFLOW, TORCH, TRAINED_RUN
-from train.evaluation import find_checkpoint
-from train.runs.folder import choose_run, find_dataset
+from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TENSORFLOW, TORCH, TRAINED_RUN
+from train.evaluation.trained import find_with_slices
+from train.runs.folder import choose_run
 
 COMMAND = "train/convert_weights.py"
 
@@ -51,10 +51,9 @@ def command(data: str, name: str | None, run: str | None, *, target: str, checkp
 
     train/main.py --resume --run RUN continues there, with a strategy of that framework.
     """
-    dataset = find_dataset(data, name)
-    root = open_place(dataset.root)
-    found = find_checkpoint(choose_run(root, run, AUTO), dataset, checkpoint)
-    made = convert(found, choose_run(root, target, None))
+    trained = find_with_slices(data, name, run, checkpoint)
+    found = store.open_checkpoint(open_place(trained.folder), trained.marker["step"])
+    made = convert(found, choose_run(open_place(trained.dataset.root), target, None))
     facts = {"from": str(found.folder), "framework": made.marker["framework"], "step": made.step}
     Summary("convert-weights", str(made.folder), False, facts).show(json)
 

@@ -4,7 +4,7 @@
     train/evaluate.py --data data/flowers --run nightly
     horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9
 
-The number of ranks need not be the training's. The work itself is in train/evaluation.py.
+The number of ranks need not be the training's. The work itself is in train/evaluation.
 """
 
 if __name__ == "__main__":  # before packages of ours are imported
@@ -56,7 +56,7 @@ def command(monitor: Monitor, /, min_accuracy: float | None, stall_timeout_s: fl
         raise UsageError(f"--min-accuracy {min_accuracy:g} is out of range; give a number from 0 to 1")
     monitor.start(stall_timeout_s)
     with prepare_import():
-        from train.evaluation import Evaluation, evaluate_run
+        from train.evaluation.evaluate import Evaluation, evaluate_run
         from train.strategies.horovod_ring import run_on_ranks
     wanted = Evaluation(min_accuracy=min_accuracy, **values)
     run_on_ranks(lambda strategy: evaluate_run(wanted, strategy, monitor), monitor, AUTO)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from train.config.settings import Settings
 from train.config.stopping import NO_PROGRESS, scores_of
-from train.evaluation import Evaluator
+from train.evaluation.evaluator import Evaluator
 from train.monitor.monitor import Monitor
 from train.parallel.trainer import Trainer
 from train.runs.checkpointer import Checkpointer

@@ -2,6 +2,7 @@
 """Classify images by an exported model.
 
     train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3
+    train/predict.py champion photos/ --data data/flowers
 
 The work itself is in train/serving/predictor.py.
 """
@@ -20,8 +21,9 @@ from etl.errors import end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.options.option import click_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
+from etl.stages.champion import CHAMPION
 from etl.storage.place import open_place
-from train.config.settings import ENVIRONMENT_PREFIX
+from train.config.settings import DATA, ENVIRONMENT_PREFIX
 from train.parallel.startup import prepare_import
 from train.serving import files
 from train.serving.image_files import find_images
@@ -32,8 +34,9 @@ from train.serving.image_files import find_images
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3",
 )
-@click.argument("export", metavar="EXPORT")
+@click.argument("export", metavar="EXPORT|champion")
 @click.argument("places", metavar="FILE|FOLDER...", nargs=-1, required=True)
+@DATA
 @click.option(
     "--top", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Print the K likeliest classes."
 )
@@ -47,14 +50,16 @@ from train.serving.image_files import find_images
     help="Images in one call of the model.",
 )
 @click_options(ENVIRONMENT_OPTIONS)
-def command(export: str, places: tuple[str, ...], top: int, as_json: bool, batch: int) -> None:
+def command(export: str, places: tuple[str, ...], *, data: str, top: int, as_json: bool, batch: int) -> None:
     """Classify images: a line for each with its path, class and probability, separated by tabs.
 
-    EXPORT is what train/export.py made. Of a folder every file below it is classified, except hidden ones. A file
-    that cannot be used is named on standard error, and the others go on; the exit status is 1 then.
+    EXPORT is what train/export.py made; "champion" is the export of the run that was promoted, below ROOT. Of a folder
+    every file below it is classified, except hidden ones. A file that cannot be used is named on standard error, and
+    the others go on; the exit status is 1 then.
     """
     images = find_images(places)
-    with files.fetch_export(open_place(export)) as (folder, marker):
+    place = files.champion_export(open_place(data)) if export == CHAMPION else open_place(export)
+    with files.fetch_export(place) as (folder, marker):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a damaged image is in our one line
         with prepare_import():
             from train.serving.predictor import PredictOptions, Predictor, predict

@@ -1,4 +1,4 @@
-"""The commands ``ringslice train`` and ``ringslice evaluate``: the launcher of a strategy, and its ranks' lines."""
+"""The commands ``ringslice train``, ``evaluate`` and ``promote``: the launcher of a strategy, and its ranks' lines."""
 
 import ctypes
 import os
@@ -78,6 +78,22 @@ def evaluate(ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> in
     --min-accuracy, --json and more (see: train/evaluate.py --help).
     """
     return start(Ranks(count=ranks, hosts=hosts), "evaluate.py", with_data(words))
+
+
+@command.command(
+    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Example: ringslice promote data/flowers nightly --min-accuracy 0.9",
+)
+@ranks_option
+@hosts_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="ROOT RUN... [OPTIONS]…")
+def promote(ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> int:
+    """Make a run of ROOT the champion if it is better than the one before by a paired test, on ranks of horovodrun.
+
+    All other options are those of train/promote.py and go to it as they are: --min-accuracy, --max-p,
+    --max-class-drop, --rollback, --json and more (see: train/promote.py --help).
+    """
+    return start(Ranks(count=ranks, hosts=hosts), "promote.py", with_data(words))
 
 
 def with_data(words: Sequence[str]) -> list[str]:

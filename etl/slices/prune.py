@@ -42,8 +42,8 @@ PRUNE_OPTIONS = (
     ),
     Option(
         "--keep-runs",
-        "Of the runs whose name begins with --run-prefix so many of the newest stay, and those that are being trained;"
-        " the others go first, with their checkpoints. Default: all runs stay.",
+        "Of the runs whose name begins with --run-prefix so many of the newest stay, those that are being trained, the"
+        " champion and the 3 before it; the others go first, with their checkpoints. Default: all runs stay.",
         positive,
         metavar="N",
     ),

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC
 
 from etl.progress import log
+from etl.stages.champion import read_champions
 from etl.stages.layout import is_folder_name
 from etl.stages.lease import BusyError, Claim, require_unclaimed
 from etl.stages.marker import RUN_FILE, WORK_FOLDER
 from etl.storage.atomic import withdraw
 from etl.storage.place import Place
+
+KEPT_CHAMPIONS = 3  # before the one in use
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,16 @@ def run_names(root: Place) -> list[str]:
 
 def choose_runs(root: Place, kept: KeptRuns) -> dict[str, str]:
     """The names of the runs that stay, newest first, each with the reason."""
+    promoted = [each["run"] for each in read_champions(root)[: 1 + KEPT_CHAMPIONS]]
     stays, number = dict[str, str](), 0
     for name in sorted(run_names(root), key=lambda name: _trained_at(root / "runs" / name), reverse=True):
         run = root / "runs" / name
         if not name.startswith(kept.prefix):
             stays[name] = f"its name does not begin with {kept.prefix!r}"
             continue
-        if number < kept.number:
+        if name in promoted:
+            stays[name] = "the champion" if name == promoted[0] else "a champion before this one"
+        elif number < kept.number:
             stays[name] = "among the newest"
         elif _is_being_trained(run):
             stays[name] = "being trained"

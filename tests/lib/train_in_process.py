@@ -7,6 +7,7 @@ import train.evaluate
 import train.export
 import train.loop
 import train.predict
+import train.promote
 import train.serving.exporter
 import train.strategies.horovod_ring
 from tests.lib.commands import REPOSITORY, Finished
@@ -37,6 +38,12 @@ def evaluate_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> F
     """Run ``train/evaluate.py``."""
     with mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: Alone()):
         return call_command(train.evaluate.command, "train/evaluate.py", *words, cwd=cwd, **variables)
+
+
+def promote_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
+    """Run ``train/promote.py``."""
+    with mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: Alone()):
+        return call_command(train.promote.command, "train/promote.py", *words, cwd=cwd, **variables)
 
 
 def export_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:

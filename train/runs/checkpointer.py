@@ -8,7 +8,9 @@ from typing import Any, Self
 from etl.errors import DataError, UsageError
 from train.checkpoints import store
 from train.checkpoints.background import Saver
+from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import DamagedError
+from train.config.settings import TENSORFLOW
 from train.config.stopping import scores_of
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective, HostsChanged
@@ -186,7 +188,10 @@ class Checkpointer:
 
 
 def load_weights(run: Run, trainer: Trainer, marker: dict[str, Any], monitor: Monitor) -> None:
-    """Give the model the weights of the checkpoint with this marker. Raises DataError if it is damaged."""
+    """Give the model the weights of the checkpoint with this marker, which may be of the other framework.
+
+    Raises DataError if it is damaged, UsageError if it cannot be converted.
+    """
     monitor.local_phase("loading the checkpoint")
     checkpoint = store.open_checkpoint(run.folder, marker["step"])
     try:
@@ -194,4 +199,7 @@ def load_weights(run: Run, trainer: Trainer, marker: dict[str, Any], monitor: Mo
     except DamagedError as error:
         remedy = "give another --checkpoint, or train on from an older one with train/main.py --resume"
         raise DataError(f"{error}; {remedy}") from None
-    trainer.load_state({"model": arrays}, str(checkpoint.folder))
+    groups, framework = {"model": arrays}, run.settings.framework
+    if marker.get("framework", TENSORFLOW) != framework:
+        groups = CONVERSIONS[framework](marker["settings"]["model"], groups | {"optimizer": {}}, checkpoint.step)
+    trainer.load_state({"model": groups["model"]}, str(checkpoint.folder))

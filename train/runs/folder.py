@@ -7,6 +7,7 @@ from typing import Any
 from etl.errors import UsageError
 from etl.slices.lineage import finished_at, finished_slices
 from etl.slices.manifest import read_manifest
+from etl.stages.champion import CHAMPION
 from etl.stages.layout import is_folder_name, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage
 from etl.storage.place import Place, open_place
@@ -54,8 +55,10 @@ def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
 
     A folder without anything finished, because its trainer is about to begin or was killed early, is not a run yet.
 
-    Raises UsageError if a run of that name is there and ``resume`` is not set.
+    Raises UsageError if a run of that name is there and ``resume`` is not set, and for the name "champion".
     """
+    if name == CHAMPION:
+        raise UsageError(f"--run {CHAMPION} is the name of the run that was promoted; give another name")
     if name is not None and not is_folder_name(name):
         raise UsageError(f"--run {name!r} is not a plain folder name; give something like 'first-try'")
     runs = root / "runs"

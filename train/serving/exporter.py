@@ -14,19 +14,16 @@ from etl.stages.layout import normalized_stage
 from etl.stages.stage import Run as RunRecord
 from etl.stages.summary import Summary
 from etl.storage.place import open_place
-from train.config.settings import AUTO, CPU
-from train.evaluation import find_checkpoint, settings_of, weights_of
+from train.config.settings import CPU
+from train.evaluation.trained import find_with_slices
 from train.monitor.monitor import Monitor
 from train.parallel.startup import suppress_stderr
 from train.runs.checkpointer import load_weights
-from train.runs.folder import Dataset, choose_run, find_dataset
-from train.runs.run import Choice, Run
+from train.runs.folder import Dataset
 from train.serving import files
 from train.serving.graph import SIGNATURE, Preprocessing, Serving
 from train.strategies.horovod_ring import Horovod
 from train.tf_backend.devices import take_device
-
-FOLDER = "export"
 
 
 @dataclass(frozen=True)
@@ -53,20 +50,19 @@ def export_run(wanted: Export) -> None:
     strategy = Horovod(monitor)
     if strategy.collective.size > 1:
         raise UsageError("train/export.py is one process: start it without horovodrun")
-    dataset = find_dataset(wanted.data, wanted.name)
-    folder = choose_run(open_place(dataset.root), wanted.run, AUTO)
-    marker = find_checkpoint(folder, dataset, wanted.checkpoint).marker
+    trained = find_with_slices(wanted.data, wanted.name, wanted.run, wanted.checkpoint)
+    dataset = trained.dataset
     config = find_config(dataset)
-    place = open_place(wanted.output) if wanted.output else folder / FOLDER
+    place = open_place(wanted.output) if wanted.output else open_place(trained.folder) / files.FOLDER
     files.require_free(place)  # before the long work
-    run = Run.of(settings_of(marker, data=wanted.data), Choice(dataset, folder.uri))
+    run = trained.run_on(dataset, trained.settings(data=wanted.data))
     trainer = strategy.make_trainer(run.settings, run.manifest)
-    load_weights(run, trainer, marker, monitor)
+    load_weights(run, trainer, trained.marker, monitor)
     size = run.settings.picture_size(run.manifest)
     serving = Serving(trainer.model, Preprocessing(run.manifest, config, size), run.manifest.classes)
     facts: dict[str, Any] = {
-        "run": folder.name,
-        **weights_of(marker),
+        "run": trained.name,
+        **trained.weights,
         "model": run.settings.recipe.model,
         "size": list(size),
     }

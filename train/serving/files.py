@@ -13,12 +13,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from etl.errors import DataError, UsageError
+from etl.stages.champion import CHAMPION, read_champion
 from etl.stages.lease import Claim
 from etl.storage.atomic import publish_bytes, publishing, replace_file, withdraw
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 FORMAT = "ringslice.export/1"
+FOLDER = "export"  # of a run
 MARKER = "export.json"
 MODEL = "saved_model.pb"
 WORK_FOLDER = "_exporting"  # not a stage's, whose folder is never taken for an unfinished export
@@ -109,6 +111,17 @@ def read_marker(place: Place) -> dict[str, Any]:
     if with_checksum(content) != marker or not all(map(_is_below, marker["files"])):
         raise DataError(f"{place / MARKER} is damaged: its checksum is not that of its content; {_AGAIN}")
     return marker
+
+
+def champion_export(root: Place) -> Place:
+    """The export of the champion's run. Raises UsageError if there is none, or it is of another checkpoint."""
+    champion = read_champion(root)
+    place = root / "runs" / champion["run"] / FOLDER
+    is_there = (place / MARKER).exists()
+    if not is_there or read_marker(place)["checkpoint_sha256"] != champion["checkpoint_sha256"]:
+        what = "is of another checkpoint than was promoted" if is_there else "is not there"
+        raise UsageError(f"{place} {what}; make it with: train/export.py --data {root} --run {CHAMPION}")
+    return place
 
 
 def _is_below(name: str) -> bool:

@@ -110,7 +110,9 @@ def test_a_run_of_one_framework_goes_on_in_the_other(model: str, optimizer: str,
     succeeded(run(*convert, "--run", "keras", "--to", "torch"))
     again = json.loads(succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 4)).stdout)
     assert again["test_loss"] == pytest.approx(first["test_loss"], abs=2e-4)
-    succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 5))
+    ended = json.loads(succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 5)).stdout)
+    found = json.loads(succeeded(run("python", "train/evaluate.py", "--data", root, "--run", "torch", "--json")).stdout)
+    assert found["loss"] == pytest.approx(ended["test_loss"], abs=2e-4)
     succeeded(run(*convert, "--run", "torch", "--to", "back"))
     succeeded(run(*words, "--run", "keras", "--resume", "--max-steps", 5))
     assert distance(root, "keras", "back", "kernel") < CLOSE

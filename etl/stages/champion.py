@@ -1,0 +1,62 @@
+"""``ROOT/models/champion.json``: the run and checkpoint in use, and those before; ``ringslice promote`` writes it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.stages.lease import Claim
+from etl.stages.marker import WORK_FOLDER
+from etl.storage.atomic import replace_bytes
+from etl.storage.json_files import json_bytes, with_checksum
+from etl.storage.place import Place
+
+CHAMPION = "champion"  # in place of a run's name: the run in use
+FORMAT = "ringslice.champion/1"
+
+Promoted = dict[str, Any]  # run, checkpoint, its SHA-256, its slices, and the comparison that it was promoted by
+
+
+def champion_file(root: Place) -> Place:
+    return root / "models" / "champion.json"
+
+
+def read_champions(root: Place) -> list[Promoted]:
+    """The champion and those before it, newest first; empty if there is none yet.
+
+    Raises DataError if the file was edited or damaged.
+    """
+    place = champion_file(root)
+    if not place.exists():
+        return []
+    record = place.read_json()
+    content = {name: value for name, value in record.items() if name != "checksum"}
+    if record.get("format") != FORMAT or with_checksum(content) != record:
+        raise DataError(f"{place} is damaged, or of another version; put it back, or remove it to begin anew")
+    return [record["champion"], *record["history"]]
+
+
+def read_champion(root: Place) -> Promoted:
+    """Raises UsageError if there is none."""
+    if champions := read_champions(root):
+        return champions[0]
+    raise UsageError(f"{root} has no champion; make one with: ringslice promote {root} RUN")
+
+
+def publish_champions(root: Place, before: Sequence[Promoted], champions: Sequence[Promoted]) -> None:
+    """Replace the file, in one atomic step, by one with these ``champions``, newest first; ``before`` are those read.
+
+    Raises EnvironmentFailure if another process changed it meanwhile.
+    """
+    place = champion_file(root)
+    claim = Claim.take(place.parent / WORK_FOLDER, f"ringslice promote on {place}")
+    try:
+        is_unchanged = read_champions(root) == list(before)
+        if is_unchanged:
+            content = {"format": FORMAT, "champion": champions[0], "history": list(champions[1:])}
+            replace_bytes(place, claim.attempts, json_bytes(with_checksum(content)))
+    except BaseException:
+        claim.release()
+        raise
+    claim.delete_work()
+    if not is_unchanged:
+        raise EnvironmentFailure(f"{place} was changed by another process meanwhile; run again")

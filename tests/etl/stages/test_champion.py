@@ -1,0 +1,56 @@
+"""The record of the champion is readable at every moment, whatever call of storage fails while it is replaced."""
+
+from pathlib import Path
+
+import pytest
+
+from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
+from etl.stages.champion import Promoted, champion_file, publish_champions, read_champion, read_champions
+from etl.storage.place import Place, open_place
+from tests.etl.stages.test_stage import as_a_process_that_is_gone
+from tests.lib.faults import Fault, FaultError, faults, faulty, some_and_every_call
+
+FIRST, SECOND, THIRD = [Promoted(run=name, accuracy=0.9) for name in ("first", "second", "third")]
+
+
+def test_records_follow_each_other(root: Place) -> None:
+    with pytest.raises(UsageError, match="has no champion; make one with: ringslice promote"):
+        read_champion(root)
+    publish_champions(root, [], [FIRST])
+    publish_champions(root, [FIRST], [SECOND, FIRST])
+    assert read_champions(root) == [SECOND, FIRST]
+    with pytest.raises(EnvironmentFailure, match="was changed by another process meanwhile"):
+        publish_champions(root, [FIRST], [THIRD, FIRST])
+    assert read_champion(root) == SECOND
+    assert [info.base_name for info in (root / "models").children()] == ["champion.json"]
+    publish_champions(root, [SECOND, FIRST], [FIRST])
+    assert read_champions(root) == [FIRST]
+
+
+def test_an_edited_record_is_refused(tmp_path: Path) -> None:
+    root = open_place(str(tmp_path))
+    publish_champions(root, [], [FIRST])
+    file = Path(champion_file(root).path)
+    file.write_text(file.read_text().replace("first", "other"))
+    with pytest.raises(DataError, match="is damaged, or of another version"):
+        read_champions(root)
+
+
+@some_and_every_call
+def test_calls_of_storage_may_fail(sample: int | None, tmp_path: Path) -> None:
+    counted = Fault()
+    publish_champions(faulty(open_place(str(tmp_path / "counted")), counted), [], [FIRST])
+    for number, fault in enumerate(faults(len(counted.calls), sample)):
+        root = open_place(str(tmp_path / str(number)))
+        for before, after in (([], [FIRST]), ([FIRST], [SECOND, FIRST])):
+            with as_a_process_that_is_gone():
+                try:
+                    publish_champions(faulty(root, fault), before, after)
+                except (FaultError, RingsliceError):
+                    assert fault.hit
+            found = read_champions(root)
+            assert found in (before, after), fault
+            if found == before:
+                publish_champions(root, before, after)
+            assert read_champions(root) == after
+        assert [info.base_name for info in (root / "models").children()] == ["champion.json"], fault

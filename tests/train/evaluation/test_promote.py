@@ -1,0 +1,146 @@
+"""The champion: a better run is promoted and a worse one is not, also on slices of another night; and back again."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from etl.slices.manifest import Manifest
+from etl.slices.prune import prune
+from etl.slices.prune_runs import KeptRuns
+from etl.storage.place import open_place
+from tests.lib.commands import failed, ringslice, succeeded
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.train_in_process import evaluate_here, export_here, predict_here, promote_here, train_here
+from tests.train.conftest import MODEL, TrainedRun
+from train.evaluation.trained import find_trained
+from train.runs.folder import find_dataset
+
+NIGHT = ("--name", "night-2")
+
+
+@pytest.fixture(scope="module")
+def made(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """The run ``mine``; ``weak``, which took 2 steps; and slices of a second night with brighter pictures, on which
+    ``tonight`` was trained as ``mine`` was. Tests share it, and change nothing.
+    """
+    root = tmp_path_factory.mktemp("promote") / "root"
+    made = trained.copy(root)
+    recipe = ("--model", MODEL, "--crop", 20, "--batch", 15, "--warmup-epochs", 0)
+    succeeded(train_here("--data", root, "--run", "weak", *recipe, "--max-steps", 2))
+    source = shutil.copytree(made.source, root.parent / "source")
+    for number, path in enumerate(sorted(source.glob("*/*.png"))[:40]):
+        brighter = np.asarray(Image.open(path)) // 2 + 120
+        Image.fromarray(brighter).save(path.with_name(f"new-{number:03d}.png"))
+    ingest_here(source, root)
+    normalize_here(root, "--size", 24)
+    splits = ("--split", "train=0.5,validation=0.1,test=0.4")
+    shard_here(root, "--workers", 2, *splits, *NIGHT, "--splits-from", "newest")
+    shard_here(root, "--workers", 2, *splits, "--seed", 5, "--name", "apart")
+    succeeded(train_here("--data", root, *NIGHT, "--run", "tonight", *recipe, "--lr", 1, "--epochs", 2))
+    return TrainedRun(source, root)
+
+
+@pytest.fixture
+def mine(made: TrainedRun, tmp_path: Path) -> TrainedRun:
+    return made.copy(tmp_path / "root")
+
+
+def promote(made: TrainedRun, *words: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(succeeded(promote_here("--data", made.root, *words, "--json")).stdout)
+    return found
+
+
+def champion(made: TrainedRun) -> tuple[str, list[str]]:
+    record = json.loads((made.root / "models/champion.json").read_text())
+    return record["champion"]["run"], [each["run"] for each in record["history"]]
+
+
+def test_the_better_one_of_two_is_the_champion_over_two_nights(mine: TrainedRun) -> None:
+    first = promote(mine, "weak", "--name", "default")
+    assert (first["promoted"], first["reason"]) == (True, "it is the first champion")
+    found = promote(mine, "mine", "--name", "default")
+    result = json.loads((mine.folder / "result.json").read_text())["result"]
+    assert (found["promoted"], found["champion"], found["before"]) == (True, "mine", "weak")
+    assert (found["accuracy"], found["examples"]) == (round(result["test_accuracy"], 4), 240)
+    gained = found["only_candidate"] - found["only_champion"]
+    assert gained / 240 == pytest.approx(found["accuracy"] - found["before_accuracy"], abs=2e-4)
+    assert found["p_value"] < 1e-6
+    again = promote(mine, "mine", "--name", "default")
+    assert (again["promoted"], again["already_done"], again["champion"]) == (False, True, "mine")
+
+    kept = promote(mine, "weak", *NIGHT)  # of last night, as the champion is
+    assert (kept["promoted"], kept["champion"]) == (False, "mine")
+    assert kept["reason"].startswith("it is not more accurate")
+    assert kept["examples"] > 240
+    both = promote(mine, "weak", "tonight", *NIGHT, "--max-p", 0)
+    assert (both["promoted"], both["run"], both["champion"]) == (False, "tonight", "mine")
+    assert both["before_accuracy"] == kept["before_accuracy"]
+    assert champion(mine) == ("mine", ["weak"])
+
+    words = ("--data", mine.root, "weak", "--min-accuracy", 0.99, "--json", *NIGHT)
+    outcome = promote_here(*words)
+    failed(outcome, 1, "runs/weak: accuracy 0.")
+    assert json.loads(outcome.stdout)["promoted"] is False
+
+    removed = prune(open_place(str(mine.root)), 1, True, KeptRuns(1, "")).to_json()
+    reasons = {"tonight": "among the newest", "mine": "the champion", "weak": "a champion before this one"}
+    assert (removed["kept_runs"], removed["removed_runs"]) == (reasons, {})
+    back = promote(mine, "--rollback")
+    assert (back["champion"], champion(mine)) == ("weak", ("weak", []))
+    failed(promote_here("--data", mine.root, "--rollback"), 2, "has no champion before this one")
+
+
+def test_other_commands_know_the_champion(mine: TrainedRun) -> None:
+    words = ("--data", mine.root, "--run", "champion")
+    failed(evaluate_here(*words), 2, "has no champion; make one with: ringslice promote")
+    promote(mine, "mine", "--name", "default")
+    succeeded(evaluate_here(*words, *NIGHT))
+    found = json.loads((mine.folder / "evaluation-test.json").read_text())
+    assert found["slices"] == find_dataset(str(mine.root), "default").fingerprint
+    assert found["evaluated_slices"] == find_dataset(str(mine.root), "night-2").fingerprint
+    picture = next(mine.source.glob("3/*"))
+    failed(predict_here("champion", picture, "--data", mine.root), 2, "export is not there; make it with")
+    succeeded(export_here(*words))
+    shown = succeeded(predict_here("champion", picture, "--data", mine.root)).stdout
+    assert shown == succeeded(predict_here(mine.export, picture)).stdout
+    failed(train_here("--data", mine.root, "--run", "champion"), 2, "is the name of the run that was promoted")
+    for marker in mine.folder.glob("checkpoints/*/checkpoint.json"):
+        marker.unlink()
+    failed(promote_here("--data", mine.root, "weak"), 1, "checkpoint.json is missing; it was promoted")
+
+
+def test_a_run_sees_other_slices_with_its_own_mean_and_deviation(made: TrainedRun) -> None:
+    own, other = (find_dataset(str(made.root), name) for name in ("default", "night-2"))
+    trained = find_trained(open_place(str(made.root)), "mine", "newest")
+    run = trained.run_on(other, trained.settings(data=str(made.root)))
+    ours, theirs = Manifest.from_json(own.manifest), Manifest.from_json(other.manifest)
+    assert ours.mean != theirs.mean
+    assert (run.manifest.mean, run.manifest.std, run.manifest.splits) == (ours.mean, ours.std, theirs.splits)
+
+
+def test_what_cannot_be_compared(mine: TrainedRun) -> None:
+    words = ("--data", mine.root, "mine")
+    failed(promote_here("--data", mine.root), 2, "give RUN: the runs to compare")
+    failed(promote_here(*words, "--rollback"), 2, "give RUN: the runs to compare")
+    failed(promote_here(*words, "--max-p", 5), 2, "--max-p 5 is out of range")
+    failed(promote_here(*words, "--name", "apart"), 2, "does not keep its splits (--splits-from)")
+    (mine.source / "new").mkdir()
+    shutil.copy(next(mine.source.glob("3/*.png")), mine.source / "new/0.png")
+    ingest_here(mine.source, mine.root)
+    normalize_here(mine.root, "--size", 24)
+    shard_here(mine.root, "--workers", 2, "--name", "night-3", "--splits-from", "newest")
+    failed(promote_here(*words), 2, "whose classes differ from those of")
+    assert not (mine.root / "models").exists()
+
+
+@pytest.mark.integration
+def test_two_ranks_decide_as_one(mine: TrainedRun) -> None:
+    promote(mine, "weak", "--name", "default")
+    words = ("promote", mine.root, "--ranks", 2, "mine", "--name", "default", "--json")
+    found = json.loads(succeeded(ringslice(*words)).stdout)
+    assert (found["promoted"], found["examples"], champion(mine)) == (True, 240, ("mine", ["weak"]))
