@@ -108,20 +108,25 @@ def shard_summary(stage: Stage, already_done: bool = False) -> Summary:
     records = sum(split["records"] for split in splits.values())
     known = manifest["known"]
     has_history = any(count for name, count in (known or {}).items() if name != "new")
+    by_class = [
+        [name, *(split["by_class"][label] for split in splits.values())]
+        for label, name in enumerate(manifest["classes"])
+    ]
+    sizes = {name: sum(counts) for name, *counts in by_class}
+    smallest, largest = (choose(sizes, key=sizes.__getitem__) for choose in (min, max))
     facts = {
         "examples": records,
         "known": known,
         "splits": {name: split["records"] for name, split in splits.items()},
         "slices": {name: len(split["slices"]) for name, split in splits.items()},
+        "smallest_class": {smallest: sizes[smallest]},
+        "largest_class": {largest: sizes[largest]},
+        "manifest_sha256": stage.fingerprint(),
         "bytes": sum(split["bytes"] for split in splits.values()),
         "mean": [round(value, 3) for value in manifest["statistics"]["mean"]],
         "std": [round(value, 3) for value in manifest["statistics"]["std"]],
         **_speed(records, seconds),
     }
-    by_class = [
-        [name, *(split["by_class"][label] for split in splits.values())]
-        for label, name in enumerate(manifest["classes"])
-    ]
     by_slice = [[each["name"], each["records"], each["bytes"]] for split in splits.values() for each in split["slices"]]
     shown = [("examples by class", ["class", *splits], by_class), ("slices", ["slice", "examples", "bytes"], by_slice)]
     brief = ("examples", *(["known"] if has_history else []), "splits", "slices", "seconds")

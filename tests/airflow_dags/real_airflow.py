@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import REPOSITORY, Finished, environment
@@ -15,16 +15,18 @@ from tests.lib.commands import REPOSITORY, Finished, environment
 VENV = ".venvs/airflow"
 INSTALL = f"make {VENV}/.installed"
 BIN = REPOSITORY / VENV / "bin"
-DAG_FILE = REPOSITORY / "airflow_dags" / "image_training.py"
-DAG_ID = "image_training"
-TIMEOUT_S = 900  # a whole DAG run takes 1 minute on two idle cores, the one on Hadoop 3
+DAGS = ("image_dataset", "image_model")
+TIMEOUT_S = 900  # a whole DAG run takes half a minute on two idle cores, the one on Hadoop 2
 
 Params = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class DagRun:
-    """A DAG run that has ended: what it printed, and by task its state, the number of tries, and its XCom."""
+    """A DAG run that has ended: what it printed, and by task its state, the number of tries, and its XCom.
+
+    A task that is mapped to several has an entry for each: ``train 0``, ``train 1``.
+    """
 
     finished: Finished
     states: dict[str, str | None]
@@ -43,18 +45,21 @@ class Airflow:
     home: Path
 
     def make(self) -> None:
-        """Make its home, with the DAG file linked into it, and its database."""
+        """Make its home, with the DAG files linked into it, and its database."""
         if not (BIN / "airflow").exists():
             raise EnvironmentFailure(f"Airflow is missing; install it first: {INSTALL}")
         (self.home / "dags").mkdir(parents=True)
-        (self.home / "dags" / DAG_FILE.name).symlink_to(DAG_FILE)
+        for dag in DAGS:
+            (self.home / f"dags/{dag}.py").symlink_to(REPOSITORY / f"airflow_dags/{dag}.py")
         finished = self.run("airflow", "db", "migrate")
         if finished.returncode != 0:
             cause = (finished.stdout + finished.stderr).strip().rpartition("\n")[2] or f"status {finished.returncode}"
             raise EnvironmentFailure(f"airflow db migrate failed ({cause}). Install it again: rm -r {VENV}; {INSTALL}")
 
-    def start(self, *words: object, **more: str) -> subprocess.Popen[str]:
-        """Start a command of Airflow's environment; the project's is not on its PATH."""
+    def start(
+        self, *words: object, variables: Mapping[str, str] | None = None, log: IO[str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a command of Airflow's environment; the project's is not on its PATH. With a ``log``, a service."""
         own = {
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -65,15 +70,16 @@ class Airflow:
         return subprocess.Popen(
             [str(BIN / str(words[0])), *map(str, words[1:])],
             cwd=self.home,
-            env=kept | own | more,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            env=kept | own | dict(variables or {}),
+            stdout=log or subprocess.PIPE,
+            stderr=log or subprocess.PIPE,
             text=True,
+            start_new_session=log is not None,
         )
 
-    def run(self, *words: object, **more: str) -> Finished:
+    def run(self, *words: object, variables: Mapping[str, str] | None = None) -> Finished:
         """Run a command of Airflow's environment to its end."""
-        return self._finish(self.start(*words, **more))
+        return self._finish(self.start(*words, variables=variables))
 
     @staticmethod
     def _finish(started: subprocess.Popen[str]) -> Finished:
@@ -86,22 +92,22 @@ class Airflow:
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def start_dags_test(
-        self, params: Params, *options: str, environment: Mapping[str, str] | None = None
+        self, dag: str, params: Params, *options: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        return self.start(
-            "airflow", "dags", "test", DAG_ID, "--conf", json.dumps(params), *options, **environment or {}
-        )
+        words = ("airflow", "dags", "test", dag, "--conf", json.dumps(params), *options)
+        return self.start(*words, variables=environment)
 
-    def dags_test(self, params: Params, environment: Mapping[str, str] | None = None) -> DagRun:
+    def dags_test(self, dag: str, params: Params, environment: Mapping[str, str] | None = None) -> DagRun:
         """Run the whole DAG once with ``params``; ``environment`` is added to a worker's own."""
-        finished = self._finish(self.start_dags_test(params, environment=environment))
-        rows = self.query("SELECT task_id, state, try_number FROM task_instance WHERE run_id = {newest}")
-        xcoms = self.query("SELECT task_id, value FROM xcom WHERE key = 'return_value' AND run_id = {newest}")
+        finished = self._finish(self.start_dags_test(dag, params, environment=environment))
+        task = "task_id || CASE map_index WHEN -1 THEN '' ELSE ' ' || map_index END"
+        rows = self.query(f"SELECT {task}, state, try_number FROM task_instance WHERE run_id = {{newest}}")
+        xcoms = self.query(f"SELECT {task}, value FROM xcom WHERE key = 'return_value' AND run_id = {{newest}}")
         return DagRun(
             finished,
-            {task: state for task, state, _ in rows},
-            {task: tries for task, _, tries in rows},
-            {task: json.loads(value) for task, value in xcoms},
+            {name: state for name, state, _ in rows},
+            {name: tries for name, _, tries in rows},
+            {name: json.loads(value) for name, value in xcoms},
         )
 
     def query(self, question: str) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ blocks, the number of attempts, speculative execution.
 
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -39,11 +39,11 @@ QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack
 Properties = Mapping[str, object]
 
 
-def free_ports() -> dict[str, int]:
-    """A free port for each of PORTS; they may be taken before they are used, so whoever uses them tries again."""
+def free_ports(names: Iterable[str] = PORTS) -> dict[str, int]:
+    """A free port for each of the names; they may be taken before they are used, so whoever uses them tries again."""
     sockets: list[socket.socket] = []
     chosen: dict[str, int] = {}
-    for name in PORTS:
+    for name in names:
         while name not in chosen:
             port = random.randrange(FIRST_PORT, LAST_PORT)
             candidate = socket.socket()

@@ -1,0 +1,172 @@
+"""A real scheduler, api-server and dag-processor on a real PostgreSQL, all on loopback; they end with the block.
+
+LocalExecutor, as on one machine in production; PostgreSQL runs as the user postgres if this process is root's.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etl.errors import EnvironmentFailure
+from tests.airflow_dags.real_airflow import Airflow, Params
+from tests.hadoop.configuration import free_ports
+from tests.lib.ranks.running import wait_until
+
+SERVICES = ("api-server", "scheduler", "dag-processor")  # nothing is deferred, so there is no triggerer
+ENDED = ("success", "failed")
+STOP_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """``processes`` are the services by name; PostgreSQL is one of them."""
+
+    airflow: Airflow
+    url: str
+    processes: dict[str, "subprocess.Popen[str]"]
+
+    def call(self, method: str, path: str, content: Any = None, token: str = "") -> Any:
+        """What the REST API answers."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        data = json.dumps(content).encode() if content is not None else None
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def api(self, method: str, path: str, content: Any = None) -> Any:
+        token = self.call("GET", "/auth/token")["access_token"]
+        return self.call(method, f"/api/v2{path}", content, token)
+
+    def unpause(self, dag: str) -> None:
+        self.api("PATCH", f"/dags/{dag}?update_mask=is_paused", {"is_paused": False})
+
+    def trigger(self, dag: str, params: Params, run: str) -> None:
+        self.api("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run, "conf": params, "logical_date": None})
+
+    def runs(self, dag: str) -> dict[str, str]:
+        return {each["dag_run_id"]: each["state"] for each in self.api("GET", f"/dags/{dag}/dagRuns")["dag_runs"]}
+
+    def wait_for_end(self, dag: str, run: str = "") -> str:
+        """The state that the DAG run ends in: that of the name ``run``, or the only one that there is."""
+        found = ""
+
+        def has_ended() -> bool:
+            nonlocal found
+            states = self.runs(dag)
+            found = states.get(run, "") if run else next(iter(states.values()), "")
+            return found in ENDED
+
+        wait_until(has_ended, self.processes["scheduler"], 600)
+        return found
+
+    def tasks(self, dag: str, run: str) -> dict[str, tuple[str, int]]:
+        """State and number of tries by task, as in ``train 0`` if it is mapped."""
+        rows = self.api("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        names = [each["task_id"] + (f" {each['map_index']}" if each["map_index"] >= 0 else "") for each in rows]
+        return {name: (each["state"], each["try_number"]) for name, each in zip(names, rows, strict=True)}
+
+
+@contextmanager
+def running_scheduler(airflow: Airflow, folder: Path) -> Iterator[Scheduler]:
+    """A home with the DAGs in it, and the services that work with it; raises EnvironmentFailure if one cannot start."""
+    if shutil.which("postgres") is None:
+        raise EnvironmentFailure("PostgreSQL is missing; install it first: apt-get install postgresql")
+    ports = free_ports(("postgres", *SERVICES))
+    port = ports["api-server"]
+    with ExitStack() as stack:
+        database = stack.enter_context(_postgres(folder, ports["postgres"]))
+        variables = _variables(airflow.home, ports["postgres"], port)
+        if (migrated := airflow.run("airflow", "db", "migrate", variables=variables)).returncode:
+            raise EnvironmentFailure(f"airflow db migrate failed: {migrated.stderr[-500:]}")
+        processes: dict[str, subprocess.Popen[str]] = {"postgres": database}
+        for name in SERVICES:
+            words = [name, *(["--skip-serve-logs"] if name == "scheduler" else [])]
+            own = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(ports[name])}
+            processes[name] = stack.enter_context(_service(airflow, words, folder, variables | own))
+        scheduler = Scheduler(airflow, f"http://127.0.0.1:{port}", processes)
+
+        def is_up() -> bool:
+            try:
+                return scheduler.api("GET", "/dags")["total_entries"] >= 2
+            except OSError:
+                return False
+
+        wait_until(is_up, processes["api-server"])
+        yield scheduler
+
+
+def _variables(home: Path, database_port: int, port: int) -> dict[str, str]:
+    url = f"http://127.0.0.1:{port}"
+    return {
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://postgres@127.0.0.1:{database_port}/postgres",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of sixty-four characters, which all services must share.",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": f"{home}/logs",
+    }
+
+
+@contextmanager
+def _service(
+    airflow: Airflow, words: list[str], folder: Path, variables: dict[str, str]
+) -> Iterator["subprocess.Popen[str]"]:
+    with (folder / f"{words[0]}.log").open("w") as log:
+        process = airflow.start("airflow", *words, log=log, variables=variables)
+    with _ended(process, signal.SIGTERM):
+        yield process
+
+
+@contextmanager
+def _postgres(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
+    data = folder / "postgres"
+    data.mkdir()
+    become: list[str] = []
+    if os.getuid() == 0:
+        shutil.chown(data, "postgres", "postgres")
+        for parent in data.parents:  # pytest's folders are closed to others
+            if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
+                parent.chmod(parent.stat().st_mode | 0o001)
+        become = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    programs = Path(shutil.which("postgres") or "").resolve().parent
+    initdb = [*become, str(programs / "initdb"), "--auth=trust", "--username=postgres", "--no-sync", str(data)]
+    subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/")
+    options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
+    with (folder / "postgres.log").open("w") as log:
+        words = [*become, str(programs / "postgres"), "-D", str(data), "-p", str(port), *options]
+        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, cwd="/", text=True)
+    with _ended(process, signal.SIGINT):
+        wait_until(lambda: "ready to accept connections" in (folder / "postgres.log").read_text(), process)
+        yield process
+
+
+@contextmanager
+def _ended(process: "subprocess.Popen[str]", number: signal.Signals) -> Iterator[None]:
+    """End the process and its group once the block has ended."""
+    try:
+        yield
+    finally:
+        process.send_signal(number)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()

@@ -1,0 +1,236 @@
+"""The DAGs in a real Airflow: they parse, run the whole job, and fail, stop and quote as documented."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.storage.place import open_place
+from tests.airflow_dags.real_airflow import Airflow
+from tests.hadoop.cluster import Cluster
+from tests.hadoop.processes import Process, find_all
+from tests.lib.commands import copy_some, ringslice, succeeded
+from tests.lib.ranks.running import wait_until
+from tests.lib.run_folder import fail_in_one_line
+from tests.lib.set_up_failures import AIRFLOW, fail_once
+
+STAGES = ["ingest", "normalize", "shard", "verify"]
+DATASET_TASKS = [*STAGES, "check_quality", "report", "prune", "publish"]
+MODEL_TASKS = ["plan", "train", "evaluate"]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+    made = Airflow(tmp_path_factory.mktemp("airflow") / "home")
+    with fail_in_one_line(), fail_once(AIRFLOW):
+        made.make()
+    return made
+
+
+@pytest.fixture(scope="session")
+def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight of each of three digits."""
+    return copy_some(digits, tmp_path_factory.mktemp("source") / "few", "012", slice(8))
+
+
+def last_json(text: str) -> dict[str, Any]:
+    return json.loads(text.splitlines()[-1])
+
+
+@pytest.mark.witness
+@pytest.mark.integration
+def test_they_parse(airflow: Airflow) -> None:
+    found = last_json(succeeded(airflow.run("python", HERE / "describe.py", airflow.home / "dags")).stdout)
+    assert found["import_errors"] == {}
+    dataset, model = found["dags"]["image_dataset"], found["dags"]["image_model"]
+    for dag, tasks in ((dataset, DATASET_TASKS), (model, MODEL_TASKS)):
+        assert list(dag["tasks"]) == tasks
+        assert dag["settings"] == [False, True, 1]
+        assert dag["documented"]
+        assert all(description and schema["type"] for description, schema in dag["params"].values())
+    assert dataset["tasks"] == {task: DATASET_TASKS[at + 1 : at + 2] for at, task in enumerate(DATASET_TASKS)}
+    assert (dataset["schedule"], model["schedule"]) == ("NullTimetable", "AssetTriggeredTimetable")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "runner", [pytest.param("local", marks=pytest.mark.witness), pytest.param("hadoop", marks=pytest.mark.hadoop)]
+)
+def test_the_whole_job(
+    runner: str, airflow: Airflow, few_digits: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """On local files, and on a real cluster: HDFS has the data, YARN runs the jobs."""
+    root, variables = open_place(str(tmp_path / "root")), dict[str, str]()
+    if runner == "hadoop":
+        cluster: Cluster = request.getfixturevalue("hadoop_undisturbed")
+        variables = cluster.environment()
+        for name, value in variables.items():
+            request.getfixturevalue("monkeypatch").setenv(name, value)
+        root = open_place(f"{cluster.uri}/tests/nightly")
+    params = {"source": str(few_digits), "root": str(root), "size": "8", "slices": 2, "runner": runner}
+    made = airflow.dags_test("image_dataset", params, variables)
+    assert made.finished.returncode == 0, made.log
+    assert made.states == dict.fromkeys(DATASET_TASKS, "success")
+    assert set(made.tries.values()) == {1}
+    assert [made.xcoms[task]["stage"] for task in STAGES] == STAGES
+    assert made.xcoms["shard"]["largest_class"] == made.xcoms["shard"]["smallest_class"] == {"0": 8}
+    assert (root / "normalized/run.json").read_json()["runner"] == runner
+    ((extra,),) = airflow.query("SELECT extra FROM asset_event ORDER BY id DESC LIMIT 1")
+    event = json.loads(extra)
+    manifest = root / f"slices/{event['name']}/manifest.json"
+    assert (event["root"], event["examples"]) == (str(root), 24)
+    assert event["manifest_sha256"] == manifest.sha256()
+    assert (root / f"{event['name']}-report.html").exists()
+
+    candidates = [{"model": "mlp", "epochs": 2, "batch": 4}] + ([{"epochs": 1}] if runner == "hadoop" else [])
+    params = {"root": str(root), "candidates": candidates, "ranks": 2, "min_accuracy": 0, "run": "first"}
+    trained = airflow.dags_test("image_model", params, variables)
+    assert trained.finished.returncode == 0, trained.log
+    assert set(trained.states.values()) == {"success"}
+    assert trained.xcoms["train 0"]["ranks"] == 2
+    run = root / ("runs/first" if len(candidates) == 1 else "runs/first-1")
+    evaluation = (run / "evaluation-test.json").read_json()
+    assert len((run / "result.json").read_json()["epochs"]) == 2
+    assert evaluation["accuracy"] == pytest.approx(trained.xcoms["evaluate 0"]["accuracy"], abs=1e-4)
+
+
+FAKE = """#!{python} -S
+import json, os, sys
+with open("started.txt", "a") as file:
+    print(json.dumps(sys.argv[1:]), file=file)
+print("ringslice: error: this is why", file=sys.stderr)
+summary = {{"removed_or_changed": 0, "images": 10, "rejects": 1, "largest_class": {{"a": 9}}, "manifest_sha256": ""}}
+summary |= {{"smallest_class": {{"b": 3}}, "duplicates": {{"across_splits": 0}}, "examples": 9, "splits": {{}}}}
+print(json.dumps(summary), flush=True)
+sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
+"""
+
+
+@pytest.fixture
+def fake_home(tmp_path: Path) -> Path:
+    """A project whose command writes down its words, and ends with the status of ``$FAKE_STATUS``."""
+    folder = tmp_path / "a project" / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "ringslice").write_text(FAKE.format(python=sys.executable))
+    (folder / "ringslice").chmod(0o755)
+    return folder.parent.parent
+
+
+def commands_of(fake_home: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (fake_home / "started.txt").read_text().splitlines()]
+
+
+@pytest.mark.integration
+def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) -> None:
+    root = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} *"
+    config = "&& touch pwned.toml {% raw %}"
+    params = {
+        **{"source": "{date}; touch pwned", "root": root, "config": config, "size": None, "name": "-m {date} $HOME"},
+        **{"keep": 3, "slices": 7, "overwrite": True, "runner": "hadoop", "max_rejects": 0.1, "max_imbalance": 3},
+    }
+    done = airflow.dags_test("image_dataset", params, {"RINGSLICE_HOME": str(fake_home)})
+    assert done.finished.returncode == 0, done.log
+    started = commands_of(fake_home)
+    day = started[0][5].removesuffix("; touch pwned")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", day)
+    options, runner, name = ["--json", f"--config={config}"], "--runner=hadoop", f"--name=-m {day} $HOME"
+    of_slices = ["--splits-from=newest", "--workers=2", "--slices=7"]
+    assert started == [
+        ["ingest", *options, "--overwrite", "--", f"{day}; touch pwned", root],
+        ["normalize", *options, "--overwrite", runner, "--", root],
+        ["shard", *options, "--overwrite", runner, name, *of_slices, "--", root],
+        ["verify", *options, runner, name, "--", root],
+        ["report", *options, name, f"--output={root}/-m {day} $HOME-report.html", "--", root],
+        ["prune", *options, "--keep=3", "--", root],
+    ]
+    candidate = {"model": "-m $HOME ~ * {{ 1 + 1 }}", "epochs": 2.5, "lr": "$(touch pwned)"}
+    params = {"root": root, "name": "n $HOME", "run": "|| touch pwned", "candidates": [candidate], "min_accuracy": 0.5}
+    assert airflow.dags_test("image_model", params, {"RINGSLICE_HOME": str(fake_home)}).finished.returncode == 0
+    shared, run = [f"--data={root}", "--ranks=2", "--name=n $HOME"], "--run=|| touch pwned"
+    assert commands_of(fake_home)[6:] == [
+        ["train", "--json", "--resume", *shared, run, *(f"--{name}={value}" for name, value in candidate.items())],
+        ["evaluate", "--json", *shared, run, "--min-accuracy=0.5"],
+    ]
+    assert {path.name for path in fake_home.iterdir()} == {".venv", "started.txt"}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("case", "error", "started"),
+    [
+        (1, "DataError: ingest ended with status 1: this is why", 1),
+        (2, "UsageError: ingest ended with status 2: this is why", 1),
+        (3, "EnvironmentFailure: ingest ended with status 3: this is why", 1),
+        ({"siez": "28", "epoch": 1}, "UsageError: no such param: 'epoch', 'siez'. Give: config, ", 0),
+        ({"max_rejects": 0.05, "max_imbalance": 2.5}, "max_rejects: 0.1 is above 0.05; max_imbalance: 3 is", 4),
+        ({"workers": "two"}, "Invalid input for param workers: 'two' is not of type 'integer'", 0),
+    ],
+)
+def test_what_fails(case: int | dict[str, Any], error: str, started: int, airflow: Airflow, fake_home: Path) -> None:
+    """The reason is in the exception; only what may go well next time is tried again. A case is a status, or params."""
+    params, status = (case, 0) if isinstance(case, dict) else ({}, case)
+    variables = {"RINGSLICE_HOME": str(fake_home), "FAKE_STATUS": str(status)}
+    done = airflow.dags_test("image_dataset", params, variables)
+    assert error in done.log, done.log[-3000:]
+    assert len(commands_of(fake_home) if started else list(fake_home.glob("started.txt"))) == started
+    if started == 1:
+        assert done.states["ingest"] == ("up_for_retry" if status == 3 else "failed")
+        assert re.search(r"\[error +\] ringslice: error: this is why", done.log)
+
+
+def processes_of(root: Path) -> list[Process]:
+    """The processes that have this root among their words."""
+    return find_all(lambda words, _: any(str(root).encode() in word for word in words) and b"--conf" not in words)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("task", "number"),
+    [
+        ("normalize", signal.SIGTERM),
+        ("normalize", signal.SIGKILL),
+        ("train", signal.SIGKILL),
+        pytest.param("train", signal.SIGTERM, marks=pytest.mark.chaos),
+    ],
+)
+def test_nothing_outlives_its_task(
+    task: str, number: signal.Signals, airflow: Airflow, digits_root: Path, tmp_path: Path
+) -> None:
+    """SIGTERM is what Airflow's supervisor sends; SIGKILL is what the kernel does if memory is short."""
+    root = tmp_path / "root"
+    params: dict[str, Any] = {"root": str(root)}
+    if task == "normalize":
+        shutil.copytree(digits_root / "raw", root / "raw")
+        params |= {"size": "3000"}
+        dag, more, sign = "image_dataset", ["--mark-success-pattern", "ingest"], "normalized/_work/**/attempt*"
+        again: tuple[object, ...] = ("normalize", root, "--size", 8)
+    else:
+        shutil.copytree(digits_root / "slices", root / "slices")
+        params |= {"run": "stopped", "candidates": [{"model": "mlp", "epochs": 5000}]}
+        dag, more, sign = "image_model", [], "runs/stopped/checkpoints/*/checkpoint.json"
+        again = ("train", root, "--run", "stopped", "--resume", "--model", "mlp", "--epochs", 1)
+    running = airflow.start_dags_test(dag, params, *more)
+    try:
+        wait_until(lambda: list(root.glob(sign)), running)
+        assert len(processes_of(root)) >= 2
+        os.kill(running.pid, number)
+        wait_until(lambda: not processes_of(root))
+        if number == signal.SIGTERM:
+            question = f"SELECT state FROM task_instance WHERE task_id = '{task}' AND run_id = {{newest}}"
+            wait_until(lambda: airflow.query(question) == [("up_for_retry",)])
+    finally:
+        running.kill()
+        output = running.communicate()[0]
+        for process in processes_of(root):
+            process.send(signal.SIGKILL)
+    if number == signal.SIGTERM:
+        assert f"{task} ended with status 130: interrupted" in output, output[-3000:]
+    else:
+        succeeded(ringslice(*again))  # a new try need not wait for what the killed one left
