@@ -1,7 +1,7 @@
 """The dataset's DAG: ingest, normalize, shard, verify, check quality, report, prune; its end is an event of an asset.
 
 Each run renews one dataset: only new images are packed and decoded, slices named after the day keep every known image
-in its split, and old slices are removed. The event starts the DAG `image_model`.
+in its split, and old runs and slices are removed. The event starts the DAG `image_model`.
 
 Link this file, and image_model.py, into Airflow's folder of DAGs, on every machine that parses or runs them:
 
@@ -74,6 +74,9 @@ PARAMS = {
     "slices": optional("integer", "Of the training split. Empty: about 200 MB each.", section=MORE, minimum=1),
     "runner": text("local", "Where mrjob runs the jobs.", section=MORE, enum=["inline", "local", "hadoop"]),
     "keep": Param(7, "Newest slices to keep, besides those that a run names.", section=MORE, type="integer", minimum=1),
+    "keep_runs": Param(
+        7, "Newest runs of DAG runs to keep, besides champions.", section=MORE, type="integer", minimum=1
+    ),
     "config": optional("string", "TOML file with more options, as for ringslice --config.", section=MORE),
     "overwrite": Param(
         False, "Replace what another source or configuration left at the root.", section=MORE, type="boolean"
@@ -161,9 +164,9 @@ with DAG(
     prune = RingsliceOperator(
         task_id="prune",
         command="prune",
-        options=[config, option("keep")],
+        options=[config, option("keep"), option("keep-runs")],
         arguments=[ROOT],
-        doc_md="Removes old slices that no run names, and the packs and parts that only they need.",
+        doc_md="Removes old runs, slices that no run names, and the packs and parts that only they need.",
     )
 
     @task(outlets=[DATASET], doc_md="The event of the asset: root, name, SHA-256 of the manifest, and counts.")

@@ -1,4 +1,4 @@
-"""The model's DAG: train one candidate or several on slices of `image_dataset`, and evaluate each.
+"""The model's DAG: train one candidate or several, promote the best if it beats the champion, export the champion.
 
 It runs on each event of the asset `image_dataset`, with the root and the slices of the event, or by hand, with those of
 the params. The run of a candidate is named after the DAG run, so a task that is tried again resumes it.
@@ -60,33 +60,37 @@ PARAMS = {
             "additionalProperties": {"type": ["string", "number"], "pattern": PRINTABLE},
         },
     ),
-    "min_accuracy": optional(
-        "number", "On the test split. Empty: any.", title="Minimum accuracy", minimum=0, maximum=1
+    "min_accuracy": Param(
+        0, "Fail if the best candidate has less on the test split.", title="Minimum accuracy", type="number"
+    ),
+    "max_class_drop": Param(
+        0.1, "No class may lose more of its accuracy.", title="Maximum loss of a class", type="number"
     ),
 }
 
 
-def commands_of(params: Mapping[str, Any], extra: Mapping[str, Any], name: str) -> list[dict[str, list[str]]]:
-    """The options of the commands of each candidate, by command; ``extra`` is of the event, ``name`` of the run."""
+def commands_of(params: Mapping[str, Any], extra: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
+    """The words of each command; those of ``train`` by candidate. ``extra`` is of the event, ``name`` of the run."""
     candidates: Sequence[Mapping[str, Any]] = params["candidates"]
     chosen = {each: extra.get(each) or params[each] for each in ("root", "name")}
-    shared = [f"--data={chosen['root']}", f"--ranks={params['ranks']}"]
-    shared += [f"--name={chosen['name']}"] if chosen["name"] else []
-    least = [] if params["min_accuracy"] is None else [f"--min-accuracy={params['min_accuracy']}"]
+    slices = [f"--data={chosen['root']}", *([f"--name={chosen['name']}"] if chosen["name"] else [])]
+    ranks, limits = f"--ranks={params['ranks']}", ("min_accuracy", "max_class_drop")
     base = params["run"] or name
-    names = [base] if len(candidates) == 1 else [f"{base}-{number}" for number in range(1, len(candidates) + 1)]
-    return [
-        {
-            "train": ["--resume", *shared, f"--run={run}", *(f"--{each}={value}" for each, value in candidate.items())],
-            "evaluate": [*shared, f"--run={run}", *least],
-        }
-        for run, candidate in zip(names, candidates, strict=True)
-    ]
+    runs = [base] if len(candidates) == 1 else [f"{base}-{number}" for number in range(1, len(candidates) + 1)]
+    return {
+        "train": [
+            [ranks, *slices, f"--run={run}", "--resume", *(f"--{each}={value}" for each, value in candidate.items())]
+            for run, candidate in zip(runs, candidates, strict=True)
+        ],
+        "promote": [ranks, *slices, *(f"--{each.replace('_', '-')}={params[each]}" for each in limits)],
+        "runs": runs,
+        "export": [*slices, "--run=champion"],
+    }
 
 
 with DAG(
     "image_model",
-    description="Slices to trained and evaluated models",
+    description="Slices to trained models; the best one is exported",
     doc_md=__doc__,
     schedule=[DATASET],
     start_date=datetime(2025, 1, 1),
@@ -98,24 +102,31 @@ with DAG(
     tags=["ringslice"],
 ) as dag:
 
-    @task(retries=0, doc_md="The commands of each candidate: on the newest event's slices, or those of the params.")
-    def plan(**context: Any) -> list[dict[str, list[str]]]:
+    @task(retries=0, multiple_outputs=True, doc_md="The commands: on the newest event's slices, or the params'.")
+    def plan(**context: Any) -> dict[str, list[Any]]:
         require_declared(context)
         events = sorted(context["triggering_asset_events"].get(DATASET, ()), key=lambda event: event.timestamp)
         return commands_of(context["params"], events[-1].extra if events else {}, run_name(context["dag_run"]))
 
-    commands = plan()
-    mapped = {"max_active_tis_per_dagrun": 1, "map_index_template": "{{ task.options | join(' ') }}"}
+    words = plan()
     train = RingsliceOperator.partial(
         task_id="train",
         command="train",
+        max_active_tis_per_dagrun=1,
+        map_index_template="{{ task.options | join(' ') }}",
         doc_md="Trains one candidate; tried again, it resumes from the last checkpoint.",
-        **mapped,
-    ).expand(options=commands.map(lambda each: each["train"]))
-    evaluate = RingsliceOperator.partial(
-        task_id="evaluate",
-        command="evaluate",
-        doc_md="Evaluates every image of the test split once, and fails below `min_accuracy`.",
-        **mapped,
-    ).expand(options=commands.map(lambda each: each["evaluate"]))
-    train >> evaluate
+    ).expand(options=words["train"])
+    promote = RingsliceOperator(
+        task_id="promote",
+        command="promote",
+        options=words["promote"],
+        arguments=words["runs"],
+        doc_md="Makes the best candidate the champion if it is better on the same test images, by a paired test.",
+    )
+    export = RingsliceOperator(
+        task_id="export",
+        command="export",
+        options=words["export"],
+        doc_md="Writes the champion as a SavedModel, which `train/predict.py champion` uses.",
+    )
+    train >> promote >> export

@@ -26,7 +26,7 @@ DATA = os.environ.get("RINGSLICE_DATA") or f"{HOME}/data"
 STOP_TIMEOUT_S = 50  # Airflow kills a task about 60 s after it asked for its end
 ERROR = "ringslice: error: "
 PRINTABLE = "^[^\\x00-\\x1f]+$"
-FOLDER_NAME = "^[^._/\\x00-\\x1f][^/\\x00-\\x1f]*$"
+FOLDER_NAME = "^[^-._/\\x00-\\x1f][^/\\x00-\\x1f]*$"
 
 
 class RingsliceError(AirflowException):
@@ -112,14 +112,19 @@ class RingsliceOperator(BaseOperator):
 
     def __init__(self, *, command: str, options: Sequence[str] = (), arguments: Sequence[str] = (), **kwargs: Any):
         super().__init__(**{**kwargs, "retry_policy": kwargs.get("retry_policy") or RETRY_POLICY})
-        self.command, self.options, self.arguments = command, list(options), list(arguments)
+        self.command, self.options, self.arguments = command, options, arguments
         self._process: subprocess.Popen[str] | None = None
 
     def execute(self, context: Context) -> Any:
         """Run the command. Raises one of `RingsliceError` by its exit status."""
         require_declared(context)
-        words = [self.command, "--json", *filter(None, self.options)]
-        words += ["--", *self.arguments] if self.arguments else []
+        words = [
+            self.command,
+            "--json",
+            *filter(None, self.options),
+            *(["--"] if self.arguments else []),
+            *self.arguments,
+        ]
         self.log.info("%s", shlex.join(["cd", str(HOME)]) + " && " + shlex.join([".venv/bin/ringslice", *words]))
         with tempfile.TemporaryFile("w+") as output:
             status, error = self._run([f"{HOME}/.venv/bin/ringslice", *words], output)

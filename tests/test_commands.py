@@ -27,6 +27,7 @@ from tests.lib.in_process import job_here, ringslice_here
         "train",
         "evaluate",
         "promote",
+        "export",
         "convert-weights",
         "pipeline",
         "",

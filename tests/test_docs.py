@@ -90,7 +90,12 @@ TRAINERS: dict[str, click.Command] = {
     "train/promote.py": promote_command,
 }
 # Commands of `ringslice` that pass on what they do not know.
-PASSING = {"train": "train/main.py", "evaluate": "train/evaluate.py", "promote": "train/promote.py"}
+PASSING = {
+    "train": "train/main.py",
+    "evaluate": "train/evaluate.py",
+    "promote": "train/promote.py",
+    "export": "train/export.py",
+}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^>\s]+)", re.MULTILINE)

@@ -22,7 +22,7 @@ from tests.lib.set_up_failures import AIRFLOW, fail_once
 
 STAGES = ["ingest", "normalize", "shard", "verify"]
 DATASET_TASKS = [*STAGES, "check_quality", "report", "prune", "publish"]
-MODEL_TASKS = ["plan", "train", "evaluate"]
+MODEL_TASKS = ["plan", "train", "promote", "export"]
 HERE = Path(__file__).parent
 
 
@@ -90,15 +90,16 @@ def test_the_whole_job(
     assert (root / f"{event['name']}-report.html").exists()
 
     candidates = [{"model": "mlp", "epochs": 2, "batch": 4}] + ([{"epochs": 1}] if runner == "hadoop" else [])
-    params = {"root": str(root), "candidates": candidates, "ranks": 2, "min_accuracy": 0, "run": "first"}
+    params = {"root": str(root), "candidates": candidates, "run": "first"}
     trained = airflow.dags_test("image_model", params, variables)
     assert trained.finished.returncode == 0, trained.log
     assert set(trained.states.values()) == {"success"}
     assert trained.xcoms["train 0"]["ranks"] == 2
-    run = root / ("runs/first" if len(candidates) == 1 else "runs/first-1")
-    evaluation = (run / "evaluation-test.json").read_json()
-    assert len((run / "result.json").read_json()["epochs"]) == 2
-    assert evaluation["accuracy"] == pytest.approx(trained.xcoms["evaluate 0"]["accuracy"], abs=1e-4)
+    run = "first" if len(candidates) == 1 else "first-1"
+    assert len((root / f"runs/{run}/result.json").read_json()["epochs"]) == 2
+    champion = (root / "models/champion.json").read_json()["champion"]
+    assert (trained.xcoms["promote"]["promoted"], champion["evaluated_slices"]) == (True, event["manifest_sha256"])
+    assert (root / f"runs/{champion['run']}/export/export.json").exists()
 
 
 FAKE = """#!{python} -S
@@ -132,7 +133,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     root = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} *"
     config = "&& touch pwned.toml {% raw %}"
     params = {
-        **{"source": "{date}; touch pwned", "root": root, "config": config, "size": None, "name": "-m {date} $HOME"},
+        **{"source": "{date}; touch pwned", "root": root, "config": config, "size": None, "name": "n -m {date} $HOME"},
         **{"keep": 3, "slices": 7, "overwrite": True, "runner": "hadoop", "max_rejects": 0.1, "max_imbalance": 3},
     }
     done = airflow.dags_test("image_dataset", params, {"RINGSLICE_HOME": str(fake_home)})
@@ -140,23 +141,25 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     started = commands_of(fake_home)
     day = started[0][5].removesuffix("; touch pwned")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", day)
-    options, runner, name = ["--json", f"--config={config}"], "--runner=hadoop", f"--name=-m {day} $HOME"
+    options, runner, name = ["--json", f"--config={config}"], "--runner=hadoop", f"--name=n -m {day} $HOME"
     of_slices = ["--splits-from=newest", "--workers=2", "--slices=7"]
     assert started == [
         ["ingest", *options, "--overwrite", "--", f"{day}; touch pwned", root],
         ["normalize", *options, "--overwrite", runner, "--", root],
         ["shard", *options, "--overwrite", runner, name, *of_slices, "--", root],
         ["verify", *options, runner, name, "--", root],
-        ["report", *options, name, f"--output={root}/-m {day} $HOME-report.html", "--", root],
-        ["prune", *options, "--keep=3", "--", root],
+        ["report", *options, name, f"--output={root}/n -m {day} $HOME-report.html", "--", root],
+        ["prune", *options, "--keep=3", "--keep-runs=7", "--", root],
     ]
     candidate = {"model": "-m $HOME ~ * {{ 1 + 1 }}", "epochs": 2.5, "lr": "$(touch pwned)"}
     params = {"root": root, "name": "n $HOME", "run": "|| touch pwned", "candidates": [candidate], "min_accuracy": 0.5}
     assert airflow.dags_test("image_model", params, {"RINGSLICE_HOME": str(fake_home)}).finished.returncode == 0
-    shared, run = [f"--data={root}", "--ranks=2", "--name=n $HOME"], "--run=|| touch pwned"
+    slices, run = [f"--data={root}", "--name=n $HOME"], "|| touch pwned"
     assert commands_of(fake_home)[6:] == [
-        ["train", "--json", "--resume", *shared, run, *(f"--{name}={value}" for name, value in candidate.items())],
-        ["evaluate", "--json", *shared, run, "--min-accuracy=0.5"],
+        [*("train", "--json", "--ranks=2"), *slices, f"--run={run}", "--resume"]
+        + [f"--{name}={value}" for name, value in candidate.items()],
+        ["promote", "--json", "--ranks=2", *slices, "--min-accuracy=0.5", "--max-class-drop=0.1", "--", run],
+        ["export", "--json", *slices, "--run=champion"],
     ]
     assert {path.name for path in fake_home.iterdir()} == {".venv", "started.txt"}
 
