@@ -217,6 +217,7 @@ for _name, _help in (
     ("train", "Train a model on the slices of ROOT, on ranks that the launcher of --strategy starts."),
     ("evaluate", "Evaluate a checkpoint of a run of ROOT on one split."),
     ("promote", "Make a run of ROOT the champion, if it is better than the one before."),
+    ("export", "Export a checkpoint of a run of ROOT as a SavedModel."),
 ):
     _settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     _words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)

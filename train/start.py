@@ -96,6 +96,20 @@ def promote(ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> int
     return start(Ranks(count=ranks, hosts=hosts), "promote.py", with_data(words))
 
 
+@command.command(
+    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Example: ringslice export data/flowers --run champion",
+)
+@words_argument
+def export(words: tuple[str, ...]) -> int:
+    """Export a checkpoint of a run of ROOT as a SavedModel that takes image files.
+
+    All options are those of train/export.py and go to it as they are: --run, --checkpoint, --output, --json and more
+    (see: train/export.py --help).
+    """
+    return start(Ranks(), "export.py", with_data(words))
+
+
 def with_data(words: Sequence[str]) -> list[str]:
     """The options of a script, of words that begin with ROOT; without it the script takes its default."""
     has_root = bool(words) and not words[0].startswith("-")
