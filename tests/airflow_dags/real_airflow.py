@@ -44,14 +44,14 @@ class Airflow:
 
     home: Path
 
-    def make(self) -> None:
-        """Make its home, with the DAG files linked into it, and its database."""
+    def make(self, variables: Mapping[str, str] | None = None) -> None:
+        """Make its home, with the DAG files linked into it, and its database: SQLite's, or that of ``variables``."""
         if not (BIN / "airflow").exists():
             raise EnvironmentFailure(f"Airflow is missing; install it first: {INSTALL}")
         (self.home / "dags").mkdir(parents=True)
         for dag in DAGS:
             (self.home / f"dags/{dag}.py").symlink_to(REPOSITORY / f"airflow_dags/{dag}.py")
-        finished = self.run("airflow", "db", "migrate")
+        finished = self.run("airflow", "db", "migrate", variables=variables)
         if finished.returncode != 0:
             cause = (finished.stdout + finished.stderr).strip().rpartition("\n")[2] or f"status {finished.returncode}"
             raise EnvironmentFailure(f"airflow db migrate failed ({cause}). Install it again: rm -r {VENV}; {INSTALL}")

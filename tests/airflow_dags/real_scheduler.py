@@ -8,10 +8,9 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,8 +84,7 @@ def running_scheduler(airflow: Airflow, folder: Path) -> Iterator[Scheduler]:
     with ExitStack() as stack:
         database = stack.enter_context(_postgres(folder, ports["postgres"]))
         variables = _variables(airflow.home, ports["postgres"], port)
-        if (migrated := airflow.run("airflow", "db", "migrate", variables=variables)).returncode:
-            raise EnvironmentFailure(f"airflow db migrate failed: {migrated.stderr[-500:]}")
+        airflow.make(variables)
         processes: dict[str, subprocess.Popen[str]] = {"postgres": database}
         for name in SERVICES:
             words = [name, *(["--skip-serve-logs"] if name == "scheduler" else [])]
@@ -157,16 +155,15 @@ def _postgres(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
 
 @contextmanager
 def _ended(process: "subprocess.Popen[str]", number: signal.Signals) -> Iterator[None]:
-    """End the process and its group once the block has ended."""
+    """End the process and its group once the block has ended; a second Ctrl-C does not wait for it."""
     try:
         yield
     finally:
-        process.send_signal(number)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
         try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+            process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_TIMEOUT_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
