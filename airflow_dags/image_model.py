@@ -20,6 +20,7 @@ from ringslice_airflow import (
     FOLDER_NAME,
     PRINTABLE,
     RingsliceOperator,
+    option,
     optional,
     require_declared,
     run_name,
@@ -69,24 +70,26 @@ PARAMS = {
 }
 
 
-def commands_of(params: Mapping[str, Any], extra: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
-    """The words of each command; those of ``train`` by candidate. ``extra`` is of the event, ``name`` of the run."""
+def plan_runs(params: Mapping[str, Any], extra: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """For each candidate its run, and words of its commands; ``extra`` is of the event, ``name`` of the DAG run."""
     candidates: Sequence[Mapping[str, Any]] = params["candidates"]
     chosen = {each: extra.get(each) or params[each] for each in ("root", "name")}
-    slices = [f"--data={chosen['root']}", *([f"--name={chosen['name']}"] if chosen["name"] else [])]
-    ranks, limits = f"--ranks={params['ranks']}", ("min_accuracy", "max_class_drop")
+    data, named = f"--data={chosen['root']}", f"--name={chosen['name']}" if chosen["name"] else ""
     base = params["run"] or name
     runs = [base] if len(candidates) == 1 else [f"{base}-{number}" for number in range(1, len(candidates) + 1)]
-    return {
-        "train": [
-            [ranks, *slices, f"--run={run}", "--resume", *(f"--{each}={value}" for each, value in candidate.items())]
-            for run, candidate in zip(runs, candidates, strict=True)
-        ],
-        "promote": [ranks, *slices, *(f"--{each.replace('_', '-')}={params[each]}" for each in limits)],
-        "runs": runs,
-        "export": [*slices, "--run=champion"],
-    }
+    return [
+        {
+            "run": run,
+            "data": data,
+            "name": named,
+            "train": [f"--ranks={params['ranks']}", data, named, f"--run={run}", "--resume"]
+            + [f"--{each}={value}" for each, value in candidate.items()],
+        }
+        for run, candidate in zip(runs, candidates, strict=True)
+    ]
 
+
+PLANNED = [f"{{{{ ti.xcom_pull(task_ids='plan')[0]['{each}'] }}}}" for each in ("data", "name")]
 
 with DAG(
     "image_model",
@@ -102,31 +105,31 @@ with DAG(
     tags=["ringslice"],
 ) as dag:
 
-    @task(retries=0, multiple_outputs=True, doc_md="The commands: on the newest event's slices, or the params'.")
-    def plan(**context: Any) -> dict[str, list[Any]]:
+    @task(retries=0, doc_md="Names the runs, on the newest event's slices or those of the params.")
+    def plan(**context: Any) -> list[dict[str, Any]]:
         require_declared(context)
         events = sorted(context["triggering_asset_events"].get(DATASET, ()), key=lambda event: event.timestamp)
-        return commands_of(context["params"], events[-1].extra if events else {}, run_name(context["dag_run"]))
+        return plan_runs(context["params"], events[-1].extra if events else {}, run_name(context["dag_run"]))
 
-    words = plan()
+    planned = plan()
     train = RingsliceOperator.partial(
         task_id="train",
         command="train",
         max_active_tis_per_dagrun=1,
         map_index_template="{{ task.options | join(' ') }}",
         doc_md="Trains one candidate; tried again, it resumes from the last checkpoint.",
-    ).expand(options=words["train"])
+    ).expand(options=planned.map(lambda each: each["train"]))
     promote = RingsliceOperator(
         task_id="promote",
         command="promote",
-        options=words["promote"],
-        arguments=words["runs"],
+        options=[option("ranks"), *PLANNED, option("min-accuracy"), option("max-class-drop")],
+        arguments=planned.map(lambda each: each["run"]),
         doc_md="Makes the best candidate the champion if it is better on the same test images, by a paired test.",
     )
     export = RingsliceOperator(
         task_id="export",
         command="export",
-        options=words["export"],
+        options=[*PLANNED, "--run=champion"],
         doc_md="Writes the champion as a SavedModel, which `train/predict.py champion` uses.",
     )
     train >> promote >> export
