@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from etl.errors import EnvironmentFailure
@@ -132,25 +133,22 @@ def _service(
 
 @contextmanager
 def _postgres(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
-    data = folder / "postgres"
-    data.mkdir()
+    """PostgreSQL, which refuses to run as root; its data is outside of pytest's folders, which are closed to others."""
     become: list[str] = []
-    if os.getuid() == 0:
-        shutil.chown(data, "postgres", "postgres")
-        for parent in data.parents:  # pytest's folders are closed to others
-            if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-                parent.chmod(parent.stat().st_mode | 0o001)
-        become = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
     programs = Path(shutil.which("postgres") or "").resolve().parent
-    initdb = [*become, str(programs / "initdb"), "--auth=trust", "--username=postgres", "--no-sync", str(data)]
-    subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/")
-    options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
-    with (folder / "postgres.log").open("w") as log:
-        words = [*become, str(programs / "postgres"), "-D", str(data), "-p", str(port), *options]
-        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, cwd="/", text=True)
-    with _ended(process, signal.SIGINT):
-        wait_until(lambda: "ready to accept connections" in (folder / "postgres.log").read_text(), process)
-        yield process
+    with TemporaryDirectory(prefix="ringslice-postgres-") as data:
+        if os.getuid() == 0:
+            shutil.chown(data, "postgres", "postgres")
+            become = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        initdb = [*become, str(programs / "initdb"), "--auth=trust", "--username=postgres", "--no-sync", data]
+        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/")
+        options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
+        with (folder / "postgres.log").open("w") as log:
+            words = [*become, str(programs / "postgres"), "-D", data, "-p", str(port), *options]
+            process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, cwd="/", text=True)
+        with _ended(process, signal.SIGINT):
+            wait_until(lambda: "ready to accept connections" in (folder / "postgres.log").read_text(), process)
+            yield process
 
 
 @contextmanager

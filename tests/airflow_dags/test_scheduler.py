@@ -32,8 +32,8 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     """Unpausing starts nothing; the model's params have their defaults, but for the event's root and slices."""
     assert scheduler.runs("image_dataset") == scheduler.runs("image_model") == {}
     root = open_place(str(tmp_path / "root"))
-    scheduler.trigger("image_dataset", {"source": str(digits), "root": str(root), "size": "8"}, "first night")
-    assert scheduler.wait_for_end("image_dataset") == "success", scheduler.tasks("image_dataset", "first night")
+    scheduler.trigger("image_dataset", {"source": str(digits), "root": str(root), "size": "8"}, "first-night")
+    assert scheduler.wait_for_end("image_dataset") == "success", scheduler.tasks("image_dataset", "first-night")
     assert scheduler.wait_for_end("image_model") == "success", scheduler.runs("image_model")
     ((run, _),) = scheduler.runs("image_model").items()
     assert {state for state, _ in scheduler.tasks("image_model", run).values()} == {"success"}
@@ -57,7 +57,7 @@ def test_a_killed_task_leaves_no_process(scheduler: Scheduler, digits_root: Path
     params = {"root": str(root), "run": "long", "candidates": [{"model": "mlp", "epochs": 5000}]}
     scheduler.trigger("image_model", params, "killed")
     wait_until(lambda: list(root.glob("runs/long/checkpoints/*/checkpoint.json")), scheduler.processes["scheduler"])
-    (task,) = {parent_of(each) for each in commands_on(root)} - {each.pid for each in commands_on(root)}
-    os.kill(task, signal.SIGKILL)  # the parent of all commands
+    first = min(commands_on(root), key=lambda each: each.started)
+    os.kill(parent_of(first), signal.SIGKILL)  # the task's own process
     wait_until(lambda: not commands_on(root))
     wait_until(lambda: scheduler.tasks("image_model", "killed")["train 0"] == ("up_for_retry", 1))
