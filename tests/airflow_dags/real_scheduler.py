@@ -153,7 +153,10 @@ def _postgres(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
 
 @contextmanager
 def _ended(process: "subprocess.Popen[str]", number: signal.Signals) -> Iterator[None]:
-    """End the process and its group once the block has ended; a second Ctrl-C does not wait for it."""
+    """End the process and its session once the block has ended; a second Ctrl-C does not wait for it.
+
+    A scheduler that is killed leaves its executor's processes, and these the tasks that they run.
+    """
     try:
         yield
     finally:
@@ -162,6 +165,17 @@ def _ended(process: "subprocess.Popen[str]", number: signal.Signals) -> Iterator
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_TIMEOUT_S)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            for each in _of_session(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
             process.wait()
+
+
+def _of_session(leader: int) -> list[int]:
+    """The processes of a session; proc(5) has its number in the sixth field."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[3]) == leader:
+                found.append(int(stat.parent.name))
+    return found
