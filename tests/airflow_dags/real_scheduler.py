@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,6 +20,7 @@ from typing import Any
 from etl.errors import EnvironmentFailure
 from tests.airflow_dags.real_airflow import Airflow, Params
 from tests.hadoop.configuration import free_ports
+from tests.lib.commands import REPOSITORY
 from tests.lib.ranks.running import wait_until
 
 SERVICES = ("api-server", "scheduler", "dag-processor")  # nothing is deferred, so there is no triggerer
@@ -45,6 +47,16 @@ class Scheduler:
     def api(self, method: str, path: str, content: Any = None) -> Any:
         token = self.call("GET", "/auth/token")["access_token"]
         return self.call(method, f"/api/v2{path}", content, token)
+
+    def page(self, path: str, has_login: bool = True) -> tuple[int, str, str]:
+        """Status, text and content security policy of a page, by the token of a user or without."""
+        token = self.call("GET", "/auth/token")["access_token"] if has_login else ""
+        request = urllib.request.Request(f"{self.url}{path}", headers={"Authorization": f"Bearer {token}"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode(), answer.headers["Content-Security-Policy"]
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(), ""
 
     def unpause(self, dag: str) -> None:
         self.api("PATCH", f"/dags/{dag}?update_mask=is_paused", {"is_paused": False})
@@ -86,6 +98,8 @@ def running_scheduler(airflow: Airflow, folder: Path) -> Iterator[Scheduler]:
         database = stack.enter_context(_postgres(folder, ports["postgres"]))
         variables = _variables(airflow.home, ports["postgres"], port)
         airflow.make(variables)
+        (airflow.home / "plugins").mkdir()
+        (airflow.home / "plugins/ringslice_report.py").symlink_to(REPOSITORY / "airflow_dags/ringslice_report.py")
         processes: dict[str, subprocess.Popen[str]] = {"postgres": database}
         for name in SERVICES:
             words = [name, *(["--skip-serve-logs"] if name == "scheduler" else [])]

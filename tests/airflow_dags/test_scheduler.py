@@ -34,6 +34,12 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     root = open_place(str(tmp_path / "root"))
     scheduler.trigger("image_dataset", {"source": str(digits), "root": str(root), "size": "8"}, "first-night")
     assert scheduler.wait_for_end("image_dataset") == "success", scheduler.tasks("image_dataset", "first-night")
+    report = "/ringslice/report/image_dataset/first-night"
+    status, text, policy = scheduler.page(report)
+    assert (status, text) == (200, next(Path(str(root)).glob("*-report.html")).read_text())
+    assert policy.startswith("sandbox; default-src 'none';")
+    assert scheduler.page(report, has_login=False)[0] == 401
+    assert scheduler.page(f"{report}-2")[0] == 404
     assert scheduler.wait_for_end("image_model") == "success", scheduler.runs("image_model")
     ((run, _),) = scheduler.runs("image_model").items()
     assert {state for state, _ in scheduler.tasks("image_model", run).values()} == {"success"}
