@@ -1,7 +1,6 @@
 """Two hosts, each with its name, network and sshd: the run of one machine, bit for bit; and nothing is left of them."""
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,18 +11,7 @@ import pytest
 from tests.hadoop.processes import find_all
 from tests.lib.commands import contents, horovodrun, run, succeeded
 from tests.lib.ranks.running import wait_until
-from tests.lib.two_hosts import HOSTS, TRAINING
-
-
-def network_namespaces() -> set[str]:
-    """Those that any process is in."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            found.add(os.readlink(folder / "ns" / "net"))
-        except OSError:  # ended meanwhile
-            continue
-    return found
+from tests.lib.two_hosts import HOSTS, TRAINING, network_namespaces
 
 
 def read(run: Path, name: str) -> Any:
