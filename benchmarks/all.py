@@ -58,6 +58,7 @@ ALL = (
     Benchmark("trainer", 240, has_folder=False),
     Benchmark("remainders", 120, has_folder=False),
     Benchmark("overlap", 90, has_folder=False),
+    Benchmark("network", 180, has_folder=False),
     Benchmark("gpu", 240),
     Benchmark("torch_input", 120, has_folder=False),
 )

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from etl.errors import EnvironmentFailure, run_reporting
@@ -58,6 +59,15 @@ IdentitiesOnly yes
 UserKnownHostsFile {folder}/known_hosts
 GlobalKnownHostsFile /dev/null
 """
+
+
+def network_namespaces() -> set[str]:
+    """Those that any process is in."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # ended meanwhile
+            found.add(os.readlink(folder / "ns" / "net"))
+    return found
 
 
 def tool(name: str) -> str:
