@@ -42,7 +42,7 @@ PROGRAMS = {"unshare": "util-linux", "setpriv": "util-linux", "mount": "mount", 
 END_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 NAMESPACES = (*END_WITH_US, "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 VERSIONS = ("tensorflow-cpu", "horovod")
-SHORT = {"ranks": [2], "steps": 3, "warm": 2}
+SHORT = {"ranks": [2], "steps": 5, "warm": 4}
 MB = 1e6
 KINDS = {"server": SERVED, "rank": RING, "worker": SERVED}  # of hosts, by what their names begin with
 
