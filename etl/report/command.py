@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from etl.errors import UsageError
 from etl.report.dataset.page import gather
-from etl.report.render import check_target, publish
+from etl.report.render import check_target, folders_of, publish
 from etl.report.run.compare import write_comparison
 from etl.report.run.files import is_run
 from etl.report.run.page import write_run_report
@@ -47,7 +47,7 @@ def write_report(root: Place, name: str, file: Place) -> Summary:
     """
     stage = slices_stage(root, name)
     manifest = read_manifest(stage)
-    check_target(file, [root / folder for folder in STAGE_FOLDERS])
+    check_target(file, folders_of(root))
     facts = gather(root, stage, manifest)
     counts = {
         "slices": stage.folder.uri,

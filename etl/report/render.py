@@ -7,6 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
 from etl.report.text import FILTERS
+from etl.stages.layout import STAGE_FOLDERS
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
@@ -31,6 +32,16 @@ def publish(template: str, facts: Mapping[str, Any], file: Place) -> int:
     return len(page)
 
 
+def folders_of(root: Place) -> list[Place]:
+    """The folders of a root that have files of stages and of runs, among which no page goes."""
+    return [root / name for name in (*STAGE_FOLDERS, "models")]
+
+
+def folders_around(run: Place) -> list[Place]:
+    """Those of the root of a run, or the run's folder if it lies elsewhere."""
+    return folders_of(run.parent.parent) if run.parent.name == "runs" else [run]
+
+
 def check_target(file: Place, folders: Iterable[Place]) -> None:
     """Raise UsageError if a page cannot be written to ``file``, or it lies below one of the ``folders``."""
     if not file.parent.exists():
@@ -39,4 +50,4 @@ def check_target(file: Place, folders: Iterable[Place]) -> None:
         raise UsageError(f"{file} is a folder; give the page a name of its own with -o")
     for folder in folders:
         if f"{file.real_path}/".startswith(f"{folder.real_path}/"):
-            raise UsageError(f"{file} lies among the files of a stage; give a place outside of {folder} with -o")
+            raise UsageError(f"{file} lies among the files of a dataset; give a place outside of {folder} with -o")

@@ -26,8 +26,8 @@ from etl.stages.layout import (
 )
 from etl.stages.lease import BusyError
 from etl.stages.marker import GENERATIONS_FOLDER, Renewal, kept_generations, unnamed_files
-from etl.stages.run_files import RUN_SLICES_FILE
-from etl.stages.stage import WORK_FOLDER, Stage
+from etl.stages.run_files import RESULT_FILE, RUN_SLICES_FILE
+from etl.stages.stage import RUN_FILE, WORK_FOLDER, Stage
 from etl.stages.summary import Summary
 from etl.storage.place import Place
 from etl.values import positive
@@ -121,14 +121,19 @@ def _slices_of_runs(root: Place, names: Iterable[str]) -> Iterator[tuple[str | N
     """The fingerprints of slices that runs name, with the run; None from one that has begun and names none yet."""
     for name in names:
         run = root / "runs" / name
-        files = [run / info.base_name for info in run.children() if info.base_name.endswith(".json")]
+        files = [run / info.base_name for info in run.children() if info.is_file and _is_ours(info.base_name)]
         files += [run / "checkpoints" / each / "checkpoint.json" for each in _folders(run / "checkpoints")]
         files += [run / WORK_FOLDER / RUN_SLICES_FILE]
-        named = {record["slices"] for record in map(_read_if_there, files) if "slices" in record}
+        named = {record["slices"] for record in map(_read_if_there, files) if isinstance(record.get("slices"), str)}
         if not named and (run / WORK_FOLDER).exists():
             yield None, f"{run}, perhaps"
         for fingerprint in named:
             yield fingerprint, str(run)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a trainer or an evaluation wrote the file of this name; people may keep others beside them."""
+    return name in (RUN_FILE, RESULT_FILE) or (name.startswith("evaluation-") and name.endswith(".json"))
 
 
 def _read_if_there(file: Place) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def roll_back(wanted: Promotion, root: Place, record: RunRecord) -> None:
     champions = read_champions(root)
     if len(champions) < 2:
         raise UsageError(f"{root} has no champion before this one; promote another run: ringslice promote {root} RUN")
-    find_promoted(root, champions[1])
+    find_promoted(root, champions[1], f"promote another run: ringslice promote {root} RUN")
     publish_champions(root, champions, champions[1:])
     show(wanted, root, record, champions[1] | {"reason": f"{champions[0]['run']} was rolled back"}, True)
 

@@ -10,7 +10,7 @@ import numpy as np
 from etl import __version__
 from etl.errors import UsageError
 from etl.report.charts import RUN_COLORS, Chart, Curve, line_chart
-from etl.report.render import check_target, publish
+from etl.report.render import check_target, folders_around, publish
 from etl.report.run.curves import from_to
 from etl.report.run.files import RunFiles, is_run, read_run
 from etl.report.run.metrics import OTHER, PARTS, STEP_S, Metrics, Series, smooth
@@ -51,7 +51,7 @@ def write_comparison(folders: Sequence[Place], file: Place) -> Summary:
     Raises UsageError if one is not a run with metrics, is given twice, or ``file`` cannot be a report's; DataError if a
     file of a run is damaged.
     """
-    check_target(file, folders)
+    check_target(file, [each for folder in folders for each in folders_around(folder)])
     runs = read_runs(folders)
     size_bytes = publish("compare.html", gather_comparison(runs), file)
     return Summary("report", file.uri, False, {"runs": [folder.uri for folder in folders], "bytes": size_bytes})

@@ -88,7 +88,7 @@ def read_run(folder: Place) -> RunFiles:
         read_metrics(folder),
         _read(folder / RESULT_FILE, _result),
         _read(folder / CONFUSION_FILE, _confusion),
-        _read(folder / RUN_FILE, lambda place: dict(place.read_json())) or {},
+        _read(folder / RUN_FILE, _record) or {},
     )
 
 
@@ -107,7 +107,19 @@ def _result(place: Place) -> dict[str, Any]:
     result = dict(place.read_json())
     if not str(result["format"]).startswith("ringslice.run/"):
         raise ValueError(f"its format is {result['format']!r}")
-    return result | {"settings": dict(result["settings"]), "epochs": list(result["epochs"])}
+    numbers, epochs = dict(result.get("result") or {}), [dict(each) for each in result["epochs"]]
+    for name, value in numbers.items():
+        if name.endswith(("_accuracy", "_loss")) and not isinstance(value, int | float | None):
+            raise ValueError(f"{name} is {value!r}")
+    return result | {"settings": dict(result["settings"]), "epochs": epochs}
+
+
+def _record(place: Place) -> dict[str, Any]:
+    record = dict(place.read_json())
+    for name, kind in (("ranks", list), ("versions", dict)):
+        if not isinstance(record.get(name, kind()), kind):
+            raise ValueError(f"its {name} are {record[name]!r}")
+    return record
 
 
 def _confusion(place: Place) -> Confusion:

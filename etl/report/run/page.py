@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from etl import __version__
-from etl.report.render import check_target, publish
+from etl.report.render import check_target, folders_around, publish
 from etl.report.run.confusion import MAX_CLASSES, class_scores, common_mistakes
 from etl.report.run.curves import SPLITS, confusion_map, epoch_charts, step_charts, wait_chart
 from etl.report.run.files import RunFiles, read_run
 from etl.report.run.metrics import Epoch
 from etl.report.run.waits import part_times, usage_by_rank
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
-from etl.stages.layout import STAGE_FOLDERS
 from etl.stages.summary import Summary
 from etl.storage.place import Place
 
@@ -27,8 +26,7 @@ def write_run_report(folder: Place, file: Place) -> Summary:
 
     Raises UsageError if ``file`` cannot be a report's, DataError if a file of the run is damaged.
     """
-    others = [folder.parent.parent / name for name in STAGE_FOLDERS] if folder.parent.name == "runs" else []
-    check_target(file, [folder, *others])
+    check_target(file, folders_around(folder))
     run = read_run(folder)
     facts = {
         "run": folder.uri,

@@ -85,11 +85,13 @@ def test_runs_of_the_same_settings_without_measured_bytes(tmp_path: Path) -> Non
         (("one", "empty"), "empty has no metrics of steps, so it cannot be compared. Leave it out"),
         (("one", "two", "--name", "x"), "--name 'x' is of slices, and "),
         (("one", "two", "-o", "one/page.html"), "lies among the files of"),
+        (("one", "set/runs/two", "-o", "set/models/champion.json"), "lies among the files of"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
-    for name in ("one", "two"):
+    for name in ("one", "two", "set/runs/two"):
         ring(tmp_path / name)
+    (tmp_path / "set/models").mkdir()
     RunFolder(tmp_path / "empty").write_result()
     (tmp_path / "root").mkdir()
     before = sorted(tmp_path.rglob("*"))

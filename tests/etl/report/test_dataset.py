@@ -306,7 +306,7 @@ def test_what_it_draws_with_is_missing(mixed_root: Path, tmp_path: Path) -> None
         (("ROOT", "other", "TMP/page.html"), "holds no finished shard"),
         (("ROOT", None, "TMP/missing/page.html"), "no such folder"),
         (("ROOT", None, "TMP"), "is a folder"),
-        (("ROOT", None, "ROOT/slices/default/page.html"), "lies among the files of a stage"),
+        (("ROOT", None, "ROOT/slices/default/page.html"), "lies among the files of a dataset"),
         (("TMP/missing", None, "TMP/page.html"), "neither a dataset's root .* nor the folder of a run"),
         (("TMP/run", "other", "TMP/page.html"), "--name 'other' is of slices"),
         (("TMP/run", None, "TMP/run/page.html"), "lies among the files"),

@@ -122,6 +122,8 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
 @pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json", "_work/slices.json"])
 def test_slices_that_a_run_names_stay(root: Path, file: str) -> None:
     record_run(root, 1, file)
+    (root / "runs/run-0001/x.json").mkdir()
+    (root / "runs/run-0001/notes.json").write_text("[1]")  # of a person
     summary = run(root, keep=1)
     assert summary["kept_slices"]["night-1"] == f"named by {root}/runs/run-0001"
     assert slices_of(root) == ["night-1", "night-3"]

@@ -1,5 +1,6 @@
 """The record of the champion is readable at every moment, whatever call of storage fails while it is replaced."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,12 @@ def test_records_follow_each_other(root: Place) -> None:
     assert read_champions(root) == [FIRST]
 
 
-def test_an_edited_record_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda text: text.replace("first", "other"), lambda _: "", lambda _: "[]"])
+def test_an_edited_record_is_refused(damage: Callable[[str], str], tmp_path: Path) -> None:
     root = open_place(str(tmp_path))
     publish_champions(root, [], [FIRST])
     file = Path(champion_file(root).path)
-    file.write_text(file.read_text().replace("first", "other"))
+    file.write_text(damage(file.read_text()))
     with pytest.raises(DataError, match="is damaged, or of another version"):
         read_champions(root)
 
