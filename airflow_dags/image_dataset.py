@@ -14,17 +14,17 @@ schedule. For Hadoop the worker's environment contains `HADOOP_HOME`, `HADOOP_CO
 import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, Param, task
+from airflow.sdk import DAG, Param, task
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from ringslice_airflow import (
+    DAG_OPTIONS,
     DATA,
-    DEFAULT_ARGS,
+    DATASET,
     FOLDER_NAME,
     HOME,
     DataError,
@@ -37,7 +37,6 @@ from ringslice_airflow import (
 )
 
 SOURCE = os.environ.get("RINGSLICE_SOURCE")
-DATASET = Asset("image_dataset")
 DATE_HELP = "{date} in it is replaced by the day of the DAG run."
 QUALITY = {"section": "Quality: fail above these limits", "minimum": 0}
 MORE = "More"
@@ -109,14 +108,9 @@ with DAG(
     description="Raw images to verified TFRecord slices, renewed each day",
     doc_md=__doc__,
     schedule="@daily" if SOURCE else None,
-    start_date=datetime(2025, 1, 1),
-    catchup=False,
-    is_paused_upon_creation=True,
-    max_active_runs=1,
     params=PARAMS,
-    default_args=DEFAULT_ARGS,
     user_defined_macros={"dated": dated},
-    tags=["ringslice"],
+    **DAG_OPTIONS,
 ) as dag:
     config, runner, overwrite = option("config"), option("runner"), flag("overwrite")
     ingest = RingsliceOperator(

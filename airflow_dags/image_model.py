@@ -6,17 +6,17 @@ the params. The run of a candidate is named after the DAG run, so a task that is
 
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, Param, task
+from airflow.sdk import DAG, Param, task
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from ringslice_airflow import (
+    DAG_OPTIONS,
     DATA,
-    DEFAULT_ARGS,
+    DATASET,
     FOLDER_NAME,
     PRINTABLE,
     RingsliceOperator,
@@ -27,7 +27,6 @@ from ringslice_airflow import (
     text,
 )
 
-DATASET = Asset("image_dataset")
 OWN_OPTIONS = "data|name|run|resume|json"
 
 PARAMS = {
@@ -96,13 +95,8 @@ with DAG(
     description="Slices to trained models; the best one is exported",
     doc_md=__doc__,
     schedule=[DATASET],
-    start_date=datetime(2025, 1, 1),
-    catchup=False,
-    is_paused_upon_creation=True,
-    max_active_runs=1,
     params=PARAMS,
-    default_args=DEFAULT_ARGS,
-    tags=["ringslice"],
+    **DAG_OPTIONS,
 ) as dag:
 
     @task(retries=0, doc_md="Names the runs, on the newest event's slices or those of the params.")

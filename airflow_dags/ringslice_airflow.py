@@ -14,11 +14,11 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
-from airflow.sdk import BaseOperator, Context, ExceptionRetryPolicy, Param, RetryAction, RetryRule
+from airflow.sdk import Asset, BaseOperator, Context, ExceptionRetryPolicy, Param, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowException
 
 HOME = Path(os.environ.get("RINGSLICE_HOME") or Path(__file__).resolve().parent.parent)
@@ -49,12 +49,20 @@ ERRORS = {1: DataError, 2: UsageError}  # by exit status
 RETRY_POLICY = ExceptionRetryPolicy(
     [RetryRule([DataError, UsageError], RetryAction.FAIL, reason="another try would end likewise")]
 )
-DEFAULT_ARGS = {
-    "retries": 2,
-    "retry_delay": timedelta(minutes=2),
-    "retry_exponential_backoff": 2,
-    "max_retry_delay": timedelta(minutes=30),
+DAG_OPTIONS: dict[str, Any] = {  # of both DAGs
+    "start_date": datetime(2025, 1, 1),
+    "catchup": False,
+    "is_paused_upon_creation": True,
+    "max_active_runs": 1,
+    "default_args": {
+        "retries": 2,
+        "retry_delay": timedelta(minutes=2),
+        "retry_exponential_backoff": 2,
+        "max_retry_delay": timedelta(minutes=30),
+    },
+    "tags": ["ringslice"],
 }
+DATASET = Asset("image_dataset")
 
 
 def text(default: str, help_text: str, pattern: str = PRINTABLE, **more: Any) -> Param:
@@ -68,9 +76,9 @@ def optional(kind: str, help_text: str, default: Any = None, **more: Any) -> Par
     return Param(default, help_text, type=["null", kind], **{**pattern, **more})
 
 
-def option(name: str, param: str = "") -> str:
-    """Template of the option ``--NAME=VALUE`` of the param (``name`` by default); of nothing if it is empty."""
-    value = f"params.{param or name.replace('-', '_')}"
+def option(name: str) -> str:
+    """Template of the option ``--NAME=VALUE`` of the param of this name; of nothing if it is empty."""
+    value = f"params.{name.replace('-', '_')}"
     return f"{{{{ '' if {value} in (none, '') else '--{name}=' ~ {value} }}}}"
 
 
@@ -97,6 +105,7 @@ def require_declared(context: Any) -> None:
 
 
 def kill_group(leader: int) -> None:
+    """Kill what is left of a process group."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -161,9 +170,8 @@ class RingsliceOperator(BaseOperator):
         try:
             status = process.wait()
         except BaseException:  # of Airflow: execution_timeout
-            process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_TIMEOUT_S)
+            self.on_kill()
+            process.wait()  # it ends: by SIGTERM, or by force
             kill_group(process.pid)
             raise
         finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from etl.errors import EnvironmentFailure
+from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import REPOSITORY, Finished, environment
 
 VENV = ".venvs/airflow"
@@ -19,6 +20,11 @@ DAGS = ("image_dataset", "image_model")
 TIMEOUT_S = 900  # a whole DAG run takes half a minute on two idle cores, the one on Hadoop 2
 
 Params = Mapping[str, object]
+
+
+def processes_of(root: Path) -> list[Process]:
+    """The processes of commands that have this root among their words; not Airflow's own."""
+    return find_all(lambda words, _: any(str(root).encode() in word for word in words) and b"--conf" not in words)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import Airflow
+from tests.airflow_dags.real_airflow import Airflow, processes_of
 from tests.hadoop.cluster import Cluster
-from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import copy_some, ringslice, succeeded
 from tests.lib.ranks.running import wait_until
 from tests.lib.run_folder import fail_in_one_line
@@ -186,11 +185,6 @@ def test_what_fails(case: int | dict[str, Any], error: str, started: int, airflo
     if started == 1:
         assert done.states["ingest"] == ("up_for_retry" if status == 3 else "failed")
         assert re.search(r"\[error +\] ringslice: error: this is why", done.log)
-
-
-def processes_of(root: Path) -> list[Process]:
-    """The processes that have this root among their words."""
-    return find_all(lambda words, _: any(str(root).encode() in word for word in words) and b"--conf" not in words)
 
 
 @pytest.mark.integration

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import DAGS, Airflow
+from tests.airflow_dags.real_airflow import DAGS, Airflow, processes_of
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
-from tests.hadoop.processes import Process, find_all
+from tests.hadoop.processes import Process
 from tests.lib.ranks.running import wait_until
 from tests.lib.run_folder import fail_in_one_line
 
@@ -49,10 +49,6 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     assert (root / f"runs/{champion['run']}/export/export.json").exists()
 
 
-def commands_on(root: Path) -> list[Process]:
-    return find_all(lambda words, _: any(str(root).encode() in word for word in words))
-
-
 def parent_of(process: Process) -> int:
     return int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -63,7 +59,7 @@ def test_a_killed_task_leaves_no_process(scheduler: Scheduler, digits_root: Path
     params = {"root": str(root), "run": "long", "candidates": [{"model": "mlp", "epochs": 5000}]}
     scheduler.trigger("image_model", params, "killed")
     wait_until(lambda: list(root.glob("runs/long/checkpoints/*/checkpoint.json")), scheduler.processes["scheduler"])
-    first = min(commands_on(root), key=lambda each: each.started)
+    first = min(processes_of(root), key=lambda each: each.started)
     os.kill(parent_of(first), signal.SIGKILL)  # the task's own process
-    wait_until(lambda: not commands_on(root))
+    wait_until(lambda: not processes_of(root))
     wait_until(lambda: scheduler.tasks("image_model", "killed")["train 0"] == ("up_for_retry", 1))

@@ -98,10 +98,7 @@ def find_trained(root: Place, name: str | None, which: str) -> Trained:
     return Trained(run.uri, checkpoint.marker, _slices_of(root, run, checkpoint.marker["slices"], "give another --run"))
 
 
-ROLL_BACK = "give ringslice promote --rollback"
-
-
-def find_promoted(root: Place, promoted: Promoted, remedy: str = ROLL_BACK) -> Trained:
+def find_promoted(root: Place, promoted: Promoted, remedy: str = "give ringslice promote --rollback") -> Trained:
     """The checkpoint that is recorded as ``promoted``. Raises DataError if it is gone or another one."""
     run = root / "runs" / promoted["run"]
     remedy = f"put it back, {remedy}, or remove {champion_file(root)} to begin anew"

@@ -34,9 +34,8 @@ class Ranks:
         """Raise UsageError if they are not a list, or are for a launcher that starts no processes on other hosts."""
         if not re.fullmatch(r"[^\s:,]+:[1-9]\d*(,[^\s:,]+:[1-9]\d*)*", hosts):
             raise UsageError(f"--hosts {hosts!r} is not a list of hosts with ranks. Give HOST:RANKS,…, as in h1:2,h2:2")
-        slots = sum(int(each.partition(":")[2]) for each in hosts.split(","))
-        if self.count is not None and self.count > slots:
-            raise UsageError(f"--ranks {self.count} is more than --hosts {hosts} has ({slots}). Leave --ranks out")
+        if self.count is not None and self.count > self.slots:
+            raise UsageError(f"--ranks {self.count} is more than --hosts {hosts} has ({self.slots}). Leave --ranks out")
         first, *others = hosts.split(",")
         host, _, ranks = first.partition(":")
         if self.strategy == MIRRORED:
@@ -53,9 +52,13 @@ class Ranks:
 
     @property
     def number(self) -> int:
-        """The count; by default as many as the hosts have, else 1."""
-        slots = re.findall(r":(\d+)", self.hosts or ":1")
-        return self.count if self.count is not None else sum(map(int, slots))
+        """The count; by default the `slots`."""
+        return self.slots if self.count is None else self.count
+
+    @property
+    def slots(self) -> int:
+        """The ranks that the hosts have; 1 if none are given."""
+        return sum(map(int, re.findall(r":(\d+)", self.hosts or ":1")))
 
     @property
     def modules(self) -> tuple[str, ...]:
