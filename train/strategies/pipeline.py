@@ -4,7 +4,6 @@
 is that of one process that takes them in turn.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -20,9 +19,8 @@ from etl.slices.manifest import Manifest
 from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
 from train.parallel.collective import Collective
 from train.strategies.divided_model import DividedModel, DividedTrainer, Parts
-from train.strategies.pipeline_stages import balance, join_without_weights, measure
+from train.strategies.division import balance, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
-from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import DTYPES, Shape
 
 
@@ -77,7 +75,9 @@ class Layers(Parts):
             raise UsageError(
                 f"--strategy {PIPELINE}: {size} ranks for {len(units)} layers with weights. Start fewer ranks"
             )
-        seconds, shapes = self.collective.run_on_root(lambda: self._measure(layers))  # they differ from rank to rank
+        seconds, shapes = self.collective.run_on_root(  # they differ from rank to rank
+            lambda: measure(layers, self._shape, self._device)
+        )
         costs = [sum(seconds[start:end]) for start, end in zip(units, [*units[1:], len(layers)], strict=True)]
         self.starts = [*(units[each] for each in balance(costs, size)), len(layers)]
         self._first, end = self.starts[rank : rank + 2]
@@ -86,15 +86,6 @@ class Layers(Parts):
         for name, layer in list(model.named_children())[self._first : end]:
             own.add_module(name, layer)
         return own
-
-    def _measure(self, layers: Sequence[nn.Module]) -> tuple[list[float], list[Shape]]:
-        try:
-            return measure(layers, self._shape, self._device)
-        except (RuntimeError, ValueError) as error:  # batch norm of one value, for example
-            if is_out_of_memory(error):
-                raise
-            first = next(iter(str(error).splitlines()), "")
-            raise UsageError(f"--model cannot train on micro-batches of {self._shape[0]}: {first}") from error
 
     def wrap(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, nn.Sequential)
@@ -159,10 +150,6 @@ class PipelineTrainer(DividedTrainer):
             self._schedule.step()
         torch.distributed.broadcast(sums, group=self._parts.part_group, group_src=self._last)  # rank 0 shows them
         return sums
-
-    def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
-        torch.distributed.all_reduce(squares, group=self._parts.part_group)
-        return squares
 
     @torch.no_grad()
     def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
