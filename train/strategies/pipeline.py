@@ -4,6 +4,7 @@
 is that of one process that takes them in turn.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +19,7 @@ from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
 from train.parallel.collective import Collective
+from train.reader.intervals import run_of
 from train.strategies.divided_model import DividedModel, DividedTrainer, Parts
 from train.strategies.division import balance, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
@@ -28,6 +30,7 @@ class Stage(nn.Module):
     """The layers of one rank, which have the names that they have in the whole model.
 
     Random numbers depend on the step, the micro-batch and the layer, so they are the same however layers are divided.
+    Padding is not computed in training, because batch norm would count it.
     """
 
     def __init__(self, layers: nn.Sequential, first: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -35,12 +38,21 @@ class Stage(nn.Module):
         self.layers = layers
         self._first, self._device, self._dtype = first, device, dtype
         self._seed = self._micro_batch = 0
+        self._examples: Sequence[int] = ()
 
-    def begin(self, seed: int) -> None:
-        """The next micro-batch is the first one of the step of this seed."""
-        self._seed, self._micro_batch = seed, 0
+    def begin(self, seed: int, examples: Sequence[int]) -> None:
+        """The next micro-batch is the first one of the step of this seed; each has so many ``examples``, then padding.
+
+        Batch norm takes two at least, and without any it does not learn: the first padding is the only example again.
+        """
+        self._seed, self._examples, self._micro_batch = seed, examples, 0
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        size = len(features)
+        if self.training:
+            examples = self._examples[self._micro_batch]
+            self.layers.train(examples > 0)
+            features = features[: max(2, examples)]
         with torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32):
             for number, layer in enumerate(self.layers, self._first):
                 if self.training:
@@ -48,7 +60,20 @@ class Stage(nn.Module):
                     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
                 features = layer(features)
         self._micro_batch += 1
-        return features.float().contiguous()
+        padding = (0, 0) * (features.ndim - 1) + (0, size - len(features))
+        return functional.pad(features.float(), padding).contiguous()
+
+
+def spread_examples(weights: torch.Tensor, parts: int) -> tuple[torch.Tensor, list[int]]:
+    """Divide a step's examples, those whose weights are not 0, among micro-batches of nearly equal numbers of them.
+
+    Returns where the examples of all micro-batches come from, of the shape of ``weights``, and their numbers. A
+    micro-batch is filled up with its first one.
+    """
+    real, size = weights.nonzero()[:, 0].tolist(), len(weights) // parts
+    own = [real[slice(*run_of(len(real), part, parts))] for part in range(parts)]
+    filled = [[*each, *(each or [0])[:1] * (size - len(each))] for each in own]
+    return torch.tensor(filled).flatten(), [len(each) for each in own]
 
 
 class Layers(Parts):
@@ -63,7 +88,7 @@ class Layers(Parts):
         self.starts: list[int] = []  # the first layer of each rank, then the number of layers
         self.shapes: tuple[Shape, Shape] = (), ()  # of what the stage takes and gives
 
-    def part(self, model: nn.Module) -> nn.Module:
+    def divide(self, model: nn.Module) -> nn.Module:
         if not isinstance(model, nn.Sequential):
             raise UsageError(
                 f"--strategy {PIPELINE} needs a torch.nn.Sequential, whose layers it divides; --model gives"
@@ -108,7 +133,7 @@ class PipelineTrainer(DividedTrainer):
         layers = Layers(collective, mesh, device, shape, DTYPES[settings.recipe.precision])
         super().__init__(settings, manifest, layers, device)
         rank, self._last = layers.part_rank, layers.parts - 1
-        self._starts = layers.starts
+        self._starts, self._micro_batches = layers.starts, count
         self._is_first, self._is_last = rank == 0, rank == self._last
         self._examples = torch.ones((), device=device)
         taken, given = (torch.zeros(each, device=device) for each in layers.shapes)
@@ -134,13 +159,16 @@ class PipelineTrainer(DividedTrainer):
         return (losses * weights).sum() / self._examples
 
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
-        self.net.begin(torch.initial_seed())
+        places, numbers = spread_examples(batch.weights, self._micro_batches)
+        self.net.begin(torch.initial_seed(), numbers)
         self._examples = examples / self._parts.size  # the mean over the copies follows
         sums = torch.zeros(3, device=self._device)
         if self._is_first:
-            self._schedule.step(self._normalised(batch.pixels.to(self._device, non_blocking=True)))
+            pixels = batch.pixels.to(self._device, non_blocking=True)[places.to(self._device)]
+            self._schedule.step(self._normalised(pixels))
         elif self._is_last:
-            target = torch.stack([batch.labels.double(), batch.weights.double()], 1).to(self._device)
+            is_example = torch.arange(len(places) // len(numbers)) < torch.tensor(numbers)[:, None]
+            target = torch.stack([batch.labels[places].double(), is_example.flatten().double()], 1).to(self._device)
             losses: list[torch.Tensor] = []
             logits = self._schedule.step(target=target, losses=losses)
             hits = (logits.argmax(1) == target[:, 0]) * target[:, 1]

@@ -111,8 +111,8 @@ def test_a_run_goes_on_with_the_model_divided_otherwise(root: Path) -> None:
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_batch_norm_is_that_of_micro_batches_in_turn(copies: int, root: Path) -> None:
-    """Of full steps (--drop-last): a pipeline's micro-batches have the padding, too."""
-    words = ("--data", root, "--model", f"{TINY}:normalised", "--max-steps", 15, *UPDATE, "--drop-last")
+    """Of steps that are not full."""
+    words = ("--data", root, "--model", f"{TINY}:normalised", "--max-steps", 15, *UPDATE)
     whole = ("--strategy", "ddp", "--batch", 8, "--accumulate", 4, "--run", "whole")
     succeeded(torchrun(copies, MAIN, *words, *whole))
     stages = ("--strategy", "pipeline", "--pipeline-schedule", "gpipe", "--micro-batches", 4, "--model-ranks", 2)
