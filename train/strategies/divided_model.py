@@ -66,11 +66,12 @@ COPIES, PARTS = "copies", "parts"  # the dimensions of a mesh of ranks
 
 @dataclass(frozen=True)
 class Whole:
-    """A tensor of the whole model or optimizer; ``owner`` is the first rank that has it, or a part of it."""
+    """A tensor of the whole model or optimizer; ``owner`` is the first of the ranks that have it, or a part of it."""
 
     shape: Shape
     dtype: torch.dtype
     owner: int
+    is_everywhere: bool
 
 
 class DividedTrainer(TorchTrainer):
@@ -85,9 +86,10 @@ class DividedTrainer(TorchTrainer):
         self._pending: Mapping[str, Arrays] = {}  # rank 0's, until `broadcast_state`
         tensors = {name: (tuple(each.shape), each.dtype) for name, each in self._tensors.items()}
         self._wholes: dict[str, Whole] = {}
-        for rank, of_rank in enumerate(self._collective.gather_object(tensors)):
+        of_ranks = self._collective.gather_object(tensors)
+        for rank, of_rank in enumerate(of_ranks):
             for name, (shape, dtype) in of_rank.items():
-                self._wholes.setdefault(name, Whole(shape, dtype, rank))
+                self._wholes.setdefault(name, Whole(shape, dtype, rank, all(name in each for each in of_ranks)))
 
     @property
     def parameters(self) -> int:
@@ -95,23 +97,23 @@ class DividedTrainer(TorchTrainer):
 
     def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         sums = self._compute_gradients(batch, examples)
-        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        self._parts.average([local(each) for each in gradients])
+        gradients = {name: each.grad for name, each in self.model.named_parameters() if each.grad is not None}
+        self._parts.average([local(each) for each in gradients.values()])
         if self._clip_norm:
-            squares = [whole(torch.linalg.vector_norm(each)) ** 2 for each in gradients]
-            norm = self._over_parts(torch.stack(squares).sum() if squares else torch.zeros((), device=sums.device))
-            factor = torch.clamp(self._clip_norm / (norm.sqrt() + 1e-6), max=1.0)  # as PyTorch's clip_grad_norm_
-            for each in gradients:
+            square = torch.zeros((), device=sums.device)
+            for name, each in gradients.items():
+                norm = whole(torch.linalg.vector_norm(each))
+                if self._wholes[f"model/{name}"].owner % self._parts.parts == self._parts.part_rank:  # counts once
+                    square += norm**2
+            torch.distributed.all_reduce(square, group=self._parts.part_group)
+            factor = torch.clamp(self._clip_norm / (square.sqrt() + 1e-6), max=1.0)  # as PyTorch's clip_grad_norm_
+            for each in gradients.values():
                 local(each).mul_(factor)
         return sums
 
     @abstractmethod
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         """As `TorchTrainer._forward_backward`; the sums are the same on all ranks that share a model."""
-
-    @abstractmethod
-    def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
-        """The sum of squares over all parts of the model, of this part's."""
 
     @torch.no_grad()
     def state(self) -> dict[str, Arrays]:

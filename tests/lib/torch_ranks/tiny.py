@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from train.torch_backend.branches import Branches
+
 Shape = tuple[int, int, int]
 
 
@@ -38,6 +40,28 @@ def normalised(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(32, classes))
 
 
+def branched(shape: Shape, classes: int) -> nn.Module:
+    """Two modules with branches, of different widths and weights; some of them have none. No kink."""
+    inputs = shape[0] * shape[1] * shape[2]
+    joined = {f"of_{width}": nn.Linear(inputs, width) for width in (5, 8, 3)}
+    added = {name: nn.Sequential(nn.Tanh(), nn.Linear(16 + 1, 6)) for name in ("first", "second")}
+    pooled = nn.Sequential(nn.Unflatten(1, (1, inputs)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    last = nn.Linear(6, classes)
+    return nn.Sequential(nn.Flatten(), Branches({"pooled": pooled, **joined}), Branches(added, "sum"), last)
+
+
+def noisy_branches(shape: Shape, classes: int) -> nn.Module:
+    """With batch norm in branches, and dropout in them and behind them."""
+
+    def branch(kernel: int) -> nn.Module:
+        convolution = nn.Conv2d(4, kernel, kernel, padding=kernel // 2)
+        return nn.Sequential(convolution, nn.BatchNorm2d(kernel), nn.Tanh(), nn.Dropout(0.1))
+
+    first = nn.Sequential(nn.Conv2d(shape[2], 4, 3, stride=2), nn.BatchNorm2d(4), nn.Tanh())
+    inception = Branches({f"of_{kernel}": branch(kernel) for kernel in (1, 3, 5)})
+    return nn.Sequential(first, inception, nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(classes))
+
+
 class NotSequential(nn.Module):
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -57,3 +81,13 @@ def wide(shape: Shape, classes: int) -> nn.Module:
     inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 15
     layers = (nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs), nn.Tanh(), nn.Linear(inputs, classes))
     return nn.Sequential(nn.Flatten(), *layers)
+
+
+def wide_branches(shape: Shape, classes: int) -> nn.Module:
+    """Of as much memory as `wide`, in branches."""
+    inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 13
+    branches = {
+        f"branch_{number}": nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs))
+        for number in range(4)
+    }
+    return nn.Sequential(nn.Flatten(), Branches(branches, "sum"), nn.Tanh(), nn.Linear(inputs, classes))
