@@ -1,6 +1,6 @@
 """Table of removed rows: images of packs that the source no longer has, or not unchanged."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Self
 
@@ -62,15 +62,13 @@ class Removed:
         return ~np.asarray(gone.to_numpy(zero_copy_only=False) if isinstance(gone, pa.Array) else gone.to_numpy())
 
 
-def publish_removed(raw: Place, attempts: Place, rows: Iterator[tuple[str, str]]) -> dict[str, Any] | None:
-    """Publish a table of removed rows (pack, key), named by its content; returns what markers say of it."""
-    builder = parquet_tables.TableBuilder(schemas.REMOVED)
-    for pack, key in rows:
-        builder.add({"pack": pack, "key": key})
-    if not builder.rows:
+def publish_removed(raw: Place, attempts: Place, table: pa.Table) -> dict[str, Any] | None:
+    """Publish a table of removed rows (`etl.formats.schemas.REMOVED`), named by its content; returns its entry for
+    markers, None if it is empty."""
+    if not table.num_rows:
         return None
-    data = parquet_tables.table_bytes(builder.table())
+    data = parquet_tables.table_bytes(table)
     sha256 = fingerprint_of(data)
     file = f"{REMOVED_FOLDER}/{sha256[:16]}.parquet"
     publish_bytes(raw / file, attempts, data)
-    return {"file": file, "rows": builder.rows, "sha256": sha256}
+    return {"file": file, "rows": table.num_rows, "sha256": sha256}
