@@ -190,11 +190,9 @@ def _read_lists(raw: Place, packs: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _live_rows(keys: pa.ChunkedArray, packs: Sequence[Mapping[str, Any]], bounds: Integers, removed: Removed) -> Mask:
-    live = np.ones(len(keys), dtype=np.bool_)
-    for pack, (start, stop) in zip(packs, pairwise(bounds.tolist()), strict=True):
-        if removed.number(pack["name"]):
-            live[start:stop] = removed.live(pack["name"], keys.slice(start, stop - start))
-    return live
+    spans = zip(packs, pairwise(bounds.tolist()), strict=True)
+    live = [removed.live(pack["name"], keys.slice(start, stop - start)) for pack, (start, stop) in spans]
+    return np.concatenate([np.zeros(0, np.bool_), *live])
 
 
 def _has_same_facts(rows: pa.Table, images: Sequence[SourceImage], found: Integers) -> Mask:
