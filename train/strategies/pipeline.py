@@ -108,7 +108,7 @@ class Layers(Parts):
         self._first, end = self.starts[rank : rank + 2]
         self.shapes = [self._shape, *shapes][self._first], shapes[end - 1]
         own = nn.Sequential()
-        for name, layer in list(model.named_children())[self._first : end]:
+        for name, layer in list(model._modules.items())[self._first : end]:  # one may be there twice
             own.add_module(name, layer)
         return own
 

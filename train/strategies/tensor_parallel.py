@@ -37,7 +37,7 @@ class OwnBranches(Branches):
     """
 
     def __init__(self, whole: Branches, owners: Mapping[str, int], widths: Mapping[str, int], mesh: DeviceMesh) -> None:
-        own = {name: branch for name, branch in whole.named_children() if owners[name] == mesh.get_local_rank()}
+        own = {name: whole.get_submodule(name) for name in whole.names if owners[name] == mesh.get_local_rank()}
         super().__init__(own, whole.merge, whole.names)
         self._mesh = mesh
         of_ranks = [
@@ -89,7 +89,7 @@ def pairs(model: nn.Module, ranks: int) -> Iterator[tuple[str, str]]:
         if not isinstance(module, nn.Sequential):
             continue
         first: tuple[str, nn.Linear] | None = None
-        for child, layer in module.named_children():
+        for child, layer in module._modules.items():  # one may be there twice
             name = f"{path}.{child}" if path else child
             if type(layer) is nn.Linear and first is not None and first[1].out_features % ranks == 0:
                 yield first[0], name
@@ -108,7 +108,7 @@ class Shards(Parts):
         self._device, self._shape = device, shape
         self.numbers = 0, 0  # modules with branches and pairs of layers that are divided
 
-    def part(self, model: nn.Module) -> nn.Module:
+    def divide(self, model: nn.Module) -> nn.Module:
         found = list(pairs(model, self.parts))
         branches = {name: each for name, each in common_modules(model, self.parts) if is_divided(each, self.parts)}
         self.numbers = len(branches), len(found)
@@ -131,7 +131,7 @@ class Shards(Parts):
         plan: dict[str, ParallelStyle] = {}
         for first, second in found:
             plan |= {first: ColwiseParallel(), second: RowwiseParallel()}
-        return parallelize_module(model, self.mesh[PARTS], plan) if plan else model
+        return parallelize_module(model, self.mesh[PARTS], plan, src_data_rank=None) if plan else model
 
     def _measure(
         self, model: nn.Module, branches: Mapping[str, Branches]
@@ -178,7 +178,11 @@ class TensorParallelTrainer(DividedTrainer):
     def _common(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Those of the model's that all ranks have whole."""
         wholes = ((each, self._wholes.get(f"model/{name}")) for name, each in tensors.items())
-        return [each for each, what in wholes if what and what.is_everywhere and not isinstance(each, DTensor)]
+        return [
+            each
+            for each, what in wholes
+            if what and len(what.ranks) == self._collective.size and not isinstance(each, DTensor)
+        ]
 
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         return TorchTrainer._forward_backward(self, batch, examples)

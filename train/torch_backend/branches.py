@@ -40,4 +40,4 @@ class Branches(nn.Module):
                 torch.manual_seed(seed + place)
             if name in self._modules:
                 outputs.append(self.get_submodule(name)(features))
-        return torch.cat(outputs, 1) if self.merge == CONCATENATE else torch.stack(outputs).sum(0)
+        return torch.cat(outputs, 1) if self.merge == CONCATENATE else sum(outputs[1:], outputs[0])

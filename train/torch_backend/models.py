@@ -4,8 +4,9 @@ Each takes float32 pixels of shape (batch, channels, height, width), of zero mea
 split, and gives logits of shape (batch, classes).
 """
 
+import gc
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -191,3 +192,18 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.num_batches_tracked = None
     return model
+
+
+def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """What ``build`` makes, with weights that have no memory yet (`torch.nn.Module.to_empty`); or as it is, if it
+    needs their values, or if tensors would be left without memory that are not among the model's state.
+    """
+    try:
+        with torch.device("meta"):
+            model = build()
+    except Exception:  # whatever a user's code raises where it reads a value
+        return build()
+    gc.collect()
+    state = {id(each) for each in model.state_dict(keep_vars=True).values()}
+    tensors = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor))
+    return build() if any(each.is_meta and id(each) not in state for each in tensors) else model

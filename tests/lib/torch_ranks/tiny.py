@@ -22,15 +22,16 @@ def tiny(shape: Shape, classes: int) -> nn.Module:
 
 
 def deep(shape: Shape, classes: int) -> nn.Module:
-    """As `smooth`, of three layers with weights; the last two are a pair that can be divided."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(shape[0] * shape[1] * shape[2], 33),
-        nn.Tanh(),
-        nn.Linear(33, 32),
-        nn.Tanh(),
-        nn.Linear(32, classes),
-    )
+    """As `smooth`, of three layers with weights; the last two are a pair that can be divided. A tanh is there twice."""
+    inputs, tanh = shape[0] * shape[1] * shape[2], nn.Tanh()
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 33), tanh, nn.Linear(33, 32), tanh, nn.Linear(32, classes))
+
+
+def shared(shape: Shape, classes: int) -> nn.Module:
+    """One layer has weights and is there twice."""
+    layer = nn.Linear(32, 32)
+    inputs, last = nn.Linear(shape[0] * shape[1] * shape[2], 32), nn.Linear(32, classes)
+    return nn.Sequential(nn.Flatten(), inputs, layer, nn.Tanh(), layer, last)
 
 
 def normalised(shape: Shape, classes: int) -> nn.Module:
@@ -40,6 +41,17 @@ def normalised(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(32, classes))
 
 
+class Scaled(nn.Module):
+    """Multiplies by a tensor that is not in the model's state, so each rank must make it itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = [torch.tensor(0.9)]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features * self.factors[0]
+
+
 def branched(shape: Shape, classes: int) -> nn.Module:
     """Two modules with branches, of different widths and weights; some of them have none. No kink."""
     inputs = shape[0] * shape[1] * shape[2]
@@ -47,7 +59,8 @@ def branched(shape: Shape, classes: int) -> nn.Module:
     added = {name: nn.Sequential(nn.Tanh(), nn.Linear(16 + 1, 6)) for name in ("first", "second")}
     pooled = nn.Sequential(nn.Unflatten(1, (1, inputs)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
     last = nn.Linear(6, classes)
-    return nn.Sequential(nn.Flatten(), Branches({"pooled": pooled, **joined}), Branches(added, "sum"), last)
+    branches = Branches({"pooled": pooled, **joined}), Branches(added, "sum")
+    return nn.Sequential(nn.Flatten(), *branches, Scaled(), last)
 
 
 def noisy_branches(shape: Shape, classes: int) -> nn.Module:
@@ -85,9 +98,9 @@ def wide(shape: Shape, classes: int) -> nn.Module:
 
 def wide_branches(shape: Shape, classes: int) -> nn.Module:
     """Of as much memory as `wide`, in branches."""
-    inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 13
+    inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 12
     branches = {
         f"branch_{number}": nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs))
-        for number in range(4)
+        for number in range(8)
     }
     return nn.Sequential(nn.Flatten(), Branches(branches, "sum"), nn.Tanh(), nn.Linear(inputs, classes))

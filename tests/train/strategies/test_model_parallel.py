@@ -132,12 +132,20 @@ def test_a_model_too_large_for_one_rank_fits_two(root: Path) -> None:
         succeeded(torchrun(2, limited, *words, *more, "--strategy", strategy, "--run", name, EXTRA_BYTES=extra))
 
 
+def test_a_model_is_built_without_memory_for_its_weights() -> None:
+    """Unless it has a tensor beside its state: then each rank makes it, and trains with it."""
+    models = {"resnet50": True, f"{TINY}:tiny": True, f"{TINY}:branched": False}
+    found = succeeded(in_torch("python", "tests/lib/torch_ranks/on_meta.py", *models))
+    assert json.loads(found.stdout) == models
+
+
 def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
     words = ["--data", str(root), "--batch", "64", "--max-steps", "1", "--strategy"]
     refused = {
         "needs a torch.nn.Sequential, whose layers it divides; --model gives NotSequential": [
             *("pipeline", "--model", f"{TINY}:not_sequential")
         ],
+        "--model has 2.weight as 4.weight, too": ["tensor-parallel", "--model", f"{TINY}:shared"],
         "--batch 64 is not divisible by --micro-batches 5": ["pipeline", "--micro-batches", "5"],
         "3 ranks for 2 layers with weights": ["pipeline", "--model", "mlp"],
         "divides Branches, of at least 3, and pairs of torch.nn.Linear": ["tensor-parallel", "--model", "cnn"],
