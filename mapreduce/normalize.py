@@ -19,7 +19,7 @@ from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
 from etl.normalized.retry_rejects import RejectsAgain
-from etl.options.stage_options import AS_BEFORE, NORMALIZE_OPTIONS, RETRY_REJECTS
+from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
@@ -35,7 +35,7 @@ from mapreduce.jobs.work import Work, worthwhile_tasks
 class Normalize(StageJob):
     """Normalise the raw images under ROOT/raw into ROOT/normalized."""
 
-    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS, AS_BEFORE)
+    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
     _retry: Retry | None = None
@@ -77,7 +77,7 @@ class Normalize(StageJob):
         raw = raw_stage(root).read_generation()
         self._raw = raw.marker
         config = NormalizeConfig.resolve(values, self._raw["pixels"])
-        if values["as_before"]:
+        if values.get("as_before"):
             config = NormalizeConfig.from_json(self.stage.read_marker()["config"])
         self._identity = {"config": config.to_json(), "input": raw.fingerprint}
         self._parent = None if overwrite or not self.stage.marker.exists() else self.stage.read_generation()

@@ -15,7 +15,7 @@ import numpy as np
 
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
-from etl.options.stage_options import AS_BEFORE, SHARD_OPTIONS
+from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.pixel_statistics import PixelSums
 from etl.slices.as_before import recorded_values
 from etl.slices.lineage import find_earlier, lineage_in_place, lineage_of
@@ -41,7 +41,7 @@ PIXEL_COLUMNS = ["width", "height", "sums", "squares"]
 class Shard(ShuffleJob):
     """Deal the normalised images under ROOT/normalized to slices under ROOT/slices/NAME."""
 
-    OPTIONS = (*SHARD_OPTIONS, AS_BEFORE)
+    OPTIONS = SHARD_OPTIONS
     EXAMPLE = "python mapreduce/shard.py -r local data/flowers --workers 8"
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
@@ -79,16 +79,16 @@ class Shard(ShuffleJob):
         yield name, records
 
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        return (remade_stage if values["as_before"] else slices_stage)(root, values["name"])
+        return (remade_stage if values.get("as_before") else slices_stage)(root, values["name"])
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         self._normalized = normalized_stage(root).read_marker()
-        values |= recorded_values(root, values["name"]) if values["as_before"] else {}
+        values |= recorded_values(root, values["name"]) if values.get("as_before") else {}
         if not overwrite and is_done_before(self.stage, values, normalized_stage(root).fingerprint()):
             return None
         earlier = find_earlier(root, values["splits_from"], self.stage, overwrite)
         self._lineage = lineage_of(values["splits_from"], earlier)
-        if values["as_before"] and earlier:
+        if values.get("as_before") and earlier:
             self._lineage = lineage_in_place(root, earlier)
         self._plan = plan = make_plan(root, values, self._normalized, earlier)
         self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}

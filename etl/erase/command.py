@@ -5,8 +5,7 @@ deleted, with the files; then slices are made anew. What was done is not done ag
 on when the command is run again.
 """
 
-import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,7 @@ from etl.erase.find import Found, find_images, has_parts
 from etl.erase.record import add_to_record
 from etl.erase.remake import finish_moves, remake
 from etl.erase.repack import pack_anew
-from etl.errors import DataError, UsageError
-from etl.options.option import Option
+from etl.errors import DataError, UsageError, report
 from etl.progress import log
 from etl.slices.key_list import read_keys
 from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stage
@@ -27,22 +25,14 @@ from etl.storage.place import Place
 
 MOST_NAMED = 10
 KEYS_FILE = "keys.txt"
-_CANNOT_BE_MADE = (DataError.status, UsageError.status)
 
-ERASE_OPTIONS = (
-    Option("--keys", "A text file of the keys of the images to erase, one on each line.", metavar="FILE"),
-    Option("--slices", "Also make all slices anew that hold one of these images.", parse=None),
-    Option("--dry-run", "Change nothing; tell what would be erased.", parse=None),
-)
-
-RunJob = Callable[[str, Sequence[str]], int]
+RunJob = Callable[[str, Mapping[str, Any]], None]
 
 
 def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, dry_run: bool = False) -> Summary:
     """Erase the images whose keys are ``listed``, and all with the same contents; with ``slices`` from slices too.
 
-    ``run_job`` runs the job of a stage on the root, with these further words; it returns the exit status, and has told
-    why it is not 0.
+    ``run_job`` runs the job of a stage on the root, with these option values.
 
     Raises UsageError where no key is known, or the images cannot be erased; BusyError where a run is at work.
     """
@@ -112,7 +102,7 @@ class _Eraser:
     def _make_parts(self) -> int:
         """Make the parts of new packs; returns how many generations of ``normalized`` are gone."""
         if has_parts(self.root, self.found):
-            self._run("normalize", "--as-before", "--max-rejects=1")
+            self.run_job("normalize", {"as_before": True, "max_rejects": 1.0})
         return clear_normalized(self.root, self.found.parts)
 
     def _make_slices(self) -> Iterator[str]:
@@ -121,18 +111,16 @@ class _Eraser:
         replace_bytes(file, self.stage.attempts, "".join(f"{key}\n" for key in keys).encode())
 
         def make(name: str) -> bool:
-            return self._run("shard", "--as-before", f"--name={name}", f"--remove={file.uri}", allowed=_CANNOT_BE_MADE)
+            try:
+                self.run_job("shard", {"as_before": True, "name": name, "remove": file.uri})
+            except (DataError, UsageError) as error:
+                report(error)
+                return False
+            return True
 
         for name in self.found.examples:
             if remake(self.root, name, keys, make):
                 yield name
-
-    def _run(self, stage: str, *words: str, allowed: Container[int] = ()) -> bool:
-        """Run a job; returns whether it succeeded. Ends the process with its status where that is not ``allowed``."""
-        status = self.run_job(stage, words)
-        if status and status not in allowed:
-            sys.exit(status)
-        return not status
 
 
 def _refuse(root: Place, found: Found, listed: Place) -> None:

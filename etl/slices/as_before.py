@@ -1,4 +1,4 @@
-"""Slices that are made anew as they were made: `mapreduce.shard --as-before`, which `ringslice erase` starts."""
+"""Slices that are made anew as they were made: the job `shard` with ``as_before``, by `ringslice erase`."""
 
 from typing import Any
 
