@@ -25,7 +25,10 @@ def ingest_here(source: Path | Place, root: Path | Place, *, overwrite: bool = F
 
 def ingest_values(**values: object) -> dict[str, Any]:
     """What the options of `ingest` give where these are said, as text, and nothing else."""
-    words = (f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in values.items())
+    words = []
+    for name, value in values.items():
+        if value is not None and value is not False:
+            words.append(f"--{name.replace('_', '-')}" + (f"={value}" if value is not True else ""))
     return option_values(INGEST_OPTIONS, *words)
 
 
