@@ -141,7 +141,7 @@ def prune(root: str, **values: Any) -> None:
 def erase(root: str, **values: Any) -> None:
     """Delete images by key, with all of the same content, from raw and normalized; with --slices from slices too.
 
-    Packs and parts that hold them are made anew, and no earlier generation keeps them. Without --slices, slices that
+    Packs and parts that hold them are rebuilt, and no earlier generation keeps them. Without --slices, slices that
     hold them are listed, and the exit status is 1. Delete the images in their source as well.
     """
     parsed = parse_values(ERASE_OPTIONS, values)

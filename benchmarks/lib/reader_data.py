@@ -18,7 +18,7 @@ from etl.slices.manifest_builder import build_manifest
 from etl.slices.split_assignment import Known
 from etl.slices.writer import DealtExample, slice_names, write_slice
 from etl.stages.layout import slices_stage
-from etl.stages.stage import Run
+from etl.stages.run_record import RunRecord
 from etl.storage.place import open_place
 from lib.hdfs import delete_folder, hadoop_fs
 from lib.processes import run_quietly
@@ -40,9 +40,10 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
     per_slice = max(1, size_bytes // MEAN_BYTES // slices)
     planned = [(split, name, per_slice) for split, name in slice_names({"train": slices})]
     identity = {"config": {"groups": 1}, "input": "the photographs of scikit-learn"}
-    stage.begin(identity)
-    try:
-        tasks = stage.open_tasks()
+    run = stage.begin(identity)
+    assert run is not None
+    with run:
+        tasks = run.open_tasks()
         for number, each in enumerate(planned):
             write_slice(stage.folder, tasks, each, _examples(pictures, number * per_slice, per_slice))
         normalized = {"classes": CLASSES, "config": NormalizeConfig(SIDE, SIDE, "crop", "rgb", "jpeg", 95).to_json()}
@@ -53,11 +54,9 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
             GROUPS: schemas.GROUPS.empty_table(),
         }
         manifest = build_manifest(
-            stage, identity, normalized, planned, statistics=_sums(pictures), told=told, remembered=remembered
+            run, identity, normalized, planned, statistics=_sums(pictures), told=told, remembered=remembered
         )
-        stage.commit(manifest, Run())
-    finally:
-        stage.release()
+        run.commit(manifest, RunRecord())
 
 
 def _pictures() -> list[bytes]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.erase.record import Row
 from etl.formats import parquet_tables
-from etl.normalized.erased import read_record
+from etl.normalized.erased import Row, read_record
 from etl.normalized.parts import pack_of
 from etl.raw.removed import Removed
 from etl.slices.lineage import finished_slices
@@ -65,7 +64,7 @@ class Found:
 def find_images(root: Place, keys: Sequence[str]) -> Found:
     """Look for the images with these keys, and for all with the same contents.
 
-    Raises DataError where a list is damaged.
+    Raises DataError if a list is damaged.
     """
     asked = pa.array(keys, pa.string())
     contents = set[bytes]()

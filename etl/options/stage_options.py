@@ -236,9 +236,9 @@ RETRY_REJECTS = Option(
     " (--max-pixels, --max-seconds, ...); images that are good stay as they are.",
     parse=None,
 )
-AS_BEFORE = Option(
-    "--as-before",
-    "For ringslice erase: make what is recorded anew, with the options that it was made with.",
+RECORDED_OPTIONS = Option(
+    "--recorded-options",
+    "For ringslice erase: rebuild what is there, with the options that it was made with.",
     parse=None,
 )
 SHARD_OPTIONS = (

@@ -16,7 +16,14 @@ from pyarrow.fs import FileType
 from etl.errors import UsageError
 from etl.slices.manifest import read_manifest
 from etl.slices.memory import Memory
-from etl.stages.layout import OLD_SLICES_FOLDER, erasure_stage, is_folder_name, slices_stage, slices_stage_in
+from etl.stages.layout import (
+    OLD_SLICES_FOLDER,
+    erasure_stage,
+    is_folder_name,
+    slices_below,
+    slices_stage,
+    slices_stage_in,
+)
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
@@ -152,11 +159,7 @@ def _end_of_lineage(finished: Sequence[Earlier]) -> Earlier | None:
 
 def finished_slices(root: Place) -> Iterator[Stage]:
     """The finished slices of a root."""
-    for info in (root / "slices").children():
-        if not info.is_file and is_folder_name(info.base_name):
-            stage = slices_stage(root, info.base_name)
-            if stage.marker.exists():
-                yield stage
+    return (each for each in slices_below(root) if is_folder_name(each.folder.name) and each.marker.exists())
 
 
 def finished_at(stage: Stage) -> tuple[str, str]:

@@ -26,13 +26,14 @@ from etl.slices.manifest import (
 )
 from etl.slices.writer import blocks_place, facts_place
 from etl.stages.layout import SLICES_FORMAT
-from etl.stages.stage import Stage, require
+from etl.stages.run import Run
+from etl.stages.stage import require
 from etl.storage.json_files import with_checksum
 from etl.storage.place import Place
 
 
 def build_manifest(
-    stage: Stage,
+    run: Run,
     identity: Mapping[str, Any],
     normalized: Mapping[str, Any],
     slices: Sequence[tuple[str, str, int]],
@@ -47,7 +48,7 @@ def build_manifest(
 
     Raises DataError where a slice is missing or holds another number of examples.
     """
-    folder = stage.folder
+    folder = run.folder
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
     examples = (parquet_tables.read_table(facts_place(folder, name)) for name in names)
@@ -62,12 +63,12 @@ def build_manifest(
             "statistics": statistics.to_json(),
             **told,
             "tables": {
-                EXAMPLES: _write(stage, EXAMPLES_FILE, schemas.EXAMPLES, examples),
-                BLOCKS: _write(stage, BLOCKS_FILE, schemas.BLOCKS, blocks),
-                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [class_counts(facts)]),
-                DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [remembered[DEPARTED]]),
-                CONTENTS: _write(stage, CONTENTS_FILE, schemas.CONTENTS, [remembered[CONTENTS]]),
-                GROUPS: _write(stage, GROUPS_FILE, schemas.GROUPS, [remembered[GROUPS]]),
+                EXAMPLES: _write(run, EXAMPLES_FILE, schemas.EXAMPLES, examples),
+                BLOCKS: _write(run, BLOCKS_FILE, schemas.BLOCKS, blocks),
+                CLASS_COUNTS: _write(run, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [class_counts(facts)]),
+                DEPARTED: _write(run, DEPARTED_FILE, schemas.DEPARTED, [remembered[DEPARTED]]),
+                CONTENTS: _write(run, CONTENTS_FILE, schemas.CONTENTS, [remembered[CONTENTS]]),
+                GROUPS: _write(run, GROUPS_FILE, schemas.GROUPS, [remembered[GROUPS]]),
             },
         }
     )
@@ -155,6 +156,6 @@ def class_counts(facts: Iterable[Mapping[str, Any]]) -> pa.Table:
     return parquet_tables.table_of(schemas.CLASS_COUNTS, rows)
 
 
-def _write(stage: Stage, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
-    output, rows = parquet_tables.write_tables(stage.folder / name, stage.attempts, schema, parts)
+def _write(run: Run, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
+    output, rows = parquet_tables.write_tables(run.folder / name, run.staging, schema, parts)
     return {"file": name, "rows": rows, "sha256": output.sha256}

@@ -17,6 +17,7 @@ from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
+    SOURCE_SPLIT,
     SPLIT_NAMES,
     ShardConfig,
     SplitRequest,
@@ -32,7 +33,9 @@ from etl.slices.group_assignment import GroupConflict
 from etl.slices.images import COLUMNS, Rules
 from etl.slices.key_list import BYTE_ORDER_MARK, list_sha256, read_keys
 from etl.slices.lineage import NEWEST, Earlier
+from etl.slices.manifest import read_manifest
 from etl.slices.memory import split_numbers
+from etl.stages.layout import slices_stage
 from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
@@ -102,7 +105,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
         mark = BYTE_ORDER_MARK if keys.startswith(BYTE_ORDER_MARK) else ""  # the first one is skipped
         replace_bytes(file, file.parent, f"{mark}{keys}".encode())
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
-    if not values.get("as_before"):
+    if not values.get("recorded_options"):
         _tell_unknown(listed or [], values["remove"], earlier, plan.decided)
     if plan.decided and (number := plan.decided.known.disagreeing):
         log(
@@ -111,6 +114,22 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Mapping[str, A
             f" {_few(plan.decided.known.named, number)}",
         )
     return plan
+
+
+def recorded_options(root: Place, name: str) -> dict[str, Any]:
+    """The option values that finished slices were made with; splits are those that they have."""
+    config = ShardConfig.from_json(read_manifest(slices_stage(root, name))["config"])
+    return {
+        "split": SOURCE_SPLIT if config.split is None else config.split,
+        "group_by": config.group_by,
+        "splits_from": name,
+        "drop_duplicates": config.drop_duplicates,
+        "partition": config.partition,
+        "workers": config.workers,
+        "groups": config.groups,
+        "slices": config.slices["train"],
+        "seed": config.seed,
+    }
 
 
 def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> bool:
@@ -165,7 +184,7 @@ def plan_slices(
     size_bytes = sum(part["bytes"] for part in normalized["parts"])
     records = sum(part["records"] for part in normalized["parts"])
     sizes, workers, wanted = split_sizes(total), values["workers"], values["slices"]
-    if values.get("as_before"):  # there may be fewer images than there were
+    if values.get("recorded_options"):  # there may be fewer images than there were
         wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
     size_bytes = size_bytes * int(total.sum()) // max(records, 1)
     slices = resolve_slices(sizes, size_bytes, workers, wanted, values["slice_size"])

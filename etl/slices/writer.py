@@ -13,7 +13,7 @@ from etl.formats import parquet_tables, schemas
 from etl.formats.example import ExampleFacts, ImageExample, parse, parse_facts
 from etl.formats.records import ByteReader, Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
-from etl.stages.stage import WORK_FOLDER
+from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import publish_bytes, publishing
 from etl.storage.place import Place
 

@@ -21,7 +21,7 @@ _LEAST_ABBREVIATION = len("--j")
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
 
-class Run:
+class RunRecord:
     """Where, when and by what a stage was made: the content of ``run.json``."""
 
     def __init__(self, runner: str | None = None, **facts: object) -> None:

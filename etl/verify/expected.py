@@ -17,7 +17,8 @@ from etl.slices.manifest import BLOCKS, CLASS_COUNTS, CLASS_COUNTS_FILE, CONTENT
 from etl.slices.manifest_builder import class_counts, image_of, splits_of
 from etl.slices.plan import Plan
 from etl.slices.writer import slice_names
-from etl.stages.stage import RUN_FILE, WORK_FOLDER, Stage
+from etl.stages.names import RUN_FILE, WORK_FOLDER
+from etl.stages.stage import Stage
 from etl.storage.place import Place
 from etl.verify.compare import differences, table_difference
 from etl.verify.findings import DATASET, MANIFEST, MANIFEST_FILE, RAW_DATASET, STRAY, TABLE, Finding

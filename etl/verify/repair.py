@@ -63,14 +63,14 @@ _NO_REPAIR = {
 
 @contextmanager
 def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
-    """Claim a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
+    """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
 
     Raises EnvironmentFailure if another run is at work on it, or its marker is not the one of ``fingerprint``.
     """
-    with stage.held():
+    with stage.lease() as run:
         if not stage.marker.exists() or stage.fingerprint() != fingerprint:
             raise EnvironmentFailure(f"another run has written {stage.marker} meanwhile; run again")
-        yield stage.attempts
+        yield run.staging
 
 
 @dataclass
