@@ -17,10 +17,17 @@ from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import RECORDED_OPTIONS, SHARD_OPTIONS
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.lineage import find_earlier, lineage_in_place, lineage_of
-from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
+from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
 from etl.slices.manifest_builder import build_manifest
-from etl.slices.plan import FATES_FILE, Plan, deal_rows, dealing_of, is_done_before, make_plan, recorded_options
+from etl.slices.plan import (
+    ASSIGNMENTS_FILE,
+    Plan,
+    assign_rows,
+    is_done_before,
+    make_plan,
+    recorded_options,
+    slice_plan_of,
+)
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
 from etl.stages.names import WORK_FOLDER
@@ -49,8 +56,8 @@ class Shard(ShuffleJob):
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
         rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
-        dealing = dealing_of(self.job)
-        splits, slices = deal_rows(dealing, rows, task, self._fates())
+        plan = slice_plan_of(self.job)
+        splits, slices = assign_rows(plan, rows, task, self._assignments())
         keys = {
             number: self.transport.key(number, place % reducers, reducers)
             for place, number in enumerate(self.job["todo"])
@@ -59,14 +66,14 @@ class Shard(ShuffleJob):
         examples = self.transport.send(normalized, part, rows, wanted)
         chosen = rows["key"].filter(wanted).to_pylist()
         for number, key, value in zip(slices[wanted].tolist(), chosen, examples, strict=True):
-            yield keys[number], (order_key(key, dealing.plan.seed), value)
+            yield keys[number], (order_key(key, plan.shares.seed), value)
         sums = PixelSums()
-        sums.add(rows.filter(splits == dealing.splits.index("train")))
+        sums.add(rows.filter(splits == plan.splits.index("train")))
         publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
 
-    def _fates(self) -> Place | None:
-        return open_place(self.job["folder"]) / WORK_FOLDER / FATES_FILE if self.job["decided"] else None
+    def _assignments(self) -> Place | None:
+        return open_place(self.job["folder"]) / WORK_FOLDER / ASSIGNMENTS_FILE if self.job["has_assignments"] else None
 
     def reducer(self, key: bytes, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
         """All examples of one slice, in their order: write it."""
@@ -86,23 +93,23 @@ class Shard(ShuffleJob):
         values |= recorded_options(root, values["name"]) if values["recorded_options"] else {}
         if not overwrite and is_done_before(self.stage, values, normalized_stage(root).fingerprint()):
             return None
-        earlier = find_earlier(root, values["splits_from"], self.stage, overwrite)
-        self._lineage = lineage_of(values["splits_from"], earlier)
-        if values["recorded_options"] and earlier:
-            self._lineage = lineage_in_place(root, earlier)
-        self._plan = plan = make_plan(root, values, self._normalized, earlier)
+        parent = find_parent(root, values["splits_from"], self.stage, overwrite)
+        self._lineage = lineage_of(values["splits_from"], parent)
+        if values["recorded_options"] and parent:
+            self._lineage = lineage_in_place(root, parent)
+        self._plan = plan = make_plan(root, values, self._normalized, parent)
         self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}
         self.stage_run = self.stage.begin(self._identity, overwrite=overwrite)
         if self.stage_run is None:
             return None
-        records = [int(count) for count in plan.dealing.plan.slice_records()]
+        records = [int(count) for count in plan.slice_plan.shares.slice_records()]
         names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
         self._slices = [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
         folder = self.stage.folder
         todo = [number for number, (_, name, _) in enumerate(self._slices) if not facts_place(folder, name).exists()]
-        if plan.decided:
+        if plan.assignment:
             parquet_tables.write_tables(
-                self.stage.work / FATES_FILE, self.open_run.staging, schemas.FATES, plan.decided.tables()
+                self.stage.work / ASSIGNMENTS_FILE, self.open_run.staging, schemas.ASSIGNMENTS, plan.assignment.tables()
             )
         job = self._describe_job(root, plan, todo, pick(root, runner))
         return Work(job, plan if todo else [], job["mappers"], sum(records), self._watch)
@@ -117,8 +124,8 @@ class Shard(ShuffleJob):
             "folder": self.stage.folder.uri,
             "config": plan.config.to_json(),
             "classes": self._normalized["classes"],
-            "decided": plan.decided is not None,
-            "counts": plan.dealing.plan.counts.tolist(),
+            "has_assignments": plan.assignment is not None,
+            "counts": plan.slice_plan.shares.counts.tolist(),
             "slices": self._slices,
             "todo": todo,
             "transport": transport,
@@ -136,8 +143,8 @@ class Shard(ShuffleJob):
             self._normalized,
             self._slices,
             statistics=statistics,
-            told={"lineage": self._lineage, "known": self._plan.known, "left_out": self._plan.left_out},
-            remembered={DEPARTED: self._plan.departed, CONTENTS: self._plan.contents, GROUPS: self._plan.groups},
+            plan={"lineage": self._lineage, "known": self._plan.known, "left_out": self._plan.left_out},
+            history=self._plan.history,
         )
         self.open_run.commit(manifest, self.run_record)
 

@@ -14,7 +14,7 @@ from typing import Any
 from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables, schemas
 from etl.options.stage_options import VERIFY_OPTIONS
-from etl.slices.plan import FATES_FILE, Plan
+from etl.slices.plan import ASSIGNMENTS_FILE, Plan
 from etl.stages.layout import VERIFICATION_FORMAT, verification_stage, verification_stage_in
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary
@@ -65,17 +65,19 @@ class Verify(StageJob):
     def _work(self) -> Work:
         target = self._target
         self._plan, self._why_unplanned = _plan_again(target)
-        fates = self.stage.work / FATES_FILE if self._plan and self._plan.decided else None
-        if self._plan and self._plan.decided and fates:
-            fates.delete()  # of a check before a repair
-            parquet_tables.write_tables(fates, self.open_run.staging, schemas.FATES, self._plan.decided.tables())
+        assignments = self.stage.work / ASSIGNMENTS_FILE if self._plan and self._plan.assignment else None
+        if self._plan and self._plan.assignment and assignments:
+            assignments.delete()  # of a check before a repair
+            parquet_tables.write_tables(
+                assignments, self.open_run.staging, schemas.ASSIGNMENTS, self._plan.assignment.tables()
+            )
         self._lines = target.lines(self._every_stage, self._plan)
         splits = target.manifest["splits"].values()
         examples = sum(split["records"] for split in splits)
         read = (each["bytes"] for line in self._lines for each in [*line.get("files", ()), *line.get("slices", ())])
         tasks = worthwhile_tasks(sum(read), examples)
         self._buckets = max(1, -(-examples // BUCKET_EXAMPLES))
-        job = {"stage": "verify", **target.job(self._plan, fates), "buckets": self._buckets, "mappers": tasks}
+        job = {"stage": "verify", **target.job(self._plan, assignments), "buckets": self._buckets, "mappers": tasks}
         return Work(job, self._lines, tasks, examples, self._watch)
 
     def finish(self) -> Work | None:

@@ -16,7 +16,7 @@ from etl.normalized.erased import Row, read_record
 from etl.normalized.parts import pack_of
 from etl.raw.removed import Removed
 from etl.slices.lineage import finished_slices
-from etl.slices.manifest import EXAMPLES_FILE
+from etl.slices.manifest import table_file
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage.place import Place
 
@@ -94,7 +94,7 @@ def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
                 table = parquet_tables.read_table(root / below / info.base_name, ["key", "sha256"])
                 yield kind, info.base_name.removesuffix(ENDING), table
     for stage in finished_slices(root):
-        for table in parquet_tables.iterate_groups(stage.folder / EXAMPLES_FILE, ["key", "sha256", "split"]):
+        for table in parquet_tables.iterate_groups(stage.folder / table_file("examples"), ["key", "sha256", "split"]):
             yield SLICES, stage.folder.name, table
 
 
