@@ -31,7 +31,9 @@ from etl.options.stage_options import (
     OVERWRITE,
     RUNNERS,
 )
-from etl.stages.stage import Run, Stage
+from etl.stages.run import Run
+from etl.stages.run_record import RunRecord
+from etl.stages.stage import Stage
 from etl.stages.summary import Summary
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
@@ -57,6 +59,8 @@ class StageJob(MRJob, ABC):
 
     OPTIONS: ClassVar[tuple[Option, ...]]
     EXAMPLE: ClassVar[str]
+
+    stage_run: Run | None = None  # in the driver: set by `prepare`
 
     def configure_args(self) -> None:
         super().configure_args()
@@ -105,13 +109,19 @@ class StageJob(MRJob, ABC):
         where = "in a YARN container" if os.environ.get("CONTAINER_ID") else "on the driver's machine"
         self.increment_counter("lines", where)
 
+    @property
+    def open_run(self) -> Run:
+        """In the driver: the run of the stage that `prepare` began."""
+        assert self.stage_run is not None
+        return self.stage_run
+
     @abstractmethod
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
         """The stage that this job is, for these option values."""
 
     @abstractmethod
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        """Begin the stage, which is at ``self.stage``; None where it is done."""
+        """Begin the stage, which is ``self.stage``, as ``self.stage_run``; None if it is done."""
 
     @abstractmethod
     def finish(self) -> Work | None:
@@ -135,7 +145,7 @@ class StageJob(MRJob, ABC):
             raise UsageError(f"give exactly one ROOT, got {self.options.args or 'none'}; example: {self.EXAMPLE}")
         root, values = open_place(self.options.args[0]), dict(values)
         self.stage = self.stage_at(root, values)
-        self.run_record = Run(self.options.runner)
+        self.run_record = RunRecord(self.options.runner)
         yarn_job = self._yarn_job(values) if self.options.runner == HADOOP else None
         try:
             work = first = self.prepare(root, values, self.options.runner, bool(values.get("overwrite")))
@@ -145,7 +155,8 @@ class StageJob(MRJob, ABC):
                 work = self.finish()
                 yarn_job = yarn_job and replace(yarn_job, application=None)
         finally:
-            self.stage.release()
+            if self.stage_run is not None:
+                self.stage_run.release()
         show(self.summary(already_done=first is None))
         self.conclude()
 
@@ -167,7 +178,7 @@ class StageJob(MRJob, ABC):
         from mapreduce.jobs.yarn import arguments
 
         with showing_progress(work, lambda: yarn_job.note):
-            if running := yarn_job.running():
+            if running := yarn_job.running(self.open_run.is_resumed):
                 yarn_job.join(running)
                 return yarn_job.facts()
             job_file = self._open_job_file(work)
@@ -191,8 +202,8 @@ class StageJob(MRJob, ABC):
             raise UsageError(f"-D {REDUCES}: {error}") from None
 
     def _open_job_file(self, work: Work) -> Place:
-        job_file = self.stage.open_tasks() / JOB_FILE
-        publish_bytes(job_file, self.stage.attempts, json_bytes(work.job))
+        job_file = self.open_run.open_tasks() / JOB_FILE
+        publish_bytes(job_file, self.open_run.staging, json_bytes(work.job))
         return job_file
 
     @contextmanager
