@@ -38,7 +38,7 @@ _HEEDED_BY_SOME = (*_DECIDING, "follow_links")
 
 Columns = tuple[tuple[str, str], ...]
 
-MOST_WHOLE_BYTES = 16 << 20  # of an image file that is held in memory as it is read
+MAX_WHOLE_BYTES = 16 << 20  # of an image file that is held in memory as it is read
 Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece, which can be read once
 
 
@@ -60,7 +60,7 @@ class SourceImage:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SourceOptions:
     """How a source is to be read: what a user may say of it.
 
     ``known`` are the classes that keep their labels; ``classes`` (where given) are all that there may be. The columns
@@ -85,9 +85,6 @@ class Reading:
         return {name: getattr(self, name) for name in _DECIDING} | {"classes": self.classes and list(self.classes)}
 
 
-PLAIN = Reading()
-
-
 class NotInPlaceError(UsageError):
     """The images of this source cannot be left where they are."""
 
@@ -107,7 +104,7 @@ class Source(Protocol):
     """What `etl.sources.open_source` gives. ``images`` are in the order in which they are read fastest."""
 
     kind: str
-    heeds: ClassVar[tuple[str, ...]]  # what of a `Reading` says something to it, beside classes
+    supported_options: ClassVar[tuple[str, ...]]  # what of a `SourceOptions` says something to it, beside classes
     classes: list[str]
     images: list[SourceImage]
     skipped: int
@@ -127,16 +124,16 @@ class Source(Protocol):
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         """The bytes of these image files, in their order; fastest where that is the order of ``self.images``.
 
-        One of more than `MOST_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
+        One of more than `MAX_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
         May be called in several threads at once. Raises DataError where a file changed since it was listed.
         """
         ...
 
 
-def refuse_unheeded(reading: Reading, source: type[Source], place: Place) -> None:
+def reject_unsupported_options(options: SourceOptions, source: type[Source], place: Place) -> None:
     """Raise UsageError where the user gave an option that says nothing to this kind of source."""
     for name in _HEEDED_BY_SOME:
-        if getattr(reading, name) and name not in source.heeds:
+        if getattr(options, name) and name not in source.supported_options:
             raise UsageError(
                 f"--{name.replace('_', '-')} says nothing to a source of the kind {source.kind!r}, as {place} is; leave"
                 " it out"
@@ -179,23 +176,23 @@ def class_name(label: str, classes: Sequence[str] | None) -> str:
     return classes[int(label)]
 
 
-def all_classes(names: Iterable[str], reading: Reading, place: Place) -> list[str]:
+def all_classes(names: Iterable[str], options: SourceOptions, place: Place) -> list[str]:
     """All classes: those that are known, then the new ones of ``names``, numbers by value and before words.
 
     Raises UsageError for a name outside the classes that the user gave, and for names that look the same.
     """
     found = set(names)
-    _refuse_lookalikes(found.union(reading.known), place)
-    if reading.classes is not None:
-        if unknown := sorted(found - set(reading.classes)):
+    _refuse_lookalikes(found.union(options.known), place)
+    if options.classes is not None:
+        if unknown := sorted(found - set(options.classes)):
             raise UsageError(
-                f"{place} has the label {unknown[0]!r}, which is not one of the {len(reading.classes)} --classes;"
+                f"{place} has the label {unknown[0]!r}, which is not one of the {len(options.classes)} --classes;"
                 " add it there, or correct the label"
             )
-        new = [name for name in reading.classes if name not in reading.known]
+        new = [name for name in options.classes if name not in options.known]
     else:
-        new = sorted(found - set(reading.known), key=_by_number)
-    return [*reading.known, *new]
+        new = sorted(found - set(options.known), key=_by_number)
+    return [*options.known, *new]
 
 
 def _refuse_lookalikes(names: Iterable[str], place: Place) -> None:

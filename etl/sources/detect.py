@@ -6,7 +6,7 @@ from pyarrow import fs
 
 from etl.errors import UsageError
 from etl.sources.archive import ArchiveSource
-from etl.sources.base import PLAIN, Reading, Source, refuse_unheeded
+from etl.sources.base import Source, SourceOptions, reject_unsupported_options
 from etl.sources.file_list import ListSource
 from etl.sources.file_names import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, describes, is_visible
 from etl.sources.folder import FolderSource, walk
@@ -19,41 +19,42 @@ _LargeFiles = type[ArchiveSource] | type[ParquetSource]
 _KINDS: dict[re.Pattern[str], _LargeFiles] = {ARCHIVE_NAMES: ArchiveSource, PARQUET_NAMES: ParquetSource}
 
 
-def open_source(place: Place, reading: Reading = PLAIN) -> Source:
+def open_source(place: Place, options: SourceOptions | None = None) -> Source:
     """The source in this folder or file, by what it holds.
 
     A list (CSV or JSONL) is a file; archives and Parquet files are one file, or a folder that holds nothing else.
 
-    Raises UsageError where there is no such place or nothing in it that is a source, and for options of ``reading``
+    Raises UsageError where there is no such place or nothing in it that is a source, and for options of ``options``
     that say nothing to a source of that kind.
     """
+    options = options or SourceOptions()
     info = place.info()
     if info.type == fs.FileType.NotFound:
         raise UsageError(
             f"{place}: no such folder or file; give a folder of images, archives, Parquet files, or a list"
         )
     if info.type != fs.FileType.Directory:
-        return _open_file(place, info, reading)
+        return _open_file(place, info, options)
     if any(
         child.is_file and IDX_IMAGES.fullmatch(child.base_name) and is_visible(child.base_name)
         for child in place.children()
     ):
-        refuse_unheeded(reading, IdxSource, place)
-        return IdxSource(place, reading)
+        reject_unsupported_options(options, IdxSource, place)
+        return IdxSource(place, options)
     source, files = _large_files(place)
-    refuse_unheeded(reading, source or FolderSource, place)
-    return source(place, files, reading) if source else FolderSource(place, reading)
+    reject_unsupported_options(options, source or FolderSource, place)
+    return source(place, files, options) if source else FolderSource(place, options)
 
 
-def _open_file(place: Place, info: fs.FileInfo, reading: Reading) -> Source:
+def _open_file(place: Place, info: fs.FileInfo, options: SourceOptions) -> Source:
     if info.type != fs.FileType.File:
         raise UsageError(f"{place} is neither a file nor a folder; copy what it gives to a file")
     if LIST_NAMES.search(place.name):
-        refuse_unheeded(reading, ListSource, place)
-        return ListSource(place, reading)
+        reject_unsupported_options(options, ListSource, place)
+        return ListSource(place, options)
     if names := _kind_of(place.name):
-        refuse_unheeded(reading, _KINDS[names], place)
-        return _KINDS[names](place.parent, [place], reading)
+        reject_unsupported_options(options, _KINDS[names], place)
+        return _KINDS[names](place.parent, [place], options)
     raise UsageError(
         f"{place} is a file of no kind that is known here; give a folder, a list (.csv, .jsonl), an archive"
         " (.tar, .tar.gz, .tar.zst), or a Parquet file (.parquet)"

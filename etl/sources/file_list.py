@@ -19,8 +19,8 @@ from etl.sources.base import (
     Content,
     LargeFile,
     NotInPlaceError,
-    Reading,
     SourceImage,
+    SourceOptions,
     all_classes,
     class_name,
     refuse_twice,
@@ -30,12 +30,10 @@ from etl.sources.fields import (
     checked_key,
     checked_label,
     checked_split,
-    key_column,
-    label_column,
+    find_columns,
+    known_columns,
     one_line,
     scalar_text,
-    split_column,
-    told_columns,
 )
 from etl.sources.folder import read_file
 from etl.sources.links import Links
@@ -71,19 +69,25 @@ class ListSource:
     """
 
     kind = "list"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column", "follow_links")
+    supported_options: ClassVar[tuple[str, ...]] = (
+        "image_column",
+        "label_column",
+        "split_column",
+        "key_column",
+        "follow_links",
+    )
     is_sequential = False
     pixels = None
     skipped = 0
 
-    def __init__(self, place: Place, reading: Reading) -> None:
-        entries = list(_entries(place, reading))
+    def __init__(self, place: Place, options: SourceOptions) -> None:
+        entries = list(_entries(place, options))
         refuse_twice([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
-        links = Links(place.parent, reading.follow_links)
+        links = Links(place.parent, options.follow_links)
         for entry in entries:
             links.check_listed(entry.place, f"line {entry.line} of {place}")
         infos = _look(entries, place)
-        self.classes = all_classes((entry.name for entry in entries), reading, place)
+        self.classes = all_classes((entry.name for entry in entries), options, place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self._places = [entry.place for entry in entries]
         self.images = [
@@ -111,13 +115,13 @@ class _Columns:
     key: str | None
 
 
-def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
+def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
     """What the rows say, checked; columns of JSON that are no scalars are left out, and told."""
     rows = read_rows(place)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"no images in {place}; expected a line for each, with its path and its label")
-    columns = _choose_columns(list(first[1]), reading, place)
+    columns = _choose_columns(list(first[1]), options, place)
     left_out: set[str] = set()
     for line, row in chain([first], rows):
         where = f"line {line} of {place}"
@@ -130,9 +134,9 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
             line,
             key,
             file,
-            class_name(_label(row.get(columns.label), where), reading.classes),
+            class_name(_label(row.get(columns.label), where), options.classes),
             checked_split(scalar_text(row.get(columns.split)) if columns.split else None, where),
-            told_columns(others, [scalar_text(row[name]) for name in others]),
+            known_columns(others, [scalar_text(row[name]) for name in others]),
         )
     if left_out:
         log(
@@ -140,9 +144,9 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
         )
 
 
-def _choose_columns(names: Sequence[str], reading: Reading, place: Place) -> _Columns:
+def _choose_columns(names: Sequence[str], options: SourceOptions, place: Place) -> _Columns:
     """Raises UsageError where a column is missing, or several may be that of the paths."""
-    asked = reading.image_column
+    asked = options.image_column
     found = [name for name in names if name == asked or (asked is None and name in _PATH_COLUMNS)]
     told = one_line(", ".join(names))
     if not found:
@@ -150,13 +154,7 @@ def _choose_columns(names: Sequence[str], reading: Reading, place: Place) -> _Co
         raise UsageError(f"{place} has no {what}; its columns are {told}: name that of the paths by --image-column")
     if len(found) > 1:
         raise UsageError(f"{place} has several columns of paths, {', '.join(found)}: choose one by --image-column")
-    where = str(place)
-    return _Columns(
-        found[0],
-        label_column(names, reading, where),
-        split_column(names, reading, where),
-        key_column(names, reading, where),
-    )
+    return _Columns(found[0], *find_columns(names, options, str(place)))
 
 
 def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:

@@ -7,14 +7,13 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
-    MOST_WHOLE_BYTES,
-    PLAIN,
+    MAX_WHOLE_BYTES,
     SPLITS_BY_WORD,
     Content,
     LargeFile,
     NotInPlaceError,
-    Reading,
     SourceImage,
+    SourceOptions,
     all_classes,
     class_name,
     split_of,
@@ -37,14 +36,14 @@ class FolderSource:
     """
 
     kind = "folder"
-    heeds: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
+    supported_options: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
     is_sequential = False
     pixels = None
 
-    def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
+    def __init__(self, place: Place, options: SourceOptions) -> None:
         self._place = place
-        self._split_folders = split_folders = reading.split_folders
-        links = Links(place, reading.follow_links)
+        self._split_folders = split_folders = options.split_folders
+        links = Links(place, options.follow_links)
         files = list(walk(place, (), links))
         located = [(self._locate(info), info) for info in files]
         found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
@@ -53,19 +52,10 @@ class FolderSource:
             raise UsageError(self._without_images(info.base_name for info in files))
         links.log()
         names = sorted({name for (_, name, _), _ in found})
-        if not split_folders:
-            refuse_splits_as_classes(names, place)
-        if len(names) == 1 and all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found):
-            remedy = (
-                "move these folders up to those of the splits"
-                if split_folders
-                else f"give {place / names[0]}, or --split-folders if it names the split"
-            )
-            raise UsageError(
-                f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; {remedy}"
-            )
-        named = {name: class_name(name, reading.classes) for name in names}
-        self.classes = all_classes(named.values(), reading, place)
+        is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
+        refuse_wrong_level(names, is_deep, options, place)
+        named = {name: class_name(name, options.classes) for name in names}
+        self.classes = all_classes(named.values(), options, place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = sorted(
             (
@@ -132,18 +122,28 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
     return split, folders[1]
 
 
-def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
-    """Raise UsageError if the classes that folders name are words for splits, or differ by them only (seg_train)."""
+def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place) -> None:
+    """Raise UsageError if the folders that give the labels are those of splits, or the one that contains all classes.
+
+    Folders look like splits if their ``names`` differ only by words for splits (seg_train, seg_test). ``is_deep`` is
+    True if all images lie in folders below them.
+    """
     others = {tuple(word for word in words_of(name) if word not in SPLITS_BY_WORD) for name in names}
-    if len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
+    if not options.split_folders and len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
         raise UsageError(
             f"the folders of {place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
+        )
+    if len(names) == 1 and is_deep:
+        remedy = "" if options.split_folders else ", or give --split-folders if it names the split"
+        raise UsageError(
+            f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; move these"
+            f" folders out of it{remedy}"
         )
 
 
 def read_file(place: Place, image: SourceImage) -> Content:
     """The bytes of an image that is a file of its own. Raises DataError where it is not as long as it was."""
-    if image.size_bytes > MOST_WHOLE_BYTES:
+    if image.size_bytes > MAX_WHOLE_BYTES:
         return _read_pieces(place, image)
     data = place.read_bytes()
     if len(data) != image.size_bytes:

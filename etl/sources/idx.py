@@ -14,11 +14,10 @@ import numpy.typing as npt
 from etl.errors import DataError, UsageError
 from etl.progress import log
 from etl.sources.base import (
-    PLAIN,
     LargeFile,
     NotInPlaceError,
-    Reading,
     SourceImage,
+    SourceOptions,
     all_classes,
     class_name,
     split_of,
@@ -28,8 +27,8 @@ from etl.storage.place import Place
 
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
 _IDX_UBYTE = 0x08
-_MOST_DIMENSIONS = 4  # count, height, width, channels
-_MOST_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
+_MAX_DIMENSIONS = 4  # count, height, width, channels
+_MAX_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
 
 
 class IdxSource:
@@ -40,10 +39,10 @@ class IdxSource:
     """
 
     kind = "idx"
-    heeds: ClassVar[tuple[str, ...]] = ()
+    supported_options: ClassVar[tuple[str, ...]] = ()
     is_sequential = False
 
-    def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
+    def __init__(self, place: Place, options: SourceOptions) -> None:
         files = [info.base_name for info in place.children() if info.is_file]
         names = [name for name in files if is_visible(name)]
         matches = [match for name in names if (match := IDX_IMAGES.fullmatch(name))]
@@ -71,8 +70,8 @@ class IdxSource:
         numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
         if not numbers:
             raise UsageError(f"no images in {place}; its IDX files are empty")
-        named = {number: class_name(str(number), reading.classes) for number in numbers}
-        self.classes = all_classes(named.values(), reading, place)
+        named = {number: class_name(str(number), options.classes) for number in numbers}
+        self.classes = all_classes(named.values(), options, place)
         self.skipped = len(files) - 2 * len(matches)
         ids = {number: self.classes.index(name) for number, name in named.items()}
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
@@ -115,7 +114,7 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
         data = _unzip_idx(place, data)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
         raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
-    if data[3] > _MOST_DIMENSIONS:
+    if data[3] > _MAX_DIMENSIONS:
         raise DataError(f"{place} is no IDX file of images or labels: its header states {data[3]} dimensions")
     shape = _idx_shape(data)
     start = 4 + 4 * data[3]
@@ -143,6 +142,6 @@ def _unzip_idx(place: Place, data: bytes) -> bytes:
             header = stream.read(4)
             header += stream.read(4 * header[3]) if len(header) == 4 else b""
             promised = math.prod(_idx_shape(header)) if len(header) >= 4 else 0
-            return header + (stream.read(promised + 1) if promised <= _MOST_DEFLATED * len(data) else b"")
+            return header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{place} is no whole gzip file: {error}") from None

@@ -11,8 +11,17 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError, UsageError
 from etl.progress import Progress, log
-from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
-from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
+from etl.sources.base import (
+    Columns,
+    LargeFile,
+    SourceImage,
+    SourceOptions,
+    all_classes,
+    class_name,
+    refuse_twice,
+    split_of,
+)
+from etl.sources.fields import MAX_IMAGE_BYTES, checked_key, checked_label, checked_split, known_columns, one_line
 from etl.sources.file_names import PARQUET_NAMES
 from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells, require_bytes_for_rows
 from etl.storage.place import Place
@@ -37,15 +46,15 @@ class ParquetSource:
     """
 
     kind = "parquet"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
+    supported_options: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
     is_sequential = True  # within a row group
     pixels = None
     skipped = 0
 
-    def __init__(self, place: Place, files: list[Place], reading: Reading) -> None:
+    def __init__(self, place: Place, files: list[Place], options: SourceOptions) -> None:
         named_place = files[0] if len(files) == 1 else place
         with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="open") as pool:
-            self._files = list(pool.map(lambda file: _File(place, file, reading), files))
+            self._files = list(pool.map(lambda file: _File(place, file, options), files))
         refuse_twice([file.stem for file in self._files], lambda file: str(self._files[file].place))
         named = _named_classes(self._files)
         if left_out := sorted({name for file in self._files for name in file.layout.left_out}):
@@ -55,9 +64,9 @@ class ParquetSource:
         found = {name for file in self._files for name, *_ in file.rows}
         if not found:
             raise UsageError(f"no images in {named_place}; its Parquet files have no rows")
-        if reading.classes is None:
-            reading = replace(reading, classes=named)
-        self.classes = all_classes(found, reading, named_place)
+        if options.classes is None:
+            options = replace(options, classes=named)
+        self.classes = all_classes(found, options, named_place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = [
             SourceImage(
@@ -72,7 +81,7 @@ class ParquetSource:
             for number, file in enumerate(self._files)
             for row, (name, split, key, size, columns) in enumerate(file.take_rows())
         ]
-        if reading.key_column is not None:
+        if options.key_column is not None:
             refuse_twice([image.key for image in self.images], self._where)
 
     def _where(self, number: int) -> str:
@@ -90,7 +99,7 @@ class ParquetSource:
 class _File:
     """One file: ``stem`` is what the keys of its images begin with, ``rows`` what `list_rows` found in it."""
 
-    def __init__(self, source: Place, place: Place, reading: Reading) -> None:
+    def __init__(self, source: Place, place: Place, options: SourceOptions) -> None:
         self.place = place
         path = place.path[len(source.path.rstrip("/")) + 1 :]
         self.stem = checked_key(PARQUET_NAMES.sub("", path), str(place))
@@ -98,9 +107,9 @@ class _File:
         self.version = info.mtime_ns
         with open_parquet(place) as parquet:
             require_bytes_for_rows(parquet, place, info.size)
-            self.layout = layout_of(parquet.schema_arrow, reading, place)
+            self.layout = layout_of(parquet.schema_arrow, options, place)
         self.rows: list[_Row] = []
-        self._reading = reading
+        self._reading = options
         self._split = split_of(path)
         self._names: dict[str | None, str] = {}
         self._splits: dict[str | None, str | None] = {None: self._split}
@@ -151,7 +160,7 @@ class _File:
                     f"{where} has no image bytes, at most a path; embed them before the file is written (with datasets:"
                     " .with_format('arrow').map(embed_table_storage, batched=True)), or give a list of the paths"
                 )
-            if size > MOST_IMAGE_BYTES:
+            if size > MAX_IMAGE_BYTES:
                 raise DataError(f"{where} has an image of {size:,} bytes, more than 1 GiB; leave it out")
             if label not in self._names:
                 self._names[label] = self._class_of(label, where)
@@ -159,7 +168,7 @@ class _File:
                 self._splits[split] = checked_split(split, where) or self._split
             if layout.key:
                 key = checked_key(key or "", where)
-            yield self._names[label], self._splits[split], key, size, told_columns(layout.others, cells)
+            yield self._names[label], self._splits[split], key, size, known_columns(layout.others, cells)
 
     def _class_of(self, label: str | None, where: str) -> str:
         if label is None:

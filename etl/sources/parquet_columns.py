@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from etl.errors import DataError, UsageError
-from etl.sources.base import Reading
-from etl.sources.fields import key_column, label_column, one_line, split_column
+from etl.sources.base import SourceOptions
+from etl.sources.fields import find_columns, one_line
 from etl.sources.hf_class_labels import class_names
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
@@ -131,28 +131,26 @@ class Layout:
         return bytes_in(batch.column(self.image))
 
 
-def layout_of(schema: pa.Schema, reading: Reading, file: Place) -> Layout:
+def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
     """Which columns are what, as far as the user said, and else by name and type.
 
     Raises UsageError where a column is missing, cannot be what it shall be, or is not the only one that can.
     """
-    where = str(file)
     if twice := [name for number, name in enumerate(schema.names) if name in schema.names[:number]]:
         raise UsageError(f"{file} has the column {one_line(twice[0])} more than once; write it with other names")
-    image = _image_column(schema, reading, file)
-    label = schema.field(label_column(schema.names, reading, where, _OTHER_LABEL_COLUMNS))
+    image = _image_column(schema, options, file)
+    label_name, split, key = find_columns(schema.names, options, str(file), _OTHER_LABEL_COLUMNS)
+    label = schema.field(label_name)
     if not _is_label(label.type):
         raise UsageError(
             f"the column {one_line(label.name)} of {file} is {one_line(label.type)}; labels are integers, text or"
             " booleans: name their column by --label-column"
         )
-    split = split_column(schema.names, reading, where)
     if split and not _is_text(schema.field(split).type):
         raise UsageError(
             f"the column {one_line(split)} of {file} is {one_line(schema.field(split).type)}; splits are text: name"
             " their column by --split-column"
         )
-    key = key_column(schema.names, reading, where)
     if key and not (_is_text(kind := schema.field(key).type) or pa.types.is_integer(kind)):
         raise UsageError(
             f"the column {one_line(key)} of {file} is {one_line(kind)}; keys are text or integers: name their column by"
@@ -171,8 +169,8 @@ def layout_of(schema: pa.Schema, reading: Reading, file: Place) -> Layout:
     )
 
 
-def _image_column(schema: pa.Schema, reading: Reading, file: Place) -> pa.Field:
-    asked = reading.image_column
+def _image_column(schema: pa.Schema, options: SourceOptions, file: Place) -> pa.Field:
+    asked = options.image_column
     found = [field for field in schema if _holds_bytes(field.type) and asked in (None, field.name)]
     if len(found) == 1:
         return found[0]

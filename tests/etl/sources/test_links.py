@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import UsageError
-from etl.sources import Reading, Source, open_source
+from etl.sources import Source, SourceOptions, open_source
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
 from tests.lib.commands import failed
@@ -32,7 +32,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def opened(place: Path, follow: bool = False) -> Source:
-    return open_source(open_place(str(place)), Reading(follow_links=follow))
+    return open_source(open_place(str(place)), SourceOptions(follow_links=follow))
 
 
 def keys(place: Path, follow: bool = False) -> list[str]:

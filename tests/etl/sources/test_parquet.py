@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources import Reading, open_source
+from etl.sources import SourceOptions, open_source
 from etl.sources.hf_class_labels import class_names
 from etl.storage.place import Place, open_place
 from tests.lib.commands import run, succeeded
@@ -126,8 +126,8 @@ def test_labels_are_text_numbers_or_booleans(here: Place, labels: Any, classes: 
 def test_the_names_of_numbers(here: Place) -> None:
     write_parquet(here / "a.parquet", image_table(2))  # 0 and 1: no image of an owl
     assert open_source(here).classes == NAMES
-    assert open_source(here, Reading(known=("dog", "fox"))).classes == ["dog", "fox", "cat", "owl"]
-    chosen = Reading(classes=("owl", "dog", "cat"))
+    assert open_source(here, SourceOptions(known=("dog", "fox"))).classes == ["dog", "fox", "cat", "owl"]
+    chosen = SourceOptions(classes=("owl", "dog", "cat"))
     source = open_source(here, chosen)
     assert [source.classes[image.label] for image in source.images] == ["cat", "dog"]
     assert source.classes == ["owl", "dog", "cat"]
@@ -169,7 +169,7 @@ def test_a_split_column_goes_before_the_names_of_files(here: Place) -> None:
     splits = pa.array(["test", "val", None, ""])
     write_parquet(here / "train" / "a.parquet", image_table(4, split=splits, fold=["valid", "train", "test", "val"]))
     assert [image.split for image in open_source(here).images] == ["test", "validation", "train", "train"]
-    source = open_source(here, Reading(split_column="fold"))
+    source = open_source(here, SourceOptions(split_column="fold"))
     assert [image.split for image in source.images] == ["validation", "train", "test", "validation"]
     assert dict(source.images[0].columns or ()) == {"split": "test"}
     write_parquet(here / "train" / "a.parquet", image_table(2, split=[1, 2]))
@@ -181,7 +181,7 @@ def test_the_column_of_images(here: Place) -> None:
     table = image_table(2)
     file = write_parquet(here / "a.parquet", table.append_column("mask", pa.array([b"m0", b"m1"])))
     refused(here, UsageError, str(file), "several columns with bytes, image, mask", "--image-column")
-    source = open_source(here, Reading(image_column="mask"))
+    source = open_source(here, SourceOptions(image_column="mask"))
     assert list(source.read_all(source.images)) == [b"m0", b"m1"]
     lines = ("no column label with image bytes (--image-column)", "label (int64)")
     refused(here, UsageError, *lines, image_column="label")
@@ -190,7 +190,7 @@ def test_the_column_of_images(here: Place) -> None:
     write_parquet(here / "a.parquet", table.rename_columns(["image", "class"]))
     refused(here, UsageError, "no column label", "image, class", "--label-column")
     refused(here, UsageError, "--label-column x: no such column", label_column="x")
-    assert open_source(here, Reading(label_column="class")).classes == ["0", "1"]
+    assert open_source(here, SourceOptions(label_column="class")).classes == ["0", "1"]
     write_parquet(here / "a.parquet", table.append_column("label", pa.array([1, 2])))
     refused(here, UsageError, "the column label more than once")
 
@@ -319,7 +319,7 @@ print(peak() - before)
 
 def test_a_column_of_keys(here: Place) -> None:
     """They stay if rows come before them; a column that cannot be one of keys is refused."""
-    by_id = Reading(key_column="id")
+    by_id = SourceOptions(key_column="id")
     write_parquet(here / "some.parquet", image_table(3, id=[7, 3, 5]))
     first = contents_of(open_source(here, by_id))
     assert list(first) == ["7", "3", "5"]
