@@ -58,7 +58,8 @@ class ArchiveSource:
         if not any(listing.images for listing in listings):
             raise UsageError(f"no images in {named}; expected members such as CLASS/IMAGE.jpg or CLASS.tar")
         folders = sorted(set().union(*(listing.folders for listing in listings)))
-        refuse_wrong_level(folders, all(listing.is_deep for listing in listings), options, named)
+        is_deep = all(listing.is_deep for listing in listings)
+        refuse_wrong_level(folders, is_deep, options, named, "pack again from inside it (tar -C)")
         names = {label: class_name(label, options.classes) for listing in listings for label in listing.labels}
         self.classes = all_classes(names.values(), options, named)
         numbers = {label: self.classes.index(name) for label, name in names.items()}

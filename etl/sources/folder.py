@@ -53,7 +53,7 @@ class FolderSource:
         links.log()
         names = sorted({name for (_, name, _), _ in found})
         is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
-        refuse_wrong_level(names, is_deep, options, place)
+        refuse_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
         named = {name: class_name(name, options.classes) for name in names}
         self.classes = all_classes(named.values(), options, place)
         labels = {name: label for label, name in enumerate(self.classes)}
@@ -122,11 +122,11 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
     return split, folders[1]
 
 
-def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place) -> None:
+def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
     """Raise UsageError if the folders that give the labels are those of splits, or the one that contains all classes.
 
     Folders look like splits if their ``names`` differ only by words for splits (seg_train, seg_test). ``is_deep`` is
-    True if all images lie in folders below them.
+    True if all images lie in folders below them, ``inside`` says how to start below the first of them.
     """
     others = {tuple(word for word in words_of(name) if word not in SPLITS_BY_WORD) for name in names}
     if not options.split_folders and len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
@@ -134,10 +134,13 @@ def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptio
             f"the folders of {place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
         )
     if len(names) == 1 and is_deep:
-        remedy = "" if options.split_folders else ", or give --split-folders if it names the split"
+        remedy = (
+            "move these folders up to those of the splits"
+            if options.split_folders
+            else f"{inside}, or --split-folders if it names the split"
+        )
         raise UsageError(
-            f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; move these"
-            f" folders out of it{remedy}"
+            f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; {remedy}"
         )
 
 
