@@ -71,8 +71,7 @@ def _large_files(place: Place) -> tuple[_LargeFiles | None, list[Place]]:
     A Parquet file may describe an archive, too: it is named like that, as `img2dataset` has them.
     """
     found: dict[re.Pattern[str], list[Place]] = {}
-    for info in walk(place, ()):
-        path = info.path[len(place.path.rstrip("/")) + 1 :]
+    for path, info in walk(place):
         if not is_visible(path) or describes(info.base_name):
             continue
         names = _kind_of(info.base_name)

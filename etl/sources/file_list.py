@@ -3,12 +3,11 @@
 import errno
 import posixpath
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from pyarrow import fs
 
@@ -37,7 +36,6 @@ from etl.sources.fields import (
 )
 from etl.sources.folder import read_file
 from etl.sources.links import Links
-from etl.storage.filesystem import Filesystem
 from etl.storage.place import Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
@@ -86,7 +84,7 @@ class ListSource:
         links = Links(place.parent, options.follow_links)
         for entry in entries:
             links.check_listed(entry.place, f"line {entry.line} of {place}")
-        infos = _look(entries, place)
+        infos = _stat_files(entries, place)
         self.classes = all_classes((entry.name for entry in entries), options, place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self._places = [entry.place for entry in entries]
@@ -191,43 +189,30 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
-    """The size and time of change of each file. Raises UsageError where there is none."""
-    by_filesystem: dict[Filesystem, list[int]] = defaultdict(list)
-    for number, entry in enumerate(entries):
-        by_filesystem[entry.place.filesystem].append(number)
-    shares = [
-        numbers[start : start + _PATHS_AT_ONCE]
-        for numbers in by_filesystem.values()
-        for start in range(0, len(numbers), _PATHS_AT_ONCE)
-    ]
-    infos: list[fs.FileInfo] = [None] * len(entries)
+def _stat_files(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
+    """The size and time of change of each file. Raises UsageError if there is none."""
+    shares = [entries[start : start + _PATHS_AT_ONCE] for start in range(0, len(entries), _PATHS_AT_ONCE)]
+    infos: list[fs.FileInfo] = []
     with (
         Progress("ingest", len(entries), "files looked up", begins=False) as progress,
-        ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="stat") as pool,
     ):
-        found = pool.map(_infos, ([entries[number].place for number in share] for share in shares))
-        done = 0
-        for share, each in zip(shares, found, strict=True):
-            for number, info in zip(share, each, strict=True):
-                infos[number] = info
-            progress.update(done := done + len(share))
+        for share in pool.map(lambda share: [_stat(entry.place) for entry in share], shares):
+            infos += share
+            progress.update(len(infos))
     for entry, info in zip(entries, infos, strict=True):
-        where = f"line {entry.line} of {place}"
         if info.type != fs.FileType.File:
             what = "no such file" if info.type == fs.FileType.NotFound else "it is no file"
-            raise UsageError(f"{where}: {one_line(entry.place)}: {what}; correct the path, or leave the line out")
+            where = f"line {entry.line} of {place}: {one_line(entry.place)}"
+            raise UsageError(f"{where}: {what}; correct the path, or leave the line out")
     return infos
 
 
-def _infos(places: Sequence[Place]) -> list[fs.FileInfo]:
-    """What is known of each of these files, all on one filesystem; a name that no file can have is not found."""
-    arrow = places[0].filesystem.arrow
+def _stat(place: Place) -> fs.FileInfo:
+    """The file's info; a name that no file can have is not found."""
     try:
-        return cast(list[fs.FileInfo], arrow.get_file_info([place.path for place in places]))
+        return place.info()
     except OSError as error:
         if error.errno not in _NO_FILE_BY_THAT_NAME:
             raise
-        if len(places) == 1:
-            return [fs.FileInfo(places[0].path, fs.FileType.NotFound)]
-        return [info for place in places for info in _infos([place])]
+        return fs.FileInfo(place.path, fs.FileType.NotFound)

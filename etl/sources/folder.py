@@ -22,7 +22,7 @@ from etl.sources.base import (
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
 from etl.sources.idx import IDX_IMAGES
-from etl.sources.links import Links, links_in
+from etl.sources.links import Links
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
@@ -44,12 +44,12 @@ class FolderSource:
         self._place = place
         self._split_folders = split_folders = options.split_folders
         links = Links(place, options.follow_links)
-        files = list(walk(place, (), links))
-        located = [(self._locate(info), info) for info in files]
+        files = list(walk(place, links))
+        located = [(self._locate(path), info) for path, info in files]
         found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
         self.skipped = len(files) - len(found)
         if not found:
-            raise UsageError(self._without_images(info.base_name for info in files))
+            raise UsageError(self._without_images(info.base_name for _, info in files))
         links.log()
         names = sorted({name for (_, name, _), _ in found})
         is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
@@ -83,9 +83,8 @@ class FolderSource:
         )
         return f"no images in {self._place}; expected files such as {self._place}/{path}{remedy}"
 
-    def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
-        """(split or '', class, key) of a file; None for one that is hidden or lies in no class's folder."""
-        key = info.path[len(self._place.path.rstrip("/")) + 1 :]
+    def _locate(self, key: str) -> tuple[str, str, str] | None:
+        """(split or '', class, key) of a file; None for one that is hidden or does not lie in the folder of a class."""
         if not is_visible(key):
             return None
         found = class_folder(key, self._split_folders, self._place)
@@ -96,7 +95,7 @@ class FolderSource:
                 f"{self._place / key} is no image; give a folder of archives, or of Parquet files, with nothing else"
                 " in it, or move that file elsewhere"
             )
-        if IDX_IMAGES.fullmatch(info.base_name):
+        if IDX_IMAGES.fullmatch(key.rpartition("/")[2]):
             raise UsageError(
                 f"{self._place / key} is no image, but an IDX file. Give the folder that holds it and its labels"
             )
@@ -168,21 +167,28 @@ def _changed(place: Place) -> DataError:
     return DataError(f"{place} changed while it was read; run again when nobody writes there")
 
 
-def walk(place: Place, above: tuple[str, ...], links: Links | None = None) -> Iterator[fs.FileInfo]:
-    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles.
+def walk(
+    folder: Place, links: Links | None = None, prefix: str = "", above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, fs.FileInfo]]:
+    """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not itself a folder.
 
-    Of links that ``links``, where there are some, does not follow nothing is seen. Raises what it raises.
+    Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
+    UsageError for a circle, for a link to nothing, and for a link that ``links`` refuses.
     """
-    if place.real_path in above:
-        raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
-    if lost := [name for name in place.filesystem.links_to_nothing(place.path) if is_visible(name)]:
-        raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
-    names = links_in(place) if links else ()
-    for info in place.children():
-        child = place / info.base_name
-        if links and info.base_name in names and not links.follow(child):
-            continue
-        if info.type == fs.FileType.Directory:
-            yield from walk(child, (*above, place.real_path), links)
-        else:
-            yield info
+    real_path = folder.real_path
+    if real_path in above:
+        raise UsageError(f"{folder} is a link back to a folder that it lies in; remove it")
+    hidden = set()
+    for name in folder.filesystem.links(folder.path):
+        if not is_visible(f"{prefix}{name}"):
+            hidden.add(name)
+        elif not (folder / name).exists():
+            raise UsageError(f"{folder / name} is a link to nothing; remove it, or put back what it led to")
+        elif links:
+            links.check(folder / name)
+    for info in folder.children():
+        path = f"{prefix}{info.base_name}"
+        if info.type == fs.FileType.Directory and info.base_name not in hidden:
+            yield from walk(folder / info.base_name, links, f"{path}/", (*above, real_path))
+        elif info.base_name not in hidden:
+            yield path, info

@@ -111,14 +111,20 @@ def _split_of(stem: str) -> str | None:
 def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     data = place.read_bytes()
     if place.path.endswith(".gz"):
-        data = _unzip_idx(place, data)
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:  # which may unpack to more than memory holds
+                header = stream.read(4 + 4 * _MAX_DIMENSIONS)
+                promised = math.prod(_shape_in(header)) if len(header) > 4 else 0
+                data = header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{place} is no whole gzip file: {error}") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
         raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
     if data[3] > _MAX_DIMENSIONS:
         raise DataError(f"{place} is no IDX file of images or labels: its header states {data[3]} dimensions")
-    shape = _idx_shape(data)
     start = 4 + 4 * data[3]
-    if len(shape) < data[3] or len(data) - start != math.prod(shape):
+    shape = _shape_in(data)
+    if len(data) < start or len(data) - start != math.prod(shape):
         raise DataError(
             f"{place} is truncated or too long: its header promises the shape {shape}, at least"
             f" {max(len(data) - start, 0)} bytes follow"
@@ -126,22 +132,7 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _idx_shape(data: bytes) -> tuple[int, ...]:
-    """The sizes that follow the magic number, as far as they are there whole."""
+def _shape_in(data: bytes) -> tuple[int, ...]:
+    """The sizes after the magic number, as far as they are there."""
     sizes = data[4 : 4 + 4 * data[3]]
-    return tuple(int.from_bytes(sizes[each : each + 4]) for each in range(0, len(sizes) - 3, 4))
-
-
-def _unzip_idx(place: Place, data: bytes) -> bytes:
-    """What a gzip file holds, though of values no more than the header promises and one; none if it promises too many.
-
-    A small file may unpack to more than memory holds.
-    """
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            header = stream.read(4)
-            header += stream.read(4 * header[3]) if len(header) == 4 else b""
-            promised = math.prod(_idx_shape(header)) if len(header) >= 4 else 0
-            return header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{place} is no whole gzip file: {error}") from None
+    return tuple(np.frombuffer(sizes, ">u4", len(sizes) // 4).tolist())

@@ -23,7 +23,7 @@ from etl.sources.base import (
 )
 from etl.sources.fields import MAX_IMAGE_BYTES, checked_key, checked_label, checked_split, known_columns, one_line
 from etl.sources.file_names import PARQUET_NAMES
-from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells, require_bytes_for_rows
+from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
 from etl.storage.place import Place
 from etl.threads import in_threads
 
@@ -37,9 +37,9 @@ class ParquetSource:
     """Parquet files with a row for each image: its bytes, its label, perhaps its split, and further scalars.
 
     The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers,
-    which the schema's metadata may name (`etl.sources.hf_class_labels`): then all those classes are there, in that
-    order. An image's key is what the column of keys says, if one is named; else the path of its file without suffix,
-    and the number of its row, from 0.
+    which the schema's metadata may name (`class_names`): then all those classes are there, in that order. An image's
+    key is that of the column of keys, if one is named; else the path of its file without suffix, and the number of its
+    row, from 0.
 
     Listing reads the files once, for nothing in them tells how large an image is. Raises UsageError where a column or
     a cell is not what it must be, DataError for a damaged file.
@@ -103,13 +103,11 @@ class _File:
         self.place = place
         path = place.path[len(source.path.rstrip("/")) + 1 :]
         self.stem = checked_key(PARQUET_NAMES.sub("", path), str(place))
-        info = place.info()
-        self.version = info.mtime_ns
+        self.version = place.info().mtime_ns
         with open_parquet(place) as parquet:
-            require_bytes_for_rows(parquet, place, info.size)
             self.layout = layout_of(parquet.schema_arrow, options, place)
         self.rows: list[_Row] = []
-        self._reading = options
+        self._options = options
         self._split = split_of(path)
         self._names: dict[str | None, str] = {}
         self._splits: dict[str | None, str | None] = {None: self._split}
@@ -121,9 +119,11 @@ class _File:
         file.
         """
         with open_parquet(self.place) as parquet:
-            for first, batch in read_batches(parquet, self.layout.leaves):
-                self.rows += self._told(first, batch)
+            for _, batch in read_batches(parquet, self.layout.leaves):
+                self.rows += self._read_rows(batch)
                 yield
+            if len(self.rows) != parquet.metadata.num_rows:
+                raise ValueError(f"it has {len(self.rows)} rows, and its footer says {parquet.metadata.num_rows}")
         progress.advance()
 
     def take_rows(self) -> list[_Row]:
@@ -143,8 +143,8 @@ class _File:
                     raise self._changed()
                 yield data
 
-    def _told(self, first: int, batch: pa.RecordBatch) -> Iterator[_Row]:
-        """What a batch tells of its images; ``first`` is the number of its first row."""
+    def _read_rows(self, batch: pa.RecordBatch) -> Iterator[_Row]:
+        """The rows of a batch, which follow `rows`."""
         layout = self.layout
         sizes = pc.binary_length(layout.image_bytes(batch)).to_pylist()
         labels = _texts(batch.column(layout.label))
@@ -153,7 +153,7 @@ class _File:
         others = [_texts(batch.column(name)) for name in layout.others]
         columns = zip(*others, strict=True) if others else [()] * len(sizes)
         cells_of_rows = zip(sizes, labels, splits, keys, columns, strict=True)
-        for row, (size, label, split, key, cells) in enumerate(cells_of_rows, first):
+        for row, (size, label, split, key, cells) in enumerate(cells_of_rows, len(self.rows)):
             where = f"row {row} of {self.place}"
             if size is None:
                 raise UsageError(
@@ -175,13 +175,13 @@ class _File:
             raise UsageError(f"{where} has no label in the column {self.layout.label}; give it one, or leave it out")
         names = self.layout.names
         if names is None:
-            return class_name(checked_label(label, where), self._reading.classes)
+            return class_name(checked_label(label, where), self._options.classes)
         if not 0 <= int(label) < len(names):
             raise UsageError(
                 f"{where} has the label {label}, and the file's metadata name the classes 0 to {len(names) - 1};"
                 " correct it, or leave the row out"
             )
-        return class_name(names[int(label)], self._reading.classes)
+        return class_name(names[int(label)], self._options.classes)
 
     def _changed(self) -> DataError:
         return DataError(f"{self.place} changed while it was read; run again when nobody writes there")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,13 +11,11 @@ import pyarrow.parquet as pq
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import SourceOptions
-from etl.sources.fields import find_columns, one_line
-from etl.sources.hf_class_labels import class_names
+from etl.sources.fields import checked_label, find_columns, one_line, parse_object
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 _BATCH_BYTES = 1 << 20  # about what the images of one batch have
-_MOST_BATCH_ROWS = 1024
-_LEAST_ROW_BYTES, _ROWS_IN_ANY_FILE = 8, 1000
+_MAX_BATCH_ROWS = 1024
 
 Batches = Iterator[tuple[int, pa.RecordBatch]]
 
@@ -39,46 +38,29 @@ def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
             ) from None
 
 
-def require_bytes_for_rows(parquet: pq.ParquetFile, file: Place, size_bytes: int) -> None:
-    """Raise DataError where a file of this size claims more rows than it can hold images: each takes memory here.
-
-    A few of the same image, which a dictionary holds once, are let pass.
-    """
-    groups = (parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups))
-    rows = max(parquet.metadata.num_rows, sum(groups))
-    if rows > _ROWS_IN_ANY_FILE + size_bytes // _LEAST_ROW_BYTES:
-        raise DataError(
-            f"{file} says that it has {rows:,} rows, and has {size_bytes:,} bytes, less than {_LEAST_ROW_BYTES} for"
-            " each, which hold no images; write it again with the bytes of the images, or leave it out"
-        )
-
-
 def read_batches(
     parquet: pq.ParquetFile, leaves: Sequence[str], is_wanted: Callable[[int, int], bool] = lambda first, end: True
 ) -> Batches:
-    """These columns, in small batches with the number of the first row of each, from the first row to the last.
+    """Yield these columns in small batches, each with the number of its first row.
 
-    Row groups, and rests of them, of which ``is_wanted(first row, row after the last)`` says no are not read. Raises
-    ValueError where the file has other numbers of rows than it says.
+    Row groups, and rests of them, are not read if ``is_wanted(first row, row after the last)`` is False. Raises
+    ValueError if a row group does not have as many rows as the footer says.
     """
-    first = 0
+    end = 0
     for group in range(parquet.num_row_groups):
-        told = parquet.metadata.row_group(group)
-        end = first + told.num_rows
-        if told.num_rows > 0 and is_wanted(first, end):
-            row_bytes = max(1, told.total_byte_size // told.num_rows)
-            batch_rows = min(max(1, _BATCH_BYTES // row_bytes), _MOST_BATCH_ROWS)
-            for batch in parquet.iter_batches(batch_rows, [group], list(leaves), use_threads=False):
-                yield first, batch
-                first += batch.num_rows
-                if not is_wanted(first, end):
-                    break
-            else:
-                if first != end:
-                    raise ValueError(f"row group {group} ends {end - first} rows early")
-        first = end
-    if first != parquet.metadata.num_rows:
-        raise ValueError(f"it says that it has {parquet.metadata.num_rows} rows, its row groups {first}")
+        facts = parquet.metadata.row_group(group)
+        first, end = end, end + facts.num_rows
+        if not is_wanted(first, end):
+            continue
+        batch_rows = max(1, _BATCH_BYTES * facts.num_rows // max(1, facts.total_byte_size))
+        for batch in parquet.iter_batches(min(batch_rows, _MAX_BATCH_ROWS), [group], list(leaves), use_threads=False):
+            yield first, batch
+            first += batch.num_rows
+            if not is_wanted(first, end):
+                break
+        else:
+            if first != end:
+                raise ValueError(f"row group {group} does not have the number of rows that the footer says")
 
 
 def bytes_in(column: pa.Array) -> pa.Array:
@@ -165,7 +147,7 @@ def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
         key=key,
         others=tuple(sorted(field.name for field in rest if _is_scalar(field.type))),
         left_out=tuple(field.name for field in rest if not _is_scalar(field.type)),
-        names=class_names(schema.metadata, label.name) if pa.types.is_integer(label.type) else None,
+        names=class_names(schema, label.name) if pa.types.is_integer(label.type) else None,
     )
 
 
@@ -214,3 +196,22 @@ def _is_scalar(kind: pa.DataType) -> bool:
         or pa.types.is_time(kind)
         or pa.types.is_timestamp(kind)
     )
+
+
+def class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
+    """The names of the classes that Hugging Face `datasets` keeps for a column of numbers; None if there are none.
+
+    The schema has them in JSON: {"info": {"features": {COLUMN: {"_type": "ClassLabel", "names": [...]}}}}. Raises
+    ValueError if they are damaged, UsageError if a name cannot be that of a class.
+    """
+    found: Any = parse_object((schema.metadata or {}).get(b"huggingface", b"{}"))
+    for name in ("info", "features", column):
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or found.get("_type") != "ClassLabel" or not found.get("names"):
+        return None
+    names = found["names"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the names of classes in its metadata are no list of text")
+    if len(set(names)) < len(names):
+        raise ValueError(f"its metadata have a class of the column {column} more than once")
+    return tuple(checked_label(name, f"the metadata of the column {column}") for name in names)

@@ -39,8 +39,7 @@ def _find(word: str) -> Iterator[ImageFile]:
     if place.info().is_file:
         yield ImageFile(word, place)
         return
-    skipped = len(place.path.rstrip("/")) + 1
-    names = sorted(name for info in walk(place, ()) if is_visible(name := info.path[skipped:]))
+    names = sorted(name for name, _ in walk(place) if is_visible(name))
     if not names:
         raise UsageError(f"{word} has no files; give images, or a folder of images")
     for name in names:
