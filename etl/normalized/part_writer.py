@@ -10,7 +10,7 @@ from typing import Any
 
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import ImageExample, serialize
-from etl.formats.records import Record, frame
+from etl.formats.records import frame
 from etl.images.config import NormalizeConfig
 from etl.images.result import Normalized, Reject
 from etl.images.sandbox import ImageHelper
@@ -66,11 +66,6 @@ class PartWriter:
         }
         self.rows.append(known | row)
         self.records.write(record)
-
-    def keep(self, row: dict[str, Any], record: Record) -> None:
-        """Add a good image of an earlier part of this pack, as it is."""
-        self.rows.append(row | {"offset": self.records.size_bytes})
-        self.records.write(record.framed)
 
     def _reject(self, row: dict[str, Any], content: Content) -> None:
         if self.rejected is None:
