@@ -14,7 +14,7 @@ from typing import Any
 from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
-from etl.images.sandbox import ImageHelper
+from etl.images.sandbox import DecodeWorker
 from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
@@ -41,8 +41,8 @@ class Normalize(StageJob):
     _unchanged = False
 
     def run_mapper(self, step_num: int = 0) -> None:
-        """One helper for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
-        with ImageHelper(NormalizeConfig.from_json(self.job["config"])) as self._helper:
+        """One worker for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
+        with DecodeWorker(NormalizeConfig.from_json(self.job["config"])) as self._worker:
             super().run_mapper(step_num)
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
@@ -52,7 +52,7 @@ class Normalize(StageJob):
             root / "raw",
             root / "normalized",
             Origin.of_part(task),
-            self._helper,
+            self._worker,
             classes=self.job["classes"],
             attempts=self.attempts,
             report=lambda images: self.report(f"{task['part']}: {images} images"),

@@ -13,7 +13,7 @@ from etl.formats.example import ImageExample, serialize
 from etl.formats.records import frame
 from etl.images.config import NormalizeConfig
 from etl.images.result import Normalized, Reject
-from etl.images.sandbox import ImageHelper
+from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import (
     Origin,
     part_facts,
@@ -128,20 +128,20 @@ def writing_part(
     parquet_tables.write_table(rows_place(normalized, origin.part), attempts, rows, part.facts)
 
 
-def normalize_content(helper: ImageHelper, image: dict[str, Any], content: Content) -> Normalized | Reject:
+def normalize_content(worker: DecodeWorker, image: dict[str, Any], content: Content) -> Normalized | Reject:
     """What becomes of an image of a pack; one that comes in pieces is larger than its limit, and is not read."""
-    too_large = helper.config.limits.check_bytes(image["size"])
+    too_large = worker.config.limits.check_bytes(image["size"])
     if too_large is not None:
         return too_large
     assert isinstance(content, bytes)
-    return helper.normalize(content)
+    return worker.normalize(content)
 
 
 def normalize_pack(
     raw: Place,
     normalized: Place,
     origin: Origin,
-    helper: ImageHelper,
+    worker: DecodeWorker,
     *,
     classes: Sequence[str],
     attempts: Place,
@@ -162,10 +162,10 @@ def normalize_pack(
     table, facts = parquet_tables.read_with_facts(listed)
     images = table.to_pylist()
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
-    with writing_part(normalized, attempts, origin, helper.config, classes) as part:
-        most_bytes = helper.config.limits.size_bytes
+    with writing_part(normalized, attempts, origin, worker.config, classes) as part:
+        most_bytes = worker.config.limits.size_bytes
         contents = read_images(file, images, remedy, facts.get("column"), most_bytes=most_bytes)
         for done, (image, content) in enumerate(contents, start=1):
-            part.add(image, content, normalize_content(helper, image, content))
+            part.add(image, content, normalize_content(worker, image, content))
             report(done)
     return part.facts

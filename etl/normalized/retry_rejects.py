@@ -9,8 +9,7 @@ from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
-from etl.images.config import NormalizeConfig
-from etl.images.limits import FLAGS
+from etl.images.config import FLAGS, NormalizeConfig
 from etl.normalized.live_rows import count_live, live_facts
 from etl.normalized.parts import Origin, read_rows, rows_place
 from etl.raw.removed import Removed

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from etl.errors import UsageError
-from etl.images.config import NormalizeConfig
-from etl.images.limits import Limits
+from etl.images.config import Limits, NormalizeConfig
 from etl.partition.config import parse_split, resolve_slices
 from etl.values import parse_bytes, parse_color, parse_numbers, parse_size, whole
 

@@ -9,7 +9,8 @@ from PIL import Image
 
 from etl.images import pillow_modes
 from etl.images.config import NormalizeConfig
-from etl.images.normalize import Reject, normalize_image
+from etl.images.normalize import normalize_image
+from etl.images.result import Reject
 from etl.sources import open_source
 from etl.storage.place import open_place
 from tests.lib.pictures import matrix
