@@ -1,6 +1,8 @@
-"""Plan the retry of the rejects of a finished normalization, and make the entries of the next marker of the results.
+"""Retry the rejects of a finished normalization: with looser limits, or after a night with slow or crashed decoders.
 
-The finished stage is renewed as its next generation: `etl.normalized.retry_rejects` has what becomes of its parts.
+The finished stage is renewed as its next generation, for which packs with rejects are normalized again, to a part under
+the next name of their old part. If its images became what they were, the old part stays, and remembers the limits that
+it was made with; the new one is deleted.
 """
 
 from collections.abc import Mapping
@@ -9,18 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from etl.errors import DataError, UsageError
-from etl.images.config import NormalizeConfig
-from etl.normalized.live_rows import live_facts
-from etl.normalized.parts import PART_FOLDERS, part_files, rows_place
-from etl.normalized.retry_rejects import (
-    changed_image,
-    is_unchanged,
-    kept_entry,
-    new_entry,
-    new_facts,
-    parts_to_retry,
-    require_looser_limits,
-)
+from etl.formats.parquet_tables import read_facts
+from etl.images.config import FLAGS, NormalizeConfig
+from etl.normalized.live_rows import count_live, live_facts
+from etl.normalized.parts import PART_FOLDERS, Origin, part_files, read_rows, rows_place
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import raw_stage
@@ -48,7 +42,7 @@ class Retry:
         if raw is None:
             raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
         config = NormalizeConfig.resolve(values, raw["pixels"])
-        require_looser_limits(parent.marker["config"], config)
+        _require_looser_limits(parent.marker["config"], config)
         planned = stage.plan.read_json() if stage.plan.exists() else None
         if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
             raise UsageError(f"{stage.folder} was begun anew and is not finished; first run it without --retry-rejects")
@@ -61,8 +55,8 @@ class Retry:
 
     @cached_property
     def parts(self) -> list[dict[str, Any]]:
-        """The parts with rejects, as the marker of ``parent`` has them."""
-        return parts_to_retry(self.parent.marker)
+        """The entries of the marker of ``parent`` for parts that have live rejects."""
+        return [part for part in self.parent.marker["parts"] if live_facts(part)["rejects"]["count"]]
 
     def begin(self) -> bool:
         """Begin the renewal, which may be of the limits alone; False if there are no rejects, and no other limits."""
@@ -80,11 +74,11 @@ class Retry:
         Raises DataError if a task has not published its part, or if a good image is no longer what it was.
         """
         normalized, marker = self.stage.folder, self.parent.marker
-        made = {part["part"]: new_facts(normalized, part) for part in self.parts}
-        unchanged = [part for part in self.parts if is_unchanged(part, made[part["part"]])]
+        made = {part["part"]: _new_facts(normalized, part) for part in self.parts}
+        unchanged = [part for part in self.parts if _is_unchanged(part, made[part["part"]])]
         for part in unchanged:
             self._delete(made.pop(part["part"]))
-        changed = {part: key for part, facts in made.items() if (key := changed_image(normalized, part, facts))}
+        changed = {part: key for part, facts in made.items() if (key := _changed_image(normalized, part, facts))}
         for part in changed:
             self._delete(made[part])
         for part, key in changed.items():
@@ -94,9 +88,9 @@ class Retry:
             )
         removed = Removed.read(self.root, marker)
         return [
-            new_entry(normalized, part, made[part["part"]], removed, len(marker["classes"]))
+            _new_entry(normalized, part, made[part["part"]], removed, len(marker["classes"]))
             if part["part"] in made
-            else kept_entry(part, marker, self.config)
+            else _kept_entry(part, marker, self.config)
             for part in marker["parts"]
         ]
 
@@ -115,3 +109,65 @@ class Retry:
         reused = len(before & {part["part"] for part in entries})
         decoded = sum(part["input"] for part in self.parts)
         return {"decoded": decoded, "reused": reused, "rejects_tried": tried, "now_good": tried - left}
+
+
+def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig) -> None:
+    """Raise UsageError unless ``config`` is the ``recorded`` one with limits that allow as much or more."""
+    for name, value in config.to_json().items():
+        if name != "limits" and recorded.get(name) != value:
+            raise UsageError(
+                f"--{name.replace('_', '-')}: {recorded.get(name)} there, {value} asked; rejects are tried again as all"
+                f" images were normalised, only limits may be looser ({', '.join(FLAGS.values())})"
+            )
+    config.limits.refuse_less_than(NormalizeConfig.from_json(recorded).limits)
+
+
+def _new_facts(normalized: Place, part: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the part that was made in place of ``part``, an entry of the marker.
+
+    Raises DataError if no task has published it, or it was made of other images.
+    """
+    origin = Origin.of_part(part).next()
+    place = rows_place(normalized, origin.part)
+    if not place.exists():
+        raise DataError(f"{place} is missing though the job ended; run again")
+    facts = read_facts(place)
+    if Origin.of_part(facts) != origin or facts["input"] != part["input"]:
+        raise DataError(f"{place} does not hold the images of {part['part']}; remove it, and run again")
+    return facts
+
+
+def _is_unchanged(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """True if the new part has the records of the old one, and as many rejects for each reason."""
+    return (facts["sha256"], facts["rejects"]["by_reason"]) == (part["sha256"], part["rejects"]["by_reason"])
+
+
+def _changed_image(normalized: Place, part: str, facts: Mapping[str, Any]) -> str | None:
+    """The key of an image whose record in the old part is not in the new one of these ``facts``, if there is one."""
+    old, new = (read_rows(normalized, name, ["key", "crc32c"]).to_pylist() for name in (part, facts["part"]))
+    kept = {row["key"]: row["crc32c"] for row in new}
+    return next((row["key"] for row in old if kept.get(row["key"]) != row["crc32c"]), None)
+
+
+def _new_entry(
+    normalized: Place, part: Mapping[str, Any], facts: Mapping[str, Any], removed: Removed, classes: int
+) -> dict[str, Any]:
+    """The next marker's entry for the new part of these ``facts``, which takes the place of ``part``."""
+    entry = {
+        **facts,
+        "rows_sha256": rows_place(normalized, facts["part"]).sha256(),
+        "removed": part["removed"],
+    }
+    if part["removed"]:
+        entry["live"] = count_live(normalized, entry, removed, classes)
+    return entry
+
+
+def _kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: NormalizeConfig) -> dict[str, Any]:
+    """The next marker's entry for a part that stays: with its ``limits``, if those of ``config`` are others.
+
+    A part without rejects is the same with any limits that allow more.
+    """
+    limits = part.get("limits", marker["config"]["limits"])
+    entry = {name: value for name, value in part.items() if name != "limits"}
+    return entry | ({"limits": limits} if part["rejects"]["count"] and limits != config.limits.to_json() else {})
