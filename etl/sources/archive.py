@@ -15,8 +15,7 @@ from etl.sources.base import (
     NotInPlaceError,
     SourceImage,
     SourceOptions,
-    all_classes,
-    class_name,
+    number_labels,
     refuse_twice,
     split_of,
 )
@@ -60,9 +59,8 @@ class ArchiveSource:
         folders = sorted(set().union(*(listing.folders for listing in listings)))
         is_deep = all(listing.is_deep for listing in listings)
         refuse_wrong_level(folders, is_deep, options, named, "pack again from inside it (tar -C)")
-        names = {label: class_name(label, options.classes) for listing in listings for label in listing.labels}
-        self.classes = all_classes(names.values(), options, named)
-        numbers = {label: self.classes.index(name) for label, name in names.items()}
+        labels = {label for listing in listings for label in listing.labels}
+        self.classes, numbers = number_labels(labels, options, named)
         self.images = [image for listing in listings for image in listing.take_images(numbers)]
         keys = [image.key for image in self.images]
         refuse_twice(keys, lambda image: str(self._archives[self.images[image].position[0]].file))

@@ -176,6 +176,14 @@ def class_name(label: str, classes: Sequence[str] | None) -> str:
     return classes[int(label)]
 
 
+def number_labels(labels: Iterable[str], options: SourceOptions, place: Place) -> tuple[list[str], dict[str, int]]:
+    """All classes, as of `all_classes`, and the number of the class of each label."""
+    names = {label: class_name(label, options.classes) for label in labels}
+    classes = all_classes(names.values(), options, place)
+    numbers = {name: number for number, name in enumerate(classes)}
+    return classes, {label: numbers[name] for label, name in names.items()}
+
+
 def all_classes(names: Iterable[str], options: SourceOptions, place: Place) -> list[str]:
     """All classes: those that are known, then the new ones of ``names``, numbers by value and before words.
 

@@ -20,8 +20,7 @@ from etl.sources.base import (
     NotInPlaceError,
     SourceImage,
     SourceOptions,
-    all_classes,
-    class_name,
+    number_labels,
     refuse_twice,
 )
 from etl.sources.csv_jsonl import read_rows
@@ -52,7 +51,7 @@ class _Entry:
     line: int
     key: str
     place: Place
-    name: str
+    label: str
     split: str | None
     columns: Columns | None
 
@@ -85,12 +84,11 @@ class ListSource:
         for entry in entries:
             links.check_listed(entry.place, f"line {entry.line} of {place}")
         infos = _stat_files(entries, place)
-        self.classes = all_classes((entry.name for entry in entries), options, place)
-        labels = {name: label for label, name in enumerate(self.classes)}
+        self.classes, labels = number_labels({entry.label for entry in entries}, options, place)
         self._places = [entry.place for entry in entries]
         self.images = [
             SourceImage(
-                entry.key, labels[entry.name], entry.split, info.size, info.mtime_ns, entry.columns, (number, 0)
+                entry.key, labels[entry.label], entry.split, info.size, info.mtime_ns, entry.columns, (number, 0)
             )
             for number, (entry, info) in enumerate(zip(entries, infos, strict=True))
         ]
@@ -132,7 +130,7 @@ def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
             line,
             key,
             file,
-            class_name(_label(row.get(columns.label), where), options.classes),
+            _label(row.get(columns.label), where),
             checked_split(scalar_text(row.get(columns.split)) if columns.split else None, where),
             known_columns(others, [scalar_text(row[name]) for name in others]),
         )

@@ -14,8 +14,7 @@ from etl.sources.base import (
     NotInPlaceError,
     SourceImage,
     SourceOptions,
-    all_classes,
-    class_name,
+    number_labels,
     split_of,
     words_of,
 )
@@ -54,12 +53,10 @@ class FolderSource:
         names = sorted({name for (_, name, _), _ in found})
         is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
         refuse_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
-        named = {name: class_name(name, options.classes) for name in names}
-        self.classes = all_classes(named.values(), options, place)
-        labels = {name: label for label, name in enumerate(self.classes)}
+        self.classes, labels = number_labels(names, options, place)
         self.images = sorted(
             (
-                SourceImage(key, labels[named[name]], split or None, info.size, info.mtime_ns)
+                SourceImage(key, labels[name], split or None, info.size, info.mtime_ns)
                 for (split, name, key), info in found
             ),
             key=lambda image: image.key,

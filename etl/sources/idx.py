@@ -18,8 +18,7 @@ from etl.sources.base import (
     NotInPlaceError,
     SourceImage,
     SourceOptions,
-    all_classes,
-    class_name,
+    number_labels,
     split_of,
 )
 from etl.sources.file_names import is_visible
@@ -70,10 +69,8 @@ class IdxSource:
         numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
         if not numbers:
             raise UsageError(f"no images in {place}; its IDX files are empty")
-        named = {number: class_name(str(number), options.classes) for number in numbers}
-        self.classes = all_classes(named.values(), options, place)
+        self.classes, ids = number_labels(map(str, numbers), options, place)
         self.skipped = len(files) - 2 * len(matches)
-        ids = {number: self.classes.index(name) for number, name in named.items()}
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
         if not any(map(_split_of, labels)):
             found = ", ".join(sorted(labels))
@@ -87,7 +84,7 @@ class IdxSource:
             stem, _, name = image.key.rpartition("/")
             yield self._file_header() + self._pixels[stem][int(name.split(".")[0])].tobytes()
 
-    def _list(self, labels: dict[str, npt.NDArray[np.uint8]], ids: dict[int, int]) -> Iterator[SourceImage]:
+    def _list(self, labels: dict[str, npt.NDArray[np.uint8]], ids: dict[str, int]) -> Iterator[SourceImage]:
         assert self.pixels is not None
         suffix = "pgm" if self.pixels["channels"] == 1 else "ppm"
         size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
@@ -95,7 +92,7 @@ class IdxSource:
             # the version follows the pixels, for there is no file whose time of change could
             version = zlib.crc32(self._pixels[stem].tobytes())
             for position, value in enumerate(values):
-                yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[int(value)], _split_of(stem), size, version)
+                yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[str(value)], _split_of(stem), size, version)
 
     def _file_header(self) -> bytes:
         assert self.pixels is not None

@@ -121,33 +121,26 @@ def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
     if twice := [name for number, name in enumerate(schema.names) if name in schema.names[:number]]:
         raise UsageError(f"{file} has the column {one_line(twice[0])} more than once; write it with other names")
     image = _image_column(schema, options, file)
-    label_name, split, key = find_columns(schema.names, options, str(file), _OTHER_LABEL_COLUMNS)
-    label = schema.field(label_name)
-    if not _is_label(label.type):
-        raise UsageError(
-            f"the column {one_line(label.name)} of {file} is {one_line(label.type)}; labels are integers, text or"
-            " booleans: name their column by --label-column"
-        )
-    if split and not _is_text(schema.field(split).type):
-        raise UsageError(
-            f"the column {one_line(split)} of {file} is {one_line(schema.field(split).type)}; splits are text: name"
-            " their column by --split-column"
-        )
-    if key and not (_is_text(kind := schema.field(key).type) or pa.types.is_integer(kind)):
-        raise UsageError(
-            f"the column {one_line(key)} of {file} is {one_line(kind)}; keys are text or integers: name their column by"
-            " --key-column"
-        )
-    rest = [field for field in schema if field.name not in (image.name, label.name, split, key)]
+    label, split, key = find_columns(schema.names, options, str(file), _OTHER_LABEL_COLUMNS)
+    for option, name, is_right, what in (
+        ("--label-column", label, _is_label, "labels are integers, text or booleans"),
+        ("--split-column", split, _is_text, "splits are text"),
+        ("--key-column", key, _is_key, "keys are text or integers"),
+    ):
+        if name is not None and not is_right(kind := schema.field(name).type):
+            raise UsageError(
+                f"the column {one_line(name)} of {file} is {one_line(kind)}; {what}: name their column by {option}"
+            )
+    rest = [field for field in schema if field.name not in (image.name, label, split, key)]
     return Layout(
         image=image.name,
         image_leaf=f"{image.name}.{_BYTES}" if pa.types.is_struct(image.type) else image.name,
-        label=label.name,
+        label=label,
         split=split,
         key=key,
         others=tuple(sorted(field.name for field in rest if _is_scalar(field.type))),
         left_out=tuple(field.name for field in rest if not _is_scalar(field.type)),
-        names=class_names(schema, label.name) if pa.types.is_integer(label.type) else None,
+        names=class_names(schema, label) if pa.types.is_integer(schema.field(label).type) else None,
     )
 
 
@@ -183,8 +176,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def _is_key(kind: pa.DataType) -> bool:
+    return bool(_is_text(kind) or pa.types.is_integer(kind))
+
+
 def _is_label(kind: pa.DataType) -> bool:
-    return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    return bool(_is_key(kind) or pa.types.is_boolean(kind))
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
