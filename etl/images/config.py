@@ -178,7 +178,7 @@ class NormalizeConfig:
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`; what is not told is the default."""
+        """Inverse of `to_json`; missing fields have their defaults."""
         known = {name: value for name, value in config.items() if name not in ("size", "limits")}
         for name in ("background", "subtract", "divide_by"):
             if name in known:

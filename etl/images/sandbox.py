@@ -148,7 +148,7 @@ class DecodeWorker:
 
 @contextmanager
 def _kill_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator[threading.Event]:
-    """Kill a process that takes longer than the block may: its pipes end then. The event tells that it was killed."""
+    """Kill the process if the block takes longer: its pipes end then, and the event is set."""
     is_late = threading.Event()
 
     def kill() -> None:

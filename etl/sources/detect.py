@@ -1,4 +1,4 @@
-"""Which kind of source a place is, by what it holds."""
+"""Detect the kind of a source by its content."""
 
 import re
 
@@ -20,12 +20,11 @@ _KINDS: dict[re.Pattern[str], _LargeFiles] = {ARCHIVE_NAMES: ArchiveSource, PARQ
 
 
 def open_source(place: Place, options: SourceOptions | None = None) -> Source:
-    """The source in this folder or file, by what it holds.
+    """Open the source in this folder or file; its content decides its kind.
 
-    A list (CSV or JSONL) is a file; archives and Parquet files are one file, or a folder that holds nothing else.
+    A list (CSV or JSONL) is a file; archives and Parquet files are one file, or a folder that contains nothing else.
 
-    Raises UsageError where there is no such place or nothing in it that is a source, and for options of ``options``
-    that say nothing to a source of that kind.
+    Raises UsageError if there is no such place or no source in it, and for options that do not apply to its kind.
     """
     options = options or SourceOptions()
     info = place.info()
@@ -66,7 +65,7 @@ def _kind_of(name: str) -> re.Pattern[str] | None:
 
 
 def _large_files(place: Place) -> tuple[_LargeFiles | None, list[Place]]:
-    """The archives or Parquet files below a folder that holds nothing else but small files that describe them.
+    """The archives or Parquet files below a folder that contains only these and small files that describe them.
 
     A Parquet file may describe an archive, too: it is named like that, as `img2dataset` has them.
     """

@@ -21,9 +21,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and what ends a li
 
 
 def fault_of_name(name: str) -> str | None:
-    """What forbids a relative path as a key, or a part of one, to be read after "its name"; None where nothing does.
+    """Why a relative path cannot be a key, or a part of one, in words after "its name"; None if it can.
 
-    What is no text is told by its surrogates, as "surrogateescape" leaves them.
+    Bytes that are not UTF-8 are surrogates in it, from the error handler "surrogateescape".
     """
     if fault := _fault_of_text(name, MAX_NAME_BYTES):
         return fault
@@ -55,7 +55,7 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def checked_key(path: str, where: str) -> str:
-    """``path`` as a key, or a part of one. Raises UsageError where `fault_of_name` finds something."""
+    """``path`` as a key, or a part of one. Raises UsageError if `fault_of_name` finds something."""
     if fault := fault_of_name(path):
         raise UsageError(
             f"{printable(where, '')}: {path[:_MAX_SHOWN]!r} cannot be a key, for it {fault}; rename it: keys are"
@@ -72,7 +72,7 @@ def checked_label(label: str, where: str) -> str:
 
 
 def checked_split(value: str | None, where: str) -> str | None:
-    """The split that a word names, in capitals or not; None where there is none. Raises UsageError for another word."""
+    """The split that a word names, in capitals or not; None if there is none. Raises UsageError for another word."""
     if not value:
         return None
     word = value.strip().lower()
@@ -85,7 +85,7 @@ def checked_split(value: str | None, where: str) -> str | None:
 
 
 def scalar_text(value: Any) -> str | None:
-    """A scalar of JSON as text, numbers in decimal, ``true`` and ``false``; None where it says nothing or is none."""
+    """A scalar of JSON as text, numbers in decimal, ``true`` and ``false``; None for null, lists and objects."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, str | int | float) else None
@@ -137,7 +137,7 @@ def find_column(
 
 
 def known_columns(names: Sequence[str], cells: Sequence[str | None]) -> Columns | None:
-    """The columns of an image that say something of it, as (name, value); None where none does.
+    """The columns of an image that have a value, as (name, value); None if none has.
 
     ``names`` are sorted, as `SourceImage` has them.
     """

@@ -46,7 +46,7 @@ _NO_FILE_BY_THAT_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.E
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a row says of an image; ``line`` is that of the list."""
+    """An image of a row; ``line`` is that of the list."""
 
     line: int
     key: str
@@ -59,10 +59,10 @@ class _Entry:
 class ListSource:
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
-    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. One in
-    that folder is not led out of it by a link, unless ``follow_links`` is given. An image's key is its path as the list
-    has it, or what the column of keys says, if one is named. Raises UsageError where a column, a cell or a file is not
-    what it must be, DataError where the list is not of its format; both name the line.
+    A path is absolute, or relative to the list's folder; a URI is one that `etl.storage.place.open_place` takes. A path
+    in that folder may not lead out of it by a link, unless ``follow_links`` is given. An image's key is its path as the
+    list has it, or the value of the column of keys, if one is named. Raises UsageError for a wrong column, cell or
+    file, DataError if the list is not of its format; both name the line.
     """
 
     kind = "list"
@@ -103,7 +103,7 @@ class ListSource:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which columns are what."""
+    """The names of the columns."""
 
     path: str
     label: str
@@ -112,7 +112,7 @@ class _Columns:
 
 
 def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
-    """What the rows say, checked; columns of JSON that are no scalars are left out, and told."""
+    """Check the rows; columns of JSON that are not scalars are left out, and logged."""
     rows = read_rows(place)
     first = next(rows, None)
     if first is None:
@@ -141,13 +141,13 @@ def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
 
 
 def _choose_columns(names: Sequence[str], options: SourceOptions, place: Place) -> _Columns:
-    """Raises UsageError where a column is missing, or several may be that of the paths."""
+    """Raises UsageError if a column is missing, or several may be that of the paths."""
     asked = options.image_column
     found = [name for name in names if name == asked or (asked is None and name in _PATH_COLUMNS)]
-    told = one_line(", ".join(names))
+    shown = one_line(", ".join(names))
     if not found:
         what = f"column {asked} (--image-column)" if asked else f"column of paths, such as {_PATH_COLUMNS[0]}"
-        raise UsageError(f"{place} has no {what}; its columns are {told}: name that of the paths by --image-column")
+        raise UsageError(f"{place} has no {what}; its columns are {shown}: name that of the paths by --image-column")
     if len(found) > 1:
         raise UsageError(f"{place} has several columns of paths, {', '.join(found)}: choose one by --image-column")
     return _Columns(found[0], *find_columns(names, options, str(place)))

@@ -29,7 +29,7 @@ class FolderSource:
     """A folder with a folder per class; an image's key is its path below the source.
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
-    class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError where there is
+    class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError if there is
     none, for a name that cannot be a key, for an archive, a Parquet or an IDX file among the images of a class, and for
     a link that leads out of the source, unless ``follow_links`` is given.
     """
@@ -70,7 +70,7 @@ class FolderSource:
             yield read_file(self._place / image.key, image)
 
     def _without_images(self, names: Iterable[str]) -> str:
-        """The message where there are only files of these names."""
+        """The message if there are only files of these names."""
         path = "train/CLASS/IMAGE.jpg" if self._split_folders else "CLASS/IMAGE.jpg"
         others = [name for name in names if LIST_NAMES.search(name) or is_large_file(name)]
         remedy = (
@@ -100,9 +100,9 @@ class FolderSource:
 
 
 def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str] | None:
-    """(split or '', class) of a path below ``place``, by its first folders; None where it lies in no class's folder.
+    """(split or '', class) of a path below ``place``, by its first folders; None outside the folders of classes.
 
-    Raises UsageError where, with ``split_folders``, the first names no split.
+    Raises UsageError if, with ``split_folders``, the first folder does not name a split.
     """
     folders = path.split("/")[:-1]
     if not split_folders:
@@ -141,7 +141,7 @@ def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptio
 
 
 def read_file(place: Place, image: SourceImage) -> Content:
-    """The bytes of an image that is a file of its own. Raises DataError where it is not as long as it was."""
+    """The bytes of an image that is a file of its own. Raises DataError if it is not as long as it was."""
     if image.size_bytes > MAX_WHOLE_BYTES:
         return _read_pieces(place, image)
     data = place.read_bytes()

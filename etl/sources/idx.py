@@ -89,7 +89,7 @@ class IdxSource:
         suffix = "pgm" if self.pixels["channels"] == 1 else "ppm"
         size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
         for stem, values in labels.items():
-            # the version follows the pixels, for there is no file whose time of change could
+            # by content: an image does not have a file with a time of change
             version = zlib.crc32(self._pixels[stem].tobytes())
             for position, value in enumerate(values):
                 yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[str(value)], _split_of(stem), size, version)

@@ -29,7 +29,7 @@ from etl.threads import in_threads
 
 _FILES_AT_ONCE = 4
 
-# class, split, key (if a column tells it), size in bytes, columns
+# class, split, key (if there is a column of keys), size in bytes, columns
 _Row = tuple[str, str | None, str | None, int, Columns | None]
 
 
@@ -41,8 +41,8 @@ class ParquetSource:
     key is that of the column of keys, if one is named; else the path of its file without suffix, and the number of its
     row, from 0.
 
-    Listing reads the files once, for nothing in them tells how large an image is. Raises UsageError where a column or
-    a cell is not what it must be, DataError for a damaged file.
+    Listing reads the files once, because their metadata do not contain the sizes of images. Raises UsageError for a
+    wrong column or cell, DataError for a damaged file.
     """
 
     kind = "parquet"
@@ -113,7 +113,7 @@ class _File:
         self._splits: dict[str | None, str | None] = {None: self._split}
 
     def list_rows(self, progress: Progress) -> Generator[None]:
-        """Find what there is to tell of each image; stops to yield now and then.
+        """List the images; yields after each batch, so that this can be stopped.
 
         Raises UsageError for a row without bytes, or with a label or split that cannot be; DataError for a damaged
         file.
@@ -132,7 +132,7 @@ class _File:
         return rows
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of this file; it is read from the front again where a row comes before another."""
+        """The bytes of these images of this file; it is read from the front again if a row comes before another."""
         for run in _forward(images):
             if self.place.info().mtime_ns != self.version:
                 raise self._changed()
@@ -198,7 +198,7 @@ def _texts(values: pa.Array) -> list[str | None]:
 
 
 def _named_classes(files: Sequence[_File]) -> tuple[str, ...] | None:
-    """The classes that the metadata of all files name. Raises UsageError where they differ."""
+    """The classes that the metadata of all files name. Raises UsageError if they differ."""
     first = files[0]
     for file in files:
         if file.layout.names != first.layout.names:

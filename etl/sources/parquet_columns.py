@@ -1,4 +1,4 @@
-"""Which columns of a Parquet file with images are what: by what the user said, else by name and type."""
+"""Find the columns of a Parquet file with images, by the user's options, else by name and type; read them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ Batches = Iterator[tuple[int, pa.RecordBatch]]
 
 @contextmanager
 def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
-    """The file, open. Within this context, what Arrow cannot read is a DataError that names the file."""
+    """The file, open. Errors of Arrow in this context become a DataError that names the file."""
     with file.filesystem.explaining(file.path), file.open_input() as stream:
         try:
             yield pq.ParquetFile(
@@ -89,7 +89,7 @@ _OTHER_LABEL_COLUMNS = ("labels",)
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a file by what they are; ``names`` are the classes that the numbers in ``label`` stand for.
+    """The columns of a file by their use; ``names`` are the classes of the numbers in ``label``.
 
     ``image_leaf`` is the path of the column of bytes, ``others`` further columns of scalars, ``left_out`` the rest.
     """
@@ -105,7 +105,7 @@ class Layout:
 
     @property
     def leaves(self) -> list[str]:
-        """The paths of all columns that say something of an image."""
+        """The paths of all columns that are read."""
         return [self.image_leaf, self.label, *filter(None, (self.split, self.key)), *self.others]
 
     def image_bytes(self, batch: pa.RecordBatch) -> pa.Array:
@@ -114,9 +114,9 @@ class Layout:
 
 
 def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
-    """Which columns are what, as far as the user said, and else by name and type.
+    """Find the columns by the user's options, else by name and type.
 
-    Raises UsageError where a column is missing, cannot be what it shall be, or is not the only one that can.
+    Raises UsageError if a column is missing, has another type, or is not the only one that can be that of images.
     """
     if twice := [name for number, name in enumerate(schema.names) if name in schema.names[:number]]:
         raise UsageError(f"{file} has the column {one_line(twice[0])} more than once; write it with other names")
@@ -152,10 +152,10 @@ def _image_column(schema: pa.Schema, options: SourceOptions, file: Place) -> pa.
     if found:
         names = one_line(", ".join(field.name for field in found))
         raise UsageError(f"{file} has several columns with bytes, {names}: choose the images' by --image-column")
-    told = one_line(", ".join(f"{field.name} ({field.type})" for field in schema))
+    shown = one_line(", ".join(f"{field.name} ({field.type})" for field in schema))
     what = f"column {asked} with image bytes (--image-column)" if asked else "column with image bytes"
     raise UsageError(
-        f"{file} has no {what}; its columns are {told}: images are binary, or the binary 'bytes' of a struct"
+        f"{file} has no {what}; its columns are {shown}: images are binary, or the binary 'bytes' of a struct"
     )
 
 
