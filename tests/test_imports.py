@@ -27,10 +27,10 @@ LEVELS = (
     ("etl.normalized",),
     ("etl.slices",),
     ("etl.verify", "etl.report", "etl.inspection", "etl.erase"),
-    ("etl.cli",),
     ("mapreduce", "mapreduce.jobs"),
     ("mapreduce.shuffle",),
     ("mapreduce.normalize", "mapreduce.shard", "mapreduce.verify"),
+    ("mapreduce.cli",),
     ("train", "train.toolchain", "train.monitor"),
     ("train.checkpoints",),
     ("train.reader",),
@@ -49,7 +49,7 @@ ANY = "<any>"  # said of a module whose name is known only at run time
 BY_NAME = {"train.config.builder": {ANY}}  # the user's own models
 # Modules that name one of a higher package in a text, for a child process: the only ways against the order.
 STARTED_BY_NAME = {
-    "etl.cli": "a person's command starts the job, the reader's benchmark or the launcher that does the work",
+    "mapreduce.cli": "replaces itself by the program that trains, or measures the reader",
     "etl.doctor.training_checks": "asks the trainer whether its native op can be loaded, which may crash",
     "etl.doctor.yarn_checks": "imports the jobs with the cluster's Python, and has its archive checked",
     "mapreduce.jobs.python_archive": "imports the jobs with the packed Python, to prove that tasks can start",
@@ -59,10 +59,10 @@ LEAVES = {"etl", "etl.errors", "etl.processes", "etl.values", "mapreduce", "trai
 
 CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
 FRAMEWORKS = {"horovod", "keras", "tensorflow", "torch"}
-ENTRY = "ringslice_entry"  # imports the standard library only, and `etl.cli` last
+ENTRY = "ringslice_entry"  # imports the standard library only, and `mapreduce.cli` last
 THIRD_PARTY = {
     "etl": CORE,
-    "mapreduce": {"mrjob", "numpy", "packaging"},
+    "mapreduce": {"click", "mrjob", "numpy", "packaging"},
     "train": {"click", "crc32c", "cv2", "google", "numpy", "pyarrow", "safetensors", "simplejpeg"} | FRAMEWORKS,
 }
 # of the extra "report": imported only while a report is made
@@ -153,8 +153,8 @@ def test_what_is_started_by_name_follows_the_order_too() -> None:
 
 def test_each_check_finds_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = """
-        import etl.cli as c
-        from etl import cli
+        import mapreduce.cli as c
+        from mapreduce import cli
         from train import main
         def late():
             importlib.import_module('etl.sources.idx')
@@ -165,7 +165,7 @@ def test_each_check_finds_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "a.py").write_text(dedent(wrong))
     monkeypatch.setitem(MODULES, "etl.storage.a", tmp_path / "a.py")
     imports_of.cache_clear()
-    assert list(upward("etl.storage.a")) == ["etl.cli", "etl.sources.idx", "train.main"]
+    assert list(upward("etl.storage.a")) == ["etl.sources.idx", "mapreduce.cli", "train.main"]
     assert started_by("etl.storage.a") >= {"mapreduce.normalize"} and "train.export" not in started_by("etl.storage.a")
 
 
@@ -231,5 +231,5 @@ def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
 
 @pytest.mark.integration
 def test_commands_start_without_what_only_a_report_needs() -> None:
-    probe = "import sys, etl.cli; sys.exit(bool({'jinja2', 'matplotlib', 'etl.report'} & set(sys.modules)))"
+    probe = "import sys, mapreduce.cli; sys.exit(bool({'jinja2', 'matplotlib', 'etl.report'} & set(sys.modules)))"
     succeeded(run("python", "-c", probe))
