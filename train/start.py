@@ -153,7 +153,7 @@ class Launcher:
             text=True,
             errors="backslashreplace",
             start_new_session=True,  # Ctrl-C is for us
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # there is no other thread yet
+            preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),  # there is no other thread yet
         )
         streams = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
         self._threads = [threading.Thread(target=self._forward, args=each, daemon=True) for each in streams if each[1]]
