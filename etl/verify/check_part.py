@@ -124,8 +124,8 @@ def _counts(rows: pa.Table, rejects: pa.Table, examples: Mapping[str, Sequence[i
 def pixel_fault(rows: pa.Table, image: Entry) -> str | None:
     """Why sizes or sums of pixels cannot be; only decoding the images could compare them."""
     for name in ("height", "width"):
-        sides = set(rows[name].to_pylist())
-        if min(sides, default=1) < 1 or (sides - {image[name]} and image[name] is not None):
+        sides, of_source = (set(rows[each].to_pylist()) for each in (name, f"source_{name}"))
+        if min(sides | of_source, default=1) < 1 or (sides - {image[name]} and image[name] is not None):
             return f"a row has another {name} than its images have"
     values = (rows[name].to_pylist() for name in ("key", "height", "width", "sums", "squares"))
     for key, height, width, *counted in zip(*values, strict=True):

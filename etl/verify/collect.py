@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
-from etl.normalized.erased import erased_config, read_record
+from etl.normalized.erased import erased_config
 from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
 from etl.stages.layout import normalized_stage
@@ -28,7 +27,6 @@ from etl.verify.expected import (
 from etl.verify.findings import (
     DEPARTED,
     MANIFEST,
-    MAX_KEYS,
     MISSING,
     SLICE,
     TABLE,
@@ -40,6 +38,7 @@ from etl.verify.findings import (
 from etl.verify.join import CONTENTS, GONE, TABLES, Reconciler, key_buckets, read_bucket
 from etl.verify.target import Target
 from etl.verify.task import table_place, task_place
+from etl.verify.without_images import find_erased, history_findings
 from etl.verify.work_list import Line
 
 DUPLICATES_FILE = "duplicates.parquet"
@@ -91,7 +90,8 @@ class Collected:
         unreadable, counts, live = (self._sum(name) for name in ("unreadable", "counts", "live"))
         keys = self._trusted_keys(files, unreadable)
         if target.dataset is None:
-            self._find_erased(keys)
+            find_erased(target, keys)
+            files += history_findings(target, keys)
         files += self._marker_findings(plan, live if not unreadable["lists"] else None, files)
         is_sound = not (files or +unreadable or keys.counts)
         if target.dataset is not None and is_sound:
@@ -125,20 +125,6 @@ class Collected:
             yield Finding(MANIFEST, target.slices.marker_name, line)
         if target.raw is not None and target.dataset is not None:
             yield from raw_findings(target.raw, target.dataset, live)
-
-    def _find_erased(self, keys: KeyFindings) -> None:
-        """Add to ``keys`` the examples whose contents were erased elsewhere below the root."""
-        erased = read_record(self.target.root)["sha256"].combine_chunks()
-        try:
-            groups = parquet_tables.iterate_groups(
-                self.target.slices.folder / table_file("examples"), ["key", "sha256"]
-            )
-            for table in groups if len(erased) else ():
-                here = table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist()
-                line = "was erased, and is still here; run: ringslice erase --slices"
-                keys.add(DEPARTED, len(here), [(key, f"{key} {line}") for key in here[:MAX_KEYS]])
-        except (DataError, FileNotFoundError):  # found by its SHA-256
-            return
 
     def _file_findings(self) -> list[Finding]:
         """One for each file, however many tasks came upon it."""

@@ -160,6 +160,8 @@ def raw_findings(raw: Marker, dataset: Marker, live: Mapping[str, int] | None) -
     in_place, size = any("file" in pack for pack in raw["packs"]), raw["config"]["pack_bytes"]
     config = raw["config"] | {"in_place": in_place, "pack_bytes": None if in_place else size or "a size"}
     yield from _compare({**raw, "config": config, "counts": raw["counts"] | counts}, raw, RAW_DATASET)
+    if (raw["kind"] == "idx") != (raw["pixels"] is not None):
+        yield fault(f"a source of the kind {raw['kind']} has the pixels {raw['pixels']}", RAW_DATASET)
     numbers = [int(pack["name"].removeprefix("pack-")) for pack in raw["packs"]]
     if raw["next_pack"] <= max(numbers, default=-1) or (not raw["parent"] and raw["next_pack"] != len(numbers)):
         yield fault(f"the next pack is not number {raw['next_pack']}", RAW_DATASET)

@@ -42,6 +42,8 @@ class KeyFindings:
     named: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def add(self, kind: str, number: int, first: Iterable[tuple[str, str]]) -> None:
+        if not number:
+            return
         self.counts[kind] += number
         named = self.named.setdefault(kind, [])
         named += list(first)[: MAX_KEYS - len(named)]
