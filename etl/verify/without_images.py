@@ -15,7 +15,7 @@ from etl.normalized.erased import read_record
 from etl.partition.permutation import Integers
 from etl.slices.history import Bits, SplitHistory, find, split_numbers
 from etl.slices.manifest import table_file
-from etl.verify.findings import DEPARTED, DIFFERENT, MANIFEST, MANIFEST_FILE, MAX_KEYS, Finding, KeyFindings
+from etl.verify.findings import DEPARTED, DIFFERENT, MAX_KEYS, Finding, KeyFindings, marker_fault
 from etl.verify.target import Target
 
 
@@ -36,11 +36,11 @@ def history_findings(target: Target, keys: KeyFindings) -> Iterator[Finding]:
     """Compare splits with those of the parent slices: of examples (added to ``keys``), and of what is recorded of
     others. Memory goes with the number of examples, as for a plan.
     """
-    if target.earlier is None:
+    if target.parent is None:
         return
     folder, names = target.slices.folder, ("departed", "contents", "groups")
     try:
-        history = target.earlier.history
+        history = target.parent.history
         examples = parquet_tables.read_table(folder / table_file("examples"), ["key", "split", "sha256"])
         departed, contents, groups = (parquet_tables.read_table(folder / table_file(name)) for name in names)
     except (DataError, FileNotFoundError, pa.ArrowException):  # found by its SHA-256
@@ -67,8 +67,7 @@ def history_findings(target: Target, keys: KeyFindings) -> Iterator[Finding]:
         ("groups", history.groups.items() <= known_groups.items()),
     ):
         if not is_right:
-            line = f"{table_file(name)} is not what the slices whose splits were kept give"
-            yield Finding(MANIFEST, MANIFEST_FILE, f"{MANIFEST_FILE}: {line}")
+            yield marker_fault(f"{table_file(name)} is not what the slices whose splits were kept give")
 
 
 def _had(
