@@ -15,6 +15,7 @@ from etl.normalized.parts import pack_of, rejects_places, rows_place
 from etl.partition.strata import SlicePlan
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
+from etl.slices.manifest import TABLES as SLICE_TABLES
 from etl.slices.manifest import table_file
 from etl.slices.plan import assign_rows, slice_plan_of
 from etl.storage.atomic import publish_bytes
@@ -82,8 +83,8 @@ class TaskCheck:
     def _check_slices(self, work: Mapping[str, Any]) -> None:
         row, block = work["row"], work["block"]
         for number, entry in enumerate(work["slices"], start=work["number"]):
-            rows = self._range(table_file("examples"), schemas.EXAMPLES, row, entry["records"])
-            blocks = self._range(table_file("blocks"), schemas.BLOCKS, block, entry["blocks"])
+            rows = self._rows_of("examples", row, entry["records"])
+            blocks = self._rows_of("blocks", block, entry["blocks"])
             row, block = row + entry["records"], block + entry["blocks"]
             examples = ExampleCheck(self.job["classes"], self.job["image"], self.job["seed"])
             check = check_slice(self._folder, entry, rows, blocks, examples)
@@ -99,19 +100,23 @@ class TaskCheck:
             self._keep("found", found)
             self._keep(CONTENTS, found.filter(found["sha256"].is_valid()))
 
-    def _range(self, name: str, schema: pa.Schema, first: int, rows: int) -> pa.Table | None:
+    def _rows_of(self, table: str, first: int, rows: int) -> pa.Table | None:
         """Rows of a table beside the manifest; None, and a finding, if they cannot be read."""
+        file = table_file(table)
+        return self._read(TABLE, file, SLICE_TABLES[table], self._folder / file, (first, first + rows))
+
+    def _read(
+        self, what: str, name: str, schema: pa.Schema, place: Place, rows: tuple[int, int] | None = None
+    ) -> pa.Table | None:
+        """A table, or these rows of it; None, and a finding, if it cannot be read, or is not of this schema."""
         try:
-            table = parquet_tables.read_range(self._folder / name, first, first + rows)
+            table = parquet_tables.read_range(place, *rows) if rows else parquet_tables.read_table(place)
             if why := table_fault(table, schema):
-                raise DataError(f"{self._folder / name} {why}")
+                raise DataError(f"{place} {why}")
             return table
         except (DataError, FileNotFoundError, pa.ArrowException) as error:
-            missing = isinstance(error, FileNotFoundError)
-            line = f"{self._folder / name} is missing" if missing else str(error).splitlines()[0]
-            finding = Finding(TABLE, name, line)
-            if finding not in self.findings:
-                self.findings.append(finding)
+            is_missing = isinstance(error, FileNotFoundError)
+            self._find(what, name, f"{place} is missing" if is_missing else str(error).splitlines()[0])
             return None
 
     def _check_parts(self, work: Mapping[str, Any]) -> None:
@@ -186,24 +191,17 @@ class TaskCheck:
             return None
         self.counts["other_bytes"] += place.info().size if what != ROWS else 0
         schema = {LISTED: schemas.IMAGES, ROWS: schemas.ROWS, REJECTS: schemas.REJECTS}[what]
-        try:
-            table = parquet_tables.read_table(place)
-            why = table_fault(table, schema)
-        except DataError as error:
-            table, why = None, str(error)
-        if why is not None:
-            self._find(LISTED if what == LISTED else INPUT, name, f"{place} {why}")
-            return None
-        return table
+        return self._read(LISTED if what == LISTED else INPUT, name, schema, place)
 
     def _find(self, what: str, name: str, line: str) -> None:
-        self.findings.append(Finding(what, name, line))
+        if (finding := Finding(what, name, line)) not in self.findings:
+            self.findings.append(finding)
 
     def _check_files(self, work: Mapping[str, Any]) -> None:
         for each in work["files"]:
             place = open_place(each["uri"])
             if line := hash_fault(place, each["sha256"]):
-                self.findings.append(Finding(each["what"], each["name"], line))
+                self._find(each["what"], each["name"], line)
             else:
                 self.counts["other_bytes"] += place.info().size
                 self.findings += self._inside(place, each)
