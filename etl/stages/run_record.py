@@ -16,7 +16,7 @@ _SHORT = re.compile(r"(-[hqv]*D)(.*)", re.DOTALL)
 _LONG = ("--jobconf", "--cmdenv")
 _FOR_HADOOP = "--hadoop-arg"  # and --hadoop-args: words for Hadoop that are one for us
 _VALUE = re.compile(r"=.*?(?=\s+[\"']?-|$)", re.DOTALL)
-_LEAST_ABBREVIATION = len("--j")
+_MIN_ABBREVIATION = len("--j")
 
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
@@ -57,7 +57,7 @@ def masked(words: Iterable[str]) -> list[str]:
     shown, is_pair, is_for_hadoop = list[str](), False, False
     for word in words:
         option, equals, value = word.partition("=")
-        is_long = len(option) >= _LEAST_ABBREVIATION and any(name.startswith(option) for name in _LONG)
+        is_long = len(option) >= _MIN_ABBREVIATION and any(name.startswith(option) for name in _LONG)
         if is_pair or is_for_hadoop:
             shown.append(_mask(word) if is_pair else _VALUE.sub("=***", word))
             is_pair = is_for_hadoop = False
