@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl.formats import parquet_tables, schemas
-from etl.options.option import parse_values
+from etl.options.click_command import option_values
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES, parse_split
 from etl.slices.lineage import FIRST, ParentSlices, find_parent
@@ -123,7 +123,7 @@ def _write_slices(root: Path) -> None:
 
 def _plan_night(root: Path, parent: ParentSlices | None) -> Plan:
     normalized = normalized_stage(open_place(str(root))).read_marker()
-    values = parse_values(SHARD_OPTIONS, {option.name: option.default for option in SHARD_OPTIONS})
+    values = option_values(SHARD_OPTIONS)
     return make_plan(open_place(str(root)), {**values, "split": SPLIT}, normalized, parent)
 
 
@@ -153,7 +153,7 @@ def write_manifest(folder: Path, slices: int) -> None:
 
 def plan(folder: Path) -> int:
     normalized = normalized_stage(open_place(str(folder))).read_marker()
-    values = parse_values(SHARD_OPTIONS, {option.name: option.default for option in SHARD_OPTIONS})
+    values = option_values(SHARD_OPTIONS)
     made = make_plan(open_place(str(folder)), {**values, "split": "source"}, normalized, None)
     return sum(len(json.dumps(line)) for line in made)
 

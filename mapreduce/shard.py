@@ -15,7 +15,7 @@ import numpy as np
 
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
-from etl.options.stage_options import RECORDED_OPTIONS, SHARD_OPTIONS
+from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.pixel_statistics import PixelSums
 from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
 from etl.slices.manifest_builder import build_manifest
@@ -48,7 +48,7 @@ PIXEL_COLUMNS = ["width", "height", "sums", "squares"]
 class Shard(ShuffleJob):
     """Deal the normalised images under ROOT/normalized to slices under ROOT/slices/NAME."""
 
-    OPTIONS = (*SHARD_OPTIONS, RECORDED_OPTIONS)
+    OPTIONS = SHARD_OPTIONS
     EXAMPLE = "python mapreduce/shard.py -r local data/flowers --workers 8"
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
@@ -86,16 +86,16 @@ class Shard(ShuffleJob):
         yield name, records
 
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        return (rebuilt_stage if values["recorded_options"] else slices_stage)(root, values["name"])
+        return (rebuilt_stage if values.get("recorded_options") else slices_stage)(root, values["name"])
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         self._normalized = normalized_stage(root).read_marker()
-        values |= recorded_options(root, values["name"]) if values["recorded_options"] else {}
+        values |= recorded_options(root, values["name"]) if values.get("recorded_options") else {}
         if not overwrite and is_done_before(self.stage, values, normalized_stage(root).fingerprint()):
             return None
         parent = find_parent(root, values["splits_from"], self.stage, overwrite)
         self._lineage = lineage_of(values["splits_from"], parent)
-        if values["recorded_options"] and parent:
+        if values.get("recorded_options") and parent:
             self._lineage = lineage_in_place(root, parent)
         self._plan = plan = make_plan(root, values, self._normalized, parent)
         self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}

@@ -5,8 +5,7 @@ deleted, with the files; then slices are rebuilt. What was done is not done agai
 on when the command is run again.
 """
 
-import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,9 +13,8 @@ from etl.erase.clear import clear_normalized, clear_raw, clear_unfinished_slices
 from etl.erase.find import Found, find_images, has_parts
 from etl.erase.rebuild import finish_moves, rebuild_slices
 from etl.erase.repack import repack
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, UsageError, report
 from etl.normalized.erased import record_images
-from etl.options.option import Option
 from etl.progress import log
 from etl.slices.key_list import read_keys
 from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stage
@@ -27,22 +25,14 @@ from etl.storage.place import Place
 
 MAX_NAMED = 10
 KEYS_FILE = "keys.txt"
-_CANNOT_BE_MADE = (DataError.status, UsageError.status)
 
-ERASE_OPTIONS = (
-    Option("--keys", "A text file of the keys of the images to erase, one on each line.", metavar="FILE"),
-    Option("--slices", "Also rebuild all slices that have one of these images.", parse=None),
-    Option("--dry-run", "Change nothing; report what would be erased.", parse=None),
-)
-
-RunJob = Callable[[str, Sequence[str]], int]
+RunJob = Callable[[str, Mapping[str, Any]], None]
 
 
 def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, dry_run: bool = False) -> Summary:
     """Erase the images whose keys are ``listed``, and all with the same contents; with ``slices`` from slices too.
 
-    ``run_job`` runs the job of a stage on the root, with these further words; it returns the exit status, and has
-    reported why it is not 0.
+    ``run_job`` runs the job of a stage on the root, with these option values.
 
     Raises UsageError if no key is known, or the images cannot be erased; BusyError if a run is at work.
     """
@@ -77,15 +67,7 @@ def require_clean(summary: Summary) -> None:
 
 
 def _erase(root: Place, found: Found, run: Run, run_job: RunJob, slices: bool) -> dict[str, Any]:
-    """Erase what was found; ``run`` is that of the erasure. Returns what was done, for `_summary`.
-
-    Ends the process with the status of a job that failed.
-    """
-
-    def start(stage: str, *words: str, allowed: Container[int] = ()) -> bool:
-        if (status := run_job(stage, words)) and status not in allowed:
-            sys.exit(status)
-        return not status
+    """Erase what was found; ``run`` is that of the erasure. Returns what was done, for `_summary`."""
 
     require_idle(root)
     record_images(root, run.staging, found.rows)
@@ -95,7 +77,7 @@ def _erase(root: Place, found: Found, run: Run, run_job: RunJob, slices: bool) -
             packs = repack(root, found)
             run_of_raw = stack.enter_context(raw.lease())
         if has_parts(root, found):
-            start("normalize", "--recorded-options", "--max-rejects=1")
+            run_job("normalize", {"recorded_options": True, "max_rejects": 1.0})
         generations = clear_normalized(root, found.parts)
         generations += clear_raw(run_of_raw, found.packs) if run_of_raw else 0
     unfinished, rebuilt = clear_unfinished_slices(root), []
@@ -104,8 +86,12 @@ def _erase(root: Place, found: Found, run: Run, run_job: RunJob, slices: bool) -
         replace_bytes(file, run.staging, "".join(f"{key}\n" for key in keys).encode())
 
         def make(name: str) -> bool:
-            words = ("--recorded-options", f"--name={name}", f"--remove={file.uri}")
-            return start("shard", *words, allowed=_CANNOT_BE_MADE)
+            try:
+                run_job("shard", {"recorded_options": True, "name": name, "remove": file.uri})
+            except (DataError, UsageError) as error:
+                report(error)
+                return False
+            return True
 
         rebuilt = [name for name in found.examples if rebuild_slices(root, name, keys, make)]
     return {"packs": packs, "generations": generations, "unfinished": unfinished, "rebuilt": rebuilt}

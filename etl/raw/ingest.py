@@ -16,11 +16,10 @@ from pyarrow import fs
 from etl.errors import UsageError
 from etl.options.stage_options import DEFAULT_PACK_SIZE
 from etl.raw.extra_columns import join_columns, read_columns
-from etl.raw.mtimes import VERSIONS_FILE, Versions, are_known, versions_bytes
 from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
 from etl.raw.removed import publish_removed
-from etl.raw.source_diff import Comparison, compare
-from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
+from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
+from etl.sources import Source, SourceImage, SourceOptions, fingerprint, open_source, read_classes
 from etl.sources.file_names import is_visible
 from etl.stages.layout import RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
@@ -51,20 +50,20 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     _refuse_root_inside(source_place, root)
     stage, record = raw_stage(root), RunRecord(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
-    reading = _reading(values)
-    grown = parent is not None and _has_grown(_listed(parent), reading.classes, values["classes"], stage.folder)
-    source = open_source(source_place, replace(reading, known=tuple(parent.marker["classes"]) if parent else ()))
+    options = _source_options(values)
+    grown = parent is not None and _has_grown(_listed(parent), options.classes, values["classes"], stage.folder)
+    source = open_source(source_place, replace(options, known=tuple(parent.marker["classes"]) if parent else ()))
     joined = _join(source, values["columns"])
     if in_place := bool(values["in_place"]):
         require_same_storage(source.large_files(), root.uri)
     pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
-    config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **reading.to_json()}
+    config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **options.to_json()}
     listing = _listing(source, in_place)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": config | ({"classes": _listed(parent)} if grown else {})})
-        looked = grown or not are_known(stage, listing, parent.fingerprint)
+        looked = grown or not has_known_versions(stage, listing, parent.fingerprint)
         found = compare(source, root, parent.marker, Versions.read(stage, source.images)) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
         if found.is_the_same and source.classes == parent.marker["classes"]:
@@ -135,12 +134,12 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
         )
 
 
-def _reading(values: Mapping[str, Any]) -> Reading:
+def _source_options(values: Mapping[str, Any]) -> SourceOptions:
     """What the options say of how the source is to be read. Raises UsageError for some that exclude each other."""
     if values["in_place"] and values["pack_size"]:
         raise UsageError("--pack-size: with --in-place each file of SOURCE is a pack; leave one of the two out")
     listed = values["classes"]
-    return Reading(
+    return SourceOptions(
         split_folders=values["split_folders"],
         image_column=values["image_column"],
         label_column=values["label_column"],
@@ -194,7 +193,7 @@ def _write(run: Run, source: Source, parent: Generation | None, found: Compariso
     first = parent.marker["next_pack"] if parent else 0
     images = [source.images[number] for number in found.plan.unpacked]
     written = pack(images, first)
-    removed = publish_removed(run.folder, run.staging, found.removed_rows())
+    removed = publish_removed(run.folder, run.staging, found.removed_rows)
     return {
         "parent": parent.fingerprint if parent else None,
         "kind": source.kind,

@@ -4,13 +4,12 @@ Slices that one of the runs names stay, whatever their age, and so do those that
 files that they name, so what a prune that was killed left is no longer there for any reader; the next one removes it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from etl.errors import EnvironmentFailure, UsageError
-from etl.options.option import Option, parse_values
 from etl.progress import log
 from etl.slices.lineage import finished_at, finished_slices, lineage_ends
 from etl.slices.prune_runs import KeptRuns, choose_runs, read_record, remove_runs, run_names
@@ -28,26 +27,6 @@ from etl.stages.names import RESULT_FILE, RUN_FILE, RUN_SLICES_FILE, VERIFIED_FO
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary
 from etl.storage.place import Place
-from etl.values import positive
-
-PRUNE_OPTIONS = (
-    Option(
-        "--keep",
-        "So many of the newest slices stay, the last of the lineage, and all that a run names. Default: that of"
-        " --keep-runs.",
-        positive,
-        metavar="N",
-    ),
-    Option(
-        "--keep-runs",
-        "Of the runs whose name begins with --run-prefix so many of the newest stay, those that are being trained, the"
-        " champion and the 3 before it; the others go first, with their checkpoints. Default: all runs stay.",
-        positive,
-        metavar="N",
-    ),
-    Option("--run-prefix", "How the names of the runs begin that --keep-runs may remove; '' for all.", str, "airflow-"),
-    Option("--dry-run", "Remove nothing; report what would be removed, with bytes.", parse=None),
-)
 
 
 @dataclass
@@ -59,16 +38,6 @@ class Freed:
     generations: int = 0
     files: int = 0
     bytes: int = 0
-
-
-def prune_by(root: Place, values: Mapping[str, Any]) -> Summary:
-    """Prune by the ``values`` of `PRUNE_OPTIONS`."""
-    options = parse_values(PRUNE_OPTIONS, values)
-    keep, number = options["keep"], options["keep_runs"]
-    if keep is None and number is None:
-        raise UsageError("give --keep N: how many of the newest slices are to stay; or --keep-runs N, for runs too")
-    runs = KeptRuns(number, options["run_prefix"]) if number else None
-    return prune(root, keep or number, options["dry_run"], runs)
 
 
 def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None = None) -> Summary:
