@@ -17,14 +17,14 @@ from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
-from etl.options.stage_options import AS_BEFORE, NORMALIZE_OPTIONS, RETRY_REJECTS
+from etl.normalized.parts import Origin, pack_of, rows_place
+from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
-from etl.stages.marker import Generation, Renewal
-from etl.stages.stage import Stage, State, require
-from etl.stages.summary import Summary, normalize_summary
+from etl.stages.marker import Generation
+from etl.stages.stage import Stage, require
+from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.retry_rejects import Retry
 from mapreduce.jobs.stage_job import StageJob, main
@@ -34,7 +34,7 @@ from mapreduce.jobs.work import Work, worthwhile_tasks
 class Normalize(StageJob):
     """Normalise the raw images under ROOT/raw into ROOT/normalized."""
 
-    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS, AS_BEFORE)
+    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
     _retry: Retry | None = None
@@ -75,21 +75,23 @@ class Normalize(StageJob):
         raw = raw_stage(root).read_generation()
         self._raw = raw.marker
         config = NormalizeConfig.resolve(values, self._raw["pixels"])
-        if values["as_before"]:
+        if values.get("recorded_options"):
             config = NormalizeConfig.from_json(self.stage.read_marker()["config"])
         self._identity = {"config": config.to_json(), "input": raw.fingerprint}
         self._parent = None if overwrite or not self.stage.marker.exists() else self.stage.read_generation()
         if self._parent is not None:
             self._require_same_packs(self._parent)
-        renewal = Renewal(self._parent.fingerprint if self._parent else None, PART_FOLDERS, part_files)
-        if self.stage.begin(self._identity, overwrite, renewal=renewal) is State.DONE:
-            return None
-        return self._plan(config)
+        if overwrite:
+            self.stage_run = self.stage.begin(self._identity, overwrite=True)
+        else:
+            self.stage_run = self.stage.renew(self._identity, self._parent.fingerprint if self._parent else None)
+        return self._plan(config) if self.stage_run else None
 
     def _prepare_retry(self, retry: Retry) -> Work | None:
         self._retry, self._parent, self._identity = retry, retry.parent, retry.identity
         self._raw = retry.parent.marker  # classes and what is removed are those of then
-        if not retry.begin():
+        self.stage_run = retry.begin()
+        if self.stage_run is None:
             return None
         todo = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retry.parts]
         return self._work(todo, 0, retry.config)
@@ -137,13 +139,13 @@ class Normalize(StageJob):
         return Work(job, lines, tasks, total, watch, config.limits.memory_bytes)
 
     def finish(self) -> None:
-        facts = self._retry.entries() if self._retry else self._checked_parts()
+        facts = self._retry.entries(self.open_run) if self._retry else self._checked_parts()
         if self._retry:
             self.run_record.note(**self._retry.notes(facts))
             if self._retry.changes_nothing(facts):
                 log(self.stage.name, f"no reject of {self.stage.folder} is good now, or one for another reason")
                 self._unchanged = True
-                self.stage.leave()
+                self.open_run.abandon()
                 return
         counts = count_live_images(facts, len(self._raw["classes"]))
         self._require_enough(counts)
@@ -156,7 +158,7 @@ class Normalize(StageJob):
             "removed": self._raw["removed"],
             "parts": facts,
         }
-        self.stage.commit(marker, self.run_record)
+        self.open_run.commit(marker, self.run_record)
 
     def _require_enough(self, counts: dict[str, Any]) -> None:
         """Raise DataError where too many images are rejects; those of a finished normalisation were not too many."""
@@ -172,7 +174,7 @@ class Normalize(StageJob):
         )
 
     def summary(self, already_done: bool) -> Summary:
-        return normalize_summary(self.stage, already_done or self._unchanged)
+        return _summary(self.stage, already_done or self._unchanged)
 
     def _checked_parts(self) -> list[dict[str, Any]]:
         """What the marker says of each part: facts that never change, and what of it is live."""
@@ -219,6 +221,29 @@ def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
 
 def _without_live(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name not in ("removed", "live")}
+
+
+def _summary(stage: Stage, already_done: bool) -> Summary:
+    """The facts of a finished ``normalized``."""
+    marker, run = stage.read_marker(), stage.read_run()
+    counts = marker["counts"]
+    parts = len(marker["parts"])
+    facts: dict[str, Any] = {
+        "images": counts["input"],
+        "good": counts["good"],
+        "rejects": counts["rejects"],
+        "rejects_by_reason": counts["rejects_by_reason"],
+        "decoded": 0 if already_done else run.get("decoded", 0),
+        **{name: run[name] for name in ("rejects_tried", "now_good") if name in run and not already_done},
+        "parts": parts,
+        "reused_parts": parts if already_done else run.get("reused", 0),
+        "bytes": counts["bytes"],
+        **speed(run.get("decoded", 0), run.get("seconds", 0.0)),
+    }
+    rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
+    tables = [("good images by class", ["class", "images"], rows)]
+    brief = ("images", "good", "rejects", *(["rejects_by_reason"] if counts["rejects"] else []), "parts", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, tables, brief)
 
 
 if __name__ == "__main__":

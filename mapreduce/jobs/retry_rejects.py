@@ -14,11 +14,12 @@ from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import FLAGS, NormalizeConfig
 from etl.normalized.live_rows import count_live, live_facts
-from etl.normalized.parts import PART_FOLDERS, Origin, part_files, read_rows, rows_place
+from etl.normalized.parts import Origin, read_rows, rows_place
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import raw_stage
-from etl.stages.marker import Generation, Renewal
+from etl.stages.marker import Generation
+from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 
@@ -58,17 +59,15 @@ class Retry:
         """The entries of the marker of ``parent`` for parts that have live rejects."""
         return [part for part in self.parent.marker["parts"] if live_facts(part)["rejects"]["count"]]
 
-    def begin(self) -> bool:
-        """Begin the renewal, which may be of the limits alone; False if there are no rejects, and no other limits."""
+    def begin(self) -> Run | None:
+        """Begin the renewal, which may be of the limits alone; None if there are no rejects, and no other limits."""
         if not self.parts and self.parent.marker["config"] == self.config.to_json():
             log(self.stage.name, f"{self.stage.folder} has no rejects to try again")
-            return False
+            return None
         changes = frozenset({"config"})
-        renewal = Renewal(self.parent.fingerprint, PART_FOLDERS, part_files, wanted=True, changes=changes)
-        self.stage.begin(self.identity, listing=LISTING, renewal=renewal)
-        return True
+        return self.stage.renew(self.identity, self.parent.fingerprint, LISTING, force=True, changes=changes)
 
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self, run: Run) -> list[dict[str, Any]]:
         """The entries of the next marker, for which parts without changes are deleted.
 
         Raises DataError if a task has not published its part, or if a good image is no longer what it was.
@@ -77,10 +76,10 @@ class Retry:
         made = {part["part"]: _new_facts(normalized, part) for part in self.parts}
         unchanged = [part for part in self.parts if _is_unchanged(part, made[part["part"]])]
         for part in unchanged:
-            self._delete(made.pop(part["part"]))
+            self._delete(run, made.pop(part["part"]))
         changed = {part: key for part, facts in made.items() if (key := _changed_image(normalized, part, facts))}
         for part in changed:
-            self._delete(made[part])
+            self._delete(run, made[part])
         for part, key in changed.items():
             raise DataError(
                 f"{rows_place(normalized, part)}: {key} is not what it was (other versions of libraries, or a decoder"
@@ -94,8 +93,8 @@ class Retry:
             for part in marker["parts"]
         ]
 
-    def _delete(self, facts: Mapping[str, Any]) -> None:
-        self.stage.delete_checked(self.stage.folder / file for file in part_files({"parts": [facts]}))
+    def _delete(self, run: Run, facts: Mapping[str, Any]) -> None:
+        run.delete(self.stage.folder / file for file in self.stage.named_files({"parts": [facts]}))
 
     def changes_nothing(self, entries: list[dict[str, Any]]) -> bool:
         """True if the marker has these entries and this configuration."""
