@@ -15,8 +15,16 @@ from etl.doctor.child import Ended, call_within, run_python
 from etl.doctor.context import Surroundings
 from etl.errors import EnvironmentFailure, explain
 from etl.hadoop.site_config import class_path, libhdfs_folder
-from etl.storage.hdfs_address import DEFAULT_PORT, authority_of, default_filesystem, split_authority
-from etl.storage.hdfs_settings import DRIVER_VARIABLE, DRIVERS, LIBHDFS, NATIVE
+from etl.storage.hdfs_settings import (
+    DEFAULT_PORT,
+    DRIVER_VARIABLE,
+    DRIVERS,
+    LIBHDFS,
+    NATIVE,
+    authority_of,
+    default_filesystem,
+    split_authority,
+)
 
 GROUP = "storage"
 CONNECT_TIMEOUT_S = 5.0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import DataError, UsageError
 from etl.storage.place import Place
 
 GENERATIONS_FOLDER = "generations"
@@ -30,7 +30,7 @@ class Generation:
 
     @classmethod
     def read(cls, place: Place) -> "Generation":
-        """The marker in this file. Raises EnvironmentFailure where it cannot be parsed."""
+        """The marker in this file. Raises DataError if it cannot be parsed."""
         data = place.read_bytes()
         fingerprint = fingerprint_of(data)
         try:
@@ -41,9 +41,7 @@ class Generation:
                 raise ValueError("it is no object")
             return cls(marker, fingerprint)
         except ValueError as error:
-            raise EnvironmentFailure(
-                f"{place} is not JSON ({error}); it was damaged or written by something else"
-            ) from None
+            raise DataError(f"{place} is not JSON ({error}); it was damaged or written by something else") from None
 
 
 def _with_compact_counts(parsed: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +199,7 @@ class Finished:
         place = self.folder / RUN_FILE
         try:
             return place.read_json() if place.exists() else {}
-        except EnvironmentFailure:
+        except DataError:
             return {}
 
     def refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:

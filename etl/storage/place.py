@@ -12,11 +12,10 @@ from urllib.parse import unquote
 import pyarrow
 from pyarrow import fs
 
-from etl.errors import EnvironmentFailure, UsageError, require_utf8
+from etl.errors import DataError, UsageError, require_utf8
 from etl.hadoop.site_config import SITE_VARIABLES
 from etl.storage.filesystem import Filesystem
-from etl.storage.hdfs_address import authority_of
-from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings
+from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings, authority_of
 from etl.storage.local import LocalFilesystem
 
 DATA_PLACE = "RINGSLICE_DATA"
@@ -98,16 +97,14 @@ class Place:
             return cast(bytes, stream.read())
 
     def read_json(self) -> dict[str, Any]:
-        """The JSON object in this file. Raises EnvironmentFailure where it cannot be parsed."""
+        """The JSON object in this file. Raises DataError if it is not one."""
         try:
             text = self.read_bytes().decode()  # the bytes are gone before the objects come: markers may be large
             if not isinstance(found := json.loads(text), dict):
-                raise ValueError(f"it is {type(found).__name__}, no object")
+                raise ValueError(f"it is {type(found).__name__}, not an object")
             return found
         except ValueError as error:
-            raise EnvironmentFailure(
-                f"{self} is not JSON ({error}); it was damaged or written by something else"
-            ) from None
+            raise DataError(f"{self} is not JSON ({error}); it was damaged or written by something else") from None
 
     def sha256(self) -> str:
         """SHA-256 of the file's content, in hexadecimal, read in chunks."""
