@@ -50,8 +50,8 @@ BY_NAME = {"train.config.builder": {ANY}}  # the user's own models
 # Modules that name one of a higher package in a text, for a child process: the only ways against the order.
 STARTED_BY_NAME = {
     "etl.cli": "a person's command starts the job, the reader's benchmark or the launcher that does the work",
-    "etl.doctor.training_checks": "asks the trainer whether its native op can be loaded, which may crash",
-    "etl.doctor.yarn_checks": "imports the jobs with the cluster's Python, and has its archive checked",
+    "etl.doctor.command": "asks the trainer whether its native op can be loaded, which may crash",
+    "etl.doctor.hadoop": "imports the jobs with the cluster's Python, and has its archive checked",
     "mapreduce.jobs.python_archive": "imports the jobs with the packed Python, to prove that tasks can start",
 }
 # Of one level, but imported by its other packages.
