@@ -20,8 +20,7 @@ import pyarrow
 from pyarrow import fs
 
 from etl.errors import EnvironmentFailure, RingsliceError
-from etl.hadoop.site_config import site_configuration
-from etl.hadoop.umask import site_umask
+from etl.hadoop.site_config import site_configuration, site_umask
 from etl.storage.filesystem import WRITE_BUFFER_BYTES, Filesystem
 from etl.storage.hdfs_errors import HdfsFailure, explain_failure
 from etl.storage.hdfs_settings import HdfsSettings

@@ -15,8 +15,7 @@ import pyarrow
 from pyarrow import fs
 
 from etl.errors import DEBUG_VARIABLE
-from etl.hadoop import umask
-from etl.hadoop.site_config import class_path, java_home, libhdfs_folder, site_configuration
+from etl.hadoop.site_config import UMASK, class_path, java_home, libhdfs_folder, site_configuration
 from etl.storage.hdfs import Connection, HdfsFilesystem, unless_set
 from etl.storage.hdfs_errors import KINDS, HdfsFailure
 from etl.storage.hdfs_settings import HdfsSettings
@@ -91,7 +90,7 @@ class LibhdfsHdfs(HdfsFilesystem):
                 user=self.settings.user,
                 replication=replication,
                 default_block_size=self.settings.block_size_bytes,
-                extra_conf=unless_set(_PATIENCE, site) | {umask.PROPERTY: f"{self.umask:03o}"},
+                extra_conf=unless_set(_PATIENCE, site) | {UMASK: f"{self.umask:03o}"},
             )
 
 

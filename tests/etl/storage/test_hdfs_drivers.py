@@ -144,7 +144,7 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
     site = {
         "nn": host,
         "fs.defaultFS": "hdfs://${nn}",
-        "fs.permissions.umask-mode": "u=rwx,g=r-x,o=",
+        "fs.permissions.umask-mode": "027",
         "dfs.replication": "1",
     }
     write_site(tmp_path / "more.xml", site)
