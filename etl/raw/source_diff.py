@@ -186,7 +186,7 @@ def _read_lists(raw: Place, packs: Sequence[Mapping[str, Any]]) -> pa.Table:
             require(table.num_rows == pack["images"], f"{place} has {table.num_rows} rows, not {pack['images']}")
             tables.append(table.replace_schema_metadata(None))
             progress.advance()
-    return pa.concat_tables(tables).combine_chunks()
+    return pa.concat_tables(tables)
 
 
 def _live_rows(keys: pa.ChunkedArray, packs: Sequence[Mapping[str, Any]], bounds: Integers, removed: Removed) -> Mask:
@@ -258,5 +258,5 @@ def _removed_rows(keys: pa.ChunkedArray, plan: RenewalPlan, starts: Mapping[str,
     rows = np.concatenate([np.zeros(0, np.int64), *(starts[pack.name] + pack.removed for pack in plan.kept)])
     names = pa.array([pack.name for pack in plan.kept], pa.string())
     which = np.repeat(np.arange(len(plan.kept)), [len(pack.removed) for pack in plan.kept])
-    columns = [names.take(pa.array(which)), keys.combine_chunks().take(pa.array(rows))]
+    columns = [names.take(pa.array(which)), keys.take(pa.array(rows)).combine_chunks()]
     return pa.Table.from_arrays(columns, schema=schemas.REMOVED)

@@ -109,12 +109,9 @@ def test_a_kind_of_error_is_known_by_its_words(words: str, kind: type[OSError], 
 @pytest.mark.parametrize(
     ("words", "line", "is_transient"),
     [
-        ("UnsupportedErasureCodingPolicy", "take --hdfs-driver libhdfs, or another policy for the folder", False),
-        ("could only be written to 0 of the 1 minReplication nodes", "/x: no DataNode takes its blocks", True),
         ("failed to lookup address information", "hdfs-site.xml names none), or set HADOOP_CONF_DIR", False),
         ("Connection refused (os error 111)", "NameNode of hdfs://nowhere:8020 (Connection refused); check", False),
         ("operation timed out", "(fs.defaultFS of core-site.xml) and that HDFS is up", True),
-        ("BlocksNotFound", "/x: no live DataNode serves its blocks (BlocksNotFound); look at: hdfs fsck", True),
         (
             'RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=a\\n\\tat b")',
             "/x: Permission denied: user=a (check --hdfs-user, or the permissions of that folder)",
