@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from etl.errors import EnvironmentFailure, explain
 from etl.hadoop.site_config import SITE_VARIABLES, site_configuration
 from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import Place, open_place
+
+KILL_TIMEOUT_S = 5.0
 
 OK, NOTE, WARNING, FAILS = "ok", "note", "warning", "fails"
 
@@ -105,7 +108,7 @@ def run(
 
     ``variables`` are its whole environment. Raises FileNotFoundError if there is no such program.
     """
-    with subprocess.Popen(
+    child = subprocess.Popen(
         words,
         env=variables,
         cwd=cwd,
@@ -115,17 +118,24 @@ def run(
         text=True,
         errors="replace",
         start_new_session=True,  # what it starts is killed with it, and Ctrl-C does not reach it
-    ) as child:
-        try:
-            output, errors = child.communicate(timeout=timeout_s)
-            return Result(child.returncode, output, errors)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            output, errors = child.communicate()
-            return Result(child.returncode, output, errors, timeout_s)
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
-            raise
+    )
+    try:
+        output, errors = child.communicate(timeout=timeout_s)
+        return Result(child.returncode, output, errors)
+    except subprocess.TimeoutExpired:
+        return Result(-signal.SIGKILL, *_kill(child), timeout_s)
+    except BaseException:
+        _kill(child)
+        raise
+
+
+def _kill(child: "subprocess.Popen[str]") -> tuple[str, str]:
+    """Kill it and what it started; returns what it printed, nothing if it is stuck in the kernel (a dead NFS)."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        return child.communicate(timeout=KILL_TIMEOUT_S)
+    return "", ""
 
 
 def run_python(words: Sequence[str], timeout_s: float, **variables: str) -> Result:
