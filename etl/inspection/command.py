@@ -128,10 +128,10 @@ def save_image(file: RecordFile, number: int, target: Place, force: bool) -> Fac
 
 
 def _lines(facts: Mapping[Any, Any], indent: str = "") -> Iterator[str]:
-    """Nested facts, one line each; what contains no dict or list is on the line of its name."""
+    """Nested facts, one line each; what contains no dict is on the line of its name."""
     for name, value in facts.items():
         children = dict(enumerate(value)) if isinstance(value, list) else value
-        if isinstance(children, dict) and any(isinstance(child, dict | list) for child in children.values()):
+        if isinstance(children, dict) and any(isinstance(child, dict) and child for child in children.values()):
             yield f"{indent}{name}:"
             yield from _lines(children, f"{indent}  ")
         else:
