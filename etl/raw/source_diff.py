@@ -161,7 +161,8 @@ def compare(source: Source, root: Place, marker: Mapping[str, Any], versions: Ve
     found = pc.index_in(rows["key"], value_set=_keys(source.images)).fill_null(NO_IMAGE).to_numpy()
     is_found = live & (found != NO_IMAGE)
     held = np.where(is_found & _has_same_facts(rows, source.images, found), found, NO_IMAGE)
-    has_versions = np.repeat([pack["name"] in versions.packs for pack in packs], np.diff(bounds))
+    is_of_versions = np.array([pack["name"] in versions.packs for pack in packs], np.bool_)
+    has_versions = np.repeat(is_of_versions, np.diff(bounds))
     unsure = (held != NO_IMAGE) & ~(has_versions & versions.same[held])
     if marker["config"]["in_place"]:
         held = _without_changed_files(source, packs, bounds, held, unsure)
