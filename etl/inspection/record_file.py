@@ -13,7 +13,6 @@ from etl.formats.records import Record, open_record
 from etl.normalized.parts import records_place, rows_place
 from etl.slices.manifest import located_slices, read_manifest
 from etl.stages.layout import normalized_stage, slices_stage_in
-from etl.stages.marker import kept_generations
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
@@ -103,7 +102,7 @@ def _part(parts: Place, name: str) -> RecordFile | None:
     if parts.parent.name != "normalized" or not stage.marker.exists():
         return None
     marker = stage.read_marker()
-    markers = [marker, *(kept.marker for kept in kept_generations(stage.folder))]
+    markers = [marker, *(kept.marker for kept in stage.earlier_generations())]
     entry = next((part for each in markers for part in each["parts"] if part["part"] == name), None)
     if entry is None:
         raise UsageError(f"{stage.marker} has no part {name}")
