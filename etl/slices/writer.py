@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.formats.example import ExampleFacts, ImageExample, parse, parse_facts
+from etl.formats.example import ImageExample, parse
 from etl.formats.records import ByteReader, Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
 from etl.stages.names import WORK_FOLDER
@@ -76,7 +76,7 @@ class SliceScan:
         self._labels: Counter[int] = Counter()
         self._blocks: list[dict[str, Any]] = []
 
-    def add(self, record: Record, example: ExampleFacts | ImageExample, source: tuple[str, bytes] | None) -> None:
+    def add(self, record: Record, example: ImageExample, source: tuple[str, bytes] | None) -> None:
         """Add the next record, and the example in it; ``source``, if known: its part, and its image's SHA-256."""
         row = {"key": example.key, "label": example.label, "split": self.split, "slice": self.name}
         row |= {"offset": record.offset, "size": record.size, "crc32c": record.crc32c}
@@ -142,7 +142,7 @@ def write_slice(
     with publishing(folder / f"{name}.tfrecord", attempts) as output:
         for data, part, sha256 in examples:
             framed, crc = frame(data)
-            scan.add(Record(scan.size_bytes, data, crc, framed), parse_facts(data), (part, sha256))
+            scan.add(Record(scan.size_bytes, data, crc, framed), parse(data), (part, sha256))
             output.write(framed)
         if scan.records != expected:
             raise DataError(f"slice {name} got {scan.records} of {expected} examples; run again with --overwrite")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from etl.errors import RingsliceError
 from etl.formats import parquet_tables
-from etl.formats.example import ExampleFacts, parse_facts
+from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.normalized.parts import Origin, pack_of, part_facts, read_images
 from etl.raw.removed import Removed
@@ -22,7 +22,7 @@ from etl.verify.compare import differences, table_difference
 from etl.verify.findings import DATASET, INPUT, LISTED, RAW_DATASET, REMOVED, Finding, marker_fault
 
 COLUMNS = ["key", "sha256", "label", "split", "columns"]  # what a row and a reject have from the pack's list
-RECORD_COLUMNS = (*ExampleFacts._fields, "offset", "size", "crc32c")
+RECORD_COLUMNS = ("key", "label", "width", "height", "offset", "size", "crc32c")
 DEFAULTS = {"split", "columns"}  # columns that may be null
 
 Entry = Mapping[str, Any]
@@ -133,9 +133,10 @@ def records_fault(place: Place, rows: pa.Table) -> str | None:
     expected = zip(*(rows[name].to_pylist() for name in RECORD_COLUMNS), strict=True)
     with place.open_stream() as stream:
         for record in read_records(stream, str(place)):
-            facts = parse_facts(record.data)
-            if next(expected, None) != (*facts, record.offset, record.size, record.crc32c):
-                return f"{place} at offset {record.offset}: {facts.key} is not as in its rows"
+            found = parse(record.data)
+            facts = (found.key, found.label, found.width, found.height, record.offset, record.size, record.crc32c)
+            if next(expected, None) != facts:
+                return f"{place} at offset {record.offset}: {found.key} is not as in its rows"
     left = next(expected, None)
     return f"{place} has no {left[0]}, which its rows have" if left else None
 
