@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.lib.commands import REPOSITORY, Finished, environment, run, succeeded
-from tests.lib.ranks.running import wait_until
-from tests.lib.two_hosts import network_namespaces
+from tests.lib.commands import REPOSITORY, Finished, run, succeeded
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
@@ -64,22 +60,10 @@ def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path
 
 @pytest.mark.chaos  # needs root
 def test_a_ring_sends_its_share_and_a_server_a_model_for_each_worker(tmp_path: Path) -> None:
-    before, report = network_namespaces(), tmp_path / "report.json"
+    report = tmp_path / "report.json"
     succeeded(benchmark("network", "--ranks", 2, "--ranks", 3, "--steps", 3, "--json", report))
     sent = [(each["ours"], each["theirs"]) for each in json.loads(report.read_text())["results"][::2]]
     assert sent == [pytest.approx((25.01, 50.02), rel=0.03), pytest.approx((33.35, 75.03), rel=0.03)]
-    wait_until(lambda: network_namespaces() <= before)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_hosts_of_a_benchmark_end_with_it(number: signal.Signals) -> None:
-    before = network_namespaces()
-    words = ["python", f"{BENCHMARKS}/network.py", "--ranks", "2"]
-    with subprocess.Popen(words, env=environment(), text=True, stderr=subprocess.DEVNULL) as running:
-        wait_until(lambda: len(network_namespaces() - before) == 3, running)
-        running.send_signal(number)
-    wait_until(lambda: network_namespaces() <= before)
 
 
 @pytest.mark.integration

@@ -47,12 +47,9 @@ LEVEL_OF = {package: level for level, packages in enumerate(LEVELS) for package 
 IMPORTERS = {"import_module", "__import__"}  # functions that import what their argument names
 ANY = "<any>"  # said of a module whose name is known only at run time
 BY_NAME = {"train.config.builder": {ANY}}  # the user's own models
-# Modules that name one of a higher package in a text, for a child process: the only ways against the order.
+# The only modules that name one of a higher package in a text, for a child process.
 STARTED_BY_NAME = {
-    "etl.cli": "a person's command starts the job, the reader's benchmark or the launcher that does the work",
-    "etl.doctor.training_checks": "asks the trainer whether its native op can be loaded, which may crash",
-    "etl.doctor.yarn_checks": "imports the jobs with the cluster's Python, and has its archive checked",
-    "mapreduce.jobs.python_archive": "imports the jobs with the packed Python, to prove that tasks can start",
+    *("etl.cli", "etl.doctor.training_checks", "etl.doctor.yarn_checks", "mapreduce.jobs.python_archive")
 }
 # Of one level, but imported by its other packages.
 LEAVES = {"etl", "etl.errors", "etl.processes", "etl.values", "mapreduce", "train", "train.main"}
@@ -148,7 +145,7 @@ def test_imports_follow_the_order_of_packages() -> None:
 
 
 def test_what_is_started_by_name_follows_the_order_too() -> None:
-    assert {module for module in MODULES if list(upward(module, started_by(module)))} == set(STARTED_BY_NAME)
+    assert {module for module in MODULES if list(upward(module, started_by(module)))} == STARTED_BY_NAME
 
 
 def test_each_check_finds_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from etl.sources.base import (
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.sources.idx import IDX_IMAGES
+from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.sources.links import Links, links_in
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
@@ -46,8 +46,10 @@ class FolderSource:
         self._split_folders = split_folders = reading.split_folders
         links = Links(place, reading.follow_links)
         files = list(walk(place, (), links))
-        located = [(self._locate(info), info) for info in files]
-        found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
+        start, where_found = len(place.path.rstrip("/")) + 1, f"a file in {place}"
+        located = [(self._locate(info.path[start:], where_found), info) for info in files]
+        # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
+        found = [(where, info) for where, info in located if where is not None and info.size is not None]
         self.skipped = len(files) - len(found)
         if not found:
             raise UsageError(self._without_images(info.base_name for info in files))
@@ -93,9 +95,8 @@ class FolderSource:
         )
         return f"no images in {self._place}; expected files such as {self._place}/{path}{remedy}"
 
-    def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
-        """(split or '', class, key) of a file; None for one that is hidden or lies in no class's folder."""
-        key = info.path[len(self._place.path.rstrip("/")) + 1 :]
+    def _locate(self, key: str, where: str) -> tuple[str, str, str] | None:
+        """(split or '', class, key) of a file; None if it is hidden or not in the folder of a class."""
         if not is_visible(key):
             return None
         found = class_folder(key, self._split_folders, self._place)
@@ -106,11 +107,11 @@ class FolderSource:
                 f"{self._place / key} is no image; give a folder of archives, or of Parquet files, with nothing else"
                 " in it, or move that file elsewhere"
             )
-        if IDX_IMAGES.fullmatch(info.base_name):
+        if key.endswith(IDX_ENDINGS) and IDX_IMAGES.fullmatch(key.rpartition("/")[2]):
             raise UsageError(
                 f"{self._place / key} is no image, but an IDX file. Give the folder that holds it and its labels"
             )
-        return *found, checked_key(key, f"a file in {self._place}")
+        return *found, checked_key(key, where)
 
 
 def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str] | None:
@@ -176,10 +177,9 @@ def walk(place: Place, above: tuple[str, ...], links: Links | None = None) -> It
         raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
     names = links_in(place) if links else ()
     for info in place.children():
-        child = place / info.base_name
-        if links and info.base_name in names and not links.follow(child):
+        if links and info.base_name in names and not links.follow(place / info.base_name):
             continue
         if info.type == fs.FileType.Directory:
-            yield from walk(child, (*above, place.real_path), links)
+            yield from walk(place / info.base_name, (*above, place.real_path), links)
         else:
             yield info
