@@ -24,21 +24,20 @@ def processes_of_run(run: str) -> list[Process]:
     return sorted(found, key=lambda each: each.started)
 
 
-def victims_of_run(run: str) -> dict[str, Process]:
-    """By the names of `VICTIMS` those of the task that runs."""
-    process = processes_of_run(run)[0]
+def kill(scheduler: Scheduler, dag: str, run: str, victim: str) -> None:
+    """Kill -9 one of `VICTIMS`, and wait until the task has left no process; no task begins meanwhile."""
+    processes = processes_of_run(run)
+    for each in processes:  # so that the task does not end before
+        each.send(signal.SIGSTOP)
+    scheduler.pause(dag)
+    process = processes[0]
     found = {VICTIMS[0]: process}
     for name in VICTIMS[1:]:
         pid = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
         found[name] = process = Process.find(pid) or Process(pid, 0)
-    return found
-
-
-def kill(scheduler: Scheduler, dag: str, run: str, victim: str) -> None:
-    """Kill -9, and wait until the task has left no process; no task begins meanwhile."""
-    scheduler.pause(dag)
-    found = victims_of_run(run)
     found[victim].send(signal.SIGKILL)
+    for each in processes:
+        each.send(signal.SIGCONT)
     wait_until(lambda: not processes_of_run(run) and not found["runner"].lives)
     scheduler.pause(dag, False)
 
@@ -53,11 +52,10 @@ def kill_each(
     tries = dict.fromkeys(is_at_work, 1)
     for task, victim in kills:
 
-        def is_hit(task: str = task) -> bool:
-            running = scheduler.tasks(dag, run).get(task) == ("running", tries[task])
-            return running and bool(processes_of_run(run)) and bool(is_at_work[task]())
+        def is_there(task: str = task) -> bool:
+            return bool(is_at_work[task]() and processes_of_run(run))
 
-        wait_until(is_hit, scheduler.processes["scheduler"])
+        wait_until(is_there, scheduler.processes["scheduler"])
         kill(scheduler, dag, run, victim)
         tries[task] += 1
     assert scheduler.wait_for_end(dag, run) == "success", scheduler.tasks(dag, run)
