@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from etl.errors import UsageError
-from etl.options.option import click_options
+from etl.options.click_command import add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
 from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT
@@ -57,7 +57,7 @@ def limit_options(function: Any) -> Any:
 @JSON
 @STALL_TIMEOUT
 @reading_options
-@click_options(ENVIRONMENT_OPTIONS)
+@add_options(*ENVIRONMENT_OPTIONS)
 @with_monitor
 def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_timeout_s: float, **values: Any) -> None:
     """Promote the best of the candidates RUN to the champion, if it is better by a paired test on the same images.

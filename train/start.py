@@ -23,7 +23,7 @@ from train.config.settings import ENVIRONMENT_PREFIX, HOROVOD
 from train.config.settings import command as main_command
 from train.parallel.launchers import RankLines, Ranks
 
-STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within etl.processes.STOP_TIMEOUT_S, after which we are killed
+STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within the minute after which schedulers kill us
 POLL_S = 0.05
 MAX_RANKS_PER_CPU = 16  # on this host: more is a mistake that would take its memory
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
