@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
+from etl.partition.config import SOURCE_SPLIT
 from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
 from etl.storage.place import Place
@@ -38,8 +39,10 @@ class Collected:
     @classmethod
     def read(cls, target: Target, lines: Sequence[Line], results: Place) -> "Collected":
         tasks = [_read_result(task_place(results, line["line"])) | {"line": line["line"]} for line in lines]
-        grouped = target.manifest["config"]["group_by"] is not None
-        return cls(target, results, tasks, Reconciler(target.slice_names, target.dropped, target.by_source, grouped))
+        config = target.manifest["config"]
+        by_source = config["split"] == SOURCE_SPLIT and not config["splits_from"]
+        rules = (bool(config["drop_duplicates"]), by_source, config["group_by"] is not None)
+        return cls(target, results, tasks, Reconciler(target.slice_names, *rules))
 
     def reconcile(self, buckets: int) -> Iterator[pa.Table]:
         """Compare all buckets; gives the rows of `DUPLICATES`, in their order."""

@@ -70,17 +70,6 @@ class Target:
         return self.slices.fingerprint()
 
     @property
-    def dropped(self) -> bool:
-        """Whether duplicates were left out."""
-        return bool(self.manifest["config"]["drop_duplicates"])
-
-    @property
-    def by_source(self) -> bool:
-        """Whether each example is to be in the split that its source gave."""
-        config = self.manifest["config"]
-        return config["split"] == SOURCE_SPLIT and not config["splits_from"]
-
-    @property
     def slice_names(self) -> list[str]:
         return [each["name"] for _, each in slices_of(self.manifest)]
 
