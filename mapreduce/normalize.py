@@ -25,10 +25,11 @@ from etl.raw.removed import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
 from etl.stages.marker import Generation, Renewal
 from etl.stages.stage import Stage, State, require
-from etl.stages.summary import Summary, normalize_summary
+from etl.stages.summary import normalize_summary
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.retry_rejects import Retry
-from mapreduce.jobs.stage_job import StageJob, main
+from mapreduce.jobs.stage_job import Show, StageJob, main
+from mapreduce.jobs.task_runner import TaskRunner
 from mapreduce.jobs.work import Work, worthwhile_tasks
 
 
@@ -37,9 +38,6 @@ class Normalize(StageJob):
 
     OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
-
-    _retry: Retry | None = None
-    _unchanged = False
 
     def run_mapper(self, step_num: int = 0) -> None:
         """One helper for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
@@ -65,134 +63,153 @@ class Normalize(StageJob):
             self.increment_counter("images", reason, count)
         yield facts["part"], facts["records"]
 
-    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        return normalized_stage(root)
+    def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
+        root = self.root
+        with TaskRunner(self, normalized_stage(root), values) as tasks:
+            run = _retry_rejects if values["retry_rejects"] else _normalize
+            is_done = run(tasks, root, values)
+        show(normalize_summary(normalized_stage(root), is_done))
 
-    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        self._root, self._max_rejects = root, values["max_rejects"]
-        if values["retry_rejects"]:
-            if overwrite:
-                raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
-            return self._prepare_retry(Retry.plan(root, self.stage, values))
-        raw = raw_stage(root).read_generation()
-        self._raw = raw.marker
-        config = NormalizeConfig.resolve(values, self._raw["pixels"])
-        if values.get("as_before"):
-            config = NormalizeConfig.from_json(self.stage.read_marker()["config"])
-        self._identity = {"config": config.to_json(), "input": raw.fingerprint}
-        self._parent = None if overwrite or not self.stage.marker.exists() else self.stage.read_generation()
-        if self._parent is not None:
-            self._require_same_packs(self._parent)
-        renewal = Renewal(self._parent.fingerprint if self._parent else None, PART_FOLDERS, part_files)
-        if self.stage.begin(self._identity, overwrite, renewal=renewal) is State.DONE:
-            return None
-        return self._plan(root, config)
 
-    def _prepare_retry(self, retry: Retry) -> Work | None:
-        self._retry, self._parent, self._identity = retry, retry.parent, retry.identity
-        self._raw = retry.parent.marker  # classes and what is removed are those of then
-        return retry.begin()
+def _normalize(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
+    """Normalize the packs that ``raw`` has now; returns whether that was done before."""
+    stage, raw, overwrite = tasks.stage, raw_stage(root).read_generation(), bool(values.get("overwrite"))
+    if values.get("as_before"):
+        config = NormalizeConfig.from_json(stage.read_marker()["config"])
+    else:
+        config = NormalizeConfig.resolve(values, raw.marker["pixels"])
+    identity = {"config": config.to_json(), "input": raw.fingerprint}
+    parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
+    if parent is not None:
+        stage.refuse_another(parent.marker, {"config": identity["config"]})
+        _require_same_packs(root, stage, parent, raw.marker)
+    renewal = Renewal(parent.fingerprint if parent else None, PART_FOLDERS, part_files)
+    if stage.begin(identity, overwrite, renewal=renewal) is State.DONE:
+        return True
+    tasks.run(_plan_work(tasks, root, config, raw.marker, parts_by_pack(parent)))
+    parts = _checked_parts(root, stage, raw.marker, parts_by_pack(parent))
+    _commit(tasks, identity, parent, raw.marker, parts=parts, max_rejects=values["max_rejects"])
+    return False
 
-    def _require_same_packs(self, parent: Generation) -> None:
-        """Raise UsageError where the packs are not those, renewed, that the parts of ``parent`` were made of."""
-        self.stage.refuse_another(parent.marker, {"config": self._identity["config"]})
-        known = parts_by_pack(parent)
-        other = [pack["name"] for pack in self._raw["packs"] if _is_other(known.get(pack["name"]), pack)]
-        if other or raw_stage(self._root).find_generation(parent.marker["input"]) is None:
-            raise UsageError(
-                f"{self.stage.folder} was made from other packs than {raw_stage(self._root).marker} names now"
-                f" ({other[0] if other else 'none of its generations is that input'});"
-                " use another place, or --overwrite to replace it"
-            )
 
-    def _plan(self, root: Place, config: NormalizeConfig) -> Work:
-        images = {pack["name"]: pack["images"] for pack in self._raw["packs"]}
-        folder = self.stage.folder
-        known = parts_by_pack(self._parent).keys() & images.keys()
-        new = [pack for pack in self._raw["packs"] if pack["name"] not in known]
-        todo = [pack for pack in new if not rows_place(folder, pack["name"]).exists()]
-        tasks = worthwhile_tasks(sum(pack["bytes"] for pack in todo), sum(pack["images"] for pack in todo))
-        self.run_record.note(decoded=sum(pack["images"] for pack in todo), reused=len(known))
-        reused = sum(images[pack] for pack in known)
+def _retry_rejects(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
+    """Retry the rejects of the finished stage; returns whether that changed nothing."""
+    if values.get("overwrite"):
+        raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
+    retry = Retry.plan(root, tasks.stage, values)
+    work = retry.begin()
+    if work is None:
+        return True
+    tasks.run(work)
+    parts = retry.entries()
+    tasks.record.note(**retry.notes(parts))
+    if retry.changes_nothing(parts):
+        log(retry.stage.name, f"no reject of {retry.stage.folder} is good now, or one for another reason")
+        retry.stage.leave()
+        return True
+    _commit(tasks, retry.identity, retry.parent, retry.parent.marker, parts=parts)  # classes and removed of then
+    return False
 
-        def watch() -> tuple[int, str]:
-            published = {info.base_name for info in (folder / "parts").children()}
-            done = (pack for pack in new if rows_place(folder, pack["name"]).name in published)
-            return reused + sum(pack["images"] for pack in done), ""
 
-        job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
-        told = ("name", "bytes", "sha256", "list_sha256", "file")
-        lines = [{name: pack[name] for name in told if name in pack} for pack in todo]
-        return Work(job, lines, tasks, sum(images.values()), watch, config.limits.memory_bytes)
-
-    def finish(self) -> None:
-        facts = self._retry.entries() if self._retry else self._checked_parts()
-        if self._retry:
-            self.run_record.note(**self._retry.notes(facts))
-            if self._retry.changes_nothing(facts):
-                log(self.stage.name, f"no reject of {self.stage.folder} is good now, or one for another reason")
-                self._unchanged = True
-                self.stage.leave()
-                return
-        counts = count_live_images(facts, len(self._raw["classes"]))
-        self._require_enough(counts)
-        marker = {
-            "format": NORMALIZED_FORMAT,
-            **self._identity,
-            "parent": self._parent.fingerprint if self._parent else None,
-            "classes": self._raw["classes"],
-            "counts": counts,
-            "removed": self._raw["removed"],
-            "parts": facts,
-        }
-        self.stage.commit(marker, self.run_record)
-
-    def _require_enough(self, counts: dict[str, Any]) -> None:
-        """Raise DataError where too many images are rejects; those of a finished normalisation were not too many."""
-        if counts["rejects"] > self._max_rejects * counts["input"] and not self._retry:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
-            raise DataError(
-                f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}),"
-                f" more than --max-rejects {self._max_rejects:g};"
-                f" look at {self.stage.folder / 'rejects'}, or allow more"
-            )
-        require(
-            counts["good"] > 0, f"no image of {self.stage.folder} is usable; look at {self.stage.folder / 'rejects'}"
+def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Mapping[str, Any]) -> None:
+    """Raise UsageError if the packs are not those, renewed, that the parts of ``parent`` were made of."""
+    known = parts_by_pack(parent)
+    other = [pack["name"] for pack in raw["packs"] if _is_other(known.get(pack["name"]), pack)]
+    if other or raw_stage(root).find_generation(parent.marker["input"]) is None:
+        raise UsageError(
+            f"{stage.folder} was made from other packs than {raw_stage(root).marker} names now"
+            f" ({other[0] if other else 'none of its generations is that input'});"
+            " use another place, or --overwrite to replace it"
         )
 
-    def summary(self, already_done: bool) -> Summary:
-        return normalize_summary(self.stage, already_done or self._unchanged)
 
-    def _checked_parts(self) -> list[dict[str, Any]]:
-        """What the marker says of each part: facts that never change, and what of it is live."""
-        removed = Removed.read(self._root, self._raw)
-        known = parts_by_pack(self._parent)
-        parts = []
-        for pack in self._raw["packs"]:
-            before = known.get(pack["name"])
-            facts = self._checked_facts(pack) if before is None else _without_live(before)
-            facts["removed"] = pack["removed"]
-            if pack["removed"] and before is not None and before["removed"] == pack["removed"]:
-                facts["live"] = before["live"]  # what is removed stays so: as many are the same
-            elif pack["removed"]:
-                facts["live"] = count_live(self.stage.folder, facts, removed, len(self._raw["classes"]))
-            live = live_facts(facts)
-            total = live["records"] + live["rejects"]["count"]
-            require(
-                facts["input"] == pack["images"] and total == pack["images"] - pack["removed"],
-                f"{rows_place(self.stage.folder, facts['part'])}: {live['records']} good + {live['rejects']['count']}"
-                f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
-            )
-            parts.append(facts)
-        return parts
+def _plan_work(
+    tasks: TaskRunner, root: Place, config: NormalizeConfig, raw: Mapping[str, Any], known: Mapping[str, Any]
+) -> Work:
+    """Of the packs of ``raw`` those that have no part yet, neither a ``known`` one nor one of an interrupted run."""
+    images = {pack["name"]: pack["images"] for pack in raw["packs"]}
+    folder = tasks.stage.folder
+    new = [pack for pack in raw["packs"] if pack["name"] not in known]
+    todo = [pack for pack in new if not rows_place(folder, pack["name"]).exists()]
+    decoded, reused = sum(pack["images"] for pack in todo), known.keys() & images.keys()
+    tasks.record.note(decoded=decoded, reused=len(reused))
+    kept = sum(images[pack] for pack in reused)
 
-    def _checked_facts(self, pack: dict[str, Any]) -> dict[str, Any]:
-        """The facts of a part that this run, or one that it goes on with, has made."""
-        rows = rows_place(self.stage.folder, pack["name"])
-        require(rows.exists(), f"{rows} is missing though the job ended; run again")
-        facts = read_facts(rows)
-        require(not _is_other(facts, pack), f"{rows} was made from another pack; normalize again with --overwrite")
-        return facts | {"rows_sha256": rows.sha256()}
+    def watch() -> tuple[int, str]:
+        published = {info.base_name for info in (folder / "parts").children()}
+        done = (pack for pack in new if rows_place(folder, pack["name"]).name in published)
+        return kept + sum(pack["images"] for pack in done), ""
+
+    job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": raw["classes"]}
+    fields = ("name", "bytes", "sha256", "list_sha256", "file")
+    lines = [{name: pack[name] for name in fields if name in pack} for pack in todo]
+    number = worthwhile_tasks(sum(pack["bytes"] for pack in todo), decoded)
+    return Work(job, lines, number, sum(images.values()), watch, config.limits.memory_bytes)
+
+
+def _commit(
+    tasks: TaskRunner,
+    identity: Mapping[str, Any],
+    parent: Generation | None,
+    raw: Mapping[str, Any],
+    *,
+    parts: list[dict[str, Any]],
+    max_rejects: float = 1.0,
+) -> None:
+    """Write the marker. Raises DataError if more of the images than ``max_rejects``, or all, are rejects."""
+    stage = tasks.stage
+    counts = count_live_images(parts, len(raw["classes"]))
+    if counts["rejects"] > max_rejects * counts["input"]:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
+        raise DataError(
+            f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}),"
+            f" more than --max-rejects {max_rejects:g}; look at {stage.folder / 'rejects'}, or allow more"
+        )
+    require(counts["good"] > 0, f"no image of {stage.folder} is usable; look at {stage.folder / 'rejects'}")
+    marker = {
+        "format": NORMALIZED_FORMAT,
+        **identity,
+        "parent": parent.fingerprint if parent else None,
+        "classes": raw["classes"],
+        "counts": counts,
+        "removed": raw["removed"],
+        "parts": parts,
+    }
+    stage.commit(marker, tasks.record)
+
+
+def _checked_parts(
+    root: Place, stage: Stage, raw: Mapping[str, Any], known: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What the marker says of each part: facts that never change, and what of it is live."""
+    removed, classes = Removed.read(root, raw), len(raw["classes"])
+    parts = []
+    for pack in raw["packs"]:
+        before = known.get(pack["name"])
+        facts = _checked_facts(stage, pack) if before is None else _without_live(before)
+        facts["removed"] = pack["removed"]
+        if pack["removed"] and before is not None and before["removed"] == pack["removed"]:
+            facts["live"] = before["live"]  # what is removed stays so: as many are the same
+        elif pack["removed"]:
+            facts["live"] = count_live(stage.folder, facts, removed, classes)
+        live = live_facts(facts)
+        total = live["records"] + live["rejects"]["count"]
+        require(
+            facts["input"] == pack["images"] and total == pack["images"] - pack["removed"],
+            f"{rows_place(stage.folder, facts['part'])}: {live['records']} good + {live['rejects']['count']}"
+            f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
+        )
+        parts.append(facts)
+    return parts
+
+
+def _checked_facts(stage: Stage, pack: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a part that this run, or one that it goes on with, has made."""
+    rows = rows_place(stage.folder, pack["name"])
+    require(rows.exists(), f"{rows} is missing though the job ended; run again")
+    facts = read_facts(rows)
+    require(not _is_other(facts, pack), f"{rows} was made from another pack; normalize again with --overwrite")
+    return facts | {"rows_sha256": rows.sha256()}
 
 
 def parts_by_pack(generation: Generation | None) -> dict[str, dict[str, Any]]:

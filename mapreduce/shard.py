@@ -8,7 +8,7 @@ seeded key, and the reducer of a slice writes the records in the order they come
 record is up to `mapreduce.shuffle.transport`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,12 @@ from etl.slices.plan import FATES_FILE, Plan, deal_rows, dealing_of, is_done_bef
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, remade_stage, slices_stage
 from etl.stages.stage import WORK_FOLDER, Stage, State
-from etl.stages.summary import Summary, shard_summary
+from etl.stages.summary import shard_summary
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
-from mapreduce.jobs.stage_job import main
+from mapreduce.jobs.stage_job import Show, main
+from mapreduce.jobs.task_runner import TaskRunner
 from mapreduce.jobs.work import Work, worthwhile_tasks
 from mapreduce.shuffle.shuffle_job import ShuffleJob
 from mapreduce.shuffle.transport import COLUMNS, TRANSPORTS, pick
@@ -78,78 +79,86 @@ class Shard(ShuffleJob):
         self.increment_counter("examples", split, records)
         yield name, records
 
-    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        return (remade_stage if values.get("as_before") else slices_stage)(root, values["name"])
+    def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
+        root = self.root
+        stage = (remade_stage if values.get("as_before") else slices_stage)(root, values["name"])
+        with TaskRunner(self, stage, values) as tasks:
+            is_done = not self._shard(tasks, root, dict(values))
+        show(shard_summary(stage, is_done))
 
-    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        self._normalized = normalized_stage(root).read_marker()
+    def _shard(self, tasks: TaskRunner, root: Place, values: dict[str, Any]) -> bool:
+        """Plan, write and commit the slices; returns False if that was done before."""
+        stage, normalized, overwrite = tasks.stage, normalized_stage(root), bool(values.get("overwrite"))
+        marker, fingerprint = normalized.read_marker(), normalized.fingerprint()
         values |= recorded_values(root, values["name"]) if values.get("as_before") else {}
-        if not overwrite and is_done_before(self.stage, values, normalized_stage(root).fingerprint()):
-            return None
-        earlier = find_earlier(root, values["splits_from"], self.stage, overwrite)
-        self._lineage = lineage_of(values["splits_from"], earlier)
+        if not overwrite and is_done_before(stage, values, fingerprint):
+            return False
+        earlier = find_earlier(root, values["splits_from"], stage, overwrite)
+        lineage = lineage_of(values["splits_from"], earlier)
         if values.get("as_before") and earlier:
-            self._lineage = lineage_in_place(root, earlier)
-        self._plan = plan = make_plan(root, values, self._normalized, earlier)
-        self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}
-        if self.stage.begin(self._identity, overwrite) is State.DONE:
-            return None
-        records = [int(count) for count in plan.dealing.plan.slice_records()]
-        names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
-        self._slices = [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
-        folder = self.stage.folder
-        todo = [number for number, (_, name, _) in enumerate(self._slices) if not facts_place(folder, name).exists()]
-        if plan.decided:
-            parquet_tables.write_tables(
-                self.stage.work / FATES_FILE, self.stage.attempts, schemas.FATES, plan.decided.tables()
-            )
-        job = self._describe_job(root, plan, todo, pick(root, runner))
-        return Work(job, plan if todo else [], job["mappers"], sum(records), self._watch)
+            lineage = lineage_in_place(root, earlier)
+        plan = make_plan(root, values, marker, earlier)
+        identity = {"config": plan.config.to_json(), "input": fingerprint}
+        if stage.begin(identity, overwrite) is State.DONE:
+            return False
+        slices = _planned_slices(plan)
+        tasks.run(self._plan_work(stage, plan, slices, marker))
+        statistics = PixelSums()
+        for part in marker["parts"]:
+            statistics.merge(PixelSums(**sums_place(stage.folder, part["part"]).read_json()))
+        manifest = build_manifest(
+            stage,
+            identity,
+            marker,
+            slices,
+            statistics=statistics,
+            told={"lineage": lineage, "known": plan.known, "left_out": plan.left_out},
+            remembered={DEPARTED: plan.departed, CONTENTS: plan.contents, GROUPS: plan.groups},
+        )
+        stage.commit(manifest, tasks.record)
+        return True
 
-    def _describe_job(self, root: Place, plan: Plan, todo: list[int], transport: str) -> dict[str, Any]:
-        size = sum(part["bytes"] for part in self._normalized["parts"])
-        records = sum(records for _, _, records in self._slices)
+    def _plan_work(
+        self, stage: Stage, plan: Plan, slices: Sequence[tuple[str, str, int]], normalized: Mapping[str, Any]
+    ) -> Work:
+        """Of the slices those that no interrupted run has written; the fates of images go to a table for all tasks."""
+        todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(stage.folder, name).exists()]
+        if plan.decided:
+            fates = stage.work / FATES_FILE
+            parquet_tables.write_tables(fates, stage.attempts, schemas.FATES, plan.decided.tables())
+        root, transport = self.root, pick(self.root, self.options.runner)
+        size = sum(part["bytes"] for part in normalized["parts"])
+        records = sum(records for _, _, records in slices)
         worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
-        return {
+        job = {
             "stage": "shard",
             "root": root.uri,
-            "folder": self.stage.folder.uri,
+            "folder": stage.folder.uri,
             "config": plan.config.to_json(),
-            "classes": self._normalized["classes"],
+            "classes": normalized["classes"],
             "decided": plan.decided is not None,
             "counts": plan.dealing.plan.counts.tolist(),
-            "slices": self._slices,
+            "slices": slices,
             "todo": todo,
             "transport": transport,
             "mappers": worthwhile_tasks(size, records, TRANSPORTS[transport].SENT),
             "reducers": self.number_of_reducers(worthwhile),
         }
 
-    def finish(self) -> None:
-        statistics = PixelSums()
-        for part in self._normalized["parts"]:
-            statistics.merge(PixelSums(**sums_place(self.stage.folder, part["part"]).read_json()))
-        manifest = build_manifest(
-            self.stage,
-            self._identity,
-            self._normalized,
-            self._slices,
-            statistics=statistics,
-            told={"lineage": self._lineage, "known": self._plan.known, "left_out": self._plan.left_out},
-            remembered={DEPARTED: self._plan.departed, CONTENTS: self._plan.contents, GROUPS: self._plan.groups},
-        )
-        self.stage.commit(manifest, self.run_record)
+        def watch() -> tuple[int, str]:
+            published = {info.base_name for info in (stage.work / "slices").children()}
+            read, parts = len((stage.work / SUMS_FOLDER).children()), len(normalized["parts"])
+            done = sum(count for _, name, count in slices if facts_place(stage.folder, name).name in published)
+            return done, f"{read} of {parts} parts read" if read < parts else ""
 
-    def summary(self, already_done: bool) -> Summary:
-        return shard_summary(self.stage, already_done)
+        return Work(job, plan if todo else [], job["mappers"], records, watch)
 
-    def _watch(self) -> tuple[int, str]:
-        work = self.stage.work
-        published = {info.base_name for info in (work / "slices").children()}
-        read, parts = len((work / SUMS_FOLDER).children()), len(self._normalized["parts"])
-        done = [each for each in self._slices if facts_place(self.stage.folder, each[1]).name in published]
-        examples = sum(records for _, _, records in done)
-        return examples, f"{read} of {parts} parts read" if read < parts else ""
+
+def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
+    """Split, name and number of examples of each slice."""
+    records = [int(count) for count in plan.dealing.plan.slice_records()]
+    names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
+    return [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
 
 
 def sums_place(folder: Place, part: str) -> Place:

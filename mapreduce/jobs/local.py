@@ -15,7 +15,7 @@ from typing import IO, Any, NoReturn
 from mrjob.local import LocalMRJobRunner, _TaskFailedException
 from mrjob.step import StepFailedException
 
-from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
+from etl.errors import ERRORS, EnvironmentFailure
 from etl.processes import stop_all, tied_environment
 
 POLL_INTERVAL_S = 0.02
@@ -129,10 +129,9 @@ class _Failure(logging.Handler):
             raise EnvironmentFailure(f"a task was ended by {killed[1]}{out_of_memory}; run again to go on") from None
         if line is None or status is None:
             raise EnvironmentFailure(f"a task ended without an error message ({error}); its output:\n{text}") from None
-        kinds: dict[str, type[RingsliceError]] = {"1": DataError, "2": UsageError, "3": EnvironmentFailure}
-        if status[1] not in kinds:
+        if int(status[1]) not in ERRORS:
             raise KeyboardInterrupt from None
-        raise kinds[status[1]](line[1]) from None
+        raise ERRORS[int(status[1])](line[1]) from None
 
 
 @contextmanager

@@ -157,7 +157,7 @@ def found(root: Path, name: str, *words: str) -> str:
         Verify(["-r", "inline", "--name", name, *words, str(root)]).run_job()
     except RingsliceError as error:
         assert "Traceback" not in str(error)
-        assert "does not hold what is said of it" in str(error) or "\n" not in str(error)
+        assert "verification failed" in str(error) or "\n" not in str(error)
         return str(error)
     return ""
 
