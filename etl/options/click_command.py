@@ -15,10 +15,9 @@ Option = Callable[[Any], Any]  # what `click.option` returns
 class Parsed(click.ParamType[Any]):
     """The type of an option whose text ``parse`` turns into its value; a ValueError there is a wrong value."""
 
-    name = "text"
-
-    def __init__(self, parse: Callable[[str], Any]) -> None:
-        self._parse = parse
+    def __init__(self, parse: Callable[[str], Any], name: str = "text") -> None:
+        """``name`` is what the help calls a value, in capitals."""
+        self._parse, self.name = parse, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -32,6 +31,8 @@ class Parsed(click.ParamType[Any]):
 class FiniteRange(click.FloatRange):
     """A range of numbers without NaN and infinity."""
 
+    name = "x"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
@@ -39,9 +40,15 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-BYTES, SIZE, COLOR = Parsed(parse_bytes), Parsed(parse_size), Parsed(parse_color)
-NUMBERS, COUNTS = Parsed(parse_numbers), Parsed(parse_counts)
-COUNT = click.IntRange(min=1)
+class IntegerRange(click.IntRange):
+    """A range of integers."""
+
+    name = "n"
+
+
+BYTES, SIZE, COLOR = Parsed(parse_bytes, "size"), Parsed(parse_size, "n|hxw"), Parsed(parse_color, "color")
+NUMBERS, COUNTS = Parsed(parse_numbers, "x[,y,z]"), Parsed(parse_counts, "n,…")
+INTEGER, COUNT = IntegerRange(), IntegerRange(min=1)
 FRACTION = FiniteRange(0, 1)
 SECONDS = FiniteRange(min=0, min_open=True)
 
