@@ -11,21 +11,21 @@ line names a part whose rejects are tried again (`mapreduce.jobs.retry_rejects`)
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import ImageHelper
 from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
+from etl.normalized.parts import Origin, pack_of, rows_place
 from etl.normalized.retry_rejects import RejectsAgain
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
-from etl.stages.marker import Generation, Renewal
-from etl.stages.stage import Stage, State, require
-from etl.stages.summary import normalize_summary
+from etl.stages.marker import Generation
+from etl.stages.stage import Stage, require
+from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.retry_rejects import Retry
 from mapreduce.jobs.stage_job import Show, StageJob, main
@@ -64,17 +64,16 @@ class Normalize(StageJob):
         yield facts["part"], facts["records"]
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
-        root = self.root
-        with TaskRunner(self, normalized_stage(root), values) as tasks:
-            run = _retry_rejects if values["retry_rejects"] else _normalize
-            is_done = run(tasks, root, values)
-        show(normalize_summary(normalized_stage(root), is_done))
+        stage = normalized_stage(self.root)
+        drive = _retry_rejects if values["retry_rejects"] else _normalize
+        is_done = drive(TaskRunner(self, stage, values), self.root, values)
+        show(_summary(stage, is_done))
 
 
 def _normalize(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
     """Normalize the packs that ``raw`` has now; returns whether that was done before."""
     stage, raw, overwrite = tasks.stage, raw_stage(root).read_generation(), bool(values.get("overwrite"))
-    if values.get("as_before"):
+    if values.get("recorded_options"):
         config = NormalizeConfig.from_json(stage.read_marker()["config"])
     else:
         config = NormalizeConfig.resolve(values, raw.marker["pixels"])
@@ -83,12 +82,17 @@ def _normalize(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> boo
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": identity["config"]})
         _require_same_packs(root, stage, parent, raw.marker)
-    renewal = Renewal(parent.fingerprint if parent else None, PART_FOLDERS, part_files)
-    if stage.begin(identity, overwrite, renewal=renewal) is State.DONE:
+    if overwrite:
+        run = stage.begin(identity, overwrite=True)
+    else:
+        run = stage.renew(identity, parent.fingerprint if parent else None)
+    if run is None:
         return True
-    tasks.run(_plan_work(tasks, root, config, raw.marker, parts_by_pack(parent)))
-    parts = _checked_parts(root, stage, raw.marker, parts_by_pack(parent))
-    _commit(tasks, identity, parent, raw.marker, parts=parts, max_rejects=values["max_rejects"])
+    with run:
+        tasks.run(run, _plan_work(tasks, root, config, raw.marker, parts_by_pack(parent)))
+        parts = _checked_parts(root, stage, raw.marker, parts_by_pack(parent))
+        marker = _new_marker(stage, identity, parent, raw.marker, parts, max_rejects=values["max_rejects"])
+        run.commit(marker, tasks.record)
     return False
 
 
@@ -97,17 +101,18 @@ def _retry_rejects(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) ->
     if values.get("overwrite"):
         raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
     retry = Retry.plan(root, tasks.stage, values)
-    work = retry.begin()
-    if work is None:
+    if (run := retry.begin()) is None:
         return True
-    tasks.run(work)
-    parts = retry.entries()
-    tasks.record.note(**retry.notes(parts))
-    if retry.changes_nothing(parts):
-        log(retry.stage.name, f"no reject of {retry.stage.folder} is good now, or one for another reason")
-        retry.stage.leave()
-        return True
-    _commit(tasks, retry.identity, retry.parent, retry.parent.marker, parts=parts)  # classes and removed of then
+    with run:
+        tasks.run(run, retry.plan_work())
+        parts = retry.entries()
+        tasks.record.note(**retry.notes(parts))
+        if retry.changes_nothing(parts):
+            log(retry.stage.name, f"no reject of {retry.stage.folder} is good now, or one for another reason")
+            run.abandon()
+            return True
+        known = retry.parent.marker  # with the classes, and what is removed, of then
+        run.commit(_new_marker(retry.stage, retry.identity, retry.parent, known, parts), tasks.record)
     return False
 
 
@@ -147,26 +152,25 @@ def _plan_work(
     return Work(job, lines, number, sum(images.values()), watch, config.limits.memory_bytes)
 
 
-def _commit(
-    tasks: TaskRunner,
+def _new_marker(
+    stage: Stage,
     identity: Mapping[str, Any],
     parent: Generation | None,
     raw: Mapping[str, Any],
-    *,
     parts: list[dict[str, Any]],
+    *,
     max_rejects: float = 1.0,
-) -> None:
-    """Write the marker. Raises DataError if more of the images than ``max_rejects``, or all, are rejects."""
-    stage = tasks.stage
+) -> dict[str, Any]:
+    """The marker for these parts. Raises DataError if more than a fraction of the images, or all, are rejects."""
     counts = count_live_images(parts, len(raw["classes"]))
-    if counts["rejects"] > max_rejects * counts["input"]:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
-        raise DataError(
-            f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}),"
-            f" more than --max-rejects {max_rejects:g}; look at {stage.folder / 'rejects'}, or allow more"
-        )
+    reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
+    require(
+        counts["rejects"] <= max_rejects * counts["input"],
+        f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}), more than --max-rejects"
+        f" {max_rejects:g}; look at {stage.folder / 'rejects'}, or allow more",
+    )
     require(counts["good"] > 0, f"no image of {stage.folder} is usable; look at {stage.folder / 'rejects'}")
-    marker = {
+    return {
         "format": NORMALIZED_FORMAT,
         **identity,
         "parent": parent.fingerprint if parent else None,
@@ -175,7 +179,6 @@ def _commit(
         "removed": raw["removed"],
         "parts": parts,
     }
-    stage.commit(marker, tasks.record)
 
 
 def _checked_parts(
@@ -225,6 +228,29 @@ def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
 
 def _without_live(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name not in ("removed", "live")}
+
+
+def _summary(stage: Stage, already_done: bool) -> Summary:
+    """The facts of a finished ``normalized``."""
+    marker, run = stage.read_marker(), stage.read_run()
+    counts = marker["counts"]
+    parts = len(marker["parts"])
+    facts: dict[str, Any] = {
+        "images": counts["input"],
+        "good": counts["good"],
+        "rejects": counts["rejects"],
+        "rejects_by_reason": counts["rejects_by_reason"],
+        "decoded": 0 if already_done else run.get("decoded", 0),
+        **{name: run[name] for name in ("rejects_tried", "now_good") if name in run and not already_done},
+        "parts": parts,
+        "reused_parts": parts if already_done else run.get("reused", 0),
+        "bytes": counts["bytes"],
+        **speed(run.get("decoded", 0), run.get("seconds", 0.0)),
+    }
+    rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
+    tables = [("good images by class", ["class", "images"], rows)]
+    brief = ("images", "good", "rejects", *(["rejects_by_reason"] if counts["rejects"] else []), "parts", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, tables, brief)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,23 @@ from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.as_before import recorded_values
-from etl.slices.lineage import find_earlier, lineage_in_place, lineage_of
-from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
+from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
 from etl.slices.manifest_builder import build_manifest
-from etl.slices.plan import FATES_FILE, Plan, deal_rows, dealing_of, is_done_before, make_plan
+from etl.slices.plan import (
+    ASSIGNMENTS_FILE,
+    Plan,
+    assign_rows,
+    is_done_before,
+    make_plan,
+    recorded_options,
+    slice_plan_of,
+)
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
-from etl.stages.layout import normalized_stage, remade_stage, slices_stage
-from etl.stages.stage import WORK_FOLDER, Stage, State
-from etl.stages.summary import shard_summary
+from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
+from etl.stages.names import WORK_FOLDER
+from etl.stages.run import Run
+from etl.stages.stage import Stage
+from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
@@ -50,8 +58,8 @@ class Shard(ShuffleJob):
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
         rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
-        dealing = dealing_of(self.job)
-        splits, slices = deal_rows(dealing, rows, task, self._fates())
+        plan = slice_plan_of(self.job)
+        splits, slices = assign_rows(plan, rows, task, self._assignments())
         keys = {
             number: self.transport.key(number, place % reducers, reducers)
             for place, number in enumerate(self.job["todo"])
@@ -60,14 +68,14 @@ class Shard(ShuffleJob):
         examples = self.transport.send(normalized, part, rows, wanted)
         chosen = rows["key"].filter(wanted).to_pylist()
         for number, key, value in zip(slices[wanted].tolist(), chosen, examples, strict=True):
-            yield keys[number], (order_key(key, dealing.plan.seed), value)
+            yield keys[number], (order_key(key, plan.shares.seed), value)
         sums = PixelSums()
-        sums.add(rows.filter(splits == dealing.splits.index("train")))
+        sums.add(rows.filter(splits == plan.splits.index("train")))
         publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
 
-    def _fates(self) -> Place | None:
-        return open_place(self.job["folder"]) / WORK_FOLDER / FATES_FILE if self.job["decided"] else None
+    def _assignments(self) -> Place | None:
+        return open_place(self.job["folder"]) / WORK_FOLDER / ASSIGNMENTS_FILE if self.job["has_assignments"] else None
 
     def reducer(self, key: bytes, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
         """All examples of one slice, in their order: write it."""
@@ -80,64 +88,64 @@ class Shard(ShuffleJob):
         yield name, records
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
-        root = self.root
-        stage = (remade_stage if values.get("as_before") else slices_stage)(root, values["name"])
-        with TaskRunner(self, stage, values) as tasks:
-            is_done = not self._shard(tasks, root, dict(values))
-        show(shard_summary(stage, is_done))
+        stage = (rebuilt_stage if values.get("recorded_options") else slices_stage)(self.root, values["name"])
+        is_done = self._shard(TaskRunner(self, stage, values), self.root, dict(values))
+        show(_summary(stage, is_done))
 
     def _shard(self, tasks: TaskRunner, root: Place, values: dict[str, Any]) -> bool:
-        """Plan, write and commit the slices; returns False if that was done before."""
+        """Plan, write and commit the slices; returns whether that was done before."""
         stage, normalized, overwrite = tasks.stage, normalized_stage(root), bool(values.get("overwrite"))
         marker, fingerprint = normalized.read_marker(), normalized.fingerprint()
-        values |= recorded_values(root, values["name"]) if values.get("as_before") else {}
+        values |= recorded_options(root, values["name"]) if values.get("recorded_options") else {}
         if not overwrite and is_done_before(stage, values, fingerprint):
-            return False
-        earlier = find_earlier(root, values["splits_from"], stage, overwrite)
-        lineage = lineage_of(values["splits_from"], earlier)
-        if values.get("as_before") and earlier:
-            lineage = lineage_in_place(root, earlier)
-        plan = make_plan(root, values, marker, earlier)
+            return True
+        parent = find_parent(root, values["splits_from"], stage, overwrite)
+        lineage = lineage_of(values["splits_from"], parent)
+        if values.get("recorded_options") and parent:
+            lineage = lineage_in_place(root, parent)
+        plan = make_plan(root, values, marker, parent)
         identity = {"config": plan.config.to_json(), "input": fingerprint}
-        if stage.begin(identity, overwrite) is State.DONE:
-            return False
-        slices = _planned_slices(plan)
-        tasks.run(self._plan_work(stage, plan, slices, marker))
-        statistics = PixelSums()
-        for part in marker["parts"]:
-            statistics.merge(PixelSums(**sums_place(stage.folder, part["part"]).read_json()))
-        manifest = build_manifest(
-            stage,
-            identity,
-            marker,
-            slices,
-            statistics=statistics,
-            told={"lineage": lineage, "known": plan.known, "left_out": plan.left_out},
-            remembered={DEPARTED: plan.departed, CONTENTS: plan.contents, GROUPS: plan.groups},
-        )
-        stage.commit(manifest, tasks.record)
-        return True
+        if (run := stage.begin(identity, overwrite=overwrite)) is None:
+            return True
+        with run:
+            slices = _planned_slices(plan)
+            tasks.run(run, self._plan_work(run, plan, slices, marker))
+            statistics = PixelSums()
+            for part in marker["parts"]:
+                statistics.merge(PixelSums(**sums_place(stage.folder, part["part"]).read_json()))
+            manifest = build_manifest(
+                run,
+                identity,
+                marker,
+                slices,
+                statistics=statistics,
+                plan={"lineage": lineage, "known": plan.known, "left_out": plan.left_out},
+                history=plan.history,
+            )
+            run.commit(manifest, tasks.record)
+        return False
 
     def _plan_work(
-        self, stage: Stage, plan: Plan, slices: Sequence[tuple[str, str, int]], normalized: Mapping[str, Any]
+        self, run: Run, plan: Plan, slices: Sequence[tuple[str, str, int]], normalized: Mapping[str, Any]
     ) -> Work:
-        """Of the slices those that no interrupted run has written; the fates of images go to a table for all tasks."""
-        todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(stage.folder, name).exists()]
-        if plan.decided:
-            fates = stage.work / FATES_FILE
-            parquet_tables.write_tables(fates, stage.attempts, schemas.FATES, plan.decided.tables())
-        root, transport = self.root, pick(self.root, self.options.runner)
+        """Of the slices those that no interrupted run has written; writes the table of assignments for the tasks."""
+        folder, work, root = run.folder, run.work, self.root
+        todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(folder, name).exists()]
+        if plan.assignment:
+            tables = plan.assignment.tables()
+            parquet_tables.write_tables(work / ASSIGNMENTS_FILE, run.staging, schemas.ASSIGNMENTS, tables)
+        transport = pick(root, self.options.runner)
         size = sum(part["bytes"] for part in normalized["parts"])
         records = sum(records for _, _, records in slices)
         worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
         job = {
             "stage": "shard",
             "root": root.uri,
-            "folder": stage.folder.uri,
+            "folder": folder.uri,
             "config": plan.config.to_json(),
             "classes": normalized["classes"],
-            "decided": plan.decided is not None,
-            "counts": plan.dealing.plan.counts.tolist(),
+            "has_assignments": plan.assignment is not None,
+            "counts": plan.slice_plan.shares.counts.tolist(),
             "slices": slices,
             "todo": todo,
             "transport": transport,
@@ -146,9 +154,9 @@ class Shard(ShuffleJob):
         }
 
         def watch() -> tuple[int, str]:
-            published = {info.base_name for info in (stage.work / "slices").children()}
-            read, parts = len((stage.work / SUMS_FOLDER).children()), len(normalized["parts"])
-            done = sum(count for _, name, count in slices if facts_place(stage.folder, name).name in published)
+            published = {info.base_name for info in (work / "slices").children()}
+            read, parts = len((work / SUMS_FOLDER).children()), len(normalized["parts"])
+            done = sum(count for _, name, count in slices if facts_place(folder, name).name in published)
             return done, f"{read} of {parts} parts read" if read < parts else ""
 
         return Work(job, plan if todo else [], job["mappers"], records, watch)
@@ -156,7 +164,7 @@ class Shard(ShuffleJob):
 
 def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
     """Split, name and number of examples of each slice."""
-    records = [int(count) for count in plan.dealing.plan.slice_records()]
+    records = [int(count) for count in plan.slice_plan.shares.slice_records()]
     names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
     return [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
 
@@ -164,6 +172,38 @@ def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
 def sums_place(folder: Place, part: str) -> Place:
     """Where a mapper leaves the sums over those pixels of a part that are in the training split."""
     return folder / WORK_FOLDER / SUMS_FOLDER / f"{part}.json"
+
+
+def _summary(stage: Stage, already_done: bool) -> Summary:
+    """The facts of finished slices: their sizes, and examples by split and class."""
+    manifest, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    splits = manifest["splits"]
+    records = sum(split["records"] for split in splits.values())
+    known = manifest["known"]
+    has_history = any(count for name, count in (known or {}).items() if name != "new")
+    by_class = [
+        [name, *(split["by_class"][label] for split in splits.values())]
+        for label, name in enumerate(manifest["classes"])
+    ]
+    sizes = {name: sum(counts) for name, *counts in by_class}
+    smallest, largest = (choose(sizes, key=sizes.__getitem__) for choose in (min, max))
+    facts = {
+        "examples": records,
+        "known": known,
+        "splits": {name: split["records"] for name, split in splits.items()},
+        "slices": {name: len(split["slices"]) for name, split in splits.items()},
+        "smallest_class": {smallest: sizes[smallest]},
+        "largest_class": {largest: sizes[largest]},
+        "manifest_sha256": stage.fingerprint(),
+        "bytes": sum(split["bytes"] for split in splits.values()),
+        "mean": [round(value, 3) for value in manifest["statistics"]["mean"]],
+        "std": [round(value, 3) for value in manifest["statistics"]["std"]],
+        **speed(records, seconds),
+    }
+    by_slice = [[each["name"], each["records"], each["bytes"]] for split in splits.values() for each in split["slices"]]
+    shown = [("examples by class", ["class", *splits], by_class), ("slices", ["slice", "examples", "bytes"], by_slice)]
+    brief = ("examples", *(["known"] if has_history else []), "splits", "slices", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, shown, brief)
 
 
 if __name__ == "__main__":

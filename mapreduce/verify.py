@@ -14,9 +14,11 @@ from typing import Any
 from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables, schemas
 from etl.options.stage_options import VERIFY_OPTIONS
-from etl.slices.plan import FATES_FILE, Plan
+from etl.slices.plan import ASSIGNMENTS_FILE, Plan
 from etl.stages.layout import VERIFICATION_FORMAT, verification_stage, verification_stage_in
-from etl.stages.summary import verify_summary
+from etl.stages.run import Run
+from etl.stages.stage import Stage
+from etl.stages.summary import Summary
 from etl.storage.atomic import replace_file, withdraw
 from etl.storage.place import open_place
 from etl.verify.collect import DUPLICATES_FILE, Collected
@@ -49,49 +51,43 @@ class Verify(StageJob):
         yield f"line {task['line']}", check.result.counts["examples"]
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
-        root = self.root
-        target = Target.find(root, values["name"])
-        if values["to"]:
-            stage = verification_stage_in(open_place(values["to"]))
-        else:
-            stage = verification_stage(root, values["name"])
+        target, to = Target.find(self.root, values["name"]), values["to"]
+        stage = verification_stage_in(open_place(to)) if to else verification_stage(self.root, values["name"])
         repair = Repair(target) if values["repair"] else None
         identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.fingerprint}
-        with TaskRunner(self, stage, values) as tasks:
-            stage.begin(identity, again=True)
-            outcome, duplicates = _check(tasks, target, values["every_stage"])
+        tasks = TaskRunner(self, stage, values)
+        with stage.reopen(identity) as run:
+            outcome, duplicates = _check(tasks, run, target, values["every_stage"])
             while repair and repair.attempt(outcome):
-                outcome, duplicates = _check(tasks, target, values["every_stage"])
+                outcome, duplicates = _check(tasks, run, target, values["every_stage"])
             if repair:
                 tasks.record.note(repaired=repair.names())
             # for a moment there is none: better than one of another table
-            withdraw(stage.marker, stage.attempts)
-            replace_file(stage.attempts / DUPLICATES_FILE, stage.folder / DUPLICATES_FILE)
+            withdraw(stage.marker, run.staging)
+            replace_file(run.staging / DUPLICATES_FILE, stage.folder / DUPLICATES_FILE)
             marker = {"format": VERIFICATION_FORMAT, **identity, **outcome.to_json()}
-            stage.commit({**marker, "tables": {"duplicates": duplicates}}, tasks.record)
-        show(verify_summary(stage, repair.names() if repair else None))
+            run.commit({**marker, "tables": {"duplicates": duplicates}}, tasks.record)
+        show(_summary(stage, repair.names() if repair else None))
         if number := outcome.number:
             found = f"{number} findings" if number > 1 else "1 finding"
-            raise DataError(
-                f"{target.slices.folder}: verification failed, {found}:{outcome.lines()}"
-                f"{repair.explain() if repair else ''}"
-            )
+            left = repair.explain() if repair else ""
+            raise DataError(f"{target.slices.folder}: verification failed, {found}:{outcome.lines()}{left}")
 
 
-def _check(tasks: TaskRunner, target: Target, every_stage: bool) -> tuple[Outcome, dict[str, Any]]:
-    """Check all once; returns what was found, and of the table of duplicates, in the attempts, what the marker has."""
-    stage = tasks.stage
+def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tuple[Outcome, dict[str, Any]]:
+    """Check all once; returns the findings, and the facts of the table of duplicates, which is in staging."""
+    stage = run.stage
     plan, why_unplanned = _plan_again(target)
-    fates = stage.work / FATES_FILE if plan and plan.decided else None
-    if plan and plan.decided and fates:
-        fates.delete()  # of a check before a repair
-        parquet_tables.write_tables(fates, stage.attempts, schemas.FATES, plan.decided.tables())
+    assignments = stage.work / ASSIGNMENTS_FILE if plan and plan.assignment else None
+    if plan and plan.assignment and assignments:
+        assignments.delete()  # of a check before a repair
+        parquet_tables.write_tables(assignments, run.staging, schemas.ASSIGNMENTS, plan.assignment.tables())
     lines = target.lines(every_stage, plan)
     examples = sum(split["records"] for split in target.manifest["splits"].values())
     read = (each["bytes"] for line in lines for each in [*line.get("files", ()), *line.get("slices", ())])
     number = worthwhile_tasks(sum(read), examples)
     buckets = max(1, -(-examples // BUCKET_EXAMPLES))
-    job = {"stage": "verify", **target.job(plan, fates), "buckets": buckets, "mappers": number}
+    job = {"stage": "verify", **target.job(plan, assignments), "buckets": buckets, "mappers": number}
 
     def watch() -> tuple[int, str]:
         folders = stage.task_folders()
@@ -99,11 +95,11 @@ def _check(tasks: TaskRunner, target: Target, every_stage: bool) -> tuple[Outcom
         checked = (line for line in lines if task_place(stage.folder, line["line"]).name in done)
         return sum(each["records"] for line in checked if line["kind"] == SLICES for each in line["slices"]), ""
 
-    tasks.run(Work(job, lines, number, examples, watch))
+    tasks.run(run, Work(job, lines, number, examples, watch))
     collected = Collected.read(target, lines, stage.task_folders()[-1] / RESULTS_FOLDER)
-    made = stage.attempts / DUPLICATES_FILE
+    made = run.staging / DUPLICATES_FILE
     made.delete()  # of a check before a repair
-    output, rows = parquet_tables.write_tables(made, stage.attempts, DUPLICATES, collected.reconcile(buckets))
+    output, rows = parquet_tables.write_tables(made, run.staging, DUPLICATES, collected.reconcile(buckets))
     outcome = collected.outcome(plan, why_unplanned)
     return outcome, {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256}
 
@@ -116,6 +112,26 @@ def _plan_again(target: Target) -> tuple[Plan | None, str]:
         return target.plan_again(), ""
     except (RingsliceError, OSError, ValueError, ArithmeticError) as error:
         return None, str(error).splitlines()[0]
+
+
+def _summary(stage: Stage, repaired: list[str] | None) -> Summary:
+    """The facts of a finished verification."""
+    marker, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    counts = marker["counts"]
+    read = counts.get("bytes", 0) + counts.get("other_bytes", 0)
+    facts = {
+        "examples": counts.get("examples", 0),
+        "slices": counts.get("slices", 0),
+        "bytes": read,
+        "parts": counts.get("parts", 0),
+        "findings": marker["findings_by_kind"],
+        "duplicates": marker["duplicates"],
+        **({"repaired": repaired or "nothing"} if repaired is not None else {}),
+        "seconds": round(seconds, 1),
+        "mb_per_s": round(read / seconds / 1e6) if seconds else None,
+    }
+    brief = ("examples", "slices", "findings", *(["repaired"] if repaired is not None else []), "seconds")
+    return Summary(stage.name, str(stage.folder), False, facts, brief=brief)
 
 
 if __name__ == "__main__":

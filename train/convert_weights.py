@@ -19,7 +19,7 @@ import click
 from etl.errors import UsageError, end_process, run_reporting
 from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from etl.stages.stage import WORK_FOLDER
+from etl.stages.names import WORK_FOLDER
 from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 from train.checkpoints import store

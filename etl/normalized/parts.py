@@ -22,8 +22,6 @@ from etl.formats.records import Record, read_records
 from etl.raw.packs import Content, content_sha256
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
-PART_FOLDERS = ("parts", "rejects")
-
 
 def pack_of(part: Mapping[str, Any]) -> str:
     """The name of the pack that a part was made of; ``part`` are its facts, or what a marker says of it."""
@@ -77,14 +75,6 @@ def records_place(normalized: Place, part: str) -> Place:
 def rejects_places(normalized: Place, part: str) -> tuple[Place, Place]:
     """The tar file of a part's rejects, and their list."""
     return normalized / "rejects" / f"{part}.tar", normalized / "rejects" / f"{part}.parquet"
-
-
-def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
-    """The files that a marker of ``normalized`` names in `PART_FOLDERS`, as paths below it."""
-    for part in marker["parts"]:
-        yield from (f"parts/{part['part']}.tfrecord", f"parts/{part['part']}.parquet")
-        if part["rejects"]["count"]:
-            yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
 
 
 def read_images(

@@ -21,7 +21,7 @@ from etl.normalized.part_writer import normalize_content, writing_part
 from etl.normalized.parts import Origin, read_images, read_part, rejects_places, rows_place
 from etl.raw.packs import Content, list_place
 from etl.raw.removed import Removed
-from etl.stages.stage import WORK_FOLDER
+from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place

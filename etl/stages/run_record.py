@@ -20,7 +20,7 @@ _VALUE = re.compile(r"=.*?(?=\s+[\"']?-|$)", re.DOTALL)
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
 
-class Run:
+class RunRecord:
     """Where, when and by what a stage was made: the content of ``run.json``."""
 
     def __init__(self, runner: str | None = None, **facts: object) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from etl.errors import UsageError
 from etl.images.config import NormalizeConfig
 from etl.normalized.live_rows import live_facts
-from etl.normalized.parts import PART_FOLDERS, part_files
 from etl.normalized.retry_rejects import (
     RETRY,
     RejectsAgain,
@@ -23,7 +22,8 @@ from etl.normalized.retry_rejects import (
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import raw_stage
-from etl.stages.marker import Generation, Renewal
+from etl.stages.marker import Generation
+from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 from mapreduce.jobs.work import Work, worthwhile_tasks
@@ -65,14 +65,16 @@ class Retry:
         raw, normalized = self.root / "raw", self.stage.folder
         return [RejectsAgain(raw, normalized, part) for part in parts_to_try(self.parent.marker)]
 
-    def begin(self) -> Work | None:
-        """Begin the renewal, which may be of the limits alone; None where there is no reject, and no other limit."""
+    def begin(self) -> Run | None:
+        """Begin the renewal, which may be of the limits alone; None if there is no reject, and no other limit."""
         if not self._parts and self.parent.marker["config"] == self.config.to_json():
             log(self.stage.name, f"{self.stage.folder} has no rejects to try again")
             return None
         changes = frozenset({"config"})
-        renewal = Renewal(self.parent.fingerprint, PART_FOLDERS, part_files, wanted=True, changes=changes)
-        self.stage.begin(self.identity, listing=RETRY, renewal=renewal)
+        return self.stage.renew(self.identity, self.parent.fingerprint, RETRY, force=True, changes=changes)
+
+    def plan_work(self) -> Work:
+        """The work of its tasks."""
         todo = [each for each in self._parts if not (each.is_made or each.stays)]
         rejects = sum(each.part["rejects"]["count"] for each in todo)
         size_bytes = sum(each.part["bytes"] for each in todo)
@@ -88,7 +90,7 @@ class Retry:
         return Work(job, lines, tasks, total, self._watch, self.config.limits.memory_bytes)
 
     def _watch(self) -> tuple[int, str]:
-        folders = (self.stage.folder / PART_FOLDERS[0], stays_folder(self.stage.folder))
+        folders = (self.stage.folder / "parts", stays_folder(self.stage.folder))
         made, stay = ({info.base_name for info in folder.children()} for folder in folders)
         return sum(each.part["rejects"]["count"] for each in self._parts if each.is_among(made, stay)), ""
 

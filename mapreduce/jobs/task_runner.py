@@ -5,10 +5,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from etl.options.stage_options import HADOOP
-from etl.stages.stage import Run, Stage
+from etl.stages.run import Run
+from etl.stages.run_record import RunRecord
+from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
@@ -21,29 +23,24 @@ if TYPE_CHECKING:
 
 
 class TaskRunner:
-    """Runs tasks of ``stage``, whose claim it releases at its end; ``record`` is the content of ``run.json``."""
+    """Runs the tasks of ``job`` for ``stage``; ``record`` is what ``run.json`` keeps."""
 
     def __init__(self, job: StageJob, stage: Stage, values: Mapping[str, Any]) -> None:
         """Raise EnvironmentFailure if the runner of ``job`` is hadoop, and a program or the queue is missing."""
         self.job, self.stage = job, stage
-        self.record = Run(job.options.runner)
+        self.record = RunRecord(job.options.runner)
         self._yarn_job = self._open_yarn_job(values) if job.options.runner == HADOOP else None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stage.release()
-
-    def run(self, work: Work) -> None:
-        """Run the tasks to their end. Raises what a task raised, else EnvironmentFailure."""
+    def run(self, run: Run, work: Work) -> None:
+        """Run the tasks to their end, within a ``run`` of the stage. Raises what a task raised, if it is known."""
         if len(work.lines):
-            self.record.note(**(self._run_on_yarn(work, self._yarn_job) if self._yarn_job else self._run_here(work)))
+            here = self._yarn_job is None
+            self.record.note(**(self._run_here(run, work) if here else self._run_on_yarn(run, work)))
 
-    def _run_here(self, work: Work) -> dict[str, Any]:
+    def _run_here(self, run: Run, work: Work) -> dict[str, Any]:
         # tasks on this machine run in this very environment: without mrjob's bootstrap no shell stands between us and
         # them, so that they end with us
-        with showing_progress(work), self._tasks(work, self._open_job_file(work), []) as job:
+        with showing_progress(work), self._tasks(work, _open_job_file(run, work), []) as job:
             return run_here(job)
 
     def _open_yarn_job(self, values: Mapping[str, Any]) -> "YarnJob":
@@ -54,15 +51,16 @@ class TaskRunner:
         job.check()
         return job
 
-    def _run_on_yarn(self, work: Work, yarn_job: "YarnJob") -> dict[str, Any]:
+    def _run_on_yarn(self, run: Run, work: Work) -> dict[str, Any]:
         from mapreduce.jobs.yarn import arguments
 
-        self._yarn_job = replace(yarn_job, application=None)  # for further work
+        assert self._yarn_job is not None
+        yarn_job, self._yarn_job = self._yarn_job, replace(self._yarn_job, application=None)  # for further work
         with showing_progress(work, lambda: yarn_job.note):
-            if running := yarn_job.running():
+            if running := yarn_job.running(run.is_resumed):
                 yarn_job.join(running)
                 return yarn_job.facts()
-            job_file = self._open_job_file(work)
+            job_file = _open_job_file(run, work)
             properties = yarn_job.options.jobconf(self.stage, yarn_job.tag, work)
             properties |= {REDUCES: str(work.job["reducers"])} if "reducers" in work.job else {}
             words = arguments(yarn_job.options, self.stage, job_file.parent)
@@ -70,11 +68,6 @@ class TaskRunner:
             with self._tasks(work, job_file, words) as job:
                 yarn_job.submit(job)
         return yarn_job.facts()
-
-    def _open_job_file(self, work: Work) -> Place:
-        job_file = self.stage.open_tasks() / JOB_FILE
-        publish_bytes(job_file, self.stage.attempts, json_bytes(work.job))
-        return job_file
 
     @contextmanager
     def _tasks(self, work: Work, job_file: Place, words: list[str]) -> Iterator[StageJob]:
@@ -85,3 +78,9 @@ class TaskRunner:
             work_list.flush()
             ours = ("--job-file", job_file.uri, "--no-bootstrap-mrjob", "--cleanup-on-failure", "ALL")
             yield type(self.job)(args=[*words, *self.job.arguments, *ours, work_list.name])
+
+
+def _open_job_file(run: Run, work: Work) -> Place:
+    job_file = run.open_tasks() / JOB_FILE
+    publish_bytes(job_file, run.staging, json_bytes(work.job))
+    return job_file

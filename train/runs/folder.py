@@ -9,7 +9,8 @@ from etl.slices.lineage import finished_at, finished_slices
 from etl.slices.manifest import read_manifest
 from etl.stages.champion import CHAMPION
 from etl.stages.layout import is_folder_name, slices_stage
-from etl.stages.stage import WORK_FOLDER, Stage
+from etl.stages.names import WORK_FOLDER
+from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"
