@@ -15,9 +15,11 @@ Option = Callable[[Any], Any]  # what `click.option` returns
 class Parsed(click.ParamType[Any]):
     """The type of an option whose text ``parse`` turns into its value; a ValueError there is a wrong value."""
 
-    def __init__(self, parse: Callable[[str], Any], name: str = "text") -> None:
-        """``name`` is what the help calls a value, in capitals."""
-        self._parse, self.name = parse, name
+    name = "text"
+
+    def __init__(self, parse: Callable[[str], Any], metavar: str = "TEXT") -> None:
+        """``metavar`` is what the help calls a value."""
+        self._parse, self.metavar = parse, metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -31,7 +33,7 @@ class Parsed(click.ParamType[Any]):
 class FiniteRange(click.FloatRange):
     """A range of numbers without NaN and infinity."""
 
-    name = "x"
+    metavar = "X"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -43,11 +45,11 @@ class FiniteRange(click.FloatRange):
 class IntegerRange(click.IntRange):
     """A range of integers."""
 
-    name = "n"
+    metavar = "N"
 
 
-BYTES, SIZE, COLOR = Parsed(parse_bytes, "size"), Parsed(parse_size, "n|hxw"), Parsed(parse_color, "color")
-NUMBERS, COUNTS = Parsed(parse_numbers, "x[,y,z]"), Parsed(parse_counts, "n,…")
+BYTES, SIZE, COLOR = Parsed(parse_bytes, "SIZE"), Parsed(parse_size, "N|HxW"), Parsed(parse_color, "COLOR")
+NUMBERS, COUNTS = Parsed(parse_numbers, "X[,Y,Z]"), Parsed(parse_counts, "N,…")
 INTEGER, COUNT = IntegerRange(), IntegerRange(min=1)
 FRACTION = FiniteRange(0, 1)
 SECONDS = FiniteRange(min=0, min_open=True)

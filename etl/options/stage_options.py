@@ -49,8 +49,9 @@ def _flag(name: str, text: str) -> Option:
 
 def _value(name: str, kind: click.ParamType[Any] | str, text: str, **settings: Any) -> Option:
     """An option with a value: of a type, or a text, of which ``kind`` is the name in the help."""
-    typed: dict[str, Any] = {"metavar": kind} if isinstance(kind, str) else {"type": kind}
-    return click.option(name, help=text, show_default="default" in settings, **typed, **settings)
+    metavar = kind if isinstance(kind, str) else getattr(kind, "metavar", None)
+    kind = click.STRING if isinstance(kind, str) else kind
+    return click.option(name, type=kind, help=text, metavar=metavar, show_default="default" in settings, **settings)
 
 
 def _variable(name: str, kind: click.ParamType[Any] | str | None, text: str, variable: str) -> Option:
@@ -244,7 +245,7 @@ SHARD_OPTIONS = (
     NAME,
     _value(
         "--split",
-        Parsed(parse_split, "split"),
+        Parsed(parse_split, "SPLIT"),
         "Splits by fraction: 'train=0.8,validation=0.1,test=0.1', by number: 'train=rest,test=1000', or 'source' for"
         " those of the source. Default: those of the source if every image has one, else these fractions.",
     ),
