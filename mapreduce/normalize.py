@@ -5,20 +5,19 @@
 
 Map-only: a mapper's line names a pack; counts and sums travel in each part's own rows. Where raw was renewed, so are
 the normalised images: parts of packs that are known are kept, and only new packs are decoded. With --retry-rejects a
-line names a part whose rejects are tried again (`mapreduce.jobs.retry_rejects`).
+line names the next part of a pack with rejects (`mapreduce.jobs.retry_rejects`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etl.errors import UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
-from etl.images.sandbox import ImageHelper
+from etl.images.sandbox import DecodeWorker
 from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, pack_of, rows_place
-from etl.normalized.retry_rejects import RejectsAgain
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed
@@ -40,24 +39,23 @@ class Normalize(StageJob):
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
     def run_mapper(self, step_num: int = 0) -> None:
-        """One helper for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
-        with ImageHelper(NormalizeConfig.from_json(self.job["config"])) as self._helper:
+        """One worker for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
+        with DecodeWorker(NormalizeConfig.from_json(self.job["config"])) as self._worker:
             super().run_mapper(step_num)
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
-        """From the line of a pack: normalise its images and publish its part; or try the rejects of a part again."""
-        again, root = task.get("retried"), open_place(self.job["root"])
-        folders, name = (root / "raw", root / "normalized"), again["part"] if again else task["name"]
-        common = {
-            "classes": self.job["classes"],
-            "attempts": self.attempts,
-            "report": lambda images: self.report(f"{name}: {images} images"),
-        }
-        if again:
-            facts = RejectsAgain(*folders, again).try_all(self._helper, **common) or again
-        else:
-            facts = normalize_pack(*folders, Origin.of_pack(task), self._helper, **common)
-        self.count_task((again or task)["bytes"], facts["bytes"])
+        """From the line of a part: normalise the images of its pack and publish it."""
+        root = open_place(self.job["root"])
+        facts = normalize_pack(
+            root / "raw",
+            root / "normalized",
+            Origin.of_part(task),
+            self._worker,
+            classes=self.job["classes"],
+            attempts=self.attempts,
+            report=lambda images: self.report(f"{task['part']}: {images} images"),
+        )
+        self.count_task(task["bytes"], facts["bytes"])
         self.increment_counter("images", "good", facts["records"])
         for reason, count in facts["rejects"]["by_reason"].items():
             self.increment_counter("images", reason, count)
@@ -66,19 +64,21 @@ class Normalize(StageJob):
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
         stage = normalized_stage(self.root)
         drive = _retry_rejects if values["retry_rejects"] else _normalize
-        is_done = drive(TaskRunner(self, stage, values), self.root, values)
+        is_done = drive(TaskRunner(self, stage, values), values)
         show(_summary(stage, is_done))
 
 
-def _normalize(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
+def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     """Normalize the packs that ``raw`` has now; returns whether that was done before."""
-    stage, raw, overwrite = tasks.stage, raw_stage(root).read_generation(), bool(values.get("overwrite"))
+    root, stage, overwrite = tasks.job.root, tasks.stage, bool(values.get("overwrite"))
+    raw = raw_stage(root).read_generation()
     if values.get("recorded_options"):
         config = NormalizeConfig.from_json(stage.read_marker()["config"])
     else:
         config = NormalizeConfig.resolve(values, raw.marker["pixels"])
     identity = {"config": config.to_json(), "input": raw.fingerprint}
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
+    known = parts_by_pack(parent)
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": identity["config"]})
         _require_same_packs(root, stage, parent, raw.marker)
@@ -89,31 +89,60 @@ def _normalize(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> boo
     if run is None:
         return True
     with run:
-        tasks.run(run, _plan_work(tasks, root, config, raw.marker, parts_by_pack(parent)))
-        parts = _checked_parts(root, stage, raw.marker, parts_by_pack(parent))
-        marker = _new_marker(stage, identity, parent, raw.marker, parts, max_rejects=values["max_rejects"])
+        reused = [pack["images"] for pack in raw.marker["packs"] if pack["name"] in known]
+        tasks.record.note(reused=len(reused))
+        new = [pack for pack in raw.marker["packs"] if pack["name"] not in known]
+        parts = [(Origin.of_pack(pack), pack["images"], pack["bytes"]) for pack in new]
+        tasks.run(run, _plan_work(tasks, config, raw.marker["classes"], parts, sum(reused)))
+        entries = _checked_parts(root, stage, raw.marker, known)
+        marker = _new_marker(stage, identity, parent, raw.marker, entries, max_rejects=values["max_rejects"])
         run.commit(marker, tasks.record)
     return False
 
 
-def _retry_rejects(tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
+def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     """Retry the rejects of the finished stage; returns whether that changed nothing."""
     if values.get("overwrite"):
         raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
-    retry = Retry.plan(root, tasks.stage, values)
+    stage, retry = tasks.stage, Retry.plan(tasks.job.root, tasks.stage, values)
     if (run := retry.begin()) is None:
         return True
     with run:
-        tasks.run(run, retry.plan_work())
-        parts = retry.entries()
-        tasks.record.note(**retry.notes(parts))
-        if retry.changes_nothing(parts):
-            log(retry.stage.name, f"no reject of {retry.stage.folder} is good now, or one for another reason")
+        known = retry.parent.marker  # with the classes, and what is removed, of then
+        parts = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retry.parts]
+        tasks.run(run, _plan_work(tasks, retry.config, known["classes"], parts))
+        entries = retry.entries(run)
+        tasks.record.note(**retry.notes(entries))
+        if retry.changes_nothing(entries):
+            log(stage.name, f"no reject of {stage.folder} is good now, or one for another reason")
             run.abandon()
             return True
-        known = retry.parent.marker  # with the classes, and what is removed, of then
-        run.commit(_new_marker(retry.stage, retry.identity, retry.parent, known, parts), tasks.record)
+        run.commit(_new_marker(stage, retry.identity, retry.parent, known, entries), tasks.record)
     return False
+
+
+def _plan_work(
+    tasks: TaskRunner,
+    config: NormalizeConfig,
+    classes: Sequence[str],
+    parts: Sequence[tuple[Origin, int, int]],
+    reused: int = 0,
+) -> Work:
+    """The work of making these parts, each with the images and bytes of its pack, besides ``reused`` images."""
+    folder = tasks.stage.folder
+    todo = [part for part in parts if not rows_place(folder, part[0].part).exists()]
+    tasks.record.note(decoded=sum(images for _, images, _ in todo))
+
+    def watch() -> tuple[int, str]:
+        published = {info.base_name for info in (folder / "parts").children()}
+        done = (images for origin, images, _ in parts if rows_place(folder, origin.part).name in published)
+        return reused + sum(done), ""
+
+    job = {"stage": "normalize", "root": tasks.job.root.uri, "config": config.to_json(), "classes": classes}
+    lines = [origin.to_json() | {"bytes": size_bytes} for origin, _, size_bytes in todo]
+    number = worthwhile_tasks(sum(size for _, _, size in todo), sum(images for _, images, _ in todo))
+    total = reused + sum(images for _, images, _ in parts)
+    return Work(job, lines, number, total, watch, config.limits.memory_bytes)
 
 
 def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Mapping[str, Any]) -> None:
@@ -126,30 +155,6 @@ def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Mapp
             f" ({other[0] if other else 'none of its generations is that input'});"
             " use another place, or --overwrite to replace it"
         )
-
-
-def _plan_work(
-    tasks: TaskRunner, root: Place, config: NormalizeConfig, raw: Mapping[str, Any], known: Mapping[str, Any]
-) -> Work:
-    """Of the packs of ``raw`` those that have no part yet, neither a ``known`` one nor one of an interrupted run."""
-    images = {pack["name"]: pack["images"] for pack in raw["packs"]}
-    folder = tasks.stage.folder
-    new = [pack for pack in raw["packs"] if pack["name"] not in known]
-    todo = [pack for pack in new if not rows_place(folder, pack["name"]).exists()]
-    decoded, reused = sum(pack["images"] for pack in todo), known.keys() & images.keys()
-    tasks.record.note(decoded=decoded, reused=len(reused))
-    kept = sum(images[pack] for pack in reused)
-
-    def watch() -> tuple[int, str]:
-        published = {info.base_name for info in (folder / "parts").children()}
-        done = (pack for pack in new if rows_place(folder, pack["name"]).name in published)
-        return kept + sum(pack["images"] for pack in done), ""
-
-    job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": raw["classes"]}
-    fields = ("name", "bytes", "sha256", "list_sha256", "file")
-    lines = [{name: pack[name] for name in fields if name in pack} for pack in todo]
-    number = worthwhile_tasks(sum(pack["bytes"] for pack in todo), decoded)
-    return Work(job, lines, number, sum(images.values()), watch, config.limits.memory_bytes)
 
 
 def _new_marker(

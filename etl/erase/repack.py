@@ -20,7 +20,7 @@ from etl.raw.pack_writer import copy_to_packs
 from etl.raw.packs import list_place, pack_place
 from etl.raw.removed import Removed, publish_removed
 from etl.sources import SourceImage, fingerprint
-from etl.sources.base import MOST_WHOLE_BYTES, Content, LargeFile
+from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile
 from etl.stages.layout import raw_stage
 from etl.stages.marker import fingerprint_of
 from etl.stages.run import Run
@@ -45,7 +45,7 @@ class PackedImages:
     images: list[SourceImage]
     classes: list[str]
     kind: str = "packs"
-    heeds: ClassVar[tuple[str, ...]] = ()
+    supported_options: ClassVar[tuple[str, ...]] = ()
     skipped: int = 0
     is_sequential: bool = False
     pixels: dict[str, int] | None = field(default=None)
@@ -59,7 +59,7 @@ class PackedImages:
         for number, run in groupby(images, lambda image: image.position[0]):
             rows = [self.rows[number][image.position[1]] for image in run]
             pack = pack_place(self.raw, self.packs[number])
-            for _, content in read_images(pack, rows, REMEDY, most_bytes=MOST_WHOLE_BYTES):
+            for _, content in read_images(pack, rows, REMEDY, most_bytes=MAX_WHOLE_BYTES):
                 yield content
 
 

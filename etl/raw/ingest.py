@@ -20,7 +20,7 @@ from etl.raw.mtimes import VERSIONS_FILE, Versions, are_known, versions_bytes
 from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
 from etl.raw.removed import publish_removed
 from etl.raw.source_diff import Comparison, compare
-from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
+from etl.sources import Source, SourceImage, SourceOptions, fingerprint, open_source, read_classes
 from etl.sources.file_names import is_visible
 from etl.stages.layout import RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
@@ -51,14 +51,14 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     _refuse_root_inside(source_place, root)
     stage, record = raw_stage(root), RunRecord(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
-    reading = _reading(values)
-    grown = parent is not None and _has_grown(_listed(parent), reading.classes, values["classes"], stage.folder)
-    source = open_source(source_place, replace(reading, known=tuple(parent.marker["classes"]) if parent else ()))
+    options = _source_options(values)
+    grown = parent is not None and _has_grown(_listed(parent), options.classes, values["classes"], stage.folder)
+    source = open_source(source_place, replace(options, known=tuple(parent.marker["classes"]) if parent else ()))
     joined = _join(source, values["columns"])
     if in_place := bool(values["in_place"]):
         require_same_storage(source.large_files(), root.uri)
     pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
-    config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **reading.to_json()}
+    config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **options.to_json()}
     listing = _listing(source, in_place)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
@@ -135,12 +135,12 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
         )
 
 
-def _reading(values: Mapping[str, Any]) -> Reading:
+def _source_options(values: Mapping[str, Any]) -> SourceOptions:
     """What the options say of how the source is to be read. Raises UsageError for some that exclude each other."""
     if values["in_place"] and values["pack_size"]:
         raise UsageError("--pack-size: with --in-place each file of SOURCE is a pack; leave one of the two out")
     listed = values["classes"]
-    return Reading(
+    return SourceOptions(
         split_folders=values["split_folders"],
         image_column=values["image_column"],
         label_column=values["label_column"],

@@ -14,7 +14,7 @@ import pyarrow as pa
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.images.config import NormalizeConfig
-from etl.images.sandbox import ImageHelper
+from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import log
@@ -233,12 +233,12 @@ def _normalize_again(
     made.delete()
     classes = next((len(by_label) for by_label in entry["examples"].values()), len(dataset["classes"]))
     own_limits = {"limits": entry["limits"]} if "limits" in entry else {}
-    with ImageHelper(NormalizeConfig.from_json(dataset["config"] | own_limits)) as helper:
+    with DecodeWorker(NormalizeConfig.from_json(dataset["config"] | own_limits)) as worker:
         return normalize_pack(
             root / "raw",
             made,
             Origin.of_part(entry),
-            helper,
+            worker,
             classes=dataset["classes"][:classes],
             attempts=attempts,
         )

@@ -6,8 +6,7 @@ import click
 import pytest
 
 from etl.errors import UsageError
-from etl.images.config import NormalizeConfig
-from etl.images.limits import Limits
+from etl.images.config import Limits, NormalizeConfig
 from etl.options.click_command import BYTES, COLOR, COUNTS, FRACTION, NUMBERS, SECONDS, SIZE
 from etl.partition.config import parse_split, resolve_slices
 
