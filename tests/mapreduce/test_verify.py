@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -55,7 +56,7 @@ def root(whole: Path, tmp_path: Path) -> Path:
 
 def verify(root: Path, *words: str) -> tuple[Things, str]:
     """The findings of verify, and the error it ends with (empty if there are none)."""
-    given, error = dict(zip(words, words[1:], strict=False)), ""
+    given, error = dict(pairwise(words)), ""
     folder = Path(given.get("--to", root / "verified" / given.get("--name", "default")))
     try:
         run_here(Verify, root, *words)
