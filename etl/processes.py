@@ -16,9 +16,14 @@ _LIBC = ctypes.CDLL(None)  # loaded now: between a fork and its exec only a syst
 _PARENT = "RINGSLICE_PARENT"
 
 
-def end_with_parent(number: int) -> None:
-    """Have this process get the signal ``number`` when the thread of its parent that started it ends (prctl(2))."""
+def end_with_parent(number: int, parent: int) -> None:
+    """Have this process get the signal ``number`` when the thread of ``parent`` that started it ends (prctl(2)).
+
+    It gets the signal now if the parent has ended already.
+    """
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 def tied_environment(number: int, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -30,15 +35,13 @@ def tied_environment(number: int, variables: Mapping[str, str] = os.environ) -> 
 
 
 def tie_to_parent() -> None:
-    """In a child with a `tied_environment`: get its signal when the parent ends, or now if it has ended already.
+    """In a child with a `tied_environment`: `end_with_parent`.
 
     A value of the variable that we did not write is ignored.
     """
     tied = re.fullmatch("([0-9]{1,9}) ([0-9]{1,9})", os.environ.pop(_PARENT, ""))
     if tied and (number := int(tied[2])) in signal.valid_signals():
-        end_with_parent(number)
-        if os.getppid() != int(tied[1]):
-            os.kill(os.getpid(), number)
+        end_with_parent(number, int(tied[1]))
 
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)

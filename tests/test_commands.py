@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mapreduce.cli import cli
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import TreeMaker
@@ -13,26 +14,7 @@ from tests.lib.commands import contents, failed, ringslice, run, succeeded
 from tests.lib.in_process import job_here, ringslice_here
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "ingest",
-        "normalize",
-        "shard",
-        "verify",
-        "erase",
-        "report",
-        "inspect",
-        "read-bench",
-        "train",
-        "evaluate",
-        "promote",
-        "export",
-        "convert-weights",
-        "pipeline",
-        "",
-    ],
-)
+@pytest.mark.parametrize("command", ["", *cli.commands])
 def test_help_has_an_example(command: str) -> None:
     shown = succeeded(ringslice_here(*command.split(), "--help")).stdout
     assert f"Example: ringslice {command}" in shown

@@ -51,30 +51,13 @@ CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 PACKAGES = ("etl", "mapreduce", "train")
 LANGUAGES = {"sh", "python", "toml", "sql", "text"}
 
-# Options of launchers that the docs use, each with the number of its values.
-LAUNCHERS = {
-    "horovodrun": {
-        "-np": 1,
-        "-H": 1,
-        "--min-np": 1,
-        "--max-np": 1,
-        "--host-discovery-script": 1,
-        "--blacklist-cooldown-range": 2,
-        "--network-interface": 1,
-        "--gloo": 0,
-    },
-    "torchrun": {"--nproc-per-node": 1, "--nnodes": 1, "--rdzv-endpoint": 1, "--": 0},
-}
-# Commands of others, with those of their long options that the docs use.
-FOREIGN: dict[str, set[str]] = {
-    ".": set(),
-    "airflow": {"--conf"},
-    "apt-get": set(),
-    "export": set(),
-    "ln": set(),
-    "pip": {"--editable"},
-    "tensorboard": {"--logdir"},
-}
+# Commands of others, and those of their long options that the docs use.
+LAUNCHERS = ("horovodrun", "torchrun")
+FOREIGN = (".", "airflow", "apt-get", "export", "ln", "pip", "tensorboard")
+FOREIGN_OPTIONS = (
+    *("--min-np", "--max-np", "--host-discovery-script", "--blacklist-cooldown-range", "--network-interface", "--gloo"),
+    *("--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--conf", "--editable", "--logdir"),
+)
 JOBS: dict[str, type[StageJob]] = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
 TRAINERS: dict[str, click.Command] = {
     "train/main.py": train_command(lambda settings, monitor: None),
@@ -186,7 +169,7 @@ def script_flags(path: Path) -> frozenset[str]:
 @cache
 def known_options() -> frozenset[str]:
     flags = click_flags(cli).union(
-        *LAUNCHERS.values(), *FOREIGN.values(), *map(click_flags, (*TRAINERS.values(), launch_command, start_command))
+        FOREIGN_OPTIONS, *map(click_flags, (*TRAINERS.values(), launch_command, start_command))
     )
     for job in JOBS.values():
         flags |= click_flags(script_command(job)) | set(job.of_words("ROOT").arg_parser._option_string_actions)
@@ -255,23 +238,15 @@ class WrongCommandError(Exception):
 
 @cache
 def make_targets() -> frozenset[str]:
-    """The targets that the Makefile and what it includes define by name."""
-    texts = [
-        each.read_text()
-        for each in [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"), *REPOSITORY.glob("benchmarks/peers/*.mk")]
-    ]
-    variables = dict(re.findall(r"^(\w+) :?\??= (.+)$", "\n".join(texts), re.MULTILINE))
-    targets = set()
-    for line in re.findall(r"^([^\s#:=][^:=\n]*):(?!=)", "\n".join(texts), re.MULTILINE):
-        while (expanded := re.sub(r"\$\((\w+)\)", lambda name: variables.get(name[1], ""), line)) != line:
-            line = expanded
-        targets.update(line.split())
-    return frozenset(targets)
+    """The targets that the Makefile and what it includes declare."""
+    files = [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"), *REPOSITORY.glob("*/*/*.mk")]
+    declared = re.findall(r"^\.PHONY: (.+)$", "\n".join(each.read_text() for each in files), re.MULTILINE)
+    return frozenset(" ".join(declared).split())
 
 
 def check_make(words: Sequence[str]) -> None:
     for word in words:
-        if "=" not in word and word not in make_targets():
+        if not {"=", "/"} & {*word} and word not in make_targets():
             raise WrongCommandError(f"make has no target {word}")
 
 
@@ -319,14 +294,9 @@ def check_python(words: Sequence[str]) -> None:
 
 
 def check_launcher(name: str, words: Sequence[str]) -> None:
-    """A launcher's own options, then a trainer with its options."""
-    position = 0
-    while position < len(words) and words[position].startswith("-"):
-        option = words[position]
-        if option not in LAUNCHERS[name]:
-            raise WrongCommandError(f"{name} has no {option} here")
-        position += 1 + LAUNCHERS[name][option]
-    if position >= len(words) or words[position] not in TRAINERS:
+    """The trainer behind a launcher's own options."""
+    position = next((number for number, word in enumerate(words) if word in TRAINERS), None)
+    if position is None:
         raise WrongCommandError(f"{name} runs no trainer in {shlex.join(words)}")
     check_click(TRAINERS[words[position]], words[position], words[position + 1 :])
 

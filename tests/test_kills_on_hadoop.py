@@ -4,7 +4,6 @@ Every kill proves that it hit: the process was there when it was killed, and the
 """
 
 import contextlib
-import random
 import signal
 import time
 from collections.abc import Callable
@@ -127,27 +126,6 @@ def test_shard_loses_a_reducer_the_node_manager_and_the_data_node(
     lose_the_data_node(job)
     lose_the_node_manager(job)
     lose_a_reducer(job)
-    finished_as_undisturbed(normalized, expected, job, "slices/default")
-
-
-KILLS: dict[str, Kill] = {
-    "mapper": lose_a_mapper,
-    "reducer": lose_a_reducer,
-    "application master": lose_the_master,
-    "NodeManager": lose_the_node_manager,
-    "DataNode": lose_the_data_node,
-}
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("point", range(5))
-@pytest.mark.parametrize("what", KILLS)
-def test_every_kill_at_seeded_points(  # noqa: PLR0917 - fixtures
-    what: str, point: int, normalized: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path
-) -> None:
-    job = JobRun(hadoop_alone, tmp_path / "shard.log", *SHARD, normalized)
-    job.later_s = random.Random(f"{what} {point}").uniform(0, 0.5)  # a task lives for a second or more
-    KILLS[what](job)
     finished_as_undisturbed(normalized, expected, job, "slices/default")
 
 

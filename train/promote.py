@@ -15,6 +15,7 @@ if __name__ == "__main__":  # before packages of ours are imported
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from etl.errors import UsageError
 from etl.options.click_command import add_options
@@ -67,6 +68,8 @@ def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_ti
     """
     if bool(runs) == rollback:
         raise UsageError("give RUN: the runs to compare with the champion; or --rollback without a RUN")
+    if rollback and (given := [name for name in ("split", "checkpoint", *LIMITS) if is_given(name)]):
+        raise UsageError(f"--{given[0].replace('_', '-')} has no meaning with --rollback, which compares nothing")
     rules = Rules(**{name: values.pop(name) for name in LIMITS})
     monitor.start(stall_timeout_s)
     with prepare_import():
@@ -74,6 +77,11 @@ def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_ti
         from train.strategies.horovod_ring import run_on_ranks
     wanted = Promotion(runs=runs, rules=rules, rollback=rollback, **values)
     run_on_ranks(lambda strategy: promote(wanted, strategy, monitor), monitor, AUTO)
+
+
+def is_given(name: str) -> bool:
+    """True if the option was given on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def main() -> NoReturn:

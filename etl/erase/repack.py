@@ -15,10 +15,10 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.parts import read_images
 from etl.raw.ingest import count_source
-from etl.raw.mtimes import VERSIONS_FILE
 from etl.raw.pack_writer import copy_to_packs
 from etl.raw.packs import list_place, pack_place
 from etl.raw.removed import Removed, publish_removed
+from etl.raw.source_diff import VERSIONS_FILE
 from etl.sources import SourceImage, fingerprint
 from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile
 from etl.stages.layout import raw_stage
@@ -89,7 +89,7 @@ def repack(root: Place, found: Found) -> int:
         facts = {
             "parent": parent.fingerprint,
             "counts": count_source(images, marker["classes"], marker["counts"]["skipped"]),
-            "removed": _removed_of(run, marker, {pack["name"] for pack in kept}),
+            "removed": _removed_of(run, marker, [pack["name"] for pack in kept]),
             "next_pack": marker["next_pack"] + len(written),
             "packs": [*kept, *written],
         }
@@ -120,13 +120,13 @@ def _image(pack: int, number: int, row: Mapping[str, Any]) -> SourceImage:
     return SourceImage(row["key"], row["label"], row["split"], row["size"], columns=columns, position=(pack, number))
 
 
-def _removed_of(run: Run, marker: Mapping[str, Any], kept: set[str]) -> dict[str, Any] | None:
+def _removed_of(run: Run, marker: Mapping[str, Any], kept: list[str]) -> dict[str, Any] | None:
     """Publish the table of removed rows of the packs that are kept."""
     if marker["removed"] is None:
         return None
     table = parquet_tables.read_table(run.folder / marker["removed"]["file"])
-    rows = zip(table["pack"].to_pylist(), table["key"].to_pylist(), strict=True)
-    return publish_removed(run.folder, run.staging, ((pack, key) for pack, key in rows if pack in kept))
+    is_kept = pc.is_in(table["pack"], value_set=pa.array(kept, pa.string()))
+    return publish_removed(run.folder, run.staging, table.filter(is_kept).combine_chunks())
 
 
 def _note_generation(run: Run, before: str, after: str, found: Found) -> None:

@@ -16,10 +16,9 @@ from pyarrow import fs
 from etl.errors import UsageError
 from etl.options.stage_options import DEFAULT_PACK_SIZE
 from etl.raw.extra_columns import join_columns, read_columns
-from etl.raw.mtimes import VERSIONS_FILE, Versions, are_known, versions_bytes
 from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
 from etl.raw.removed import publish_removed
-from etl.raw.source_diff import Comparison, compare
+from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
 from etl.sources import Source, SourceImage, SourceOptions, fingerprint, open_source, read_classes
 from etl.sources.file_names import is_visible
 from etl.stages.layout import RAW_FORMAT, raw_stage
@@ -64,7 +63,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": config | ({"classes": _listed(parent)} if grown else {})})
-        looked = grown or not are_known(stage, listing, parent.fingerprint)
+        looked = grown or not has_known_versions(stage, listing, parent.fingerprint)
         found = compare(source, root, parent.marker, Versions.read(stage, source.images)) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
         if found.is_the_same and source.classes == parent.marker["classes"]:
@@ -194,7 +193,7 @@ def _write(run: Run, source: Source, parent: Generation | None, found: Compariso
     first = parent.marker["next_pack"] if parent else 0
     images = [source.images[number] for number in found.plan.unpacked]
     written = pack(images, first)
-    removed = publish_removed(run.folder, run.staging, found.removed_rows())
+    removed = publish_removed(run.folder, run.staging, found.removed_rows)
     return {
         "parent": parent.fingerprint if parent else None,
         "kind": source.kind,

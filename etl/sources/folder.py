@@ -20,7 +20,7 @@ from etl.sources.base import (
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.sources.idx import IDX_IMAGES
+from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.sources.links import Links
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
@@ -44,8 +44,10 @@ class FolderSource:
         self._split_folders = split_folders = options.split_folders
         links = Links(place, options.follow_links)
         files = list(walk(place, links))
-        located = [(self._locate(path), info) for path, info in files]
-        found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
+        where = f"a file in {place}"
+        located = [(self._locate(path, where), info) for path, info in files]
+        # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
+        found = [(found, info) for found, info in located if found is not None and info.size is not None]
         self.skipped = len(files) - len(found)
         if not found:
             raise UsageError(self._without_images(info.base_name for _, info in files))
@@ -80,8 +82,8 @@ class FolderSource:
         )
         return f"no images in {self._place}; expected files such as {self._place}/{path}{remedy}"
 
-    def _locate(self, key: str) -> tuple[str, str, str] | None:
-        """(split or '', class, key) of a file; None for one that is hidden or does not lie in the folder of a class."""
+    def _locate(self, key: str, where: str) -> tuple[str, str, str] | None:
+        """(split or '', class, key) of a file; None if it is hidden or not in the folder of a class."""
         if not is_visible(key):
             return None
         found = class_folder(key, self._split_folders, self._place)
@@ -92,11 +94,11 @@ class FolderSource:
                 f"{self._place / key} is no image; give a folder of archives, or of Parquet files, with nothing else"
                 " in it, or move that file elsewhere"
             )
-        if IDX_IMAGES.fullmatch(key.rpartition("/")[2]):
+        if key.endswith(IDX_ENDINGS) and IDX_IMAGES.fullmatch(key.rpartition("/")[2]):
             raise UsageError(
                 f"{self._place / key} is no image, but an IDX file. Give the folder that holds it and its labels"
             )
-        return *found, checked_key(key, f"a file in {self._place}")
+        return *found, checked_key(key, where)
 
 
 def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str] | None:

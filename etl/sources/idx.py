@@ -24,6 +24,7 @@ from etl.sources.base import (
 from etl.sources.file_names import is_visible
 from etl.storage.place import Place
 
+IDX_ENDINGS = ("-ubyte", "-ubyte.gz")
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
 _IDX_UBYTE = 0x08
 _MAX_DIMENSIONS = 4  # count, height, width, channels

@@ -1,7 +1,6 @@
 """A stage at work on a cluster, to be disturbed: its driver, its containers, and proofs that a kill hit."""
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,6 @@ class JobRun(Session):
     """One start of a stage's command with ``-r hadoop``."""
 
     timeout_s = WAIT_S
-    later_s = 0.0
 
     def __init__(self, cluster: Cluster, log: Path, *words: object) -> None:
         super().__init__(log, *words, **cluster.environment())
@@ -35,16 +33,10 @@ class JobRun(Session):
         return processes[0]
 
     def mapper(self) -> Process:
-        return self._task("--mapper")
+        return self.wait_for("a mapper", lambda: tasks(self.cluster, "--mapper"))
 
     def reducer(self) -> Process:
-        return self._task("--reducer")
-
-    def _task(self, kind: str) -> Process:
-        """A task of this kind, so long after it began as ``later_s`` says."""
-        found = self.wait_for(f"a {kind}", lambda: tasks(self.cluster, kind))
-        time.sleep(self.later_s)
-        return found
+        return self.wait_for("a reducer", lambda: tasks(self.cluster, "--reducer"))
 
     def master(self) -> Process:
         return self.wait_for("an application master", lambda: masters(self.cluster))

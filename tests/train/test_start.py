@@ -111,6 +111,7 @@ def test_lines_of_ours_are_bare_and_an_error_comes_once() -> None:
 def test_wrong_use_is_refused_before_anything_is_started() -> None:
     failed(ringslice_here("train", "ROOT", "--strategy", "ring"), 2, "'ring' is not one of 'horovod', 'mirrored'")
     failed(ringslice_here("train", "ROOT", "--ranks", 0), 2, "Invalid value for '--ranks': 0")
+    failed(ringslice_here("train", "ROOT", "--ranks", 100_000), 2, "100000 processes are more than 16 for each CPU")
     failed(ringslice_here("train", "ROOT", "--servers", 2), 2, "--servers 2 is for --strategy parameter-server")
     failed(ringslice_here("train", "ROOT", "--hosts", "a,b"), 2, "--hosts 'a,b' is not a list of hosts")
     failed(ringslice_here("train", "ROOT", "--hosts", "a:1", "--ranks", 2), 2, "more than --hosts a:1 has (1)")

@@ -60,7 +60,7 @@ def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     """
     if name == CHAMPION:
         raise UsageError(f"--run {CHAMPION} is the name of the run that was promoted; give another name")
-    if name is not None and not is_folder_name(name):
+    if name is not None and (not is_folder_name(name) or name.startswith("-")):  # as an argument, -m is an option
         raise UsageError(f"--run {name!r} is not a plain folder name; give something like 'first-try'")
     runs = root / "runs"
     if name is not None:

@@ -15,7 +15,7 @@ import pytest
 
 from etl.errors import DataError, UsageError
 from etl.raw.ingest import ingest
-from etl.raw.mtimes import VERSIONS_FILE
+from etl.raw.source_diff import VERSIONS_FILE
 from etl.sources import FolderSource, open_source
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker

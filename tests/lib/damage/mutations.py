@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.lib.pictures.file_parts import file_parts
-from tests.lib.pictures.png import SIGNATURE
+from tests.lib.pictures.jpeg import segments
+from tests.lib.pictures.png import SIGNATURE, chunks
 
 _EXTREMES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _LONGEST_RUN = 64
 _MOST_STEPS = 3
+_PIECE, _TAR_BLOCK = 12, 512  # an entry of a directory of TIFF, and a block of tar
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,28 @@ def damage_part(data: bytes, lender: bytes, chance: random.Random) -> bytes:
 def _inner(parts: list[bytes], chance: random.Random) -> int:
     """One of the parts; the first, which identifies a format, only if there is no other."""
     return chance.randrange(1, len(parts)) if len(parts) > 1 else 0
+
+
+def file_parts(data: bytes) -> list[bytes]:
+    """Segments, chunks or blocks, at least one, which joined are the file; the first identifies the format."""
+    if data.startswith(b"\xff\xd8"):
+        return segments(data)
+    if data.startswith(SIGNATURE):
+        return [SIGNATURE, *chunks(data)]
+    if data.startswith(b"RIFF"):
+        return _riff_chunks(data)
+    piece = _TAR_BLOCK if data[257:262] == b"ustar" else _PIECE
+    return [data[start : start + piece] for start in range(0, len(data), piece)] or [b""]
+
+
+def _riff_chunks(data: bytes) -> list[bytes]:
+    parts, position = [data[:12]], 12
+    while position < len(data):
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        end = position + 8 + size + size % 2
+        parts.append(data[position:end])
+        position = end
+    return parts
 
 
 _PARTS: tuple[Step, ...] = (rearrange_parts, damage_part)

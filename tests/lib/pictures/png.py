@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from tests.lib.pictures import profiles
 from tests.lib.pictures.base import (
@@ -117,7 +117,7 @@ def _plain() -> Iterator[Picture]:
         "png-palette-5-interlaced": png(bands(5), 8, PALETTE, table, interlaced=True),
     }
     yield from alike(palette(5)[bands(5)], files)
-    for height, width in ((1, 1), (1000, 7), (7, 1000), (1, 5)):
+    for height, width in ((1, 1), (1000, 7), (1, 5)):
         small = content(height, width)
         yield good(f"png-{width}x{height}", png(small, 8, RGB, interlaced=width == 5), small)
 
@@ -131,7 +131,7 @@ def _transparent() -> Iterator[Picture]:
     one_clear = png(samples, 8, PALETTE, table + chunk(b"tRNS", b"\xff\xff\0"))  # as web tools write it
     shown = np.where((samples == 2)[..., None], np.uint8(255), palette(16)[samples])
     yield good("png-palette-one-clear", one_clear, shown)
-    for depth in (2, 4, 8, 16):
+    for depth in (2, 8, 16):
         deep = gray_content(1 << depth) if depth < 16 else _deep(GRAYS)
         key, level = int(deep[13, 16]), np.round(deep * 255 / ((1 << depth) - 1)).astype(np.uint8)
         data = png(deep, depth, GRAY, chunk(b"tRNS", struct.pack(">H", key)))
@@ -153,34 +153,25 @@ def _with_metadata() -> Iterator[Picture]:
     first, data, last = chunks(save(COLORS, "PNG"))
     exif = b"Exif\0\0" + orientation_exif(6)
     cut = [chunk(b"IDAT", data[8:-4][start : start + 100]) for start in range(0, len(data) - 12, 100)]
-    text = PngImagePlugin.PngInfo()
-    text.add_text("Comment", "x" * 2000, zip=True)
-    text.add_itxt("XML:com.adobe.xmp", "<x:xmpmeta xmlns:x='adobe:ns:meta/'/>")
     other: dict[str, Any] = {"save_all": True, "append_images": [Image.fromarray(255 - COLORS)]}
     files = {
         "png-rgb": save(COLORS, "PNG"),
         "png-rgb-suggested-palette": png(COLORS, 8, RGB, chunk(b"PLTE", palette(4).tobytes())),
         "png-many-idat": SIGNATURE + b"".join([first, *cut, chunk(b"IDAT", b""), last]),
-        "png-gamma": png(COLORS, 8, RGB, gamma),
         "png-srgb-chunk": png(COLORS, 8, RGB, chunk(b"sRGB", b"\0") + gamma),
         "png-icc-cmyk-on-rgb": png(COLORS, 8, RGB, icc_chunk(profiles.cmyk())),
         "png-icc-broken": png(COLORS, 8, RGB, icc_chunk(b"no profile at all")),
         "png-raw-profile-6-text": png(np.rot90(COLORS), 8, RGB, raw_profile(exif, b"APP1", b"tEXt")),
-        "png-texts": save(COLORS, "PNG", pnginfo=text),
         "png-text-long": png(COLORS, 8, RGB, chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(2 << 20)))),
         "png-pHYs-short": png(COLORS, 8, RGB, chunk(b"pHYs", bytes(4))),
         "png-icc-wrong-crc": png(COLORS, 8, RGB, adobe[:-1] + bytes([adobe[-1] ^ 1])),
         "png-exif-wrong-crc": png(COLORS, 8, RGB, chunk(b"eXIf", orientation_exif(6))[:-1] + b"?"),
         "png-trailing": save(COLORS, "PNG") + TRAILING,
-        "png-animated": save(COLORS, "PNG", **other),
         "png-animated-default-image": save(COLORS, "PNG", default_image=True, **other),
     }
     yield from alike(COLORS, files)
-    files = {
-        "png-icc-srgb": png(COLORS, 8, RGB, icc_chunk(profiles.SRGB)),
-        "png-icc-long": png(COLORS, 8, RGB, icc_chunk(profiles.SRGB + bytes(2 << 20))),
-    }
-    yield from alike(COLORS, files, 1, 1)
+    long = png(COLORS, 8, RGB, icc_chunk(profiles.SRGB + bytes(2 << 20)))
+    yield good("png-icc-long", long, COLORS, 1, 1)
     yield good("png-icc-rgb-on-gray", png(GRAYS, 8, GRAY, adobe), GRAYS)  # a profile of another space: left alone
 
 

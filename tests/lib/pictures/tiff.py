@@ -92,8 +92,7 @@ def tiff_pictures() -> Iterator[Picture]:
     predicted = np.diff(COLORS, axis=1, prepend=np.uint8(0))
     files = {f"tiff-{name}": save(COLORS, "TIFF", compression=way) for name, way in ways.items()} | {
         "tiff-big": save(COLORS, "TIFF", big_tiff=True),
-        "tiff-pages": save(COLORS, "TIFF", save_all=True, append_images=other),
-        "tiff-pages-lzw": save(COLORS, "TIFF", save_all=True, append_images=other, compression="tiff_lzw"),
+        "tiff-pages": save(COLORS, "TIFF", save_all=True, append_images=other, compression="tiff_lzw"),
         "tiff-pages-in-a-circle": plain[:-4] + plain[4:8],  # the next IFD is the first
         "tiff-little-endian": plain,
         "tiff-big-endian": tiff(COLORS, order=">"),
@@ -107,8 +106,6 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-xmp-6-and-1": tiff(COLORS, xmp=xmp_packet(6), orientation=1),
     }
     yield from alike(COLORS, files)
-    files = {f"tiff-gray-{name}": save(GRAYS, "TIFF", compression=way) for name, way in ways.items()}
-    yield from alike(GRAYS, files)
     two = Image.fromarray(bands(2) * np.uint8(255)).convert("1")
     files = {f"tiff-1-{name}": save(two, "TIFF", compression=name) for name in ("raw", "group3", "group4")}
     yield from alike(bands(2) * np.uint8(255), files)

@@ -62,9 +62,12 @@ def test_a_resume_changes_no_bit(root: Path) -> None:
 
 
 def test_models_have_the_parameters_of_those_of_keras() -> None:
-    shapes = [(28, 28, 1, 10), (64, 64, 3, 7)]
+    """And GoogLeNet those of Caffe's (6,998,552), with 4 of batch norm for each of its 7,280 biases."""
+    shapes = [(28, 28, 1, 10), (64, 64, 3, 7), (224, 224, 3, 1000)]
     told = succeeded(in_torch("python", "tests/lib/torch_ranks/count_parameters.py", json.dumps(shapes)))
-    assert json.loads(told.stdout) == {
+    found = json.loads(told.stdout)
+    assert found.pop("googlenet")[2] == 6_998_552 + 3 * 7_280
+    assert found == {
         name: [builder(shape[:3], shape[3]).count_params() for shape in shapes] for name, builder in BUILDERS.items()
     }
 

@@ -1,5 +1,6 @@
-"""Where CUDA's compiler and NCCL are found for a build of Horovod for GPUs, and such a build."""
+"""The cache of what is built, installs at the same time, and where CUDA and NCCL are found for a build for GPUs."""
 
+import argparse
 import importlib.metadata
 import os
 import subprocess
@@ -10,10 +11,44 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.commands import REPOSITORY
+from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, run, succeeded
 from train.toolchain import cuda
-from train.toolchain.build_horovod import BuildError, cuda_tensorflow_version
+from train.toolchain.build_horovod import BuildError, add_cache_option, cuda_tensorflow_version
 from train.toolchain.cuda import MissingError, find_home, gpu_settings, packaged_nccl
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("variables", [{}, {"HOME": "/elsewhere"}, {"HOME": "/elsewhere", "XDG_CACHE_HOME": "/cache"}])
+def test_make_and_the_builds_have_one_cache(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    add_cache_option(parser, "wheels")
+    words = ["env", "-i", f"PATH={os.environ['PATH']}", *(f"{name}={value}" for name, value in variables.items())]
+    result = succeeded(run(*words, "make", "--dry-run", "--always-make", "install", cwd=REPOSITORY)).stdout
+    assert result.count(f'--cache "{parser.parse_args([]).cache}"') == 2
+
+
+STAND_IN = """#!/bin/sh
+case "$*" in -c* | -V) exit ;; esac
+echo begin >> {log}; sleep 0.1; echo end >> {log}
+case "$*" in "-m venv"*) mkdir -p {venv}/bin; cp "$0" {venv}/bin/python ;; esac
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("variable", "target", "commands"), [("VENV", "install", 5), ("AIRFLOW_CACHED", "airflow", 2)])
+def test_two_makes_install_once(variable: str, target: str, commands: int, tmp_path: Path) -> None:
+    venv, log, python = tmp_path / "venvs/own", tmp_path / "log", tmp_path / "python"
+    python.write_text(STAND_IN.format(log=log, venv=venv))
+    python.chmod(0o755)
+    words = ["make", f"{variable}={venv}", f"AIRFLOW_VENV={tmp_path / 'link'}", f"PYTHON={python}", target]
+    makes = [subprocess.Popen(words, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [make.wait(PATIENCE_S) for make in makes] == [0, 0]
+    assert log.read_text().split() == ["begin", "end"] * commands
+
 
 TENSORFLOW = "tensorflow==2.21.0"
 BUILD_NEEDS = ("setuptools<81", "wheel", "packaging", "cmake>=3.25,<4", "nvidia-nccl-cu12>=2.27.7,<3")
@@ -29,13 +64,13 @@ def home_of(folder: Path, file: str) -> str:
 def test_folders_of_variables_precede_the_usual_ones(tmp_path: Path) -> None:
     own, other = home_of(tmp_path / "own", "bin/nvcc"), home_of(tmp_path / "other", "bin/nvcc")
     absent = str(tmp_path / "absent")
-    for environment, usual, home in (
+    for variables, usual, home in (
         ({"HOROVOD_CUDA_HOME": own, "CUDA_HOME": other}, (other,), own),
         ({"CUDA_HOME": own}, (other,), own),
         ({}, (absent, other), other),
         ({"CUDA_HOME": ""}, (absent,), None),
     ):
-        found = find_home("bin/nvcc", "CUDA_HOME", usual, environment)
+        found = find_home("bin/nvcc", "CUDA_HOME", usual, variables)
         assert found == (home and Path(home))
 
 
