@@ -72,6 +72,8 @@ class EnvironmentFailure(RingsliceError):
     status = 3
 
 
+ERRORS: dict[int, type[RingsliceError]] = {each.status: each for each in (DataError, UsageError, EnvironmentFailure)}
+
 _NO_THREAD = "can't start new thread"  # of Python's threading
 _NO_ROOM = "failed to map segment"  # of glibc's loader (dl-map-segments.h)
 
@@ -81,7 +83,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, RingsliceError):
         return error.status, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, "interrupted; nothing half-written was kept, run it again to go on"
+        return INTERRUPTED, "interrupted; run the same command to resume"
     if isinstance(error, OSError) and not isinstance(error, ValueError):  # both: io.UnsupportedOperation, a defect
         code = error.errno or 0
         text = (

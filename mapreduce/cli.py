@@ -1,7 +1,7 @@
 """The command ``ringslice``: parse the options of a subcommand and run its stage."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -37,9 +37,7 @@ from etl.stages.summary import Summary
 from etl.storage.place import default_data_place, open_place
 
 if TYPE_CHECKING:
-    from mapreduce.jobs.stage_job import StageJob
-
-Show = Callable[[Summary], None]
+    from mapreduce.jobs.stage_job import Show, StageJob
 
 _JOB_OPTIONS = (*HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS)
 root_argument = click.argument("root", required=False, default=default_data_place)
@@ -282,15 +280,15 @@ def pipeline(source: str, root: str, **values: Any) -> None:
         print(json.dumps(stages, ensure_ascii=False, allow_nan=False), flush=True)
 
 
-def _printer(values: Mapping[str, Any]) -> Show:
+def _printer(values: Mapping[str, Any]) -> "Show":
     return lambda summary: summary.show(values["json"], values["verbose"])
 
 
-def _ingest(source: str, root: str, values: Mapping[str, Any], show: Show) -> None:
+def _ingest(source: str, root: str, values: Mapping[str, Any], show: "Show") -> None:
     show(run_ingest(open_place(source), open_place(root), values, values["overwrite"]))
 
 
-def _run_job(stage: str, root: str, values: Mapping[str, Any], show: Show) -> None:
+def _run_job(stage: str, root: str, values: Mapping[str, Any], show: "Show") -> None:
     """Run the job of ``stage`` to its end; of its options that are not among ``values`` it takes the defaults."""
     from mapreduce.normalize import Normalize  # only here: other commands do without mrjob, which takes 0.2 s to import
     from mapreduce.shard import Shard

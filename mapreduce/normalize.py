@@ -11,7 +11,7 @@ line names the next part of a pack with rejects (`mapreduce.jobs.retry_rejects`)
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
@@ -27,7 +27,8 @@ from etl.stages.stage import Stage, require
 from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.retry_rejects import Retry
-from mapreduce.jobs.stage_job import StageJob, main
+from mapreduce.jobs.stage_job import Show, StageJob, main
+from mapreduce.jobs.task_runner import TaskRunner
 from mapreduce.jobs.work import Work, worthwhile_tasks
 
 
@@ -36,9 +37,6 @@ class Normalize(StageJob):
 
     OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
-
-    _retry: Retry | None = None
-    _unchanged = False
 
     def run_mapper(self, step_num: int = 0) -> None:
         """One worker for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
@@ -63,149 +61,163 @@ class Normalize(StageJob):
             self.increment_counter("images", reason, count)
         yield facts["part"], facts["records"]
 
-    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        return normalized_stage(root)
+    def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
+        stage = normalized_stage(self.root)
+        drive = _retry_rejects if values["retry_rejects"] else _normalize
+        is_done = drive(TaskRunner(self, stage, values), values)
+        show(_summary(stage, is_done))
 
-    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        self._root, self._max_rejects = root, values["max_rejects"]
-        if values["retry_rejects"]:
-            if overwrite:
-                raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
-            return self._prepare_retry(Retry.plan(root, self.stage, values))
-        raw = raw_stage(root).read_generation()
-        self._raw = raw.marker
-        config = NormalizeConfig.resolve(values, self._raw["pixels"])
-        if values.get("recorded_options"):
-            config = NormalizeConfig.from_json(self.stage.read_marker()["config"])
-        self._identity = {"config": config.to_json(), "input": raw.fingerprint}
-        self._parent = None if overwrite or not self.stage.marker.exists() else self.stage.read_generation()
-        if self._parent is not None:
-            self._require_same_packs(self._parent)
-        if overwrite:
-            self.stage_run = self.stage.begin(self._identity, overwrite=True)
-        else:
-            self.stage_run = self.stage.renew(self._identity, self._parent.fingerprint if self._parent else None)
-        return self._plan(config) if self.stage_run else None
 
-    def _prepare_retry(self, retry: Retry) -> Work | None:
-        self._retry, self._parent, self._identity = retry, retry.parent, retry.identity
-        self._raw = retry.parent.marker  # classes and what is removed are those of then
-        self.stage_run = retry.begin()
-        if self.stage_run is None:
-            return None
-        todo = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retry.parts]
-        return self._work(todo, 0, retry.config)
+def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
+    """Normalize the packs that ``raw`` has now; returns whether that was done before."""
+    root, stage, overwrite = tasks.job.root, tasks.stage, bool(values.get("overwrite"))
+    raw = raw_stage(root).read_generation()
+    if values.get("recorded_options"):
+        config = NormalizeConfig.from_json(stage.read_marker()["config"])
+    else:
+        config = NormalizeConfig.resolve(values, raw.marker["pixels"])
+    identity = {"config": config.to_json(), "input": raw.fingerprint}
+    parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
+    known = parts_by_pack(parent)
+    if parent is not None:
+        stage.refuse_another(parent.marker, {"config": identity["config"]})
+        _require_same_packs(root, stage, parent, raw.marker)
+    if overwrite:
+        run = stage.begin(identity, overwrite=True)
+    else:
+        run = stage.renew(identity, parent.fingerprint if parent else None)
+    if run is None:
+        return True
+    with run:
+        reused = [pack["images"] for pack in raw.marker["packs"] if pack["name"] in known]
+        tasks.record.note(reused=len(reused))
+        new = [pack for pack in raw.marker["packs"] if pack["name"] not in known]
+        parts = [(Origin.of_pack(pack), pack["images"], pack["bytes"]) for pack in new]
+        tasks.run(run, _plan_work(tasks, config, raw.marker["classes"], parts, sum(reused)))
+        entries = _checked_parts(root, stage, raw.marker, known)
+        marker = _new_marker(stage, identity, parent, raw.marker, entries, max_rejects=values["max_rejects"])
+        run.commit(marker, tasks.record)
+    return False
 
-    def _require_same_packs(self, parent: Generation) -> None:
-        """Raise UsageError where the packs are not those, renewed, that the parts of ``parent`` were made of."""
-        self.stage.refuse_another(parent.marker, {"config": self._identity["config"]})
-        known = parts_by_pack(parent)
-        other = [pack["name"] for pack in self._raw["packs"] if _is_other(known.get(pack["name"]), pack)]
-        if other or raw_stage(self._root).find_generation(parent.marker["input"]) is None:
-            raise UsageError(
-                f"{self.stage.folder} was made from other packs than {raw_stage(self._root).marker} names now"
-                f" ({other[0] if other else 'none of its generations is that input'});"
-                " use another place, or --overwrite to replace it"
-            )
 
-    def _plan(self, config: NormalizeConfig) -> Work:
-        images = {pack["name"]: pack["images"] for pack in self._raw["packs"]}
-        known = parts_by_pack(self._parent).keys() & images.keys()
-        new = [pack for pack in self._raw["packs"] if pack["name"] not in known]
-        reused = sum(images[pack] for pack in known)
-        self.run_record.note(reused=len(known))
-        return self._work([(Origin.of_pack(pack), pack["images"], pack["bytes"]) for pack in new], reused, config)
+def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
+    """Retry the rejects of the finished stage; returns whether that changed nothing."""
+    if values.get("overwrite"):
+        raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
+    stage, retry = tasks.stage, Retry.plan(tasks.job.root, tasks.stage, values)
+    if (run := retry.begin()) is None:
+        return True
+    with run:
+        known = retry.parent.marker  # with the classes, and what is removed, of then
+        parts = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retry.parts]
+        tasks.run(run, _plan_work(tasks, retry.config, known["classes"], parts))
+        entries = retry.entries(run)
+        tasks.record.note(**retry.notes(entries))
+        if retry.changes_nothing(entries):
+            log(stage.name, f"no reject of {stage.folder} is good now, or one for another reason")
+            run.abandon()
+            return True
+        run.commit(_new_marker(stage, retry.identity, retry.parent, known, entries), tasks.record)
+    return False
 
-    def _work(self, parts: Sequence[tuple[Origin, int, int]], reused: int, config: NormalizeConfig) -> Work:
-        """The work of making these parts, each with the images and bytes of its pack, besides ``reused`` images."""
-        folder = self.stage.folder
-        todo = [part for part in parts if not rows_place(folder, part[0].part).exists()]
-        self.run_record.note(decoded=sum(images for _, images, _ in todo))
 
-        def watch() -> tuple[int, str]:
-            published = {info.base_name for info in (folder / "parts").children()}
-            done = (images for origin, images, _ in parts if rows_place(folder, origin.part).name in published)
-            return reused + sum(done), ""
+def _plan_work(
+    tasks: TaskRunner,
+    config: NormalizeConfig,
+    classes: Sequence[str],
+    parts: Sequence[tuple[Origin, int, int]],
+    reused: int = 0,
+) -> Work:
+    """The work of making these parts, each with the images and bytes of its pack, besides ``reused`` images."""
+    folder = tasks.stage.folder
+    todo = [part for part in parts if not rows_place(folder, part[0].part).exists()]
+    tasks.record.note(decoded=sum(images for _, images, _ in todo))
 
-        job = {
-            "stage": "normalize",
-            "root": self._root.uri,
-            "config": config.to_json(),
-            "classes": self._raw["classes"],
-        }
-        lines = [origin.to_json() | {"bytes": size_bytes} for origin, _, size_bytes in todo]
-        tasks = worthwhile_tasks(sum(size for _, _, size in todo), sum(images for _, images, _ in todo))
-        total = reused + sum(images for _, images, _ in parts)
-        return Work(job, lines, tasks, total, watch, config.limits.memory_bytes)
+    def watch() -> tuple[int, str]:
+        published = {info.base_name for info in (folder / "parts").children()}
+        done = (images for origin, images, _ in parts if rows_place(folder, origin.part).name in published)
+        return reused + sum(done), ""
 
-    def finish(self) -> None:
-        facts = self._retry.entries(self.open_run) if self._retry else self._checked_parts()
-        if self._retry:
-            self.run_record.note(**self._retry.notes(facts))
-            if self._retry.changes_nothing(facts):
-                log(self.stage.name, f"no reject of {self.stage.folder} is good now, or one for another reason")
-                self._unchanged = True
-                self.open_run.abandon()
-                return
-        counts = count_live_images(facts, len(self._raw["classes"]))
-        self._require_enough(counts)
-        marker = {
-            "format": NORMALIZED_FORMAT,
-            **self._identity,
-            "parent": self._parent.fingerprint if self._parent else None,
-            "classes": self._raw["classes"],
-            "counts": counts,
-            "removed": self._raw["removed"],
-            "parts": facts,
-        }
-        self.open_run.commit(marker, self.run_record)
+    job = {"stage": "normalize", "root": tasks.job.root.uri, "config": config.to_json(), "classes": classes}
+    lines = [origin.to_json() | {"bytes": size_bytes} for origin, _, size_bytes in todo]
+    number = worthwhile_tasks(sum(size for _, _, size in todo), sum(images for _, images, _ in todo))
+    total = reused + sum(images for _, images, _ in parts)
+    return Work(job, lines, number, total, watch, config.limits.memory_bytes)
 
-    def _require_enough(self, counts: dict[str, Any]) -> None:
-        """Raise DataError where too many images are rejects; those of a finished normalisation were not too many."""
-        if counts["rejects"] > self._max_rejects * counts["input"] and not self._retry:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
-            raise DataError(
-                f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}),"
-                f" more than --max-rejects {self._max_rejects:g};"
-                f" look at {self.stage.folder / 'rejects'}, or allow more"
-            )
-        require(
-            counts["good"] > 0, f"no image of {self.stage.folder} is usable; look at {self.stage.folder / 'rejects'}"
+
+def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Mapping[str, Any]) -> None:
+    """Raise UsageError if the packs are not those, renewed, that the parts of ``parent`` were made of."""
+    known = parts_by_pack(parent)
+    other = [pack["name"] for pack in raw["packs"] if _is_other(known.get(pack["name"]), pack)]
+    if other or raw_stage(root).find_generation(parent.marker["input"]) is None:
+        raise UsageError(
+            f"{stage.folder} was made from other packs than {raw_stage(root).marker} names now"
+            f" ({other[0] if other else 'none of its generations is that input'});"
+            " use another place, or --overwrite to replace it"
         )
 
-    def summary(self, already_done: bool) -> Summary:
-        return _summary(self.stage, already_done or self._unchanged)
 
-    def _checked_parts(self) -> list[dict[str, Any]]:
-        """What the marker says of each part: facts that never change, and what of it is live."""
-        removed = Removed.read(self._root, self._raw)
-        known = parts_by_pack(self._parent)
-        parts = []
-        for pack in self._raw["packs"]:
-            before = known.get(pack["name"])
-            facts = self._checked_facts(pack) if before is None else _without_live(before)
-            facts["removed"] = pack["removed"]
-            if pack["removed"] and before is not None and before["removed"] == pack["removed"]:
-                facts["live"] = before["live"]  # what is removed stays so: as many are the same
-            elif pack["removed"]:
-                facts["live"] = count_live(self.stage.folder, facts, removed, len(self._raw["classes"]))
-            live = live_facts(facts)
-            total = live["records"] + live["rejects"]["count"]
-            require(
-                facts["input"] == pack["images"] and total == pack["images"] - pack["removed"],
-                f"{rows_place(self.stage.folder, facts['part'])}: {live['records']} good + {live['rejects']['count']}"
-                f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
-            )
-            parts.append(facts)
-        return parts
+def _new_marker(
+    stage: Stage,
+    identity: Mapping[str, Any],
+    parent: Generation | None,
+    raw: Mapping[str, Any],
+    parts: list[dict[str, Any]],
+    *,
+    max_rejects: float = 1.0,
+) -> dict[str, Any]:
+    """The marker for these parts. Raises DataError if more than a fraction of the images, or all, are rejects."""
+    counts = count_live_images(parts, len(raw["classes"]))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
+    require(
+        counts["rejects"] <= max_rejects * counts["input"],
+        f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}), more than --max-rejects"
+        f" {max_rejects:g}; look at {stage.folder / 'rejects'}, or allow more",
+    )
+    require(counts["good"] > 0, f"no image of {stage.folder} is usable; look at {stage.folder / 'rejects'}")
+    return {
+        "format": NORMALIZED_FORMAT,
+        **identity,
+        "parent": parent.fingerprint if parent else None,
+        "classes": raw["classes"],
+        "counts": counts,
+        "removed": raw["removed"],
+        "parts": parts,
+    }
 
-    def _checked_facts(self, pack: dict[str, Any]) -> dict[str, Any]:
-        """The facts of a part that this run, or one that it goes on with, has made."""
-        rows = rows_place(self.stage.folder, pack["name"])
-        require(rows.exists(), f"{rows} is missing though the job ended; run again")
-        facts = read_facts(rows)
-        require(not _is_other(facts, pack), f"{rows} was made from another pack; normalize again with --overwrite")
-        return facts | {"rows_sha256": rows.sha256()}
+
+def _checked_parts(
+    root: Place, stage: Stage, raw: Mapping[str, Any], known: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What the marker says of each part: facts that never change, and what of it is live."""
+    removed, classes = Removed.read(root, raw), len(raw["classes"])
+    parts = []
+    for pack in raw["packs"]:
+        before = known.get(pack["name"])
+        facts = _checked_facts(stage, pack) if before is None else _without_live(before)
+        facts["removed"] = pack["removed"]
+        if pack["removed"] and before is not None and before["removed"] == pack["removed"]:
+            facts["live"] = before["live"]  # what is removed stays so: as many are the same
+        elif pack["removed"]:
+            facts["live"] = count_live(stage.folder, facts, removed, classes)
+        live = live_facts(facts)
+        total = live["records"] + live["rejects"]["count"]
+        require(
+            facts["input"] == pack["images"] and total == pack["images"] - pack["removed"],
+            f"{rows_place(stage.folder, facts['part'])}: {live['records']} good + {live['rejects']['count']}"
+            f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
+        )
+        parts.append(facts)
+    return parts
+
+
+def _checked_facts(stage: Stage, pack: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a part that this run, or one that it goes on with, has made."""
+    rows = rows_place(stage.folder, pack["name"])
+    require(rows.exists(), f"{rows} is missing though the job ended; run again")
+    facts = read_facts(rows)
+    require(not _is_other(facts, pack), f"{rows} was made from another pack; normalize again with --overwrite")
+    return facts | {"rows_sha256": rows.sha256()}
 
 
 def parts_by_pack(generation: Generation | None) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ seeded key, and the reducer of a slice writes the records in the order they come
 record is up to `mapreduce.shuffle.transport`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,14 @@ from etl.slices.plan import (
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
 from etl.stages.names import WORK_FOLDER
+from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
-from mapreduce.jobs.stage_job import main
+from mapreduce.jobs.stage_job import Show, main
+from mapreduce.jobs.task_runner import TaskRunner
 from mapreduce.jobs.work import Work, worthwhile_tasks
 from mapreduce.shuffle.shuffle_job import ShuffleJob
 from mapreduce.shuffle.transport import COLUMNS, TRANSPORTS, pick
@@ -85,79 +87,86 @@ class Shard(ShuffleJob):
         self.increment_counter("examples", split, records)
         yield name, records
 
-    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        return (rebuilt_stage if values.get("recorded_options") else slices_stage)(root, values["name"])
+    def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
+        stage = (rebuilt_stage if values.get("recorded_options") else slices_stage)(self.root, values["name"])
+        is_done = self._shard(TaskRunner(self, stage, values), self.root, dict(values))
+        show(_summary(stage, is_done))
 
-    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        self._normalized = normalized_stage(root).read_marker()
+    def _shard(self, tasks: TaskRunner, root: Place, values: dict[str, Any]) -> bool:
+        """Plan, write and commit the slices; returns whether that was done before."""
+        stage, normalized, overwrite = tasks.stage, normalized_stage(root), bool(values.get("overwrite"))
+        marker, fingerprint = normalized.read_marker(), normalized.fingerprint()
         values |= recorded_options(root, values["name"]) if values.get("recorded_options") else {}
-        if not overwrite and is_done_before(self.stage, values, normalized_stage(root).fingerprint()):
-            return None
-        parent = find_parent(root, values["splits_from"], self.stage, overwrite)
-        self._lineage = lineage_of(values["splits_from"], parent)
+        if not overwrite and is_done_before(stage, values, fingerprint):
+            return True
+        parent = find_parent(root, values["splits_from"], stage, overwrite)
+        lineage = lineage_of(values["splits_from"], parent)
         if values.get("recorded_options") and parent:
-            self._lineage = lineage_in_place(root, parent)
-        self._plan = plan = make_plan(root, values, self._normalized, parent)
-        self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}
-        self.stage_run = self.stage.begin(self._identity, overwrite=overwrite)
-        if self.stage_run is None:
-            return None
-        records = [int(count) for count in plan.slice_plan.shares.slice_records()]
-        names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
-        self._slices = [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
-        folder = self.stage.folder
-        todo = [number for number, (_, name, _) in enumerate(self._slices) if not facts_place(folder, name).exists()]
-        if plan.assignment:
-            parquet_tables.write_tables(
-                self.stage.work / ASSIGNMENTS_FILE, self.open_run.staging, schemas.ASSIGNMENTS, plan.assignment.tables()
+            lineage = lineage_in_place(root, parent)
+        plan = make_plan(root, values, marker, parent)
+        identity = {"config": plan.config.to_json(), "input": fingerprint}
+        if (run := stage.begin(identity, overwrite=overwrite)) is None:
+            return True
+        with run:
+            slices = _planned_slices(plan)
+            tasks.run(run, self._plan_work(run, plan, slices, marker))
+            statistics = PixelSums()
+            for part in marker["parts"]:
+                statistics.merge(PixelSums(**sums_place(stage.folder, part["part"]).read_json()))
+            manifest = build_manifest(
+                run,
+                identity,
+                marker,
+                slices,
+                statistics=statistics,
+                plan={"lineage": lineage, "known": plan.known, "left_out": plan.left_out},
+                history=plan.history,
             )
-        job = self._describe_job(root, plan, todo, pick(root, runner))
-        return Work(job, plan if todo else [], job["mappers"], sum(records), self._watch)
+            run.commit(manifest, tasks.record)
+        return False
 
-    def _describe_job(self, root: Place, plan: Plan, todo: list[int], transport: str) -> dict[str, Any]:
-        size = sum(part["bytes"] for part in self._normalized["parts"])
-        records = sum(records for _, _, records in self._slices)
+    def _plan_work(
+        self, run: Run, plan: Plan, slices: Sequence[tuple[str, str, int]], normalized: Mapping[str, Any]
+    ) -> Work:
+        """Of the slices those that no interrupted run has written; writes the table of assignments for the tasks."""
+        folder, work, root = run.folder, run.work, self.root
+        todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(folder, name).exists()]
+        if plan.assignment:
+            tables = plan.assignment.tables()
+            parquet_tables.write_tables(work / ASSIGNMENTS_FILE, run.staging, schemas.ASSIGNMENTS, tables)
+        transport = pick(root, self.options.runner)
+        size = sum(part["bytes"] for part in normalized["parts"])
+        records = sum(records for _, _, records in slices)
         worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
-        return {
+        job = {
             "stage": "shard",
             "root": root.uri,
-            "folder": self.stage.folder.uri,
+            "folder": folder.uri,
             "config": plan.config.to_json(),
-            "classes": self._normalized["classes"],
+            "classes": normalized["classes"],
             "has_assignments": plan.assignment is not None,
             "counts": plan.slice_plan.shares.counts.tolist(),
-            "slices": self._slices,
+            "slices": slices,
             "todo": todo,
             "transport": transport,
             "mappers": worthwhile_tasks(size, records, TRANSPORTS[transport].SENT),
             "reducers": self.number_of_reducers(worthwhile),
         }
 
-    def finish(self) -> None:
-        statistics = PixelSums()
-        for part in self._normalized["parts"]:
-            statistics.merge(PixelSums(**sums_place(self.stage.folder, part["part"]).read_json()))
-        manifest = build_manifest(
-            self.open_run,
-            self._identity,
-            self._normalized,
-            self._slices,
-            statistics=statistics,
-            plan={"lineage": self._lineage, "known": self._plan.known, "left_out": self._plan.left_out},
-            history=self._plan.history,
-        )
-        self.open_run.commit(manifest, self.run_record)
+        def watch() -> tuple[int, str]:
+            published = {info.base_name for info in (work / "slices").children()}
+            read, parts = len((work / SUMS_FOLDER).children()), len(normalized["parts"])
+            done = sum(count for _, name, count in slices if facts_place(folder, name).name in published)
+            return done, f"{read} of {parts} parts read" if read < parts else ""
 
-    def summary(self, already_done: bool) -> Summary:
-        return _summary(self.stage, already_done)
+        return Work(job, plan if todo else [], job["mappers"], records, watch)
 
-    def _watch(self) -> tuple[int, str]:
-        work = self.stage.work
-        published = {info.base_name for info in (work / "slices").children()}
-        read, parts = len((work / SUMS_FOLDER).children()), len(self._normalized["parts"])
-        done = [each for each in self._slices if facts_place(self.stage.folder, each[1]).name in published]
-        examples = sum(records for _, _, records in done)
-        return examples, f"{read} of {parts} parts read" if read < parts else ""
+
+def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
+    """Split, name and number of examples of each slice."""
+    records = [int(count) for count in plan.slice_plan.shares.slice_records()]
+    names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
+    return [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
 
 
 def sums_place(folder: Place, part: str) -> Place:

@@ -8,7 +8,7 @@ good one or a reject, once), and publishes what it finds, with tables of the exa
 joins these: every good image exactly once, in its slice, as it is in its part; and contents that several keys have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etl.errors import DataError, RingsliceError
@@ -16,17 +16,20 @@ from etl.formats import parquet_tables, schemas
 from etl.options.stage_options import VERIFY_OPTIONS
 from etl.slices.plan import ASSIGNMENTS_FILE, Plan
 from etl.stages.layout import VERIFICATION_FORMAT, verification_stage, verification_stage_in
+from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_file, withdraw
-from etl.storage.place import Place, open_place
+from etl.storage.place import open_place
 from etl.verify.collect import DUPLICATES_FILE, Collected
+from etl.verify.findings import Outcome
 from etl.verify.join import DUPLICATES
 from etl.verify.repair import Repair
 from etl.verify.target import Target
 from etl.verify.task import TaskCheck, task_place
 from etl.verify.work_list import SLICES
-from mapreduce.jobs.stage_job import StageJob, main
+from mapreduce.jobs.stage_job import Show, StageJob, main
+from mapreduce.jobs.task_runner import TaskRunner
 from mapreduce.jobs.work import Work, worthwhile_tasks
 
 RESULTS_FOLDER = "results"  # below the folder of a job's tasks
@@ -47,85 +50,58 @@ class Verify(StageJob):
         self.count_task(check.counts["bytes"] + check.counts["other_bytes"], 0)
         yield f"line {task['line']}", check.counts["examples"]
 
-    def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        target = Target.find(root, values["name"])
-        self._target = target
-        if values["to"]:
-            return verification_stage_in(open_place(values["to"]))
-        return verification_stage(root, values["name"])
-
-    def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
-        del root, runner, overwrite
-        self._every_stage = bool(values["every_stage"])
-        self._repair = Repair(self._target) if values["repair"] else None
-        self._identity = {"config": {"every_stage": self._every_stage}, "input": self._target.fingerprint}
-        self.stage_run = self.stage.reopen(self._identity)
-        return self._work()
-
-    def _work(self) -> Work:
-        target = self._target
-        self._plan, self._why_unplanned = _plan_again(target)
-        assignments = self.stage.work / ASSIGNMENTS_FILE if self._plan and self._plan.assignment else None
-        if self._plan and self._plan.assignment and assignments:
-            assignments.delete()  # of a check before a repair
-            parquet_tables.write_tables(
-                assignments, self.open_run.staging, schemas.ASSIGNMENTS, self._plan.assignment.tables()
-            )
-        self._lines = target.lines(self._every_stage, self._plan)
-        splits = target.manifest["splits"].values()
-        examples = sum(split["records"] for split in splits)
-        read = (each["bytes"] for line in self._lines for each in [*line.get("files", ()), *line.get("slices", ())])
-        tasks = worthwhile_tasks(sum(read), examples)
-        self._buckets = max(1, -(-examples // BUCKET_EXAMPLES))
-        job = {"stage": "verify", **target.job(self._plan, assignments), "buckets": self._buckets, "mappers": tasks}
-        return Work(job, self._lines, tasks, examples, self._watch)
-
-    def finish(self) -> Work | None:
-        collected = Collected.read(self._target, self._lines, self._results)
-        made = self.open_run.staging / DUPLICATES_FILE
-        made.delete()  # of a check before a repair
-        tables = collected.reconcile(self._buckets)
-        output, rows = parquet_tables.write_tables(made, self.open_run.staging, DUPLICATES, tables)
-        self._outcome = collected.outcome(self._plan, self._why_unplanned)
-        if self._repair is not None and self._repair.attempt(self._outcome):
-            return self._work()  # check all of it again
-        if self._repair is not None:
-            self.run_record.note(repaired=self._repair.names())
-        self._commit(made, {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256})
-        return None
-
-    @property
-    def _results(self) -> Place:
-        return self.stage.task_folders()[-1] / RESULTS_FOLDER
-
-    def _commit(self, made: Place, duplicates: dict[str, Any]) -> None:
-        # for a moment there is none: better than one of another table
-        withdraw(self.stage.marker, self.open_run.staging)
-        replace_file(made, self.stage.folder / DUPLICATES_FILE)
-        marker = {"format": VERIFICATION_FORMAT, **self._identity, **self._outcome.to_json()}
-        self.open_run.commit({**marker, "tables": {"duplicates": duplicates}}, self.run_record)
-
-    def summary(self, already_done: bool) -> Summary:
-        del already_done
-        return _summary(self.stage, self._repair.names() if self._repair else None)
-
-    def conclude(self) -> None:
-        """Raises DataError if anything was found."""
-        if number := self._outcome.number:
-            left = self._repair.explain() if self._repair else ""
+    def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
+        target, to = Target.find(self.root, values["name"]), values["to"]
+        stage = verification_stage_in(open_place(to)) if to else verification_stage(self.root, values["name"])
+        repair = Repair(target) if values["repair"] else None
+        identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.fingerprint}
+        tasks = TaskRunner(self, stage, values)
+        with stage.reopen(identity) as run:
+            outcome, duplicates = _check(tasks, run, target, values["every_stage"])
+            while repair and repair.attempt(outcome):
+                outcome, duplicates = _check(tasks, run, target, values["every_stage"])
+            if repair:
+                tasks.record.note(repaired=repair.names())
+            # for a moment there is none: better than one of another table
+            withdraw(stage.marker, run.staging)
+            replace_file(run.staging / DUPLICATES_FILE, stage.folder / DUPLICATES_FILE)
+            marker = {"format": VERIFICATION_FORMAT, **identity, **outcome.to_json()}
+            run.commit({**marker, "tables": {"duplicates": duplicates}}, tasks.record)
+        show(_summary(stage, repair.names() if repair else None))
+        if number := outcome.number:
             found = f"{number} findings" if number > 1 else "1 finding"
-            raise DataError(
-                f"{self._target.slices.folder} does not hold what is said of it, {found}:{self._outcome.lines()}{left}"
-            )
+            left = repair.explain() if repair else ""
+            raise DataError(f"{target.slices.folder}: verification failed, {found}:{outcome.lines()}{left}")
 
-    def _watch(self) -> tuple[int, str]:
-        folders = self.stage.task_folders()
+
+def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tuple[Outcome, dict[str, Any]]:
+    """Check all once; returns the findings, and the facts of the table of duplicates, which is in staging."""
+    stage = run.stage
+    plan, why_unplanned = _plan_again(target)
+    assignments = stage.work / ASSIGNMENTS_FILE if plan and plan.assignment else None
+    if plan and plan.assignment and assignments:
+        assignments.delete()  # of a check before a repair
+        parquet_tables.write_tables(assignments, run.staging, schemas.ASSIGNMENTS, plan.assignment.tables())
+    lines = target.lines(every_stage, plan)
+    examples = sum(split["records"] for split in target.manifest["splits"].values())
+    read = (each["bytes"] for line in lines for each in [*line.get("files", ()), *line.get("slices", ())])
+    number = worthwhile_tasks(sum(read), examples)
+    buckets = max(1, -(-examples // BUCKET_EXAMPLES))
+    job = {"stage": "verify", **target.job(plan, assignments), "buckets": buckets, "mappers": number}
+
+    def watch() -> tuple[int, str]:
+        folders = stage.task_folders()
         done = {info.base_name for info in (folders[-1] / RESULTS_FOLDER).children()} if folders else set()
-        examples = 0
-        for line in self._lines:
-            if line["kind"] == SLICES and task_place(self.stage.folder, line["line"]).name in done:
-                examples += sum(each["records"] for each in line["slices"])
-        return examples, ""
+        checked = (line for line in lines if task_place(stage.folder, line["line"]).name in done)
+        return sum(each["records"] for line in checked if line["kind"] == SLICES for each in line["slices"]), ""
+
+    tasks.run(run, Work(job, lines, number, examples, watch))
+    collected = Collected.read(target, lines, stage.task_folders()[-1] / RESULTS_FOLDER)
+    made = run.staging / DUPLICATES_FILE
+    made.delete()  # of a check before a repair
+    output, rows = parquet_tables.write_tables(made, run.staging, DUPLICATES, collected.reconcile(buckets))
+    outcome = collected.outcome(plan, why_unplanned)
+    return outcome, {"file": DUPLICATES_FILE, "rows": rows, "sha256": output.sha256}
 
 
 def _plan_again(target: Target) -> tuple[Plan | None, str]:

@@ -172,7 +172,7 @@ def known_options() -> frozenset[str]:
         FOREIGN_OPTIONS, *map(click_flags, (*TRAINERS.values(), launch_command, start_command))
     )
     for job in JOBS.values():
-        flags |= click_flags(script_command(job)) | set(job.of_words().arg_parser._option_string_actions)
+        flags |= click_flags(script_command(job)) | set(job.of_words("ROOT").arg_parser._option_string_actions)
     scripts = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]
     for script in [*scripts, REPOSITORY / "train/toolchain/build_horovod.py"]:
         flags |= script_flags(script)
@@ -267,12 +267,9 @@ def check_click(command: click.Command, name: str, words: Sequence[str], group: 
 
 def check_job(job: type[StageJob], words: Sequence[str]) -> None:
     try:
-        rest = script_command(job).make_context(job.__name__, list(words)).params["words"]
-        roots = job.of_words(*rest).options.args
+        job.of_words(*script_command(job).make_context(job.__name__, list(words)).params["words"])
     except (click.ClickException, UsageError) as error:
         raise WrongCommandError(str(error)) from None
-    if len(roots) != 1:
-        raise WrongCommandError(f"one ROOT, not {roots}")
 
 
 def check_script(path: Path, words: Sequence[str]) -> None:

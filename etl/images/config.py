@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from etl.errors import UsageError
-from etl.images.geometry import CROP, FITS, PAD
+from etl.images.geometry import CROP, PAD
 from etl.images.result import Reason, Reject
 
 DEFAULT_SIDE = 224
@@ -118,16 +118,6 @@ class NormalizeConfig:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        for flag, value, known in (
-            ("--fit", self.fit, FITS),
-            ("--color", self.color, COLORS),
-            ("--format", self.format, FORMATS),
-            ("--subsampling", self.subsampling, SUBSAMPLINGS),
-        ):
-            if value not in known:
-                raise UsageError(f"{flag} {value!r}: give one of {', '.join(map(str, known))}")
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"--quality {self.quality} is out of range; JPEG quality is from 1 to 100")
         if self.pass_through and self.format not in (JPEG, PNG):
             raise UsageError(f"--pass-through with --format {self.format}: give jpeg or png, which files can be")
         for flag, numbers in (("--subtract", self.subtract), ("--divide-by", self.divide_by)):

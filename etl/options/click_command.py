@@ -17,8 +17,9 @@ class Parsed(click.ParamType[Any]):
 
     name = "text"
 
-    def __init__(self, parse: Callable[[str], Any]) -> None:
-        self._parse = parse
+    def __init__(self, parse: Callable[[str], Any], metavar: str = "TEXT") -> None:
+        """``metavar`` is what the help calls a value."""
+        self._parse, self.metavar = parse, metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -32,6 +33,8 @@ class Parsed(click.ParamType[Any]):
 class FiniteRange(click.FloatRange):
     """A range of numbers without NaN and infinity."""
 
+    metavar = "X"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
@@ -39,9 +42,15 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-BYTES, SIZE, COLOR = Parsed(parse_bytes), Parsed(parse_size), Parsed(parse_color)
-NUMBERS, COUNTS = Parsed(parse_numbers), Parsed(parse_counts)
-COUNT = click.IntRange(min=1)
+class IntegerRange(click.IntRange):
+    """A range of integers."""
+
+    metavar = "N"
+
+
+BYTES, SIZE, COLOR = Parsed(parse_bytes, "SIZE"), Parsed(parse_size, "N|HxW"), Parsed(parse_color, "COLOR")
+NUMBERS, COUNTS = Parsed(parse_numbers, "X[,Y,Z]"), Parsed(parse_counts, "N,…")
+INTEGER, COUNT = IntegerRange(), IntegerRange(min=1)
 FRACTION = FiniteRange(0, 1)
 SECONDS = FiniteRange(min=0, min_open=True)
 

@@ -17,10 +17,12 @@ from etl.options.click_command import (
     COUNT,
     COUNTS,
     FRACTION,
+    INTEGER,
     NUMBERS,
     SECONDS,
     SIZE,
     FiniteRange,
+    IntegerRange,
     Option,
     Parsed,
 )
@@ -45,69 +47,64 @@ def _flag(name: str, text: str) -> Option:
     return click.option(name, is_flag=True, help=text)
 
 
-def _value(name: str, text: str, metavar: str | None = None, **settings: Any) -> Option:
-    return click.option(name, help=text, metavar=metavar, show_default="default" in settings, **settings)
+def _value(name: str, kind: click.ParamType[Any] | str, text: str, **settings: Any) -> Option:
+    """An option with a value: of a type, or a text, of which ``kind`` is the name in the help."""
+    metavar = kind if isinstance(kind, str) else getattr(kind, "metavar", None)
+    kind = click.STRING if isinstance(kind, str) else kind
+    return click.option(name, type=kind, help=text, metavar=metavar, show_default="default" in settings, **settings)
 
 
-def _variable(name: str, text: str, variable: str, **settings: Any) -> Option:
-    """An option whose value goes to an environment variable, for this process and all its children."""
+def _variable(name: str, kind: click.ParamType[Any] | str | None, text: str, variable: str) -> Option:
+    """An option whose value goes to an environment variable, for this process and all its children; None: a flag."""
 
     def set_variable(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         del context, parameter
         if value:
             os.environ[variable] = "1" if value is True else str(value)
 
-    return click.option(name, help=text, expose_value=False, callback=set_variable, **settings)
+    settings: dict[str, Any] = {"expose_value": False, "callback": set_variable}
+    return _value(name, kind, text, **settings) if kind else click.option(name, is_flag=True, help=text, **settings)
 
 
 OVERWRITE = _flag("--overwrite", "Replace results of other options or of other input.")
 JSON = _flag("--json", "Print the summary as JSON to standard output.")
 VERBOSE = _flag("--verbose", "Print all counts, and tables by class and slice.")
-NAME = _value("--name", "Name of the slices, in ROOT/slices/NAME.", default="default")
+NAME = _value("--name", "TEXT", "Name of the slices, in ROOT/slices/NAME.", default="default")
 
 ENVIRONMENT_OPTIONS = (
     _variable(
         "--hdfs-driver",
+        click.Choice(DRIVERS),
         "Client of hdfs:// places: native (no Java) or libhdfs (the site's own, in a JVM). Default: native.",
         DRIVER_VARIABLE,
-        type=click.Choice(DRIVERS),
     ),
-    _variable("--hdfs-user", "User on HDFS. Default: the current user.", USER_VARIABLE, metavar="NAME"),
+    _variable("--hdfs-user", "NAME", "User on HDFS. Default: the current user.", USER_VARIABLE),
     _variable(
         "--hdfs-replication",
+        COUNT,
         "Replicas of files that are written to HDFS. Default: the site's.",
         REPLICATION_VARIABLE,
-        type=COUNT,
-        metavar="N",
     ),
     _variable(
         "--hdfs-block-size",
+        BYTES,
         "Block size of files that are written to HDFS. Default: the site's.",
         BLOCK_SIZE_VARIABLE,
-        type=BYTES,
-        metavar="SIZE",
     ),
-    _variable(
-        "--hdfs-heap",
-        f"Heap of the JVM of libhdfs. Default: {DEFAULT_HEAP}.",
-        HEAP_VARIABLE,
-        type=BYTES,
-        metavar="SIZE",
-    ),
-    _variable("--debug", "Show tracebacks, also those of Java.", DEBUG_VARIABLE, is_flag=True),
+    _variable("--hdfs-heap", BYTES, f"Heap of the JVM of libhdfs. Default: {DEFAULT_HEAP}.", HEAP_VARIABLE),
+    _variable("--debug", None, "Show tracebacks, also those of Java.", DEBUG_VARIABLE),
 )
 HADOOP_OPTIONS = (
-    _value("--queue", "With -r hadoop: the YARN queue. Default: the cluster's.", "NAME"),
+    _value("--queue", "NAME", "With -r hadoop: the YARN queue. Default: the cluster's."),
     _value(
         "--priority",
+        click.Choice(("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW")),
         "With -r hadoop: priority of the job within its queue.",
-        type=click.Choice(("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW")),
     ),
     _value(
         "--task-memory",
+        BYTES,
         "With -r hadoop: memory of a task's container; the mappers of normalize get --max-memory in addition.",
-        "SIZE",
-        type=BYTES,
         default="1GiB",
     ),
     _flag("--restart", "With -r hadoop: kill a running job of this stage, instead of joining it."),
@@ -123,18 +120,13 @@ RUNNER_OPTIONS = (  # of mrjob, if a job is run as a script
     ),
     _value(
         "--python-bin",
-        "With -r hadoop: a Python of the nodes that has ringslice installed. Default: this one is packed and sent.",
         "PATH",
+        "With -r hadoop: a Python of the nodes that has ringslice installed. Default: this one is packed and sent.",
     ),
 )
 
 INGEST_OPTIONS = (
-    _value(
-        "--pack-size",
-        f"Approximate size of a pack, the input of one mapper. Default: {DEFAULT_PACK_SIZE}.",
-        "SIZE",
-        type=BYTES,
-    ),
+    _value("--pack-size", BYTES, f"Approximate size of a pack, the input of one mapper. Default: {DEFAULT_PACK_SIZE}."),
     _flag(
         "--split-folders",
         "The first level of folders, of SOURCE or of its archives, is the split (train, validation or val, test), the"
@@ -142,32 +134,32 @@ INGEST_OPTIONS = (
     ),
     _value(
         "--label-column",
+        "NAME",
         "The column of a list or of Parquet files, or the field of an archive's .json files, that is the label."
         " Default: label; of Parquet files without it, labels.",
-        "NAME",
     ),
     _value(
         "--image-column",
+        "NAME",
         "The column of the images in Parquet files, or of the paths in a list. Default: the only one of a suitable"
         " type or name (path, file_name, ...).",
-        "NAME",
     ),
     _value(
         "--split-column",
-        "The column or field that is the split of each image (train, validation, test). Default: split, if it exists.",
         "NAME",
+        "The column or field that is the split of each image (train, validation, test). Default: split, if it exists.",
     ),
     _value(
         "--key-column",
+        "NAME",
         "The column of Parquet files or of a list that is the key of each image: unique, and the same every night."
         " Default: file and row number, or the path.",
-        "NAME",
     ),
     _value(
         "--classes",
+        "FILE",
         "A text file with the name of a class on each line: labels are these names, or numbers of lines from 0. New"
         " classes may be added at its end later. Default: the labels of the source.",
-        "FILE",
     ),
     _flag(
         "--follow-links",
@@ -178,84 +170,70 @@ INGEST_OPTIONS = (
         "Copy nothing: use the tar or Parquet files of SOURCE as packs, and write only image lists. Do not move or"
         " change them.",
     ),
-    _value("--packs-at-once", "Number of packs that are written at the same time.", "N", type=COUNT, default=4),
+    _value("--packs-at-once", COUNT, "Number of packs that are written at the same time.", default=4),
     _value(
         "--columns",
+        "TABLE",
         "A CSV or Parquet table with a column 'key' (the key of an image, e.g. its path in SOURCE); its other columns"
         " are stored with each image, and replace columns of the source of the same name.",
-        "TABLE",
     ),
     _value(
         "--max-removed",
+        FRACTION,
         "Maximum fraction of the packed images that may be missing from SOURCE or changed; with more, it is considered"
         " another source.",
-        "FRACTION",
-        type=FRACTION,
         default=0.1,
     ),
 )
 NORMALIZE_OPTIONS = (
     _value(
         "--size",
+        SIZE,
         "Height and width in pixels: 224 or 224x320. Default: those of the source if it is IDX, else 224.",
-        "N|HxW",
-        type=SIZE,
     ),
     _value(
         "--fit",
+        click.Choice(FITS),
         "How an image is resized: crop (shorter side, then the center), exact (stretched), pad (longest side, then a"
         " border of --background), shorter or longest (that side only; images then differ in size).",
-        type=click.Choice(FITS),
         default="crop",
     ),
     _flag("--only-shrink", "Do not enlarge images: smaller ones keep their size."),
-    _value("--color", "Color of the images. Default: that of IDX sources, else rgb.", type=click.Choice(COLORS)),
+    _value("--color", click.Choice(COLORS), "Color of the images. Default: that of IDX sources, else rgb."),
     _value(
         "--background",
+        COLOR,
         "Color of padding and of transparent pixels: #RRGGBB, or red,green,blue.",
-        "COLOR",
-        type=COLOR,
         default="#ffffff",
     ),
-    _value("--format", "Format of the pixels. Default: png for IDX sources, else jpeg.", type=click.Choice(FORMATS)),
-    _value("--quality", "JPEG quality, 1 to 100.", "N", type=click.IntRange(1, 100), default=95),
-    _value(
-        "--subsampling",
-        "JPEG color: 4:2:0 or 4:4:4.",
-        type=click.Choice(tuple(map(str, SUBSAMPLINGS))),
-        default="420",
-    ),
+    _value("--format", click.Choice(FORMATS), "Format of the pixels. Default: png for IDX sources, else jpeg."),
+    _value("--quality", IntegerRange(1, 100), "JPEG quality, 1 to 100.", default=95),
+    _value("--subsampling", click.Choice(tuple(map(str, SUBSAMPLINGS))), "JPEG color: 4:2:0 or 4:4:4.", default="420"),
     _value(
         "--subtract",
+        NUMBERS,
         "With float formats a pixel becomes (pixel - SUBTRACT) / DIVIDE_BY: one number, or one for each channel.",
-        "X[,Y,Z]",
-        type=NUMBERS,
         default="0",
     ),
-    _value("--divide-by", "See --subtract.", "X[,Y,Z]", type=NUMBERS, default="255"),
-    _flag(
-        "--pass-through",
-        "Keep a file unchanged if it has the size, color and format asked for, and no metadata.",
-    ),
+    _value("--divide-by", NUMBERS, "See --subtract.", default="255"),
+    _flag("--pass-through", "Keep a file unchanged if it has the size, color and format asked for, and no metadata."),
     _value(
         "--max-rejects",
+        FRACTION,
         "Maximum fraction of unusable images; with more, the stage fails with status 1.",
-        "FRACTION",
-        type=FRACTION,
         default=0.01,
     ),
-    _value("--max-pixels", "Maximum number of pixels, by the header.", "N", type=COUNT, default=100_000_000),
-    _value("--max-bytes", "Maximum size of a file.", "SIZE", type=BYTES, default="256MB"),
-    _value("--max-frames", "Maximum number of frames; only the first frame is used.", "N", type=COUNT, default=10_000),
-    _value("--max-aspect", "Maximum aspect ratio (longer side / shorter side).", "X", type=FiniteRange(1), default=200),
-    _value("--min-side", "Minimum number of pixels of a side.", "N", type=COUNT, default=1),
-    _value("--max-seconds", "Maximum processor time for an image.", "N", type=SECONDS, default=10),
+    _value("--max-pixels", COUNT, "Maximum number of pixels, by the header.", default=100_000_000),
+    _value("--max-bytes", BYTES, "Maximum size of a file.", default="256MB"),
+    _value("--max-frames", COUNT, "Maximum number of frames; only the first frame is used.", default=10_000),
+    _value("--max-aspect", FiniteRange(1), "Maximum aspect ratio (longer side / shorter side).", default=200),
+    _value("--min-side", COUNT, "Minimum number of pixels of a side.", default=1),
+    _value("--max-seconds", SECONDS, "Maximum processor time for an image.", default=10),
     _value(
         "--max-memory",
+        BYTES,
         "Maximum memory to decode an image. Default: 8 bytes per pixel of --max-pixels, and --max-bytes; at least"
         " 800MB.",
-        "SIZE",
-        type=BYTES,
     ),
 )
 RETRY_REJECTS = _flag(
@@ -267,59 +245,53 @@ SHARD_OPTIONS = (
     NAME,
     _value(
         "--split",
+        Parsed(parse_split, "SPLIT"),
         "Splits by fraction: 'train=0.8,validation=0.1,test=0.1', by number: 'train=rest,test=1000', or 'source' for"
         " those of the source. Default: those of the source if every image has one, else these fractions.",
-        "SPLIT",
-        type=Parsed(parse_split),
     ),
     _value(
         "--group-by",
+        "COLUMN",
         "Keep all images that have the same value of this column (a patient, a video) in one split, by a seeded hash of"
         " the value; fractions are then approximate. Columns come from a list, Parquet files, or: ringslice ingest"
         " --columns.",
-        "COLUMN",
     ),
     _value(
         "--splits-from",
+        "MANIFEST",
         "Keep every image in the split that it has in earlier slices, by its content, group or key, and assign only new"
         " ones: a manifest.json, a folder of slices, a name of slices of this ROOT, or 'newest', the last ones made"
         " with this option.",
-        "MANIFEST",
     ),
     _value(
         "--remove",
-        "Leave out the keys in this text file, one on each line, now and in all slices made --splits-from these.",
         "FILE",
+        "Leave out the keys in this text file, one on each line, now and in all slices made --splits-from these.",
     ),
     _flag("--drop-duplicates", "Keep one image of each content."),
     _value(
         "--partition",
+        click.Choice(("stratified", "uniform")),
         "stratified: the number of examples of a class differs by at most one between slices; uniform: at random.",
-        type=click.Choice(("stratified", "uniform")),
         default="stratified",
     ),
     _value(
         "--workers",
+        COUNT,
         "Number of training processes; the number of training slices is a multiple of it.",
-        "N",
-        type=COUNT,
         default=8,
     ),
     _value(
         "--groups",
+        COUNT,
         "Number of groups of workers: slices are in folders by group and worker, and a run can train on one group.",
-        "N",
-        type=COUNT,
         default=1,
     ),
     _value(
-        "--slices",
-        "Number of training slices, rounded up to a multiple of --workers. Default: by --slice-size.",
-        "N",
-        type=COUNT,
+        "--slices", COUNT, "Number of training slices, rounded up to a multiple of --workers. Default: by --slice-size."
     ),
-    _value("--slice-size", "Approximate size of a slice, without --slices.", "SIZE", type=BYTES, default="200MB"),
-    _value("--seed", "Seed of splits, slices and order.", "N", type=int, default=0),
+    _value("--slice-size", BYTES, "Approximate size of a slice, without --slices.", default="200MB"),
+    _value("--seed", INTEGER, "Seed of splits, slices and order.", default=0),
 )
 VERIFY_OPTIONS = (
     NAME,
@@ -328,16 +300,15 @@ VERIFY_OPTIONS = (
         "--repair",
         "Rebuild damaged or missing files, to the same bytes, from ROOT/normalized and raw; then check again.",
     ),
-    _value("--to", "Output folder, if ROOT is read-only. Default: ROOT/verified/NAME.", "PLACE"),
+    _value("--to", "PLACE", "Output folder, if ROOT is read-only. Default: ROOT/verified/NAME."),
 )
 READ_BENCH_OPTIONS = (
     NAME,
     _value(
         "--slices-at-once",
+        COUNTS,
         "Number of slices that are read in parallel; several numbers separated by commas are measured one by one.",
-        "N,…",
-        type=COUNTS,
         default="1,2,4,8",
     ),
-    _value("--seconds", "Duration of each measurement.", "N", type=SECONDS, default=3),
+    _value("--seconds", SECONDS, "Duration of each measurement.", default=3),
 )

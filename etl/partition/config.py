@@ -108,8 +108,6 @@ class ShardConfig:
     removed_keys: str | None = None
 
     def __post_init__(self) -> None:
-        if self.partition not in ("stratified", "uniform"):
-            raise UsageError(f"--partition {self.partition!r}: give stratified or uniform")
         if self.workers % self.groups:
             raise UsageError(
                 f"--workers {self.workers} cannot be cut into --groups {self.groups}; give a multiple of the groups"

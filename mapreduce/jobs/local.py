@@ -8,16 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from mrjob.local import LocalMRJobRunner, _TaskFailedException
+from mrjob.local import LocalMRJobRunner
 from mrjob.sim import _sort_lines_in_memory
-from mrjob.step import StepFailedException
 
-from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
+from etl.errors import ERRORS, INTERRUPTED, EnvironmentFailure
 from etl.processes import end_with_parent, stop_all, tied_environment
 
 POLL_INTERVAL_S = 0.02
@@ -45,7 +45,7 @@ class LocalRunner(LocalMRJobRunner):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._tasks: dict[subprocess.Popen[bytes], dict[str, Any]] = {}  # those that run
+        self._tasks: dict[subprocess.Popen[bytes], Path] = {}  # those that run, and their standard error
 
     def _num_mappers(self, step_num: int) -> float:
         return self._half_of(self.mappers)
@@ -62,19 +62,19 @@ class LocalRunner(LocalMRJobRunner):
 
     def _invoke_task_func(self, task_type: str, step_num: int, task_num: int) -> Callable[..., None]:
         words = self._substep_args(step_num, task_type)
-        place = {"step_num": step_num, "num_steps": self._num_steps(), "task_type": task_type, "task_num": task_num}
+        errors = Path(self._task_stderr_path(task_type, step_num, task_num))
 
         def start(stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes], wd: str, env: Mapping[str, str]) -> None:
             # SIGKILL: it also ends a task that is stopped; what it leaves is deleted by whoever takes the stage over
             env = tied_environment(signal.SIGKILL, {**TASK_VARIABLES, **env})
-            self._tasks[subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=wd, env=env)] = place
+            self._tasks[subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=wd, env=env)] = errors
 
         return start
 
     def _run_multiple(self, funcs: Iterable[Callable[[], None]], num_processes: int | None = None) -> None:
         """Run tasks to their end, as many at once as there are cores; ``funcs`` start them.
 
-        Raises _TaskFailedException for the first that fails; none is left then, nor after an interrupt.
+        Raises what the first that fails raised; none is left then, nor after an interrupt.
         """
         del num_processes
         try:
@@ -91,11 +91,24 @@ class LocalRunner(LocalMRJobRunner):
     def _wait_for_some(self) -> None:
         time.sleep(POLL_INTERVAL_S)
         for task in [each for each in self._tasks if each.poll() is not None]:
-            place = self._tasks.pop(task)
+            errors = self._tasks.pop(task)
             if task.returncode:
-                raise _TaskFailedException(
-                    reason=str(subprocess.CalledProcessError(task.returncode, task.args)), **place
-                )
+                raise_failure(task.returncode, errors.read_text(errors="backslashreplace"))
+
+
+def raise_failure(status: int, errors: str) -> NoReturn:
+    """Raise what a task raised that ended with this status, as far as its standard error has it."""
+    if status < 0:
+        name = signal.Signals(-status).name
+        out_of_memory = " (out of memory? use smaller packs or --num-cores 1)" if name == "SIGKILL" else ""
+        raise EnvironmentFailure(f"a task was ended by {name}{out_of_memory}; run again to go on")
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt
+    line = re.search(r"^ringslice: error: (.*)$", errors, re.MULTILINE)
+    if line is None:
+        output = "\n".join(each for each in errors.splitlines() if not each.startswith("reporter:"))
+        raise EnvironmentFailure(f"a task failed without an error message (status {status}); its output:\n{output}")
+    raise ERRORS.get(status, EnvironmentFailure)(line[1])
 
 
 def sort_files(
@@ -116,52 +129,9 @@ def sort_files(
 
 
 def run_here(job: Any) -> dict[str, Any]:
-    """Run the mrjob ``job`` to its end; returns what ``run.json`` keeps of it.
-
-    Raises what a task raised, as far as its output tells.
-    """
-    with _first_failure() as failure, job.make_runner() as runner:
+    """Run the mrjob ``job`` to its end; returns what ``run.json`` keeps of it. Raises what a task raised."""
+    logging.getLogger("mrjob").setLevel(logging.CRITICAL)
+    with job.make_runner() as runner:
         runner.mappers, runner.reducers = job.job.get("mappers"), job.job.get("reducers")
-        try:
-            runner.run()
-        except StepFailedException as error:
-            failure.raise_for(error)
+        runner.run()
         return {"counters": runner.counters()[0]}
-
-
-class _Failure(logging.Handler):
-    """Collects what mrjob logs, which holds the standard error of the task that failed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    def raise_for(self, error: StepFailedException) -> NoReturn:
-        """Raise what the task itself raised, as far as its output tells."""
-        text = "\n".join(self.messages)
-        line = re.search(r"^ringslice: error: (.*)$", text, re.MULTILINE)
-        status = re.search(r"exit status (\d+)", str(error))
-        if killed := re.search(r"died with <Signals\.(\w+)", str(error)):
-            out_of_memory = " (out of memory? use smaller packs or --num-cores 1)" if killed[1] == "SIGKILL" else ""
-            raise EnvironmentFailure(f"a task was ended by {killed[1]}{out_of_memory}; run again to go on") from None
-        if line is None or status is None:
-            raise EnvironmentFailure(f"a task ended without an error message ({error}); its output:\n{text}") from None
-        kinds: dict[str, type[RingsliceError]] = {"1": DataError, "2": UsageError, "3": EnvironmentFailure}
-        if status[1] not in kinds:
-            raise KeyboardInterrupt from None
-        raise kinds[status[1]](line[1]) from None
-
-
-@contextmanager
-def _first_failure() -> Iterator[_Failure]:
-    log, handler = logging.getLogger("mrjob"), _Failure()
-    log.addHandler(handler)
-    propagated, log.propagate = log.propagate, False
-    try:
-        yield handler
-    finally:
-        log.removeHandler(handler)
-        log.propagate = propagated

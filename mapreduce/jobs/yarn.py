@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mrjob.step import StepFailedException
 
-from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure, RingsliceError, UsageError
+from etl.errors import DEBUG_VARIABLE, ERRORS, DataError, EnvironmentFailure, UsageError
 from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.progress import log
@@ -36,7 +36,6 @@ LEAST_HEAP_BYTES = 128 << 20
 CLIENT_GRACE_S = 8.0  # after its job ended, `hadoop jar` asks a master that is gone, and then a history server
 SILENCE_S = 60.0  # so long may the ResourceManager not answer before the job is given up
 SIGNALLED = 128  # above this an exit status tells of a signal
-KINDS: dict[int, type[RingsliceError]] = {1: DataError, 2: UsageError, 3: EnvironmentFailure}
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ class YarnJob:
             log(self.stage.name, f"{attempt.id} on {attempt.node}: {attempt.diagnostics}\n{attempt.error_output}")
         if attempt.state == "FAILED":
             if status in (DataError.status, UsageError.status):
-                raise KINDS[status](line)
+                raise ERRORS[status](line)
             log(self.stage.name, f"{attempt.id} on {attempt.node} failed: {line}")
 
     def end(self, application: str) -> None:
@@ -222,7 +221,7 @@ class YarnJob:
         causes = [cause_of(each) for each in self.failed if each.state == "FAILED"]
         status, line = causes[-1] if causes else (EnvironmentFailure.status, cause_of_output(diagnostics))
         where = f" ({self.application.id})" if self.application else ""
-        raise KINDS.get(status, EnvironmentFailure)(f"{line}{where}")
+        raise ERRORS.get(status, EnvironmentFailure)(f"{line}{where}")
 
 
 def cause_of(attempt: FailedAttempt) -> tuple[int, str]:

@@ -12,6 +12,7 @@ Whatever travels, a record's length and CRC32C are checked when it is read from 
 """
 
 import binascii
+import json
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -76,21 +77,13 @@ class Transport(ABC):
 
 
 class _Reference(NamedTuple):
-    """Where a record lies, and what must be found there."""
+    """Where a record lies, and what must be found there; it travels as JSON."""
 
     part: str
     offset: int
     size: int
     crc32c: int
-    sha256: bytes
-
-    def to_text(self) -> bytes:
-        return f"{self.part} {self.offset} {self.size} {self.crc32c} {self.sha256.hex()}".encode()
-
-    @classmethod
-    def of_text(cls, text: bytes) -> "_Reference":
-        part, offset, size, crc, sha256 = text.decode().rsplit(" ", 4)
-        return cls(part, int(offset), int(size), int(crc), bytes.fromhex(sha256))
+    sha256: str
 
 
 class References(Transport):
@@ -102,8 +95,8 @@ class References(Transport):
     def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         chosen = rows.filter(wanted)
         columns = (chosen[name].to_pylist() for name in ("offset", "size", "crc32c", "sha256"))
-        for values in zip(*columns, strict=True):
-            yield _Reference(part, *values).to_text()
+        for offset, size, crc32c, sha256 in zip(*columns, strict=True):
+            yield json.dumps(_Reference(part, offset, size, crc32c, sha256.hex())).encode()
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         with LocalFiles() as files:
@@ -114,7 +107,7 @@ class References(Transport):
             def look(reference: _Reference) -> None:
                 files.expect(path(reference.part), reference.offset, reference.size)
 
-            for each in looking_ahead(map(_Reference.of_text, values), look):
+            for each in looking_ahead((_Reference(*json.loads(each)) for each in values), look):
                 place = path(each.part)
                 record = open_record(files.read(place, each.offset, each.size), each.offset, place)
                 if record.crc32c != each.crc32c:
@@ -122,7 +115,7 @@ class References(Transport):
                         f"{place} does not hold at offset {each.offset} the example that its rows tell of;"
                         " normalize again with --overwrite"
                     )
-                yield record.data, each.part, each.sha256
+                yield record.data, each.part, bytes.fromhex(each.sha256)
 
 
 class _Bytes(Transport):

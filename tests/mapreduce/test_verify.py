@@ -256,7 +256,7 @@ def test_runners_find_the_same(root: Path) -> None:
         assert json.loads(result.stdout)["findings"] == {"slice": 2}
         results.append(contents(root / "verified/default", "run.json"))
     assert results[0] == results[1]
-    failed(ringslice_here("verify", root, "-r", "inline"), 1, "does not hold what is said of it, 2 findings:")
+    failed(ringslice_here("verify", root, "-r", "inline"), 1, "verification failed, 2 findings:")
     repaired = json.loads(succeeded(ringslice_here("verify", root, "--repair", "--json")).stdout)["repaired"]
     assert repaired == [f"slice {FIRST}", f"slice {SECOND}"]
 
