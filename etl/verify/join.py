@@ -151,10 +151,10 @@ class Reconciler:
 
     def check_contents(self, found: pa.Table) -> pa.Table:
         """All examples of one bucket of contents; returns the rows of `DUPLICATES`."""
-        ascending = [(name, "ascending") for name in COPIES.names]
+        order = [(name, "ascending") for name in COPIES.names]
         first = [(name, "first") for name in COPIES.names[2:]]  # a key that is there twice is found by its key
-        by_key = found.select(COPIES.names).sort_by(ascending).group_by(COPIES.names[:2], use_threads=False)
-        rows = by_key.aggregate(first).rename_columns(COPIES.names).sort_by(ascending)  # groups come in any order
+        in_order = found.select(COPIES.names).sort_by(order).group_by(COPIES.names[:2], use_threads=False)
+        rows = in_order.aggregate(first).rename_columns(COPIES.names).sort_by(order)  # groups come in any order
         several = rows.group_by("sha256").aggregate(
             [("key", "count"), ("split", "count_distinct"), ("label", "count_distinct"), ("key", "min")]
         )
