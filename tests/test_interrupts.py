@@ -145,13 +145,6 @@ def test_a_stage_that_was_stopped_goes_on(
         assert "Traceback" not in stopped.errors()
 
 
-@pytest.mark.chaos
-@by_name
-@pytest.mark.parametrize("after", [2, 3, 5, 7, 9])
-def test_killed_at_any_point(stage: Stage, after: int, digits: Path, undisturbed: Path, tmp_path: Path) -> None:
-    stop_and_run_again(stage, Stop(signal.SIGKILL, True, after), digits, undisturbed, tmp_path / "root")
-
-
 @pytest.fixture
 def slow(digits: Path, tmp_path: Path) -> Iterator[Running]:
     """A stage whose tasks would work on for minutes; it publishes nothing."""

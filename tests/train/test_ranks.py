@@ -9,19 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.lib.commands import (
-    REPOSITORY,
-    copy_some,
-    failed,
-    flip_bit,
-    horovodrun,
-    run,
-    succeeded,
-)
+from tests.lib.commands import REPOSITORY, copy_some, failed, horovodrun, run, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import shard_here
-from tests.lib.ranks.audits import committed_keys, require_each_key_once
-from tests.lib.ranks.results import results_of
+from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step
 
 pytestmark = pytest.mark.integration
@@ -57,13 +48,6 @@ def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     assert not (root / "runs/run-0001/_work").exists()
 
 
-def test_an_idle_ring_rests() -> None:
-    """Horovod's own exchange is every millisecond, with several waits: some 10,000 in this time."""
-    ranks = results_of(succeeded(horovodrun(2, "tests/lib/ranks/idle_ring.py")))["idle"]
-    assert len(ranks) == 2
-    assert all(each["slept"] < 2_000 for each in ranks), ranks
-
-
 def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path) -> None:
     source, root = copy_some(digits, tmp_path / "source", "01", slice(1)), tmp_path / "root"
     words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")
@@ -72,15 +56,6 @@ def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path)
     assert output.returncode != 0
     [line] = [line for line in (output.stderr + output.stdout).splitlines() if "ringslice: error:" in line]
     assert "2 ranks for 1 training examples; start fewer ranks" in line
-
-
-def test_a_damaged_slice_is_reported_by_the_rank_that_reads_it(root: Path) -> None:
-    flip_bit(root / "slices/default/train/train-00005-of-00008.tfrecord", 5000)
-    output = horovodrun(2, "train/main.py", "--data", root, "--model", "mlp")
-    assert output.returncode != 0
-    [line] = [line for line in output.stderr.splitlines() if "is damaged at offset " in line]
-    assert "ringslice: error: rank " in line
-    assert not list(root.rglob("checkpoints"))
 
 
 def test_a_users_own_model_trains_once(root: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
-from train.start import STRATEGY, with_data
+from train.start import STRATEGY
 
 RANK = "t/main.py --run x"
 
@@ -44,11 +44,6 @@ def test_each_strategy_has_its_launcher(ranks: Ranks, line: str) -> None:
 def test_hosts_are_for_horovod(strategy: str) -> None:
     with pytest.raises(UsageError, match=f"--hosts is for --strategy horovod, not for {strategy}"):
         Ranks(strategy, hosts="a:2,b:2")
-
-
-def test_root_is_the_first_word() -> None:
-    assert with_data(["root", "--resume"]) == ["--data", "root", "--resume"]
-    assert with_data(["--resume"]) == ["--resume"]
 
 
 def shown_of(launcher: str, text: str, status: int = 1) -> tuple[int, str]:
@@ -149,12 +144,7 @@ def test_ranks_train(strategy: str, root: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("strategy", "number"),
-    [
-        ("horovod", signal.SIGKILL),
-        ("horovod", signal.SIGINT),
-        ("ddp", signal.SIGKILL),
-        ("ddp", signal.SIGTERM),
-    ],
+    [("horovod", signal.SIGKILL), ("horovod", signal.SIGINT), ("ddp", signal.SIGKILL), ("ddp", signal.SIGTERM)],
 )
 def test_nothing_stays(strategy: str, number: signal.Signals, root: Path, tmp_path: Path) -> None:
     """A killed rank is named; Ctrl-C, for all, and SIGTERM, for the first process, end every process."""
