@@ -1,6 +1,5 @@
 """Stages that are stopped in the middle, and run again: the same bytes as if nothing had happened."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hadoop.processes import Process
 from tests.lib.commands import DIGITS_OPTIONS, contents, ringslice, succeeded, wait_until
 from tests.lib.session import Session
 
@@ -74,20 +74,10 @@ class Running(Session):
         """Send the signal, and see every process of the session end."""
         (os.killpg if how.everyone else os.kill)(self.process.pid, how.number)
         self.wait()
-        wait_until(lambda: not self._session(), self._session)
+        wait_until(lambda: not self.processes(), self.processes)
 
-    def tasks(self) -> list[int]:
-        return [pid for pid, command in self._session().items() if "--mapper" in command]
-
-    def _session(self) -> dict[int, str]:
-        """The processes of the session that are alive, with their command lines."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                command = (folder / "cmdline").read_text().replace("\0", " ")
-                if command and os.getsid(int(folder.name)) == self.process.pid:  # a dead process has no command line
-                    found[int(folder.name)] = command
-        return found
+    def tasks(self) -> list[Process]:
+        return self.processes("--mapper")
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +162,6 @@ def test_long_tasks_end_with_their_command(
 
 def test_a_task_that_dies_alone_is_reported(slow: Running) -> None:
     slow.wait_until("a task", slow.tasks)
-    os.kill(slow.tasks()[0], signal.SIGKILL)
+    slow.tasks()[0].send(signal.SIGKILL)
     assert slow.wait() == 3
     assert "a task was ended by SIGKILL (out of memory?" in slow.errors().splitlines()[-1]
