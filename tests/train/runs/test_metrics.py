@@ -154,7 +154,7 @@ def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: Trai
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 40, 2)
     assert steps_of(trained.folder) == list(range(1, 41))
     require_metrics(trained)
-    assert max(bytes_per_step(trained.folder)) < 1000  # there is no other rank; see tests/train/test_ranks.py
+    assert max(bytes_per_step(trained.folder)) < 1000  # there is no other rank; see tests/train/test_commands.py
     accuracy, counts = result["result"]["test_accuracy"], read(trained, "confusion-test.json")["counts"]
     assert sum(counts[each][each] for each in range(10)) / sum(map(sum, counts)) == pytest.approx(accuracy)
     page = tmp_path / "page.html"
