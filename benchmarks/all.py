@@ -48,6 +48,7 @@ class Benchmark:
 
 ALL = (
     Benchmark("planning", 60, has_folder=False),
+    Benchmark("renewal", 60, has_folder=False),
     Benchmark("normalize", 120),
     Benchmark("normalize_workers", 180),
     Benchmark("shard", 90, hdfs_option="--hdfs"),

@@ -161,10 +161,24 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
+RAISE_AGAIN_S = 0.01
+
+
+def _raise_swallowed_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Hook of Python's for an exception that it ignores, such as one in a callback of an import, or in a ``__del__``.
+
+    An interrupt that is lost this way comes again, as SIGALRM: in here it would be ignored as well.
+    """
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_S)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
 def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
     """Run ``main`` and return its exit status; a failure becomes one line on standard error and its status.
 
-    SIGTERM counts as an interrupt, so that schedulers stop a command as cleanly as Ctrl-C does.
+    SIGTERM counts as an interrupt, so that schedulers stop a command as cleanly as Ctrl-C does. No interrupt is lost.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -172,7 +186,9 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one interrupt is enough; do not disturb the cleaning up
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for each in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(each, interrupt)
+    sys.unraisablehook = _raise_swallowed_again
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a shell may have had us ignore it
         signal.signal(signal.SIGINT, interrupt)
     _open_closed_streams()

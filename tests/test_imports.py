@@ -25,10 +25,10 @@ LEVELS = (
     ("etl.normalized",),
     ("etl.slices",),
     ("etl.verify", "etl.report", "etl.inspection", "etl.erase"),
-    ("etl.cli",),
     ("mapreduce", "mapreduce.jobs"),
     ("mapreduce.shuffle",),
     ("mapreduce.normalize", "mapreduce.shard", "mapreduce.verify"),
+    ("mapreduce.cli",),
     ("train", "train.toolchain", "train.monitor"),
     ("train.checkpoints",),
     ("train.reader",),
@@ -50,10 +50,10 @@ LEAVES = {"etl", "etl.errors", "etl.processes", "etl.values", "mapreduce", "trai
 
 CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
 FRAMEWORKS = {"horovod", "keras", "tensorflow", "torch"}
-ENTRY = "ringslice_entry"  # imports the standard library only, and `etl.cli` last
+ENTRY = "ringslice_entry"  # imports the standard library only, and `mapreduce.cli` last
 THIRD_PARTY = {
     "etl": CORE,
-    "mapreduce": {"mrjob", "numpy", "packaging"},
+    "mapreduce": {"click", "mrjob", "numpy", "packaging"},
     "train": {"click", "crc32c", "cv2", "google", "numpy", "pyarrow", "safetensors", "simplejpeg"} | FRAMEWORKS,
 }
 # of the extra "report": imported only while a report is made
@@ -127,9 +127,9 @@ def test_imports_follow_the_order_of_packages() -> None:
 
 def test_a_mistake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     late = "def late():\n    importlib.import_module('etl.sources.idx')\n"
-    (tmp_path / "a.py").write_text(f"import etl.cli as c\nfrom train import main\n{late}")
+    (tmp_path / "a.py").write_text(f"import mapreduce.cli as c\nfrom train import main\n{late}")
     monkeypatch.setitem(MODULES, "etl.storage.a", tmp_path / "a.py")
-    assert list(upward("etl.storage.a")) == ["etl.cli", "etl.sources.idx", "train.main"]
+    assert list(upward("etl.storage.a")) == ["etl.sources.idx", "mapreduce.cli", "train.main"]
 
 
 def test_third_party_packages_are_those_of_the_core_and_the_extras() -> None:
@@ -194,5 +194,5 @@ def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
 
 @pytest.mark.integration
 def test_commands_start_without_what_only_a_report_needs() -> None:
-    probe = "import sys, etl.cli; sys.exit(bool({'jinja2', 'matplotlib', 'etl.report'} & set(sys.modules)))"
+    probe = "import sys, mapreduce.cli; sys.exit(bool({'jinja2', 'matplotlib', 'etl.report'} & set(sys.modules)))"
     succeeded(run("python", "-c", probe))

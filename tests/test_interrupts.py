@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process
-from tests.lib.commands import DIGITS_OPTIONS, contents, ringslice, succeeded, wait_until
+from tests.lib.commands import BIN, DIGITS_OPTIONS, contents, ringslice, succeeded, wait_until
 from tests.lib.session import Session
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("end_sessions")]
@@ -55,10 +55,10 @@ KILL = Stop(signal.SIGKILL, everyone=True)
 class Running(Session):
     """A stage at work."""
 
-    def __init__(self, stage: Stage, source: Path, root: Path) -> None:
+    def __init__(self, stage: Stage, source: Path, root: Path, **variables: str) -> None:
         words = ["ingest", str(source)] if stage.name == "ingest" else [stage.name, "-r", "local"]
         log = root.parent / f"{stage.name}-{time.monotonic_ns()}.log"
-        super().__init__(log, "ringslice", *words, root, *stage.options)
+        super().__init__(log, "ringslice", *words, root, *stage.options, **variables)
 
     def reaches(self, is_there: Callable[[], bool]) -> bool:
         """Wait for a state; False if the stage was done before it was seen."""
@@ -156,8 +156,23 @@ def test_long_tasks_end_with_their_command(
 ) -> None:
     attempts = "root/normalized/_work/*/attempt-*"
     slow.wait_until(when, slow.tasks if when == "in a task" else lambda: list(tmp_path.glob(attempts)))
+    if number == signal.SIGKILL:  # a task that takes no other signal ends, too
+        slow.wait_until("every task at work", lambda: len(list(tmp_path.glob(attempts))) >= len(slow.tasks()))
+        slow.tasks()[0].send(signal.SIGSTOP)
     slow.stop(Stop(number, everyone=False))
     assert slow.process.returncode == status
+
+
+def test_sort_ends_with_its_command(undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed / "normalized", tmp_path / "root/normalized")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sort").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (programs / "sort").chmod(0o755)
+    path = f"{BIN}{os.pathsep}{programs}{os.pathsep}{os.environ['PATH']}"
+    running = Running(STAGES[2], Path(), tmp_path / "root", PATH=path)
+    running.wait_until("sort", lambda: running.processes("sleep"))
+    running.stop(Stop(signal.SIGKILL, everyone=False))
 
 
 def test_a_task_that_dies_alone_is_reported(slow: Running) -> None:

@@ -16,15 +16,16 @@ from typing import IO, NoReturn
 
 import click
 
-from etl.errors import INTERRUPTED, EnvironmentFailure, end_process, run_reporting
+from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.processes import end_with_parent
 from train.config.settings import ENVIRONMENT_PREFIX, HOROVOD
 from train.config.settings import command as main_command
 from train.parallel.launchers import RankLines, Ranks
 
-STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within etl.processes.STOP_TIMEOUT_S, after which we are killed
+STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within the minute after which schedulers kill us
 POLL_S = 0.05
+MAX_RANKS_PER_CPU = 16  # on this host: more is a mistake that would take its memory
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)
 STRATEGY = next(each for each in main_command(lambda settings, monitor: None).params if each.name == "strategy")
@@ -118,6 +119,12 @@ def with_data(words: Sequence[str]) -> list[str]:
 
 def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
     """Run the ranks to their end; returns the exit status of the one that failed first."""
+    cpus, processes = len(os.sched_getaffinity(0)), ranks.number + (ranks.servers or 0)
+    if not ranks.hosts and processes > cpus * MAX_RANKS_PER_CPU:
+        raise UsageError(
+            f"{processes} processes are more than {MAX_RANKS_PER_CPU} for each CPU of this host, which has {cpus}. Give"
+            " fewer --ranks or --servers"
+        )
     for module in ranks.modules:
         if find_spec(module) is None:
             extra = "torch" if module == "torch" else "train"
@@ -146,7 +153,7 @@ class Launcher:
             text=True,
             errors="backslashreplace",
             start_new_session=True,  # Ctrl-C is for us
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # there is no other thread yet
+            preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),  # there is no other thread yet
         )
         streams = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
         self._threads = [threading.Thread(target=self._forward, args=each, daemon=True) for each in streams if each[1]]

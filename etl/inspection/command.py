@@ -16,7 +16,6 @@ from etl.formats.preview import picture_of
 from etl.formats.records import Record
 from etl.inspection.provenance import trace
 from etl.inspection.record_file import RecordFile, open_record_file
-from etl.slices.manifest import BLOCKS
 from etl.storage.atomic import publish_bytes, replace_bytes
 from etl.storage.place import Place, open_place
 
@@ -120,7 +119,7 @@ def _position(file: RecordFile, number: int, record: Record) -> Told:
     told: Told = {"offset": record.offset, "size": record.size, "crc32c": f"{record.crc32c:08x}"}
     if file.kind == "part":
         return told
-    table = file.stage.folder / file.marker["tables"][BLOCKS]["file"]
+    table = file.stage.folder / file.marker["tables"]["blocks"]["file"]
     blocks = parquet_tables.read_range(table, file.first_block, file.first_block + file.told["blocks"])
     block = pc.sum(pc.less_equal(blocks["first"], number)).as_py() - 1
     row = blocks.slice(block, 1).to_pylist()[0]

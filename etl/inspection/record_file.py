@@ -14,7 +14,6 @@ from etl.formats.records import Record, index_bytes, parse_index, read_records
 from etl.normalized.parts import records_place, rows_place
 from etl.slices.manifest import located_slices, read_manifest
 from etl.stages.layout import normalized_stage, slices_stage_in
-from etl.stages.marker import kept_generations
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
@@ -139,7 +138,7 @@ def _part(parts: Place, name: str) -> RecordFile | None:
     if parts.parent.name != "normalized" or not stage.marker.exists():
         return None
     marker = stage.read_marker()
-    markers = [marker, *(kept.marker for kept in kept_generations(stage.folder))]
+    markers = [marker, *(kept.marker for kept in stage.earlier_generations())]
     told = next((part for each in markers for part in each["parts"] if part["part"] == name), None)
     if told is None:
         raise UsageError(f"{stage.marker} tells of no part {name}")

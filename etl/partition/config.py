@@ -90,7 +90,7 @@ def resolve_fractions(request: SplitRequest, total: int) -> Fractions:
 
 @dataclass(frozen=True)
 class ShardConfig:
-    """How examples are dealt to splits and slices.
+    """How examples go to splits and slices.
 
     ``split`` is None where the source gave the splits; ``splits_from`` the SHA-256 of the manifest whose splits are
     kept, ``removed_keys`` that of the list of keys to leave out.

@@ -12,7 +12,7 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.sources import SourceImage
 from etl.sources.base import Columns
-from etl.sources.fields import told_columns
+from etl.sources.fields import known_columns
 from etl.sources.file_names import PARQUET_NAMES
 from etl.storage.place import Place
 
@@ -80,7 +80,7 @@ def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:
     names = sorted(name for name in table.column_names if name != KEY)
     values = [pc.take(table[name].combine_chunks(), rows).to_pylist() for name in names]
     joined = [
-        dataclasses.replace(image, columns=_joined(image.columns, told_columns(names, cells)))
+        dataclasses.replace(image, columns=_joined(image.columns, known_columns(names, cells)))
         for image, cells in zip(images, zip(*values, strict=True), strict=True)
     ]
     unknown = rows.null_count

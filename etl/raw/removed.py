@@ -1,7 +1,6 @@
 """Table of removed rows: images of packs that the source no longer has, or not unchanged."""
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -20,57 +19,51 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Removed:
-    """The keys of each pack's removed rows. In memory: the whole table, as Arrow has it."""
+    """The keys of the removed rows of each pack, all in memory."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._keys = table["key"].combine_chunks()
-        packs = table["pack"].combine_chunks().dictionary_encode()
+        keys, packs = table["key"].combine_chunks(), table["pack"].combine_chunks().dictionary_encode()
         numbers = packs.indices.to_numpy()
-        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        runs = [(start, stop) for start, stop in pairwise(bounds) if stop > start]
-        names = packs.dictionary.to_pylist()
-        self._runs = {names[numbers[start]]: (start, stop) for start, stop in runs}
-        if len(self._runs) != len(runs):
-            raise DataError("the table of removed rows is not sorted by pack")
+        self._keys = {
+            name: keys.take(pa.array(np.flatnonzero(numbers == number)))
+            for number, name in enumerate(packs.dictionary.to_pylist())
+        }
 
     @classmethod
     def read(cls, root: Place, marker: Mapping[str, Any]) -> Self:
-        """What ``marker``, of ``raw`` or of ``normalized``, says is removed.
+        """The table that ``marker``, of ``raw`` or of ``normalized``, names.
 
-        Raises DataError where the table is damaged or another.
+        Raises DataError if it is damaged or has another number of rows.
         """
-        told = marker["removed"]
-        if told is None:
+        recorded = marker["removed"]
+        if recorded is None:
             return cls(schemas.REMOVED.empty_table())
-        place = root / "raw" / told["file"]
+        place, rows = root / "raw" / recorded["file"], recorded["rows"]
         table = parquet_tables.read_table(place, ["pack", "key"])
-        if table.num_rows != told["rows"]:
-            raise DataError(f"{place} has {table.num_rows} rows, {told['rows']} were written; ingest with --overwrite")
+        if table.num_rows != rows:
+            raise DataError(f"{place} has {table.num_rows} rows, {rows} were written; ingest with --overwrite")
         return cls(table)
 
     def number(self, pack: str) -> int:
-        """How many rows of a pack are removed."""
-        start, stop = self._runs.get(pack, (0, 0))
-        return stop - start
+        """The number of removed rows of a pack."""
+        return len(self._keys.get(pack, ()))
 
     def live(self, pack: str, keys: pa.Array | pa.ChunkedArray) -> Mask:
         """Whether the image of each of these keys, of rows of one pack or its part, is live: bool of shape (rows,)."""
-        start, stop = self._runs.get(pack, (0, 0))
+        if pack not in self._keys:
+            return np.ones(len(keys), dtype=np.bool_)
         import pyarrow.compute as pc  # a quarter of what a task takes to start, which needs none of it
 
-        gone = pc.is_in(keys, value_set=self._keys.slice(start, stop - start))
-        return ~np.asarray(gone.to_numpy(zero_copy_only=False) if isinstance(gone, pa.Array) else gone.to_numpy())
+        return ~np.asarray(pc.is_in(keys, value_set=self._keys[pack]))
 
 
-def publish_removed(raw: Place, attempts: Place, rows: Iterator[tuple[str, str]]) -> dict[str, Any] | None:
-    """Publish a table of removed rows (pack, key), named by its content; returns what markers say of it."""
-    builder = parquet_tables.TableBuilder(schemas.REMOVED)
-    for pack, key in rows:
-        builder.add({"pack": pack, "key": key})
-    if not builder.rows:
+def publish_removed(raw: Place, attempts: Place, table: pa.Table) -> dict[str, Any] | None:
+    """Publish a table of removed rows (`etl.formats.schemas.REMOVED`), named by its content; returns its entry for
+    markers, None if it is empty."""
+    if not table.num_rows:
         return None
-    data = parquet_tables.table_bytes(builder.table())
+    data = parquet_tables.table_bytes(table)
     sha256 = fingerprint_of(data)
     file = f"{REMOVED_FOLDER}/{sha256[:16]}.parquet"
     publish_bytes(raw / file, attempts, data)
-    return {"file": file, "rows": builder.rows, "sha256": sha256}
+    return {"file": file, "rows": table.num_rows, "sha256": sha256}

@@ -1,32 +1,38 @@
-"""A source against what is packed already: which images are the same, which are gone or have changed.
+"""Compare a source with its packs: which images are the same, and which are missing or have changed.
 
-The source's list is held in memory, the packs' lists pass by one after the other. A file is read only where its time of
-change is another than when it was packed or last compared.
+The lists of the packs and of the source are joined by key, in memory. A file is read only if its time of change differs
+from that of the ingest that packed or last compared it: ``raw/versions.parquet`` has the times. That file is only a
+cache: no marker names it, every ingest replaces it, and without it all contents are compared once.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.errors import UsageError
-from etl.formats import parquet_tables
+from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables, schemas
 from etl.progress import Progress, log
-from etl.raw.mtimes import Versions
 from etl.raw.packs import content_sha256, list_place
 from etl.raw.removed import Removed
-from etl.sources import Source
-from etl.stages.stage import require
+from etl.sources import Source, SourceImage
+from etl.stages.stage import Stage, require
 from etl.storage.place import Place, open_place
 
+VERSIONS_FILE = "versions.parquet"
 NO_IMAGE = -1
 
 Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_COLUMNS = ["key", "label", "split", "size", "sha256", "columns"]
+_REWRITTEN = "files were written again since they were packed; comparing their contents with the packs"
 
 
 @dataclass(frozen=True)
@@ -69,37 +75,75 @@ def _first_of_each(held: Integers) -> npt.NDArray[np.bool_]:
     return first & (held != NO_IMAGE)
 
 
-_COLUMNS = ["key", "label", "split", "size", "sha256", "columns"]
+@dataclass(frozen=True)
+class Versions:
+    """For images in ``packs``, whether the file of each still has its recorded version: bool of shape (images,)."""
+
+    packs: frozenset[str]
+    same: Mask
+
+    @classmethod
+    def read(cls, stage: Stage, images: Sequence[SourceImage]) -> Self:
+        """The recorded versions of these images; none if the file is missing or damaged."""
+        place = stage.folder / VERSIONS_FILE
+        try:
+            facts, table = parquet_tables.read_facts(place), parquet_tables.read_table(place, ["key", "version"])
+        except (DataError, FileNotFoundError):
+            return cls(frozenset(), np.zeros(len(images), dtype=np.bool_))
+        marker = stage.find_generation(facts["generation"])
+        packs = frozenset(pack["name"] for pack in marker["packs"]) if marker else frozenset()
+        rows = pc.index_in(_keys(images), value_set=table["key"])
+        same = pc.equal(pc.take(table["version"].combine_chunks(), rows), _versions(images)).fill_null(False)
+        return cls(packs, same.to_numpy(zero_copy_only=False))
 
 
-@dataclass
+def has_known_versions(stage: Stage, listing: str, generation: str) -> bool:
+    """True if the source of this listing was compared with this generation since its files were last written."""
+    try:
+        facts = parquet_tables.read_facts(stage.folder / VERSIONS_FILE)
+    except (DataError, FileNotFoundError):
+        return False
+    return facts == {"listing": listing, "generation": generation}
+
+
+def versions_bytes(images: Sequence[SourceImage], listing: str, generation: str) -> bytes:
+    """The content of `VERSIONS_FILE` once every image of the source is packed."""
+    table = pa.table({"key": _keys(images), "version": _versions(images)})
+    return parquet_tables.table_bytes(table, {"listing": listing, "generation": generation})
+
+
+def _keys(images: Sequence[SourceImage]) -> pa.Array:
+    return pa.array([image.key for image in images], pa.string())
+
+
+def _versions(images: Sequence[SourceImage]) -> pa.Array:
+    return pa.array([image.version for image in images], pa.int64())
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """``plan`` says what becomes of the packs; the rest counts the images that were packed, by what is the case now."""
+    """The plan of a renewal, the removed rows of the packs that it keeps (`etl.formats.schemas.REMOVED`), and counts.
+
+    ``known`` is the number of live rows; of their images ``missing`` are not in the source and ``changed`` differ.
+    """
 
     plan: RenewalPlan
+    removed_rows: pa.Table
     known: int = 0
     missing: int = 0
     changed: int = 0
-    read: int = 0
-    removed_keys: dict[str, pa.Array] = field(default_factory=dict)
 
     @classmethod
     def with_nothing(cls, images: int) -> "Comparison":
-        """Where nothing is packed yet."""
-        return cls(plan_renewal([], images))
+        """The comparison of so many images with no packs."""
+        return cls(plan_renewal([], images), schemas.REMOVED.empty_table())
 
     @property
     def is_the_same(self) -> bool:
         return not (self.missing or self.changed or len(self.plan.unpacked))
 
-    def removed_rows(self) -> Iterator[tuple[str, str]]:
-        """Pack and key of every removed row of the packs that are kept, in their order."""
-        for pack in self.plan.kept:
-            for key in self.removed_keys.get(pack.name, pa.array([], pa.string())).take(pa.array(pack.removed)):
-                yield pack.name, key.as_py()
-
     def require_most_known(self, max_removed: float, place: Place) -> None:
-        """Raise UsageError where so many images are gone or changed that it may be another source."""
+        """Raise UsageError if so many images are missing or changed that this may be another source."""
         if self.missing + self.changed > max_removed * self.known:
             raise UsageError(
                 f"of {self.known} images in {place} {self.missing} are missing in this source and {self.changed} have"
@@ -108,98 +152,112 @@ class Comparison:
             )
 
 
-def compare(source: Source, root: Place, marker: dict[str, Any], versions: Versions) -> Comparison:
-    """Hold ``source`` against the packs of ``marker``, that of raw. Raises DataError where a list is damaged."""
-    comparer = _Comparer(source, root, marker, versions)
-    images = sum(pack["images"] for pack in marker["packs"])
-    with Progress("ingest", images, "images compared", begins=False) as progress:
-        comparer.result.plan = plan_renewal(comparer.packs(progress), len(source.images))
-    return comparer.result
+def compare(source: Source, root: Place, marker: Mapping[str, Any], versions: Versions) -> Comparison:
+    """Compare ``source`` with the packs of ``marker``, that of raw. Raises DataError if a list is damaged."""
+    packs = marker["packs"]
+    bounds = np.cumsum([0, *(pack["images"] for pack in packs)])
+    rows = _read_lists(root / "raw", packs)
+    live = _live_rows(rows["key"], packs, bounds, Removed.read(root, marker))
+    found = pc.index_in(rows["key"], value_set=_keys(source.images)).fill_null(NO_IMAGE).to_numpy()
+    is_found = live & (found != NO_IMAGE)
+    held = np.where(is_found & _has_same_facts(rows, source.images, found), found, NO_IMAGE)
+    is_of_versions = np.array([pack["name"] in versions.packs for pack in packs], np.bool_)
+    has_versions = np.repeat(is_of_versions, np.diff(bounds))
+    unsure = (held != NO_IMAGE) & ~(has_versions & versions.same[held])
+    if marker["config"]["in_place"]:
+        held = _without_changed_files(source, packs, bounds, held, unsure)
+    elif unsure.any():
+        held = _without_changed_contents(source, rows["sha256"], held, np.flatnonzero(unsure))
+    plan = plan_renewal(
+        ((pack["name"], held[slice(*each)]) for pack, each in zip(packs, pairwise(bounds), strict=True)),
+        len(source.images),
+    )
+    missing, changed = int((live & ~is_found).sum()), int((is_found & (held == NO_IMAGE)).sum())
+    starts = dict(zip((pack["name"] for pack in packs), bounds[:-1].tolist(), strict=True))
+    return Comparison(plan, _removed_rows(rows["key"], plan, starts), int(live.sum()), missing, changed)
 
 
-class _Comparer:
-    def __init__(self, source: Source, root: Place, marker: dict[str, Any], versions: Versions) -> None:
-        self._source, self._raw, self._marker, self._versions = source, root / "raw", marker, versions
-        self._removed = Removed.read(root, marker)
-        self._hashes: dict[str, str] = {}
-        self._keys = pa.array([image.key for image in source.images], pa.string())
-        self.result = Comparison.with_nothing(0)
+def _read_lists(raw: Place, packs: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows of these packs' lists, one pack after the other."""
+    tables = [schemas.IMAGES.empty_table().select(_COLUMNS)]
+    with Progress("ingest", len(packs), "lists of packs read", begins=False) as progress:
+        for pack in packs:
+            place = list_place(raw, pack["name"])
+            table = parquet_tables.read_table(place, _COLUMNS)
+            require(table.num_rows == pack["images"], f"{place} has {table.num_rows} rows, not {pack['images']}")
+            tables.append(table.replace_schema_metadata(None))
+            progress.advance()
+    return pa.concat_tables(tables).combine_chunks()
 
-    def packs(self, progress: Progress) -> Iterator[tuple[str, Integers]]:
-        """Each pack with the number of the image that each of its rows still holds."""
-        done = 0
-        for pack in self._marker["packs"]:
-            listed = list_place(self._raw, pack["name"])
-            rows = parquet_tables.read_table(listed, _COLUMNS)
-            require(rows.num_rows == pack["images"], f"{listed} has {rows.num_rows} rows, not {pack['images']}")
-            live = self._removed.live(pack["name"], rows["key"])
-            held = np.full(rows.num_rows, NO_IMAGE, dtype=np.int64)
-            found = pc.index_in(rows["key"], value_set=self._keys).fill_null(NO_IMAGE).to_numpy()
-            unsure = []
-            for number, row in enumerate(rows.to_pylist()):
-                if live[number]:
-                    held[number] = self._look(row, found[number])
-                    if held[number] != NO_IMAGE and not self._is_known(pack["name"], held[number]):
-                        unsure.append((held[number], number, row["sha256"]))
-            if (file := pack.get("file")) is None:
-                self._read(unsure, held)
-            elif unsure or not self._lies_there(file, held):
-                self._judge_file(pack, held)
-            done += rows.num_rows
-            progress.update(done)
-            self.result.removed_keys[pack["name"]] = rows["key"].combine_chunks()
-            yield pack["name"], held
 
-    def _look(self, row: dict[str, Any], number: int) -> int:
-        """The number of the image that a live row holds as far as the source's list tells, or `NO_IMAGE`; counted."""
-        self.result.known += 1
-        if number == NO_IMAGE:
-            self.result.missing += 1
-            return NO_IMAGE
-        image = self._source.images[number]
-        columns = tuple(row["columns"]) if row["columns"] is not None else None
-        ours = (image.label, image.split, image.size_bytes, image.columns)
-        if ours == (row["label"], row["split"], row["size"], columns):
-            return number
-        self.result.changed += 1
-        return NO_IMAGE
+def _live_rows(keys: pa.ChunkedArray, packs: Sequence[Mapping[str, Any]], bounds: Integers, removed: Removed) -> Mask:
+    spans = zip(packs, pairwise(bounds.tolist()), strict=True)
+    live = [removed.live(pack["name"], keys.slice(start, stop - start)) for pack, (start, stop) in spans]
+    return np.concatenate([np.zeros(0, np.bool_), *live])
 
-    def _is_known(self, pack: str, number: int) -> bool:
-        return bool(self._versions.same[number]) and pack in self._versions.packs
 
-    @cached_property
-    def _files(self) -> list[str]:
-        return [file.place.uri for file in self._source.large_files()]
+def _has_same_facts(rows: pa.Table, images: Sequence[SourceImage], found: Integers) -> Mask:
+    """Whether label, split, size and columns of each row are those of the image ``found`` for it."""
+    same = np.ones(len(rows), dtype=np.bool_)
+    values = {
+        "label": pa.array([image.label for image in images], pa.int32()),
+        "split": pa.array([image.split or "" for image in images], pa.string()),
+        "size": pa.array([image.size_bytes for image in images], pa.int64()),
+    }
+    for name, own in values.items():
+        recorded = rows[name].fill_null("") if name == "split" else rows[name]
+        same &= pc.equal(recorded, own.take(pa.array(found % len(images)))).to_numpy()
+    if rows["columns"].null_count < len(rows) or any(image.columns for image in images):
+        recorded = rows["columns"].to_pylist()  # Arrow neither compares nor joins maps
+        for row, (cell, number) in enumerate(zip(recorded, found.tolist(), strict=True)):
+            same[row] &= (tuple(cell) if cell is not None else None) == images[number].columns
+    return same
 
-    def _sha256_of(self, file: str) -> str:
-        """Of a source's own file, read once: several packs may share it."""
-        if file not in self._hashes:
-            self._hashes[file] = open_place(file).sha256()
-        return self._hashes[file]
 
-    def _lies_there(self, file: str, held: Integers) -> bool:
-        """Whether the images that a pack in place holds are in that file still."""
-        files = {self._source.images[number].position[0] for number in held.tolist() if number != NO_IMAGE}
-        return {self._files[number] for number in files} <= {file}
+def _without_changed_contents(source: Source, sha256: pa.ChunkedArray, held: Integers, unsure: Integers) -> Integers:
+    """``held``, with `NO_IMAGE` in each of the rows ``unsure`` if the content of its image differs from the packed."""
+    log("ingest", _REWRITTEN)
+    numbers, which = np.unique(held[unsure], return_inverse=True)
+    digests = []
+    with Progress("ingest", len(numbers), "images compared", begins=False) as progress:
+        for content in source.read_all([source.images[number] for number in numbers.tolist()]):
+            digests.append(content_sha256(content))
+            progress.advance()
+    same = pc.equal(sha256.take(unsure), pa.array(digests, pa.binary(32)).take(pa.array(which)))
+    held = held.copy()
+    held[unsure[~same.to_numpy()]] = NO_IMAGE
+    return held
 
-    def _judge_file(self, pack: dict[str, Any], held: Integers) -> None:
-        """A file that is a pack must be the same as a whole, for places in it count."""
-        self._tell_of_reading(pack["images"])
-        if not (self._lies_there(pack["file"], held) and self._sha256_of(pack["file"]) == pack["sha256"]):
-            self.result.changed += int((held != NO_IMAGE).sum())
-            held[:] = NO_IMAGE
 
-    def _tell_of_reading(self, images: int) -> None:
-        if images and not self.result.read:
-            log("ingest", "files were written again since they were packed; comparing their contents with the packs")
-        self.result.read += images
+def _without_changed_files(
+    source: Source, packs: Sequence[Mapping[str, Any]], bounds: Integers, held: Integers, unsure: Mask
+) -> Integers:
+    """``held``, with `NO_IMAGE` for all rows of a pack in place if its file is another one or was changed.
 
-    def _read(self, unsure: list[tuple[int, int, bytes]], held: Integers) -> None:
-        """Read those of which only the content can tell, (number, row, SHA-256): no image in ``held`` if another."""
-        self._tell_of_reading(len(unsure))
-        unsure = sorted(unsure)
-        contents = self._source.read_all([self._source.images[number] for number, *_ in unsure])
-        for (_, row, sha256), content in zip(unsure, contents, strict=True):
-            if content_sha256(content) != sha256:
-                self.result.changed += 1
-                held[row] = NO_IMAGE
+    A file that is a pack must be the same as a whole, because offsets and rows in it are recorded.
+    """
+    files = [file.place.uri for file in source.large_files()]
+    file_of = np.array([image.position[0] for image in source.images])
+    sha256_of = cache(lambda file: open_place(file).sha256())  # several packs may share a file
+    held = held.copy()
+    has_logged = False
+    for pack, (start, stop) in zip(packs, pairwise(bounds.tolist()), strict=True):
+        own = held[start:stop]
+        there = {files[number] for number in np.unique(file_of[own[own != NO_IMAGE]]).tolist()}
+        if there <= {pack["file"]} and not unsure[start:stop].any():
+            continue
+        if not has_logged:
+            log("ingest", _REWRITTEN)
+            has_logged = True
+        if not (there <= {pack["file"]} and sha256_of(pack["file"]) == pack["sha256"]):
+            own[:] = NO_IMAGE
+    return held
+
+
+def _removed_rows(keys: pa.ChunkedArray, plan: RenewalPlan, starts: Mapping[str, int]) -> pa.Table:
+    """Pack and key of every removed row of the packs that are kept, in their order."""
+    rows = np.concatenate([np.zeros(0, np.int64), *(starts[pack.name] + pack.removed for pack in plan.kept)])
+    names = pa.array([pack.name for pack in plan.kept], pa.string())
+    which = np.repeat(np.arange(len(plan.kept)), [len(pack.removed) for pack in plan.kept])
+    columns = [names.take(pa.array(which)), keys.combine_chunks().take(pa.array(rows))]
+    return pa.Table.from_arrays(columns, schema=schemas.REMOVED)

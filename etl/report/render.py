@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
 from etl.report.text import FILTERS
-from etl.stages.layout import STAGE_FOLDERS
+from etl.stages.names import STAGE_FOLDERS
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 

@@ -5,18 +5,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
+from etl.formats import schemas
 from etl.stages.stage import Stage
 from etl.storage.json_files import checksum_of
 
-EXAMPLES, BLOCKS, CLASS_COUNTS, DEPARTED = "examples", "blocks", "class_counts", "departed"
-CONTENTS, GROUPS = "contents", "groups"
-MEMORY_TABLES = (EXAMPLES, DEPARTED, CONTENTS, GROUPS)
-EXAMPLES_FILE = f"{EXAMPLES}.parquet"
-BLOCKS_FILE = f"{BLOCKS}.parquet"
-CLASS_COUNTS_FILE = f"{CLASS_COUNTS}.parquet"
-DEPARTED_FILE = f"{DEPARTED}.parquet"
-CONTENTS_FILE = f"{CONTENTS}.parquet"
-GROUPS_FILE = f"{GROUPS}.parquet"
+TABLES = {
+    "examples": schemas.EXAMPLES,
+    "blocks": schemas.BLOCKS,
+    "class_counts": schemas.CLASS_COUNTS,
+    "departed": schemas.DEPARTED,
+    "contents": schemas.CONTENTS,
+    "groups": schemas.GROUPS,
+}
+
+
+def table_file(name: str) -> str:
+    """The file of the table with this name in `TABLES`, below the manifest."""
+    return f"{name}.parquet"
 
 
 def read_manifest(stage: Stage) -> dict[str, Any]:
@@ -36,8 +41,8 @@ def read_manifest(stage: Stage) -> dict[str, Any]:
 
 def slices_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The split and the entry of every slice, numbered through as the tables have them."""
-    for split, told in manifest["splits"].items():
-        for each in told["slices"]:
+    for split, facts in manifest["splits"].items():
+        for each in facts["slices"]:
             yield split, each
 
 
@@ -133,6 +138,6 @@ class Manifest:
 def _slices_by_split(marker: Mapping[str, Any]) -> dict[str, tuple[Slice, ...]]:
     found: dict[str, list[Slice]] = {split: [] for split in marker["splits"]}
     for split, each, first_example, first_block in located_slices(marker):
-        told = (each["name"], each["records"], each["blocks"], each["bytes"], each["sha256"])
-        found[split].append(Slice(*told, first_example, first_block, each.get("group")))
+        facts = (each["name"], each["records"], each["blocks"], each["bytes"], each["sha256"])
+        found[split].append(Slice(*facts, first_example, first_block, each.get("group")))
     return {split: tuple(slices) for split, slices in found.items()}

@@ -13,7 +13,7 @@ from etl.formats import parquet_tables, schemas
 from etl.formats.example import ExampleFacts, ImageExample, parse, parse_facts
 from etl.formats.records import ByteReader, Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
-from etl.stages.stage import WORK_FOLDER
+from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import publish_bytes, publishing
 from etl.storage.place import Place
 
@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 20
 BLOCK_RECORDS = 256
 
 # A serialized example, the part that it came from, and the SHA-256 (32 bytes) of its source image.
-DealtExample = tuple[bytes, str, bytes]
+SourcedExample = tuple[bytes, str, bytes]
 
 
 def slice_name(split: str, number: int, count: int, *within: str) -> str:
@@ -128,7 +128,7 @@ def index_of(rows: pa.Table) -> bytes:
 
 
 def write_slice(
-    folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[DealtExample]
+    folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[SourcedExample]
 ) -> dict[str, Any]:
     """Publish one slice of ``examples`` in their order: its file, its index, then its rows and facts.
 

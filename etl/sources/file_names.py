@@ -26,13 +26,20 @@ _ADDED_BY_TOOLS = frozenset(
     | {"@tmp", "@recently-snapshot", "recycler", "recycled", "network trash folder", "temporary items"}
     | {"__macosx", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "picasa.ini", "icon\r"}
 )
-# What chkdsk recovers, and streams of NTFS that came as files: Thumbs.db:encryptable, x.jpg:Zone.Identifier
-_ADDED_BY_WINDOWS = re.compile(r"(?i)^found\.\d{3}$|:(encryptable|zone\.identifier)$")
+_RECOVERED = re.compile(r"found\.\d{3}")  # by chkdsk
+_NTFS_STREAMS = (":encryptable", ":zone.identifier")  # that were copied as files: Thumbs.db:encryptable
 
 
 def is_visible(path: str) -> bool:
     """Whether no part of ``path`` is hidden (begins with a dot) or has a name that tools give to what they add."""
-    return not any(
-        part.startswith(".") or part.lower() in _ADDED_BY_TOOLS or _ADDED_BY_WINDOWS.search(part)
-        for part in path.split("/")
+    return not any(map(_is_hidden, path.split("/")))
+
+
+def _is_hidden(name: str) -> bool:
+    lower = name.lower()
+    return (
+        name.startswith(".")
+        or lower in _ADDED_BY_TOOLS
+        or lower.endswith(_NTFS_STREAMS)
+        or (lower.startswith("found") and _RECOVERED.fullmatch(lower) is not None)
     )

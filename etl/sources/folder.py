@@ -7,23 +7,21 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
-    MOST_WHOLE_BYTES,
-    PLAIN,
+    MAX_WHOLE_BYTES,
     SPLITS_BY_WORD,
     Content,
     LargeFile,
     NotInPlaceError,
-    Reading,
     SourceImage,
-    all_classes,
-    class_name,
+    SourceOptions,
+    number_labels,
     split_of,
     words_of,
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.sources.idx import IDX_IMAGES
-from etl.sources.links import Links, links_in
+from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
+from etl.sources.links import Links
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
@@ -31,45 +29,36 @@ class FolderSource:
     """A folder with a folder per class; an image's key is its path below the source.
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
-    class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError where there is
+    class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError if there is
     none, for a name that cannot be a key, for an archive, a Parquet or an IDX file among the images of a class, and for
     a link that leads out of the source, unless ``follow_links`` is given.
     """
 
     kind = "folder"
-    heeds: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
+    supported_options: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
     is_sequential = False
     pixels = None
 
-    def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
+    def __init__(self, place: Place, options: SourceOptions) -> None:
         self._place = place
-        self._split_folders = split_folders = reading.split_folders
-        links = Links(place, reading.follow_links)
-        files = list(walk(place, (), links))
-        located = [(self._locate(info), info) for info in files]
-        found = [(where, info) for where, info in located if where is not None and info.type == fs.FileType.File]
+        self._split_folders = split_folders = options.split_folders
+        links = Links(place, options.follow_links)
+        files = list(walk(place, links))
+        where = f"a file in {place}"
+        located = [(self._locate(path, where), info) for path, info in files]
+        # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
+        found = [(found, info) for found, info in located if found is not None and info.size is not None]
         self.skipped = len(files) - len(found)
         if not found:
-            raise UsageError(self._without_images(info.base_name for info in files))
+            raise UsageError(self._without_images(info.base_name for _, info in files))
         links.log()
         names = sorted({name for (_, name, _), _ in found})
-        if not split_folders:
-            refuse_splits_as_classes(names, place)
-        if len(names) == 1 and all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found):
-            remedy = (
-                "move these folders up to those of the splits"
-                if split_folders
-                else f"give {place / names[0]}, or --split-folders if it names the split"
-            )
-            raise UsageError(
-                f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; {remedy}"
-            )
-        named = {name: class_name(name, reading.classes) for name in names}
-        self.classes = all_classes(named.values(), reading, place)
-        labels = {name: label for label, name in enumerate(self.classes)}
+        is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
+        refuse_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
+        self.classes, labels = number_labels(names, options, place)
         self.images = sorted(
             (
-                SourceImage(key, labels[named[name]], split or None, info.size, info.mtime_ns)
+                SourceImage(key, labels[name], split or None, info.size, info.mtime_ns)
                 for (split, name, key), info in found
             ),
             key=lambda image: image.key,
@@ -83,7 +72,7 @@ class FolderSource:
             yield read_file(self._place / image.key, image)
 
     def _without_images(self, names: Iterable[str]) -> str:
-        """The message where there are only files of these names."""
+        """The message if there are only files of these names."""
         path = "train/CLASS/IMAGE.jpg" if self._split_folders else "CLASS/IMAGE.jpg"
         others = [name for name in names if LIST_NAMES.search(name) or is_large_file(name)]
         remedy = (
@@ -93,9 +82,8 @@ class FolderSource:
         )
         return f"no images in {self._place}; expected files such as {self._place}/{path}{remedy}"
 
-    def _locate(self, info: fs.FileInfo) -> tuple[str, str, str] | None:
-        """(split or '', class, key) of a file; None for one that is hidden or lies in no class's folder."""
-        key = info.path[len(self._place.path.rstrip("/")) + 1 :]
+    def _locate(self, key: str, where: str) -> tuple[str, str, str] | None:
+        """(split or '', class, key) of a file; None if it is hidden or not in the folder of a class."""
         if not is_visible(key):
             return None
         found = class_folder(key, self._split_folders, self._place)
@@ -106,17 +94,17 @@ class FolderSource:
                 f"{self._place / key} is no image; give a folder of archives, or of Parquet files, with nothing else"
                 " in it, or move that file elsewhere"
             )
-        if IDX_IMAGES.fullmatch(info.base_name):
+        if key.endswith(IDX_ENDINGS) and IDX_IMAGES.fullmatch(key.rpartition("/")[2]):
             raise UsageError(
                 f"{self._place / key} is no image, but an IDX file. Give the folder that holds it and its labels"
             )
-        return *found, checked_key(key, f"a file in {self._place}")
+        return *found, checked_key(key, where)
 
 
 def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str] | None:
-    """(split or '', class) of a path below ``place``, by its first folders; None where it lies in no class's folder.
+    """(split or '', class) of a path below ``place``, by its first folders; None outside the folders of classes.
 
-    Raises UsageError where, with ``split_folders``, the first names no split.
+    Raises UsageError if, with ``split_folders``, the first folder does not name a split.
     """
     folders = path.split("/")[:-1]
     if not split_folders:
@@ -132,18 +120,31 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
     return split, folders[1]
 
 
-def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
-    """Raise UsageError if the classes that folders name are words for splits, or differ by them only (seg_train)."""
+def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
+    """Raise UsageError if the folders that give the labels are those of splits, or the one that contains all classes.
+
+    Folders look like splits if their ``names`` differ only by words for splits (seg_train, seg_test). ``is_deep`` is
+    True if all images lie in folders below them, ``inside`` says how to start below the first of them.
+    """
     others = {tuple(word for word in words_of(name) if word not in SPLITS_BY_WORD) for name in names}
-    if len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
+    if not options.split_folders and len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
         raise UsageError(
             f"the folders of {place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
+        )
+    if len(names) == 1 and is_deep:
+        remedy = (
+            "move these folders up to those of the splits"
+            if options.split_folders
+            else f"{inside}, or --split-folders if it names the split"
+        )
+        raise UsageError(
+            f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; {remedy}"
         )
 
 
 def read_file(place: Place, image: SourceImage) -> Content:
-    """The bytes of an image that is a file of its own. Raises DataError where it is not as long as it was."""
-    if image.size_bytes > MOST_WHOLE_BYTES:
+    """The bytes of an image that is a file of its own. Raises DataError if it is not as long as it was."""
+    if image.size_bytes > MAX_WHOLE_BYTES:
         return _read_pieces(place, image)
     data = place.read_bytes()
     if len(data) != image.size_bytes:
@@ -165,21 +166,28 @@ def _changed(place: Place) -> DataError:
     return DataError(f"{place} changed while it was read; run again when nobody writes there")
 
 
-def walk(place: Place, above: tuple[str, ...], links: Links | None = None) -> Iterator[fs.FileInfo]:
-    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles.
+def walk(
+    folder: Place, links: Links | None = None, prefix: str = "", above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, fs.FileInfo]]:
+    """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not itself a folder.
 
-    Of links that ``links``, where there are some, does not follow nothing is seen. Raises what it raises.
+    Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
+    UsageError for a circle, for a link to nothing, and for a link that ``links`` refuses.
     """
-    if place.real_path in above:
-        raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
-    if lost := [name for name in place.filesystem.links_to_nothing(place.path) if is_visible(name)]:
-        raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
-    names = links_in(place) if links else ()
-    for info in place.children():
-        child = place / info.base_name
-        if links and info.base_name in names and not links.follow(child):
-            continue
-        if info.type == fs.FileType.Directory:
-            yield from walk(child, (*above, place.real_path), links)
-        else:
-            yield info
+    real_path = folder.real_path
+    if real_path in above:
+        raise UsageError(f"{folder} is a link back to a folder that it lies in; remove it")
+    hidden = set()
+    for name in folder.filesystem.links(folder.path):
+        if not is_visible(f"{prefix}{name}"):
+            hidden.add(name)
+        elif not (folder / name).exists():
+            raise UsageError(f"{folder / name} is a link to nothing; remove it, or put back what it led to")
+        elif links:
+            links.check(folder / name)
+    for info in folder.children():
+        path = f"{prefix}{info.base_name}"
+        if info.type == fs.FileType.Directory and info.base_name not in hidden:
+            yield from walk(folder / info.base_name, links, f"{path}/", (*above, real_path))
+        elif info.base_name not in hidden:
+            yield path, info

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.stages.lease import Claim
-from etl.stages.marker import WORK_FOLDER
+from etl.stages.lease import leased
+from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place
@@ -53,15 +53,10 @@ def publish_champions(root: Place, before: Sequence[Promoted], champions: Sequen
     Raises EnvironmentFailure if another process changed it meanwhile.
     """
     place = champion_file(root)
-    claim = Claim.take(place.parent / WORK_FOLDER, f"ringslice promote on {place}")
-    try:
+    with leased(place.parent / WORK_FOLDER, f"ringslice promote on {place}") as lease:
         is_unchanged = read_champions(root) == list(before)
         if is_unchanged:
             content = {"format": FORMAT, "champion": champions[0], "history": list(champions[1:])}
-            replace_bytes(place, claim.attempts, json_bytes(with_checksum(content)))
-    except BaseException:
-        claim.release()
-        raise
-    claim.delete_work()
+            replace_bytes(place, lease.staging, json_bytes(with_checksum(content)))
     if not is_unchanged:
         raise EnvironmentFailure(f"{place} was changed by another process meanwhile; run again")

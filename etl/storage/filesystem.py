@@ -78,8 +78,8 @@ class Filesystem(ABC):
         """The path with symbolic links followed, where the filesystem has them."""
         return path
 
-    def links_to_nothing(self, folder: str) -> list[str]:
-        """The names of symbolic links in a folder that lead to nothing, which no listing has; where there are links."""
+    def links(self, folder: str) -> list[str]:
+        """The names of symbolic links in a folder, sorted; a listing lacks those that lead to nothing."""
         del folder
         return []
 

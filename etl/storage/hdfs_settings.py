@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from etl.errors import UsageError
-from etl.values import parse_bytes, whole
+from etl.values import parse_bytes
 
 NATIVE, LIBHDFS = DRIVERS = ("native", "libhdfs")
 
@@ -47,7 +47,7 @@ class HdfsSettings:
             return cls(
                 driver=environment.get(DRIVER_VARIABLE) or NATIVE,
                 user=environment.get(USER_VARIABLE) or None,
-                replication=_optional(whole, environment.get(REPLICATION_VARIABLE)),
+                replication=_optional(int, environment.get(REPLICATION_VARIABLE)),
                 block_size_bytes=_optional(parse_bytes, environment.get(BLOCK_SIZE_VARIABLE)),
                 heap_bytes=parse_bytes(environment.get(HEAP_VARIABLE) or DEFAULT_HEAP),
             )

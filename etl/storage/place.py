@@ -86,9 +86,9 @@ class Place:
         """Open for reading at any offset. Raises FileNotFoundError."""
         return self._arrow.open_input_file(self.path)
 
-    def open_stream(self) -> pyarrow.NativeFile:
-        """Open for reading from front to back, buffered."""
-        return self._arrow.open_input_stream(self.path, compression=None, buffer_size=READ_BUFFER_BYTES)
+    def open_stream(self, compression: str | None = None) -> pyarrow.NativeFile:
+        """Open for reading from front to back, buffered, and decompressed with this codec."""
+        return self._arrow.open_input_stream(self.path, compression=compression, buffer_size=READ_BUFFER_BYTES)
 
     def read_bytes(self) -> bytes:
         with (

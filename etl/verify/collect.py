@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.normalized.erased import erased_config, read_record
-from etl.slices.manifest import CLASS_COUNTS_FILE, DEPARTED_FILE, EXAMPLES_FILE
+from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
 from etl.stages.layout import normalized_stage
 from etl.storage.place import Place
@@ -66,7 +66,7 @@ class Collected:
     def reconcile(self, buckets: int) -> Iterator[pa.Table]:
         """Compare all buckets; gives the rows of `DUPLICATES`, in their order."""
         try:
-            gone = parquet_tables.read_table(self.target.slices.folder / DEPARTED_FILE, GONE.names)
+            gone = parquet_tables.read_table(self.target.slices.folder / table_file("departed"), GONE.names)
         except (DataError, FileNotFoundError):  # found by its SHA-256, or by what the plan gives
             gone = GONE.empty_table()
         gone_buckets = key_buckets(gone, buckets)
@@ -113,7 +113,7 @@ class Collected:
         yield from stray_findings(target.slices, target.manifest)
         yield from manifest_findings(target.manifest, whole, target.dataset, plan, target.earlier)
         yield from memory_findings(target.slices.folder, target.manifest, plan) if plan else ()
-        if whole is not None and (TABLE, CLASS_COUNTS_FILE) not in {(each.what, each.name) for each in known}:
+        if whole is not None and (TABLE, table_file("class_counts")) not in {(each.what, each.name) for each in known}:
             yield from class_count_findings(target.slices.folder, whole)
         if target.dataset is not None:
             yield from dataset_findings(target.dataset, target.raw)
@@ -130,7 +130,9 @@ class Collected:
         """Add to ``keys`` the examples whose contents were erased elsewhere below the root."""
         erased = read_record(self.target.root)["sha256"].combine_chunks()
         try:
-            groups = parquet_tables.iterate_groups(self.target.slices.folder / EXAMPLES_FILE, ["key", "sha256"])
+            groups = parquet_tables.iterate_groups(
+                self.target.slices.folder / table_file("examples"), ["key", "sha256"]
+            )
             for table in groups if len(erased) else ():
                 here = table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist()
                 line = "was erased, and is still here; run: ringslice erase --slices"
@@ -149,10 +151,10 @@ class Collected:
     def _trusted_keys(self, files: Sequence[Finding], unreadable: Mapping[str, int]) -> KeyFindings:
         """What is wrong with keys, less what may only seem so because something cannot be read."""
         whats = {(each.what, each.name) for each in files}
-        if (TABLE, EXAMPLES_FILE) in whats and any(what == SLICE for what, _ in whats):
+        if (TABLE, table_file("examples")) in whats and any(what == SLICE for what, _ in whats):
             return KeyFindings()
         doubtful = set[str]()
-        if unreadable["slices"] or (TABLE, DEPARTED_FILE) in whats:
+        if unreadable["slices"] or (TABLE, table_file("departed")) in whats:
             doubtful |= {MISSING, DEPARTED}
         if unreadable["parts"] or self.target.dataset is None:
             doubtful |= {UNKNOWN, MISSING}

@@ -12,12 +12,13 @@ from etl.normalized.live_rows import count_live_images
 from etl.normalized.parts import pack_of
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.lineage import FIRST, Earlier
-from etl.slices.manifest import BLOCKS, CLASS_COUNTS, CLASS_COUNTS_FILE, CONTENTS, DEPARTED, EXAMPLES, GROUPS, slices_of
+from etl.slices.lineage import FIRST, ParentSlices
+from etl.slices.manifest import slices_of, table_file
 from etl.slices.manifest_builder import class_counts, image_of, splits_of
 from etl.slices.plan import Plan
 from etl.slices.writer import slice_names
-from etl.stages.stage import RUN_FILE, WORK_FOLDER, Stage
+from etl.stages.names import RUN_FILE, WORK_FOLDER
+from etl.stages.stage import Stage
 from etl.storage.place import Place
 from etl.verify.compare import differences, table_difference
 from etl.verify.findings import DATASET, MANIFEST, MANIFEST_FILE, RAW_DATASET, STRAY, TABLE, Finding
@@ -38,7 +39,11 @@ def _compare(expected: Marker, recorded: Marker, marker: str) -> Iterator[Findin
 
 
 def manifest_findings(
-    manifest: Marker, facts: Sequence[Facts] | None, dataset: Marker | None, plan: Plan | None, earlier: Earlier | None
+    manifest: Marker,
+    facts: Sequence[Facts] | None,
+    dataset: Marker | None,
+    plan: Plan | None,
+    earlier: ParentSlices | None,
 ) -> Iterator[Finding]:
     """The manifest against ``facts`` of its slices, the normalised images and the plan, as far as these are known."""
     try:
@@ -54,17 +59,17 @@ def manifest_findings(
     rows = {}
     if facts is not None:
         expected["splits"] = splits_of(facts, len(manifest["classes"]), manifest["config"])
-        rows[EXAMPLES], rows[BLOCKS] = (sum(each[name] for each in facts) for name in ("records", "blocks"))
-        rows[CLASS_COUNTS] = sum(len(each["by_label"]) for each in facts)
+        rows["examples"], rows["blocks"] = (sum(each[name] for each in facts) for name in ("records", "blocks"))
+        rows["class_counts"] = sum(len(each["by_label"]) for each in facts)
     if dataset is not None:
         expected |= {"classes": dataset["classes"], "image": image_of(dataset)}
     if plan is not None:
         # a list of removed keys may repeat some that were removed before
         own = {"removed_keys": manifest["config"]["removed_keys"]} if config.splits_from else {}
         expected |= {"config": plan.config.to_json() | own, "known": plan.known, "left_out": plan.left_out}
-        rows |= {DEPARTED: plan.departed.num_rows, CONTENTS: plan.contents.num_rows, GROUPS: plan.groups.num_rows}
+        rows |= {name: table.num_rows for name, table in plan.history.items()}
     expected["tables"] = {
-        name: {"file": f"{name}.parquet", "rows": rows.get(name, table["rows"]), "sha256": table["sha256"]}
+        name: {"file": table_file(name), "rows": rows.get(name, table["rows"]), "sha256": table["sha256"]}
         for name, table in manifest["tables"].items()
     }
     yield from _compare(expected, manifest, MANIFEST_FILE)
@@ -72,7 +77,7 @@ def manifest_findings(
         yield from _imbalances(manifest, facts, config)
 
 
-def lineage_of(manifest: Marker, earlier: Earlier | None) -> dict[str, Any] | None:
+def lineage_of(manifest: Marker, earlier: ParentSlices | None) -> dict[str, Any] | None:
     """The lineage that a manifest should have; an experiment, or slices that `erase` rebuilt, have none."""
     recorded, parent = manifest["lineage"], manifest["config"]["splits_from"]
     if recorded is None or earlier is not None:
@@ -96,7 +101,7 @@ def _imbalances(manifest: Marker, facts: Sequence[Facts], config: ShardConfig) -
 
 def memory_findings(folder: Place, manifest: Marker, plan: Plan) -> Iterator[Finding]:
     """The tables of what is remembered, against those of the ``plan``."""
-    for name, table in ((DEPARTED, plan.departed), (CONTENTS, plan.contents), (GROUPS, plan.groups)):
+    for name, table in plan.history.items():
         file = manifest["tables"][name]["file"]
         try:
             same = parquet_tables.read_table(folder / file).equals(table)
@@ -108,13 +113,13 @@ def memory_findings(folder: Place, manifest: Marker, plan: Plan) -> Iterator[Fin
 
 def class_count_findings(folder: Place, facts: Sequence[Facts]) -> Iterator[Finding]:
     """The table of class counts, against the facts of all slices."""
-    place = folder / CLASS_COUNTS_FILE
+    place = folder / table_file("class_counts")
     try:
         line = table_difference(class_counts(facts), parquet_tables.read_table(place))
     except (DataError, FileNotFoundError, pa.ArrowException) as error:
         line = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
     if line:
-        yield Finding(TABLE, CLASS_COUNTS_FILE, f"{CLASS_COUNTS_FILE}: {line}")
+        yield Finding(TABLE, table_file("class_counts"), f"{table_file('class_counts')}: {line}")
 
 
 def statistics_findings(manifest: Marker, sums: PixelSums, left_out: Mapping[str, int]) -> Iterator[Finding]:

@@ -8,10 +8,10 @@ from typing import Any
 from etl.errors import DataError
 from etl.formats.json_schema import schema_fault
 from etl.partition.config import SOURCE_SPLIT, ShardConfig
-from etl.slices.lineage import Earlier, finished_slices
+from etl.slices.history import removed_keys
+from etl.slices.lineage import ParentSlices, finished_slices
 from etl.slices.manifest import read_manifest, slices_of
 from etl.slices.manifest_builder import image_of
-from etl.slices.memory import removed_keys
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.stage import Stage
@@ -41,7 +41,7 @@ class Target:
     manifest: dict[str, Any]
     dataset: dict[str, Any] | None
     raw: dict[str, Any] | None
-    earlier: Earlier | None
+    earlier: ParentSlices | None
 
     @classmethod
     def find(cls, root: Place, name: str) -> "Target":
@@ -114,8 +114,8 @@ class Target:
             raise DataError(f"a new plan is not the one of {self.slices.marker}")
         return plan
 
-    def job(self, plan: Plan | None, fates: Place | None) -> dict[str, Any]:
-        """What tasks need to know: also of the new ``plan``, if there is one, and where its fates are."""
+    def job(self, plan: Plan | None, assignments: Place | None) -> dict[str, Any]:
+        """What tasks need to know: also of the new ``plan``, if there is one, and where its assignments are."""
         config, dataset = self.manifest["config"], self.dataset
         return {
             "root": self.root.uri,
@@ -127,8 +127,8 @@ class Target:
             "normalized_image": image_of(dataset) if dataset else None,
             "seed": config["seed"],
             "config": config if plan else None,
-            "counts": plan.dealing.plan.counts.tolist() if plan else None,
-            "fates": fates.uri if fates else None,
+            "counts": plan.slice_plan.shares.counts.tolist() if plan else None,
+            "assignments": assignments.uri if assignments else None,
         }
 
     def lines(self, every_stage: bool, plan: Plan | None) -> list[Line]:
@@ -147,10 +147,10 @@ class Target:
         return [line | {"line": number} for number, line in enumerate(lines)]
 
 
-def _find_earlier(root: Place, fingerprint: str | None) -> Earlier | None:
+def _find_earlier(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return Earlier(stage.folder, _require_shape(read_manifest(stage), stage), fingerprint)
+            return ParentSlices(stage.folder, _require_shape(read_manifest(stage), stage), fingerprint)
     return None
 
 

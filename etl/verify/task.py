@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import pack_of, rejects_places, rows_place
-from etl.partition.strata import Dealing
+from etl.partition.strata import SlicePlan
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
-from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
-from etl.slices.plan import deal_rows, dealing_of
+from etl.slices.manifest import table_file
+from etl.slices.plan import assign_rows, slice_plan_of
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
@@ -92,8 +92,8 @@ class TaskCheck:
     def _slices(self, work: Mapping[str, Any]) -> None:
         row, block = work["row"], work["block"]
         for number, entry in enumerate(work["slices"], start=work["number"]):
-            rows = self._range(EXAMPLES_FILE, schemas.EXAMPLES, row, entry["records"])
-            blocks = self._range(BLOCKS_FILE, schemas.BLOCKS, block, entry["blocks"])
+            rows = self._range(table_file("examples"), schemas.EXAMPLES, row, entry["records"])
+            blocks = self._range(table_file("blocks"), schemas.BLOCKS, block, entry["blocks"])
             row, block = row + entry["records"], block + entry["blocks"]
             examples = ExampleCheck(self.job["classes"], self.job["image"], self.job["seed"])
             check = check_slice(self._folder, entry, rows, blocks, examples)
@@ -132,7 +132,7 @@ class TaskCheck:
             self._find(REMOVED, self.job["removed"]["file"], str(error))
             self.result.unreadable.update(parts=len(work["parts"]), lists=1)
             return
-        dealing = dealing_of(self.job) if self.job["counts"] is not None else None
+        dealing = slice_plan_of(self.job) if self.job["counts"] is not None else None
         for part in work["parts"]:
             rows = self._rows(root, part, removed, dealing)
             if rows is None:
@@ -142,7 +142,7 @@ class TaskCheck:
             name = pa.array([part["entry"]["part"]] * rows.num_rows, pa.string())
             self._keep("good", rows.append_column("part", name).append_column("group", self._groups(rows)))
 
-    def _rows(self, root: Place, part: Part, removed: Removed, dealing: Dealing | None) -> pa.Table | None:
+    def _rows(self, root: Place, part: Part, removed: Removed, dealing: SlicePlan | None) -> pa.Table | None:
         """The live rows of a part, after they and its rejects were compared with its pack's list; None if in doubt.
 
         A column ``planned`` has the slice of each by number, -1 if it is left out.
@@ -171,13 +171,13 @@ class TaskCheck:
         self.result.counts["rejects"] += check.live(bad).num_rows
         return check.live(good)
 
-    def _planned(self, part: Part, rows: pa.Table, dealing: Dealing | None) -> pa.Table:
+    def _planned(self, part: Part, rows: pa.Table, dealing: SlicePlan | None) -> pa.Table:
         """The rows with the slice of each; null if there is no plan, or if these are not the rows that were planned."""
         slices: pa.Array = pa.nulls(rows.num_rows, pa.int64())
         if dealing is not None:
-            fates = open_place(self.job["fates"]) if self.job["fates"] else None
+            assignments = open_place(self.job["assignments"]) if self.job["assignments"] else None
             with suppress(ValueError, IndexError, DataError):
-                slices = pa.array(deal_rows(dealing, rows, part["dealing"], fates)[1])
+                slices = pa.array(assign_rows(dealing, rows, part["dealing"], assignments)[1])
         return rows.append_column("planned", slices)
 
     def _count_images(self, live: pa.Table) -> None:

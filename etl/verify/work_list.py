@@ -11,7 +11,7 @@ from etl.normalized.parts import pack_of, records_place, rejects_places
 from etl.raw.packs import pack_place
 from etl.slices.manifest import slices_of
 from etl.slices.plan import Plan
-from etl.stages.marker import GENERATIONS_FOLDER
+from etl.stages.names import GENERATIONS_FOLDER
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 from etl.verify.findings import MANIFEST, PACK, PART, REJECTS, REMOVED, TABLE

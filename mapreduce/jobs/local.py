@@ -2,21 +2,23 @@
 
 import logging
 import math
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, Any, NoReturn
 
 from mrjob.local import LocalMRJobRunner, _TaskFailedException
+from mrjob.sim import _sort_lines_in_memory
 from mrjob.step import StepFailedException
 
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
-from etl.processes import stop_all, tied_environment
+from etl.processes import end_with_parent, stop_all, tied_environment
 
 POLL_INTERVAL_S = 0.02
 STOP_TIMEOUT_S = 5.0  # for tasks that were told to stop; then they are killed
@@ -55,15 +57,16 @@ class LocalRunner(LocalMRJobRunner):
         return min(self._num_cores(), tasks / 2 if tasks else math.inf)  # mrjob takes twice as many
 
     def _sort_input_func(self) -> Callable[..., None]:
-        """With the order of values also in memory, where mrjob sorts if `sort` is missing or fails (a full disk)."""
-        return partial(super()._sort_input_func(), sort_values=self._sort_values)
+        variables = {"LC_ALL": "C", "TMPDIR": self._get_local_tmp_dir()}
+        return partial(sort_files, self._sort_bin(), variables, sort_values=self._sort_values)
 
     def _invoke_task_func(self, task_type: str, step_num: int, task_num: int) -> Callable[..., None]:
         words = self._substep_args(step_num, task_type)
         place = {"step_num": step_num, "num_steps": self._num_steps(), "task_type": task_type, "task_num": task_num}
 
         def start(stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes], wd: str, env: Mapping[str, str]) -> None:
-            env = tied_environment(signal.SIGTERM, {**TASK_VARIABLES, **env})
+            # SIGKILL: it also ends a task that is stopped; what it leaves is deleted by whoever takes the stage over
+            env = tied_environment(signal.SIGKILL, {**TASK_VARIABLES, **env})
             self._tasks[subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=wd, env=env)] = place
 
         return start
@@ -93,6 +96,23 @@ class LocalRunner(LocalMRJobRunner):
                 raise _TaskFailedException(
                     reason=str(subprocess.CalledProcessError(task.returncode, task.args)), **place
                 )
+
+
+def sort_files(
+    words: Sequence[str], variables: Mapping[str, str], inputs: Sequence[str], output: str, *, sort_values: bool
+) -> None:
+    """Sort the lines of ``inputs`` into the file ``output`` by the command ``words``, which ends with this process.
+
+    They are sorted in memory if the command is missing or fails, because the disk is full for example.
+    """
+    # There are other threads; this takes no lock of theirs, so the child cannot wait for one
+    tie = partial(end_with_parent, signal.SIGKILL, os.getpid())
+    if inputs:
+        with open(output, "wb") as lines, suppress(OSError, subprocess.CalledProcessError):
+            env = {**os.environ, **variables}
+            subprocess.run([*words, *inputs], stdout=lines, env=env, check=True, preexec_fn=tie)
+            return
+    _sort_lines_in_memory(inputs, output, sort_values=sort_values)
 
 
 def run_here(job: Any) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """Errors of the system that end a command in one line."""
 
+import signal
 import sys
+import threading
 
 import pytest
 
-from etl.errors import explain
+from etl.errors import INTERRUPTED, explain, run_reporting
 from etl.processes import tie_to_parent
 from mapreduce import _report_import
+from tests.lib.commands import PATIENCE_S
 
 NO_ROOM = ImportError("/usr/lib/cv2/cv2.abi3.so: failed to map segment from shared object")
 
@@ -30,3 +33,27 @@ def test_a_task_that_cannot_load_one_says_so_in_one_line(capsys: pytest.CaptureF
 def test_a_variable_of_the_name_of_ours_is_ignored(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSLICE_PARENT", value)
     tie_to_parent()
+
+
+class Ignored:
+    """Python ignores exceptions of ``__del__``, and of callbacks while it imports."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_interrupt_that_python_ignores_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+    def main() -> int:
+        Ignored()
+        threading.Event().wait(PATIENCE_S)
+        return 0
+
+    try:
+        assert run_reporting(main) == INTERRUPTED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

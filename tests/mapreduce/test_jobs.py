@@ -102,7 +102,7 @@ def test_the_local_runner_makes_the_job_s_number_of_tasks(wanted: int | None, ta
 def test_values_are_sorted_without_the_program_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, ordered = tmp_path / "lines", tmp_path / "ordered"
     lines.write_bytes(b"1\tb\n0\tc\n1\ta\n")
-    monkeypatch.setattr("mrjob.local.check_call", Mock(side_effect=FileNotFoundError))
+    monkeypatch.setattr("mapreduce.jobs.local.subprocess.run", Mock(side_effect=FileNotFoundError))
     words = ("-r", "local", "--no-conf", "--job-file", job_file(tmp_path, transport=REFERENCES))
     with Shard([*words, str(lines)]).make_runner() as runner:
         runner._sort_input_func()([str(lines)], str(ordered))

@@ -18,7 +18,7 @@ from etl.formats import parquet_tables
 from mapreduce.verify import Verify
 from tests.lib.commands import copy_some
 from tests.lib.edits import REMOVED, Edit, edit_value, fields, publish, set_value
-from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 
 pytestmark = pytest.mark.integration
 
@@ -154,7 +154,7 @@ def in_place(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(root: Path, name: str, *words: str) -> str:
     """The error that verify ends with, empty if it finds nothing; an error that is not ringslice's own is raised."""
     try:
-        Verify(["-r", "inline", "--name", name, *words, str(root)]).run_job()
+        run_here(Verify, root, "--name", name, *words)
     except RingsliceError as error:
         assert "Traceback" not in str(error)
         assert "does not hold what is said of it" in str(error) or "\n" not in str(error)

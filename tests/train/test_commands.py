@@ -114,6 +114,7 @@ def test_lines_of_ours_are_bare_and_an_error_comes_once() -> None:
 def test_wrong_use_is_refused_before_anything_is_started() -> None:
     failed(ringslice_here("train", "ROOT", "--strategy", "ring"), 2, "'ring' is not one of 'horovod', 'mirrored'")
     failed(ringslice_here("train", "ROOT", "--ranks", 0), 2, "Invalid value for '--ranks': 0")
+    failed(ringslice_here("train", "ROOT", "--ranks", 100_000), 2, "100000 processes are more than 16 for each CPU")
     failed(ringslice_here("train", "ROOT", "--servers", 2), 2, "--servers 2 is for --strategy parameter-server")
     failed(ringslice_here("train", "ROOT", "--hosts", "a,b"), 2, "--hosts 'a,b' is not a list of hosts")
     failed(ringslice_here("train", "ROOT", "--hosts", "a:1", "--ranks", 2), 2, "more than --hosts a:1 has (1)")
@@ -122,7 +123,7 @@ def test_wrong_use_is_refused_before_anything_is_started() -> None:
 
 def torch_ringslice(*words: object) -> Finished:
     require_torch()
-    return in_torch("python", "-m", "etl.cli", *words)
+    return in_torch("python", "-m", "mapreduce.cli", *words)
 
 
 RING = 0.15  # more bytes than the gradient's: of what the ranks agree on, and of heads
@@ -161,7 +162,7 @@ def test_nothing_stays(strategy: str, number: signal.Signals, root: Path, tmp_pa
     python = BIN / "python" if strategy == "ddp" else "python"
     words = ("train", root, "--strategy", strategy, "--ranks", 2, "--model", "mlp", "--epochs", 500, "--run", "long")
     log = tmp_path / "log"
-    with started(python, "-m", "etl.cli", *words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
+    with started(python, "-m", "mapreduce.cli", *words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
         wait_until(lambda: bool(metric_lines(root / "runs/long")), process)
         if number == signal.SIGKILL:
             os.kill(rank_1(str(log)), number)
@@ -293,7 +294,7 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_use_of_the_benchmark_is_one_line(digits_root: Path, tmp_path: Path) -> None:
     failed(ringslice_here("read-bench", tmp_path), 2, "holds no finished shard")
     failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
-    failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "'0' is no number of seconds above 0")
+    failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "0.0 is not in the range x>0")
 
 
 @pytest.mark.parametrize("way", WAYS)

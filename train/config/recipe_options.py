@@ -101,8 +101,8 @@ RECIPE_OPTIONS = (
     ),
     _option(
         "model",
-        "mlp, cnn, resnet50, or module:function, a function of (image shape, classes) that gives a Keras model of"
-        " logits.",
+        "mlp, cnn, resnet50, googlenet (of PyTorch), or module:function, a function of (image shape, classes) that"
+        " gives a model of logits, of the strategy's framework.",
     ),
     _option(
         "batch",

@@ -2,6 +2,8 @@
 
 import os
 
+from etl.errors import EnvironmentFailure
+
 _TORCH = {"RANK": "RANK", "SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_SIZE": "LOCAL_WORLD_SIZE"}
 
 
@@ -30,6 +32,24 @@ def local_size() -> int:
     return _number("LOCAL_SIZE") or 1
 
 
+def require_place() -> None:
+    """Raise EnvironmentFailure if variables of a launcher are not numbers, or a rank is not below its size."""
+    for rank, size in (("RANK", "SIZE"), ("LOCAL_RANK", "LOCAL_SIZE")):
+        for name in (rank, size):
+            value = os.environ.get(_variable(name))
+            if value is not None and _number(name) is None:
+                raise EnvironmentFailure(f"{_variable(name)} {value!r} is not a number. Start the ranks by a launcher")
+        place, count = _number(rank), _number(size)
+        if place is not None and count is not None and place >= count:
+            raise EnvironmentFailure(
+                f"{_variable(rank)} {place} is not below {_variable(size)} {count}. Start the ranks by a launcher"
+            )
+
+
+def _variable(name: str) -> str:
+    return _TORCH[name] if is_torchrun() else f"HOROVOD_{name}"
+
+
 def _number(name: str) -> int | None:
-    value = os.environ.get(_TORCH[name] if is_torchrun() else f"HOROVOD_{name}")
-    return None if value is None else int(value)
+    value = os.environ.get(_variable(name), "")
+    return int(value) if value.isdecimal() else None

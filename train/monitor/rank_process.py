@@ -17,7 +17,7 @@ from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, exp
 from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import Letterbox
-from train.monitor.launcher import launched_rank
+from train.monitor.launcher import launched_rank, require_place
 from train.monitor.messages import PREFIX, PeerLost, prefix_of
 from train.monitor.monitor import Monitor
 from train.monitor.notes import ExitNotice, Note
@@ -60,6 +60,7 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
         for number in SIGNALS:
             signal.signal(number, end_at_once)
         try:
+            require_place()
             return invoke(command, name, monitor)
         except (Exception, KeyboardInterrupt) as error:
             raised.append(error)  # and with it its frames: to delete tf.data's iterators is to wait for their reading

@@ -3,9 +3,10 @@
 import hashlib
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
@@ -15,6 +16,7 @@ from train.parallel.trainer import Trainer
 from train.runs.folder import Dataset
 
 PACKAGES = ("ringslice", "tensorflow", "tensorflow-cpu", "keras", "horovod", "torch", "numpy")
+CODE = ("etl", "train")  # folders of what a rank runs
 
 
 def require_agreement(
@@ -54,13 +56,8 @@ def disagreement(facts: Sequence[dict[str, Any]], rank: int, dataset: Dataset) -
     who = f"rank {rank} on {other['host']}"
     if (error := device_disagreement(facts, rank)) is not None:
         return EnvironmentFailure(f"{who}{error}")
-    for name in sorted({**first["versions"], **other["versions"]}):
-        ours, theirs = first["versions"].get(name), other["versions"].get(name)
-        if ours != theirs:
-            return EnvironmentFailure(
-                f"{who} has {name} {theirs or 'not installed'}, rank 0 has {ours or 'none'}; install the same versions"
-                " on every host"
-            )
+    if (error := version_disagreement(first["versions"], other["versions"])) is not None:
+        return EnvironmentFailure(f"{who}{error}")
     for name, ours in first["settings"].items():
         if other["settings"].get(name) != ours:
             return UsageError(
@@ -92,6 +89,18 @@ def device_disagreement(facts: Sequence[dict[str, Any]], rank: int) -> str | Non
             return (
                 f" has the same GPU as rank {before} ({own['name']}, UUID {own['uuid']}); start one rank for each GPU,"
                 f" and let $CUDA_VISIBLE_DEVICES show them all, or one of its own to each rank"
+            )
+    return None
+
+
+def version_disagreement(first: Mapping[str, str], other: Mapping[str, str], reference: str = "rank 0") -> str | None:
+    """Which of the `versions` of a process differs from that of the first one, the ``reference``; else None. Pure."""
+    for name in sorted({**first, **other}):
+        ours, theirs = first.get(name), other.get(name)
+        if ours != theirs:
+            return (
+                f" has {name} {theirs or 'not installed'}, {reference} has {ours or 'none'}; install the same versions"
+                " on every host"
             )
     return None
 
@@ -131,7 +140,7 @@ def counted(number: int, noun: str) -> str:
 
 def versions() -> dict[str, str]:
     """Of what decides what is learned, here; ``$RINGSLICE_CODE`` is a user's own, for example of the model's code."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    found = {"python": ".".join(platform.python_version_tuple()[:2]), "ringslice's code": code_digest()}
     for name in PACKAGES:
         try:
             found[name] = version(name)
@@ -140,6 +149,15 @@ def versions() -> dict[str, str]:
     if code := os.environ.get("RINGSLICE_CODE"):
         found["$RINGSLICE_CODE"] = code
     return found
+
+
+def code_digest() -> str:
+    """The first digits of the SHA-256 over the Python files of `CODE`, which a version number may not tell apart."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(each for name in CODE for each in (root / name).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def fingerprint_here(dataset: Dataset) -> str | None:

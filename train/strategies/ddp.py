@@ -72,8 +72,8 @@ class Copies:
         self._collective, self._group = collective, group
         self.rank, self.size = collective.rank, collective.size
 
-    def part(self, model: nn.Module) -> nn.Module:
-        return model
+    def part(self, build: Callable[[], nn.Module]) -> nn.Module:
+        return build()
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.size == 1:

@@ -5,7 +5,7 @@ a run can go on with another division.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -24,6 +24,7 @@ from train.parallel.devices import Device
 from train.strategies import Strategy
 from train.strategies.ddp import Copies, collective_timeout
 from train.torch_backend.feed import PixelBatch
+from train.torch_backend.models import build_on_meta
 from train.torch_backend.trainer import Shape, TorchTrainer, digests_of, first_not_finite_of, require_shapes
 
 
@@ -36,8 +37,20 @@ class Parts(Copies):
         self.rank, self.size = mesh.get_local_rank(COPIES), mesh.size(0)
         self.part_rank, self.parts = mesh.get_local_rank(PARTS), mesh.size(1)
         self.part_group = mesh.get_group(PARTS)
+        self.first: dict[str, torch.Tensor] = {}  # rank 0's weights of the whole model, until all have theirs
 
-    def part(self, model: nn.Module) -> nn.Module:
+    def part(self, build: Callable[[], nn.Module]) -> nn.Module:
+        """Rank 0 makes the whole model; the others have memory for their parts only, until they get its weights."""
+        model = build() if self.collective.is_root else build_on_meta(build)
+        names: dict[int, str] = {}
+        for name, each in model.named_parameters(remove_duplicate=False):
+            if (other := names.setdefault(id(each), name)) != name:
+                raise UsageError(f"--model has {other} as {name}, too, which ranks cannot divide. Use --strategy ddp")
+        self.first = dict(model.state_dict()) if self.collective.is_root else {}
+        return self.divide(model)
+
+    def divide(self, model: nn.Module) -> nn.Module:
+        """The part of this rank."""
         raise NotImplementedError
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -66,11 +79,15 @@ COPIES, PARTS = "copies", "parts"  # the dimensions of a mesh of ranks
 
 @dataclass(frozen=True)
 class Whole:
-    """A tensor of the whole model or optimizer; ``owner`` is the first rank that has it, or a part of it."""
+    """A tensor of the whole model or optimizer, and the ranks that have it, or a part of it."""
 
     shape: Shape
     dtype: torch.dtype
-    owner: int
+    ranks: list[int]
+
+    @property
+    def owner(self) -> int:
+        return self.ranks[0]
 
 
 class DividedTrainer(TorchTrainer):
@@ -87,7 +104,10 @@ class DividedTrainer(TorchTrainer):
         self._wholes: dict[str, Whole] = {}
         for rank, of_rank in enumerate(self._collective.gather_object(tensors)):
             for name, (shape, dtype) in of_rank.items():
-                self._wholes.setdefault(name, Whole(shape, dtype, rank))
+                self._wholes.setdefault(name, Whole(shape, dtype, [])).ranks.append(rank)
+        self._pending = {"model": {name: each.numpy() for name, each in parts.first.items()}}
+        parts.first = {}
+        self.broadcast_state()
 
     @property
     def parameters(self) -> int:
@@ -95,23 +115,23 @@ class DividedTrainer(TorchTrainer):
 
     def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         sums = self._compute_gradients(batch, examples)
-        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        self._parts.average([local(each) for each in gradients])
+        gradients = {name: each.grad for name, each in self.model.named_parameters() if each.grad is not None}
+        self._parts.average([local(each) for each in gradients.values()])
         if self._clip_norm:
-            squares = [whole(torch.linalg.vector_norm(each)) ** 2 for each in gradients]
-            norm = self._over_parts(torch.stack(squares).sum() if squares else torch.zeros((), device=sums.device))
-            factor = torch.clamp(self._clip_norm / (norm.sqrt() + 1e-6), max=1.0)  # as PyTorch's clip_grad_norm_
-            for each in gradients:
+            square = torch.zeros((), device=sums.device)
+            for name, each in gradients.items():
+                norm = whole(torch.linalg.vector_norm(each))
+                if self._wholes[f"model/{name}"].owner % self._parts.parts == self._parts.part_rank:  # counts once
+                    square += norm**2
+            torch.distributed.all_reduce(square, group=self._parts.part_group)
+            factor = torch.clamp(self._clip_norm / (square.sqrt() + 1e-6), max=1.0)  # as PyTorch's clip_grad_norm_
+            for each in gradients.values():
                 local(each).mul_(factor)
         return sums
 
     @abstractmethod
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         """As `TorchTrainer._forward_backward`; the sums are the same on all ranks that share a model."""
-
-    @abstractmethod
-    def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
-        """The sum of squares over all parts of the model, of this part's."""
 
     @torch.no_grad()
     def state(self) -> dict[str, Arrays]:
@@ -154,14 +174,25 @@ class DividedTrainer(TorchTrainer):
         tensors = self._tensors
         for name, each in self._wholes.items():
             group, _, key = name.partition("/")
-            tensor = tensors.get(name)
-            if group in groups:
+            if group in groups and self._collective.rank in (root, *each.ranks):
                 found = torch.empty(each.shape, dtype=each.dtype)
                 if self._collective.rank == root:
                     found.copy_(torch.from_numpy(pending[group][key]))
-                torch.distributed.broadcast(found, root)
-                if tensor is not None:
-                    take(tensor, found)
+                self._deliver(found, each, root)
+                if name in tensors:
+                    take(tensors[name], found)
+
+    def _deliver(self, found: torch.Tensor, what: Whole, root: int) -> None:
+        """Send a tensor from rank ``root`` to those that have a part of it, in the memory that these have for it."""
+        rank = self._collective.rank
+        if len(what.ranks) == self._collective.size:
+            torch.distributed.broadcast(found, root)
+        elif rank != root:
+            torch.distributed.recv(found, root)
+        else:
+            for other in what.ranks:
+                if other != root:
+                    torch.distributed.send(found, other)
 
     def digests(self) -> list[tuple[str, str]]:
         part = f" of part {self._parts.part_rank}"
@@ -227,8 +258,8 @@ class DividedModel(Strategy):
     def make_trainer(self, settings: Settings, manifest: Manifest) -> DividedTrainer:
         if self.collective.size == 1:
             raise UsageError(
-                f"--strategy {self.name} divides the model among ranks, and there is one. Start it by torchrun"
-                " --nproc-per-node N"
+                f"--strategy {self.name} divides the model among ranks, and there is one. Start more: torchrun"
+                " --nproc-per-node N, or ringslice train --ranks N"
             )
         mesh = make_mesh(self.collective.size, self._parts, self._place.type, settings.stall_timeout_s)
         return self._make_trainer(settings, manifest, mesh)

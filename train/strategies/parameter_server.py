@@ -4,8 +4,10 @@ TensorFlow's `tf.distribute.ParameterServerStrategy` places variables on the ser
 workers compute. Addresses are in ``TF_CONFIG``: train/launch.py starts all on this host, a scheduler on others.
 """
 
+import json
 import logging
 import os
+import platform
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from train.monitor.monitor import Monitor
 from train.parallel.cluster import CHIEF, SERVER, WORKER, Task, require_servers
 from train.parallel.collective import Alone
 from train.parallel.devices import Device
+from train.runs.consistency import version_disagreement, versions
 from train.strategies import Strategy
 from train.strategies.multi_worker import end_by_signals, first_line
 from train.strategies.parameter_server_trainer import ParameterServerTrainer
@@ -27,6 +30,7 @@ from train.tf_backend.devices import take_all_gpus
 
 LOOK_S = 1.0  # between two looks at whether the chief is there
 MAX_MISSES = 3  # looks in a row without a chief, once it was there
+FACTS = 200  # the file descriptor of what a worker or server reports to the chief, which reads it by TensorFlow
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.FailedPreconditionError)
 
 
@@ -64,6 +68,7 @@ def run_with_servers(work: Callable[[ParameterServer], None], monitor: Monitor) 
     with name_taken_port(task), end_by_signals():
         strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
     with name_lost_servers():
+        require_same_versions(task)
         work(ParameterServer(strategy, len(workers), device))
 
 
@@ -89,8 +94,34 @@ def name_lost_servers() -> Iterator[None]:
         ) from error
 
 
+def require_same_versions(task: Task) -> None:
+    """Raise EnvironmentFailure if a worker or server has not the versions of this process, the chief."""
+    own = versions()
+    for role in (WORKER, SERVER):
+        for index, address in enumerate(task.cluster[role]):
+            try:
+                with tf.device(f"/job:{role}/task:{index}/device:CPU:0"):
+                    found = json.loads(tf.io.read_file(f"/proc/self/fd/{FACTS}").numpy())
+            except tf.errors.NotFoundError as error:
+                raise EnvironmentFailure(
+                    f"{role} {index} at {address} has an earlier version of ringslice; install the same on every host"
+                ) from error
+            if (difference := version_disagreement(own, found["versions"], "the chief")) is not None:
+                raise EnvironmentFailure(f"{role} {index} on {found['host']}{difference}")
+
+
+def publish_versions() -> None:
+    """Let the chief read what this process has, in a file without a name: TensorFlow's servers exchange no objects."""
+    facts = json.dumps({"host": platform.node(), "versions": versions()}, allow_nan=False)
+    file = os.memfd_create("ringslice")
+    os.write(file, facts.encode())
+    os.dup2(file, FACTS)
+    os.close(file)
+
+
 def serve(task: Task) -> None:
     """Serve the address of a worker or server until the chief, which must have come before, does not answer."""
+    publish_versions()
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads_of(task))
     with name_taken_port(task):
         server = tf.distribute.Server(task.cluster, task.role, task.index, protocol="grpc", config=config)

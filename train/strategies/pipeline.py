@@ -19,10 +19,10 @@ from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
 from train.parallel.collective import Collective
+from train.reader.intervals import run_of
 from train.strategies.divided_model import DividedModel, DividedTrainer, Parts
-from train.strategies.pipeline_stages import balance, join_without_weights, measure
+from train.strategies.division import balance, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
-from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import DTYPES, Shape
 
 
@@ -30,6 +30,7 @@ class Stage(nn.Module):
     """The layers of one rank, which have the names that they have in the whole model.
 
     Random numbers depend on the step, the micro-batch and the layer, so they are the same however layers are divided.
+    Padding is not computed in training, because batch norm would count it.
     """
 
     def __init__(self, layers: nn.Sequential, first: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -37,12 +38,21 @@ class Stage(nn.Module):
         self.layers = layers
         self._first, self._device, self._dtype = first, device, dtype
         self._seed = self._micro_batch = 0
+        self._examples: Sequence[int] = ()
 
-    def begin(self, seed: int) -> None:
-        """The next micro-batch is the first one of the step of this seed."""
-        self._seed, self._micro_batch = seed, 0
+    def begin(self, seed: int, examples: Sequence[int]) -> None:
+        """The next micro-batch is the first one of the step of this seed; each has so many ``examples``, then padding.
+
+        Batch norm takes two at least, and without any it does not learn: the first padding is the only example again.
+        """
+        self._seed, self._examples, self._micro_batch = seed, examples, 0
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        size = len(features)
+        if self.training:
+            examples = self._examples[self._micro_batch]
+            self.layers.train(examples > 0)
+            features = features[: max(2, examples)]
         with torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32):
             for number, layer in enumerate(self.layers, self._first):
                 if self.training:
@@ -50,7 +60,20 @@ class Stage(nn.Module):
                     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
                 features = layer(features)
         self._micro_batch += 1
-        return features.float().contiguous()
+        padding = (0, 0) * (features.ndim - 1) + (0, size - len(features))
+        return functional.pad(features.float(), padding).contiguous()
+
+
+def spread_examples(weights: torch.Tensor, parts: int) -> tuple[torch.Tensor, list[int]]:
+    """Divide a step's examples, those whose weights are not 0, among micro-batches of nearly equal numbers of them.
+
+    Returns where the examples of all micro-batches come from, of the shape of ``weights``, and their numbers. A
+    micro-batch is filled up with its first one.
+    """
+    real, size = weights.nonzero()[:, 0].tolist(), len(weights) // parts
+    own = [real[slice(*run_of(len(real), part, parts))] for part in range(parts)]
+    filled = [[*each, *(each or [0])[:1] * (size - len(each))] for each in own]
+    return torch.tensor(filled).flatten(), [len(each) for each in own]
 
 
 class Layers(Parts):
@@ -65,7 +88,7 @@ class Layers(Parts):
         self.starts: list[int] = []  # the first layer of each rank, then the number of layers
         self.shapes: tuple[Shape, Shape] = (), ()  # of what the stage takes and gives
 
-    def part(self, model: nn.Module) -> nn.Module:
+    def divide(self, model: nn.Module) -> nn.Module:
         if not isinstance(model, nn.Sequential):
             raise UsageError(
                 f"--strategy {PIPELINE} needs a torch.nn.Sequential, whose layers it divides; --model gives"
@@ -77,24 +100,17 @@ class Layers(Parts):
             raise UsageError(
                 f"--strategy {PIPELINE}: {size} ranks for {len(units)} layers with weights. Start fewer ranks"
             )
-        seconds, shapes = self.collective.run_on_root(lambda: self._measure(layers))  # they differ from rank to rank
+        seconds, shapes = self.collective.run_on_root(  # they differ from rank to rank
+            lambda: measure(layers, self._shape, self._device)
+        )
         costs = [sum(seconds[start:end]) for start, end in zip(units, [*units[1:], len(layers)], strict=True)]
         self.starts = [*(units[each] for each in balance(costs, size)), len(layers)]
         self._first, end = self.starts[rank : rank + 2]
         self.shapes = [self._shape, *shapes][self._first], shapes[end - 1]
         own = nn.Sequential()
-        for name, layer in list(model.named_children())[self._first : end]:
+        for name, layer in list(model._modules.items())[self._first : end]:  # one may be there twice
             own.add_module(name, layer)
         return own
-
-    def _measure(self, layers: Sequence[nn.Module]) -> tuple[list[float], list[Shape]]:
-        try:
-            return measure(layers, self._shape, self._device)
-        except (RuntimeError, ValueError) as error:  # batch norm of one value, for example
-            if is_out_of_memory(error):
-                raise
-            first = next(iter(str(error).splitlines()), "")
-            raise UsageError(f"--model cannot train on micro-batches of {self._shape[0]}: {first}") from error
 
     def wrap(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, nn.Sequential)
@@ -117,7 +133,7 @@ class PipelineTrainer(DividedTrainer):
         layers = Layers(collective, mesh, device, shape, DTYPES[settings.recipe.precision])
         super().__init__(settings, manifest, layers, device)
         rank, self._last = layers.part_rank, layers.parts - 1
-        self._starts = layers.starts
+        self._starts, self._micro_batches = layers.starts, count
         self._is_first, self._is_last = rank == 0, rank == self._last
         self._examples = torch.ones((), device=device)
         taken, given = (torch.zeros(each, device=device) for each in layers.shapes)
@@ -143,13 +159,16 @@ class PipelineTrainer(DividedTrainer):
         return (losses * weights).sum() / self._examples
 
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
-        self.net.begin(torch.initial_seed())
+        places, numbers = spread_examples(batch.weights, self._micro_batches)
+        self.net.begin(torch.initial_seed(), numbers)
         self._examples = examples / self._parts.size  # the mean over the copies follows
         sums = torch.zeros(3, device=self._device)
         if self._is_first:
-            self._schedule.step(self._normalised(batch.pixels.to(self._device, non_blocking=True)))
+            pixels = batch.pixels.to(self._device, non_blocking=True)[places.to(self._device)]
+            self._schedule.step(self._normalised(pixels))
         elif self._is_last:
-            target = torch.stack([batch.labels.double(), batch.weights.double()], 1).to(self._device)
+            is_example = torch.arange(len(places) // len(numbers)) < torch.tensor(numbers)[:, None]
+            target = torch.stack([batch.labels[places].double(), is_example.flatten().double()], 1).to(self._device)
             losses: list[torch.Tensor] = []
             logits = self._schedule.step(target=target, losses=losses)
             hits = (logits.argmax(1) == target[:, 0]) * target[:, 1]
@@ -159,10 +178,6 @@ class PipelineTrainer(DividedTrainer):
             self._schedule.step()
         torch.distributed.broadcast(sums, group=self._parts.part_group, group_src=self._last)  # rank 0 shows them
         return sums
-
-    def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
-        torch.distributed.all_reduce(squares, group=self._parts.part_group)
-        return squares
 
     @torch.no_grad()
     def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:

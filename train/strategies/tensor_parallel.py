@@ -1,36 +1,95 @@
-"""Model parallel by module: pairs of linear layers are divided among the ranks, all other layers are on each rank.
+"""Model parallel by module: branches are on different ranks, pairs of linear layers are divided; the rest is on each.
 
 Of a pair, each rank has some columns of the first layer and the rows of the second that belong to them: it computes
 with them alone, and one sum over the ranks follows (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 
 import torch
 import torch.distributed
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.nn import functional
 
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.config.settings import TENSOR_PARALLEL, Settings
+from train.parallel.collective import Collective
+from train.runs.consistency import counted
 from train.strategies.divided_model import PARTS, DividedModel, DividedTrainer, Parts
+from train.strategies.division import measure, spread
+from train.torch_backend.branches import SUM, Branches
 from train.torch_backend.feed import PixelBatch
-from train.torch_backend.trainer import TorchTrainer
+from train.torch_backend.trainer import Shape, TorchTrainer
 
 # What may be between the layers of a pair: each element by itself, without random numbers.
 ELEMENTWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Identity)
 
 
+class OwnBranches(Branches):
+    """Those of the branches of ``whole`` whose rank in ``owners`` is this one; all ranks get what all of them make.
+
+    ``widths`` are the sizes of dimension 1 of their outputs. Both are by name.
+    """
+
+    def __init__(self, whole: Branches, owners: Mapping[str, int], widths: Mapping[str, int], mesh: DeviceMesh) -> None:
+        own = {name: whole.get_submodule(name) for name in whole.names if owners[name] == mesh.get_local_rank()}
+        super().__init__(own, whole.merge, whole.names)
+        self._mesh = mesh
+        of_ranks = [
+            [(name, widths[name]) for name in whole.names if owners[name] == rank] for rank in range(mesh.size())
+        ]
+        self._width = max(sum(width for _, width in each) for each in of_ranks)  # of each rank, with padding
+        self._gathered = [
+            part for each in of_ranks for part in (*each, ("", self._width - sum(width for _, width in each)))
+        ]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        own = self.merged(self.shared(features))
+        if torch.is_autocast_enabled(own.device.type):
+            own = own.to(torch.get_autocast_dtype(own.device.type))  # which may be that of some branches only
+        if self.training and not own.requires_grad:
+            own.requires_grad_()  # all ranks must take the same backward pass
+        if self.merge == SUM:
+            return self._whole(own, Partial())
+        padded = functional.pad(own, (0, 0) * (own.ndim - 2) + (0, self._width - own.shape[1]))
+        names, widths = zip(*self._gathered, strict=True)
+        parts = dict(zip(names, self._whole(padded, Shard(1)).split(widths, 1), strict=True))
+        return torch.cat([parts[name] for name in self.names], 1)
+
+    def shared(self, features: torch.Tensor) -> torch.Tensor:
+        """The features, whose gradient becomes the sum over the ranks."""
+        same = DTensor.from_local(features, self._mesh, [Replicate()], run_check=False)
+        return same.to_local(grad_placements=[Partial()])
+
+    def _whole(self, own: torch.Tensor, placement: Partial | Shard) -> torch.Tensor:
+        found = DTensor.from_local(own, self._mesh, [placement], run_check=False)
+        return found.redistribute(placements=[Replicate()]).to_local()
+
+
+def is_divided(module: nn.Module, ranks: int) -> bool:
+    """True if it has branches, at least one for each rank."""
+    return isinstance(module, Branches) and len(module.names) >= ranks
+
+
+def common_modules(module: nn.Module, ranks: int, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules that all ranks have, by name: not what is within divided branches, but these themselves."""
+    yield path, module
+    for child, layer in () if is_divided(module, ranks) else module.named_children():
+        yield from common_modules(layer, ranks, f"{path}.{child}" if path else child)
+
+
 def pairs(model: nn.Module, ranks: int) -> Iterator[tuple[str, str]]:
     """The names of linear layers of which one follows another, and whose shared features the ranks can divide."""
-    for path, module in model.named_modules():
+    for path, module in common_modules(model, ranks):
         if not isinstance(module, nn.Sequential):
             continue
         first: tuple[str, nn.Linear] | None = None
-        for child, layer in module.named_children():
+        for child, layer in module._modules.items():  # one may be there twice
             name = f"{path}.{child}" if path else child
             if type(layer) is nn.Linear and first is not None and first[1].out_features % ranks == 0:
                 yield first[0], name
@@ -42,30 +101,88 @@ def pairs(model: nn.Module, ranks: int) -> Iterator[tuple[str, str]]:
 
 
 class Shards(Parts):
-    """Divides the pairs of linear layers of a model."""
+    """Divides branches and pairs of linear layers of a model. ``shape`` is that of a batch of pixels."""
 
-    def part(self, model: nn.Module) -> nn.Module:
+    def __init__(self, collective: Collective, mesh: DeviceMesh, device: torch.device, shape: Shape) -> None:
+        super().__init__(collective, mesh)
+        self._device, self._shape = device, shape
+        self.numbers = 0, 0  # modules with branches and pairs of layers that are divided
+
+    def divide(self, model: nn.Module) -> nn.Module:
         found = list(pairs(model, self.parts))
-        if not found:
+        branches = {name: each for name, each in common_modules(model, self.parts) if is_divided(each, self.parts)}
+        self.numbers = len(branches), len(found)
+        if not any(self.numbers):
             raise UsageError(
-                f"--strategy {TENSOR_PARALLEL} divides pairs of torch.nn.Linear of a torch.nn.Sequential, and --model"
-                f" has none whose features between them are divisible by {self.parts} ranks. Use ddp, or give another"
-                " --model, as mlp"
+                f"--strategy {TENSOR_PARALLEL} divides Branches, of at least {self.parts}, and pairs of torch.nn.Linear"
+                f" of a torch.nn.Sequential, whose features between them are divisible by {self.parts} ranks; --model"
+                " has none. Use ddp, or give another --model, as mlp or googlenet"
             )
+        measured = self.collective.run_on_root(lambda: self._measure(model, branches))  # it differs from rank to rank
+        for name, of_branches in measured.items():
+            names, costs = branches[name].names, [seconds for [seconds], _ in of_branches]
+            owners = dict(zip(names, spread(costs, self.parts), strict=True))
+            widths = {each: shape[1] for each, (_, [shape]) in zip(names, of_branches, strict=True)}
+            own = OwnBranches(branches[name], owners, widths, self.mesh[PARTS])
+            if name:
+                model.set_submodule(name, own)
+            else:
+                model = own
         plan: dict[str, ParallelStyle] = {}
         for first, second in found:
             plan |= {first: ColwiseParallel(), second: RowwiseParallel()}
-        return parallelize_module(model, self.mesh[PARTS], plan)
+        return parallelize_module(model, self.mesh[PARTS], plan, src_data_rank=None) if plan else model
+
+    def _measure(
+        self, model: nn.Module, branches: Mapping[str, Branches]
+    ) -> dict[str, list[tuple[list[float], list[Shape]]]]:
+        """What `measure` finds for each branch, by name; not of those that the model does not use."""
+        inputs: dict[str, Shape] = {}
+        with ExitStack() as hooks, torch.no_grad():
+            for name, each in branches.items():
+                hook = each.register_forward_pre_hook(
+                    lambda _, taken, name=name: inputs.update({name: tuple(taken[0].shape[1:])})
+                )
+                hooks.callback(hook.remove)
+            model.eval()(torch.zeros(1, *self._shape[1:]))
+        return {
+            name: [
+                measure([branches[name].get_submodule(each)], (self._shape[0], *shape), self._device)
+                for each in branches[name].names
+            ]
+            for name, shape in inputs.items()
+        }
 
 
 class TensorParallelTrainer(DividedTrainer):
-    """The trainer of shards of some layers, and of copies of the others."""
+    """The trainer of branches and shards of some layers, and of copies of the others."""
 
     def __init__(self, settings: Settings, manifest: Manifest, shards: Shards, device: torch.device) -> None:
         super().__init__(settings, manifest, shards, device)
+        self._numbers = shards.numbers
         for group in self.optimizer.torch.param_groups:
             group["foreach"] = False  # which takes no shards beside other tensors
-        self._copied = [each for each in self.model.parameters() if not isinstance(each, DTensor)]
+        self._copied = self._common(dict(self.model.named_parameters()))
+        self._copied_statistics = self._common(
+            {name: each for name, each in self.model.named_buffers() if each.is_floating_point()}
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        modules, layers = self._numbers
+        return [
+            f"divided among {self._parts.parts} ranks: the branches of {counted(modules, 'module')},"
+            f" {counted(layers, 'pair')} of linear layers"
+        ]
+
+    def _common(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Those of the model's that all ranks have whole."""
+        wholes = ((each, self._wholes.get(f"model/{name}")) for name, each in tensors.items())
+        return [
+            each
+            for each, what in wholes
+            if what and len(what.ranks) == self._collective.size and not isinstance(each, DTensor)
+        ]
 
     def _compute_gradients(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
         return TorchTrainer._forward_backward(self, batch, examples)
@@ -78,7 +195,7 @@ class TensorParallelTrainer(DividedTrainer):
 
     def _average_statistics(self, olds: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
         super()._average_statistics(olds, own, examples)
-        self._share(self._statistics)
+        self._share(self._copied_statistics)
 
     @torch.no_grad()
     def _share(self, tensors: list[torch.Tensor]) -> None:
@@ -90,16 +207,13 @@ class TensorParallelTrainer(DividedTrainer):
         for each, part in zip(tensors, flat.split([each.numel() for each in tensors]), strict=True):
             each.copy_(part.view_as(each))
 
-    def _over_parts(self, squares: torch.Tensor) -> torch.Tensor:
-        return squares  # of whole tensors
-
     def broadcast_state(self, root: int = 0) -> None:
         super().broadcast_state(root)
-        self._share([each for each in self.model.state_dict().values() if not isinstance(each, DTensor)])
+        self._share(self._common(self.model.state_dict()))
 
 
 class TensorParallel(DividedModel):
-    """Each rank has a part of the layers that can be divided."""
+    """Each rank has a part of the layers that can be divided, and some of the branches."""
 
     name = TENSOR_PARALLEL
 
@@ -108,4 +222,5 @@ class TensorParallel(DividedModel):
         return self.part_rank == 0  # all have the same numbers
 
     def _make_trainer(self, settings: Settings, manifest: Manifest, mesh: DeviceMesh) -> TensorParallelTrainer:
-        return TensorParallelTrainer(settings, manifest, Shards(self.collective, mesh), self._place)
+        shape = (settings.recipe.rank_batch, manifest.channels, *settings.picture_size(manifest))
+        return TensorParallelTrainer(settings, manifest, Shards(self.collective, mesh, self._place, shape), self._place)

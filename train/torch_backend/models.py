@@ -1,10 +1,12 @@
-"""Models by name, of the same layers and number of parameters as those of `train.tf_backend`, and first weights alike.
+"""Models by name, and first weights. Those of `train.tf_backend` have the same layers and number of parameters.
 
 Each takes float32 pixels of shape (batch, channels, height, width), of zero mean and unit variance over the training
 split, and gives logits of shape (batch, classes).
 """
 
+import gc
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +15,24 @@ from torch import nn
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
 from train.config.builder import Builder, ImageShape, find_builder, misfit
+from train.torch_backend.branches import Branches
 
 BATCH_NORM_MOMENTUM = 0.1  # of the new value, where Keras' 0.9 is of the old one
 CNN_EPSILON, RESNET_EPSILON = 1e-3, 1e-5
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # of ResNet-50: (inner channels, blocks)
 EXPANSION = 4  # channels that leave a block, for each inner one
+INCEPTIONS = (  # of GoogLeNet: channels of 1x1; of 3x3, reduced and then; of 5x5, reduced and then; after the pooling
+    (64, 96, 128, 16, 32, 32),
+    (128, 128, 192, 32, 96, 64),
+    (192, 96, 208, 16, 48, 64),
+    (160, 112, 224, 24, 64, 64),
+    (128, 128, 256, 24, 64, 64),
+    (112, 144, 288, 32, 64, 64),
+    (256, 160, 320, 32, 128, 128),
+    (256, 160, 320, 32, 128, 128),
+    (384, 192, 384, 48, 128, 128),
+)
+POOLED_BEFORE = (2, 7)  # inceptions
 
 
 class FlattenPixels(nn.Module):
@@ -103,7 +118,41 @@ def resnet50(shape: ImageShape, classes: int) -> nn.Module:
     return nn.Sequential(OrderedDict(**layers, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), logits=logits))
 
 
-BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "resnet50": resnet50}
+def unit(inputs: int, filters: int, size: int, stride: int = 1) -> tuple[nn.Module, ...]:
+    """A convolution, batch norm and ReLU."""
+    return convolved(inputs, filters, size, stride), normalised(filters), nn.ReLU()
+
+
+def inception(inputs: int, channels: Sequence[int]) -> Branches:
+    """Convolutions of 1x1, 3x3 and 5x5 and a pooling, side by side."""
+    one, to_three, three, to_five, five, pooled = channels
+    return Branches(
+        {
+            "one": nn.Sequential(*unit(inputs, one, 1)),
+            "three": nn.Sequential(*unit(inputs, to_three, 1), *unit(to_three, three, 3)),
+            "five": nn.Sequential(*unit(inputs, to_five, 1), *unit(to_five, five, 5)),
+            "pool": nn.Sequential(nn.MaxPool2d(3, 1, 1), *unit(inputs, pooled, 1)),
+        }
+    )
+
+
+def googlenet(shape: ImageShape, classes: int) -> nn.Module:
+    """GoogLeNet of Szegedy et al. 2014 (arXiv:1409.4842, table 1), with batch norm and without auxiliary classifiers:
+    7.0 million parameters for 1,000 classes.
+    """
+    layers = [*unit(shape[2], 64, 7, 2), nn.MaxPool2d(3, 2, 1), *unit(64, 64, 1), *unit(64, 192, 3)]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    inputs = 192
+    for number, channels in enumerate(INCEPTIONS):
+        if number in POOLED_BEFORE:
+            layers.append(nn.MaxPool2d(3, 2, 1))
+        layers.append(inception(inputs, channels))
+        one, _, three, _, five, pooled = channels
+        inputs = one + three + five + pooled
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.4), dense(inputs, classes))
+
+
+BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "resnet50": resnet50, "googlenet": googlenet}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -143,3 +192,18 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.num_batches_tracked = None
     return model
+
+
+def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """What ``build`` makes, with weights that have no memory yet (`torch.nn.Module.to_empty`); or as it is, if it
+    needs their values, or if tensors would be left without memory that are not among the model's state.
+    """
+    try:
+        with torch.device("meta"):
+            model = build()
+    except Exception:  # whatever a user's code raises where it reads a value
+        return build()
+    gc.collect()
+    state = {id(each) for each in model.state_dict(keep_vars=True).values()}
+    tensors = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor))
+    return build() if any(each.is_meta and id(each) not in state for each in tensors) else model

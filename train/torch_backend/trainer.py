@@ -7,9 +7,10 @@ next step has been given to it.
 import hashlib
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,8 +44,8 @@ class Replicas(Protocol):
     rank: int
     size: int
 
-    def part(self, model: nn.Module) -> nn.Module:
-        """The part of the model that this process has: all of it, if it has a copy."""
+    def part(self, build: Callable[[], nn.Module]) -> nn.Module:
+        """The part that this process has of the model that ``build`` makes: all of it, if it has a copy."""
         ...
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -88,10 +89,12 @@ class TorchTrainer:
         torch.manual_seed(recipe.seed)
         shape = (*settings.picture_size(manifest), manifest.channels)
         self._recipe, self._replicas, self._device, self._has_keys = recipe, replicas, device, settings.audit
-        model = replicas.part(build(recipe.model, shape, len(manifest.classes)))
+        model = replicas.part(partial(build, recipe.model, shape, len(manifest.classes)))
         if recipe.batch_norm == SYNCHRONISED and replicas.size > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        if any(each.is_meta for each in model.state_dict().values()):
+            model.to_empty(device=device)
         self.model: nn.Module = model.to(device, memory_format=layout)
         self.net = replicas.wrap(self.model)
         self.optimizer = Descent(recipe, self.model, device)

@@ -295,7 +295,7 @@ def test_the_command(mixed_root: Path, tmp_path: Path) -> None:
 
 
 def test_what_it_draws_with_is_missing(mixed_root: Path, tmp_path: Path) -> None:
-    probe = "import sys; sys.modules['matplotlib'] = None; from etl.cli import main; main()"
+    probe = "import sys; sys.modules['matplotlib'] = None; from mapreduce.cli import main; main()"
     finished = run("python", "-c", probe, "report", mixed_root, "-o", tmp_path / "page.html")
     failed(finished, 3, "report needs matplotlib; run: pip install 'ringslice[report]'")
 

@@ -31,7 +31,7 @@ from train.strategies import Strategy
 from train.strategies.ddp import Ddp, run_ddp
 from train.strategies.divided_model import DividedModel, Parts
 from train.strategies.pipeline import Pipeline, PipelineTrainer
-from train.strategies.tensor_parallel import TensorParallel
+from train.strategies.tensor_parallel import OwnBranches, TensorParallel
 
 
 def lose_gradients(trainer: PipelineTrainer, *arguments: Any) -> torch.Tensor:
@@ -46,6 +46,7 @@ compute_gradients = PipelineTrainer._compute_gradients
 CONTROLS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "without-average": lambda: mock.patch.object(Parts, "average"),
     "without-gradients": lambda: mock.patch.object(PipelineTrainer, "_compute_gradients", lose_gradients),
+    "without-sum-of-branches": lambda: mock.patch.object(OwnBranches, "shared", lambda _, features: features),
     "without-sum": lambda: mock.patch(
         "train.strategies.tensor_parallel.RowwiseParallel", partial(RowwiseParallel, output_layouts=Partial())
     ),

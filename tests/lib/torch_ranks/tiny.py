@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from train.torch_backend.branches import Branches
+
 Shape = tuple[int, int, int]
 
 
@@ -20,15 +22,16 @@ def tiny(shape: Shape, classes: int) -> nn.Module:
 
 
 def deep(shape: Shape, classes: int) -> nn.Module:
-    """As `smooth`, of three layers with weights; the last two are a pair that can be divided."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(shape[0] * shape[1] * shape[2], 33),
-        nn.Tanh(),
-        nn.Linear(33, 32),
-        nn.Tanh(),
-        nn.Linear(32, classes),
-    )
+    """As `smooth`, of three layers with weights; the last two are a pair that can be divided. A tanh is there twice."""
+    inputs, tanh = shape[0] * shape[1] * shape[2], nn.Tanh()
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 33), tanh, nn.Linear(33, 32), tanh, nn.Linear(32, classes))
+
+
+def shared(shape: Shape, classes: int) -> nn.Module:
+    """One layer has weights and is there twice."""
+    layer = nn.Linear(32, 32)
+    inputs, last = nn.Linear(shape[0] * shape[1] * shape[2], 32), nn.Linear(32, classes)
+    return nn.Sequential(nn.Flatten(), inputs, layer, nn.Tanh(), layer, last)
 
 
 def normalised(shape: Shape, classes: int) -> nn.Module:
@@ -36,6 +39,40 @@ def normalised(shape: Shape, classes: int) -> nn.Module:
     convolution = nn.Conv2d(shape[2], 4, 3, stride=2, bias=False)
     layers = (convolution, nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.LazyLinear(32), nn.Tanh())
     return nn.Sequential(*layers, nn.Linear(32, classes))
+
+
+class Scaled(nn.Module):
+    """Multiplies by a tensor that is not in the model's state, so each rank must make it itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = [torch.tensor(0.9)]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features * self.factors[0]
+
+
+def branched(shape: Shape, classes: int) -> nn.Module:
+    """Two modules with branches, of different widths and weights; some of them have none. No kink."""
+    inputs = shape[0] * shape[1] * shape[2]
+    joined = {f"of_{width}": nn.Linear(inputs, width) for width in (5, 8, 3)}
+    added = {name: nn.Sequential(nn.Tanh(), nn.Linear(16 + 1, 6)) for name in ("first", "second")}
+    pooled = nn.Sequential(nn.Unflatten(1, (1, inputs)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    last = nn.Linear(6, classes)
+    branches = Branches({"pooled": pooled, **joined}), Branches(added, "sum")
+    return nn.Sequential(nn.Flatten(), *branches, Scaled(), last)
+
+
+def noisy_branches(shape: Shape, classes: int) -> nn.Module:
+    """With batch norm in branches, and dropout in them and behind them."""
+
+    def branch(kernel: int) -> nn.Module:
+        convolution = nn.Conv2d(4, kernel, kernel, padding=kernel // 2)
+        return nn.Sequential(convolution, nn.BatchNorm2d(kernel), nn.Tanh(), nn.Dropout(0.1))
+
+    first = nn.Sequential(nn.Conv2d(shape[2], 4, 3, stride=2), nn.BatchNorm2d(4), nn.Tanh())
+    inception = Branches({f"of_{kernel}": branch(kernel) for kernel in (1, 3, 5)})
+    return nn.Sequential(first, inception, nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(classes))
 
 
 class NotSequential(nn.Module):
@@ -57,3 +94,13 @@ def wide(shape: Shape, classes: int) -> nn.Module:
     inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 15
     layers = (nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs), nn.Tanh(), nn.Linear(inputs, classes))
     return nn.Sequential(nn.Flatten(), *layers)
+
+
+def wide_branches(shape: Shape, classes: int) -> nn.Module:
+    """Of as much memory as `wide`, in branches."""
+    inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 12
+    branches = {
+        f"branch_{number}": nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs))
+        for number in range(8)
+    }
+    return nn.Sequential(nn.Flatten(), Branches(branches, "sum"), nn.Tanh(), nn.Linear(inputs, classes))

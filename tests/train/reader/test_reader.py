@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.formats import parquet_tables
 from etl.formats.example import parse
-from etl.slices.manifest import EXAMPLES_FILE, Manifest
+from etl.slices.manifest import Manifest, table_file
 from etl.storage.place import open_place
 from tests.lib.commands import copy_some, flip_bit, wait_until
 from tests.lib.inline import ingest_here, normalize_here, shard_here
@@ -196,7 +196,8 @@ class Written:
 
 def read_examples(folder: Path) -> dict[int, bytes]:
     """The serialized examples of the training split, by their numbers; without the reader's help."""
-    found, keys = dict[int, bytes](), parquet_tables.read_table(open_place(str(folder / EXAMPLES_FILE)), ["key"])["key"]
+    table = open_place(str(folder / table_file("examples")))
+    found, keys = dict[int, bytes](), parquet_tables.read_table(table, ["key"])["key"]
     for each in read_manifest(folder).splits["train"]:
         data = (folder / f"{each.name}.tfrecord").read_bytes()
         for number, (offset, size) in enumerate(index(folder / f"{each.name}.idx"), each.first_example):
@@ -291,7 +292,7 @@ def test_damage_is_named(is_known: bool, tiny: Written) -> None:
     path, first = tiny.slices[1], read_manifest(tiny.folder).splits["train"][1].first_example
     flip_bit(path, 237 + 100)
     if not is_known:
-        not_a_table(tiny.folder / EXAMPLES_FILE)
+        not_a_table(tiny.folder / table_file("examples"))
     key = parse(tiny.examples[first + 1]).key if is_known else None
     with pytest.raises(DataError, match=re.escape(f"{path} is damaged at offset 237: key {key!r}, record 1 ")):
         list(tiny.read(tiny.open(on_damage=STOP)))

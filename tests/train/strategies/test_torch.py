@@ -57,9 +57,12 @@ def test_a_resume_changes_no_bit(root: Path) -> None:
 
 
 def test_models_have_the_parameters_of_those_of_keras() -> None:
-    shapes = [(28, 28, 1, 10), (64, 64, 3, 7)]
+    """And GoogLeNet those of Caffe's (6,998,552), with 4 of batch norm for each of its 7,280 biases."""
+    shapes = [(28, 28, 1, 10), (64, 64, 3, 7), (224, 224, 3, 1000)]
     told = succeeded(in_torch("python", "tests/lib/torch_ranks/count_parameters.py", json.dumps(shapes)))
-    assert json.loads(told.stdout) == {
+    found = json.loads(told.stdout)
+    assert found.pop("googlenet")[2] == 6_998_552 + 3 * 7_280
+    assert found == {
         name: [builder(shape[:3], shape[3]).count_params() for shape in shapes] for name, builder in BUILDERS.items()
     }
 
@@ -153,6 +156,37 @@ def test_parts_take_the_steps_of_the_whole_model(root: Path) -> None:
     assert all(found[each] > 100 * CLOSE for each in ("control-1", "control-2")), found
 
 
+def test_branches_on_different_ranks_take_the_steps_of_the_whole_model(root: Path) -> None:
+    """With batch norm and dropout in them; and those of two copies, on whatever division a run goes on."""
+    words = ["--data", str(root), *UPDATE, "--warmup-epochs", "0"]
+    noisy = [*words, "--model", f"{TINY}:noisy_branches", "--batch", "64", "--max-steps", "20"]
+    runs = [
+        [*noisy, "--strategy", "ddp", "--run", "noisy"],
+        [*noisy, "--strategy", "tensor-parallel", "--run", "divided"],
+        ["without-sum-of-branches", *noisy, "--strategy", "tensor-parallel", "--run", "control"],
+    ]
+    succeeded(torchrun(2, SEVERAL, json.dumps(runs)))
+    assert distance(root, "noisy", "divided") < CLOSE
+    assert distance(root, "noisy", "control") > 100 * CLOSE
+    words += ["--model", f"{TINY}:branched"]
+    whole = [*words, "--batch", "64", "--strategy", "ddp"]
+    tensor, pipeline = (
+        [*words, "--batch", "32", "--model-ranks", "2", "--strategy", each] for each in ("tensor-parallel", "pipeline")
+    )
+    one = ["--run", "one", "--resume", "auto", "--max-steps"]
+    runs = [
+        [*whole, "--run", "whole", "--max-steps", "20"],
+        [*tensor, *one, "5"],
+        [*pipeline, *one, "10"],
+        [*whole, *one, "15"],
+        [*tensor, *one, "20"],
+        ["without-average", *tensor, "--run", "control-2", "--max-steps", "20"],
+    ]
+    succeeded(torchrun(4, SEVERAL, json.dumps(runs), RANKS="2"))
+    assert distance(root, "whole", "one") < CLOSE
+    assert distance(root, "whole", "control-2") > 100 * CLOSE
+
+
 def test_copies_of_a_divided_model_take_the_steps_of_one_process_that_is_fed_their_batches(root: Path) -> None:
     """And each example counts once, on whatever layout a run goes on."""
     words = ["--data", str(root), "--model", f"{TINY}:smooth", *UPDATE, "--warmup-epochs", "0"]
@@ -194,8 +228,8 @@ def test_a_run_goes_on_with_the_model_divided_otherwise(root: Path) -> None:
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_batch_norm_is_that_of_micro_batches_in_turn(copies: int, root: Path) -> None:
-    """Of full steps (--drop-last): a pipeline's micro-batches have the padding, too."""
-    words = ("--data", root, "--model", f"{TINY}:normalised", "--max-steps", 15, *UPDATE, "--drop-last")
+    """Of steps that are not full."""
+    words = ("--data", root, "--model", f"{TINY}:normalised", "--max-steps", 15, *UPDATE)
     whole = ("--strategy", "ddp", "--batch", 8, "--accumulate", 4, "--run", "whole")
     succeeded(torchrun(copies, MAIN, *words, *whole))
     stages = ("--strategy", "pipeline", "--pipeline-schedule", "gpipe", "--micro-batches", 4, "--model-ranks", 2)
@@ -210,8 +244,16 @@ def test_a_model_too_large_for_one_rank_fits_two(root: Path) -> None:
     extra = str(int(6.5 * WIDE_BYTES + OTHER_BYTES))
     alone = ("python", limited, *words, "--strategy", "ddp", "--run", "alone")
     failed(in_torch(*alone, EXTRA_BYTES=extra, OMP_NUM_THREADS="1"), 3, "out of memory (cannot allocate ")
-    for strategy in ("pipeline", "tensor-parallel"):
-        succeeded(torchrun(2, limited, *words, "--strategy", strategy, "--run", strategy, EXTRA_BYTES=extra))
+    branches = ("--model", f"{TINY}:wide_branches")
+    for name, strategy, *more in (("a", "pipeline"), ("b", "tensor-parallel"), ("c", "tensor-parallel", *branches)):
+        succeeded(torchrun(2, limited, *words, *more, "--strategy", strategy, "--run", name, EXTRA_BYTES=extra))
+
+
+def test_a_model_is_built_without_memory_for_its_weights() -> None:
+    """Unless it has a tensor beside its state: then each rank makes it, and trains with it."""
+    models = {"resnet50": True, f"{TINY}:tiny": True, f"{TINY}:branched": False}
+    found = succeeded(in_torch("python", "tests/lib/torch_ranks/on_meta.py", *models))
+    assert json.loads(found.stdout) == models
 
 
 def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
@@ -220,9 +262,10 @@ def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
         "needs a torch.nn.Sequential, whose layers it divides; --model gives NotSequential": [
             *("pipeline", "--model", f"{TINY}:not_sequential")
         ],
+        "--model has 2.weight as 4.weight, too": ["tensor-parallel", "--model", f"{TINY}:shared"],
         "--batch 64 is not divisible by --micro-batches 5": ["pipeline", "--micro-batches", "5"],
         "3 ranks for 2 layers with weights": ["pipeline", "--model", "mlp"],
-        "divides pairs of torch.nn.Linear": ["tensor-parallel", "--model", "cnn"],
+        "divides Branches, of at least 3, and pairs of torch.nn.Linear": ["tensor-parallel", "--model", "cnn"],
         "--model-ranks 2 does not divide the number of ranks, 3": ["pipeline", "--model-ranks", "2"],
     }
     told = succeeded(torchrun(3, SEVERAL, json.dumps([[*words, *each] for each in refused.values()])))

@@ -1,4 +1,4 @@
-"""Which layers of a model are on which rank of a pipeline: contiguous ones, that take each rank about the same time."""
+"""Which layers or branches of a model are on which rank, so that each rank takes about the same time."""
 
 import time
 from collections.abc import Sequence
@@ -8,6 +8,8 @@ from itertools import accumulate
 import torch
 from torch import nn
 
+from etl.errors import UsageError
+from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import Shape
 
 ROUNDS = 3  # of measuring, of which the fastest counts: others may have begun, or been disturbed
@@ -15,8 +17,18 @@ ROUNDS = 3  # of measuring, of which the fastest counts: others may have begun, 
 
 def measure(layers: Sequence[nn.Module], shape: Shape, device: torch.device) -> tuple[list[float], list[Shape]]:
     """The seconds of the forward and backward pass of each layer, for an input of ``shape`` to the first one; and the
-    shape that each layer gives. Raises what a layer raises.
+    shape that each layer gives. Raises UsageError if a layer does not train on it.
     """
+    try:
+        return _measure(layers, shape, device)
+    except (RuntimeError, ValueError) as error:  # batch norm of one value, for example
+        if is_out_of_memory(error):
+            raise
+        first = next(iter(str(error).splitlines()), "")
+        raise UsageError(f"--model cannot train on {shape[0]} examples at a time: {first}") from error
+
+
+def _measure(layers: Sequence[nn.Module], shape: Shape, device: torch.device) -> tuple[list[float], list[Shape]]:
     seconds, shapes = [], []
     features = torch.zeros(shape, device=device)
     for each in layers:
@@ -62,3 +74,18 @@ def balance(costs: Sequence[float], parts: int) -> list[int]:
             for end in range(len(sums))
         ]
     return best[-1][1]
+
+
+def spread(costs: Sequence[float], ranks: int) -> list[int]:
+    """The rank of each of ``costs``, so that the largest sum of one is small: the largest cost goes first, each to the
+    rank that has least (Graham 1969). Pure.
+
+    There are at least as many ``costs`` as ranks; each rank has one at least.
+    """
+    owners = [0] * len(costs)
+    loads = [(0.0, 0, rank) for rank in range(ranks)]  # the sum of costs, and their number
+    for place in sorted(range(len(costs)), key=lambda each: -costs[each]):
+        least = [each for each in loads if not each[1]] or loads
+        load, number, rank = min(least)
+        loads[rank], owners[place] = (load + costs[place], number + 1, rank), rank
+    return owners
