@@ -64,7 +64,7 @@ def blocks_place(folder: Place, name: str) -> Place:
 
 
 class SliceScan:
-    """What the records of a slice tell, taken in order: its rows, blocks, index and facts.
+    """What follows from the records of a slice, in order: its rows, blocks, index and facts.
 
     A slice that is written and one that is read give the same.
     """
@@ -135,7 +135,7 @@ def write_slice(
     ``planned`` are its split, its name and how many examples it is to have; what is written lies in the folder
     ``attempts`` until it is published. Returns the facts.
 
-    Raises DataError where there are not as many as planned.
+    Raises DataError if there are not as many as planned.
     """
     split, name, expected = planned
     scan = SliceScan(split, name)
@@ -173,7 +173,7 @@ class _HashingReader:
 def scan_slice(
     folder: Place, split: str, name: str, check: Callable[[ImageExample], None] | None = None
 ) -> tuple[SliceScan, str]:
-    """Read a slice below ``folder``, front to back; returns what its records tell, and its SHA-256.
+    """Read a slice below ``folder``, front to back; returns what follows from its records, and its SHA-256.
 
     ``check`` is given each example. Memory goes with the number of examples.
 
