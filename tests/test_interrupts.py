@@ -1,6 +1,5 @@
 """Stages that are stopped in the middle, and run again: the same bytes as if nothing had happened."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hadoop.processes import Process
 from tests.lib.commands import BIN, DIGITS_OPTIONS, contents, ringslice, succeeded, wait_until
 from tests.lib.session import Session
 
@@ -74,20 +74,10 @@ class Running(Session):
         """Send the signal, and see every process of the session end."""
         (os.killpg if how.everyone else os.kill)(self.process.pid, how.number)
         self.wait()
-        wait_until(lambda: not self.session(), self.session)
+        wait_until(lambda: not self.processes(), self.processes)
 
-    def tasks(self) -> list[int]:
-        return [pid for pid, command in self.session().items() if "--mapper" in command]
-
-    def session(self) -> dict[int, str]:
-        """The processes of the session that are alive, with their command lines."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                command = (folder / "cmdline").read_text().replace("\0", " ")
-                if command and os.getsid(int(folder.name)) == self.process.pid:  # a dead process has no command line
-                    found[int(folder.name)] = command
-        return found
+    def tasks(self) -> list[Process]:
+        return self.processes("--mapper")
 
 
 @pytest.fixture(scope="module")
@@ -145,13 +135,6 @@ def test_a_stage_that_was_stopped_goes_on(
         assert "Traceback" not in stopped.errors()
 
 
-@pytest.mark.chaos
-@by_name
-@pytest.mark.parametrize("after", [2, 3, 5, 7, 9])
-def test_killed_at_any_point(stage: Stage, after: int, digits: Path, undisturbed: Path, tmp_path: Path) -> None:
-    stop_and_run_again(stage, Stop(signal.SIGKILL, True, after), digits, undisturbed, tmp_path / "root")
-
-
 @pytest.fixture
 def slow(digits: Path, tmp_path: Path) -> Iterator[Running]:
     """A stage whose tasks would work on for minutes; it publishes nothing."""
@@ -175,7 +158,7 @@ def test_long_tasks_end_with_their_command(
     slow.wait_until(when, slow.tasks if when == "in a task" else lambda: list(tmp_path.glob(attempts)))
     if number == signal.SIGKILL:  # a task that takes no other signal ends, too
         slow.wait_until("every task at work", lambda: len(list(tmp_path.glob(attempts))) >= len(slow.tasks()))
-        os.kill(slow.tasks()[0], signal.SIGSTOP)
+        slow.tasks()[0].send(signal.SIGSTOP)
     slow.stop(Stop(number, everyone=False))
     assert slow.process.returncode == status
 
@@ -188,12 +171,12 @@ def test_sort_ends_with_its_command(undisturbed: Path, tmp_path: Path) -> None:
     (programs / "sort").chmod(0o755)
     path = f"{BIN}{os.pathsep}{programs}{os.pathsep}{os.environ['PATH']}"
     running = Running(STAGES[2], Path(), tmp_path / "root", PATH=path)
-    running.wait_until("sort", lambda: any("sleep 1000" in command for command in running.session().values()))
+    running.wait_until("sort", lambda: running.processes("sleep"))
     running.stop(Stop(signal.SIGKILL, everyone=False))
 
 
 def test_a_task_that_dies_alone_is_reported(slow: Running) -> None:
     slow.wait_until("a task", slow.tasks)
-    os.kill(slow.tasks()[0], signal.SIGKILL)
+    slow.tasks()[0].send(signal.SIGKILL)
     assert slow.wait() == 3
     assert "a task was ended by SIGKILL (out of memory?" in slow.errors().splitlines()[-1]

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from etl.errors import EnvironmentFailure, run_reporting
-from tests.hadoop import guardian, state
+from tests.hadoop import state
 from tests.hadoop.cluster import DAEMONS, Cluster
 from tests.hadoop.distribution import locked
 
@@ -64,7 +64,7 @@ def show_environment(folder: Path) -> int:
 
 
 def guard(folder: Path) -> int:
-    guardian.guard(folder)
+    state.guard(folder)
     return 0
 
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from etl.errors import EnvironmentFailure
-from tests.hadoop import class_archive, guardian, health, state
+from tests.hadoop import class_archive, health, state
 from tests.hadoop.configuration import LOOPBACK, free_ports, write_configuration
 from tests.hadoop.distribution import copy_name_image, hadoop_home, java_home, locked
 from tests.hadoop.processes import POLL_INTERVAL_S, Process, end, spawn
@@ -67,7 +67,7 @@ class Cluster:
             cluster = cls(folder, home, java, getpass.getuser(), free_ports(), address)
             try:
                 if die_with_parent:
-                    cluster._guardian = guardian.launch(folder)
+                    cluster._guardian = state.launch_guardian(folder)
                 cluster._start()
                 return cluster
             except PortTaken:

@@ -16,20 +16,9 @@ from tests.hadoop.state import MARK
 LOOPBACK = "127.0.0.1"
 PROXIED = "127.0.0.3"  # where clients that go by host names look for the DataNode (proxy.py)
 PORTS = (
-    "namenode",
-    "namenode_web",
-    "datanode",
-    "datanode_ipc",
-    "datanode_web",
-    "resourcemanager",
-    "resourcemanager_scheduler",
-    "resourcemanager_tracker",
-    "resourcemanager_admin",
-    "resourcemanager_web",
-    "nodemanager",
-    "nodemanager_localizer",
-    "nodemanager_web",
-    "shuffle",
+    *("namenode", "namenode_web", "datanode", "datanode_ipc", "datanode_web", "resourcemanager", "resourcemanager_web"),
+    *("resourcemanager_scheduler", "resourcemanager_tracker", "resourcemanager_admin"),
+    *("nodemanager", "nodemanager_localizer", "nodemanager_web", "shuffle"),
 )
 FIRST_PORT, LAST_PORT = 20000, 32000  # below those that Linux gives to outgoing connections
 LOST_AFTER_MS = 20_000

@@ -1,12 +1,15 @@
-"""A cluster's folder as other processes find it: its record, `cluster.json`, and the processes that are its own."""
+"""A cluster's folder as other processes find it: its record, `cluster.json`, its own processes, and their guardian."""
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.hadoop.processes import Process, end, find_all
+from tests.lib.commands import REPOSITORY
 
 RECORD = "cluster.json"
 MARK = "RINGSLICE_HADOOP_FOLDER"  # in the environment of the daemons and, by configuration.py, of their containers
@@ -54,3 +57,29 @@ def find_left(folder: Path) -> list[Process]:
         return mark in environment or (words[0].endswith(b"bash") and any(each.startswith(scripts) for each in words))
 
     return find_all(is_left)
+
+
+def launch_guardian(folder: Path) -> "subprocess.Popen[bytes]":
+    """Start what ends the cluster in ``folder`` when its user, this process, ends, however that is.
+
+    A process of its own (`python -m tests.hadoop guard`), because neither kill -9 nor Ctrl-C lets a user clean up. It
+    waits for the end of its standard input, whose other end only the user has. PR_SET_PDEATHSIG does not reach YARN's
+    containers.
+    """
+    words = [sys.executable, "-m", "tests.hadoop", "guard", "--folder", str(folder)]
+    with (folder / "guardian.log").open("ab") as log:
+        return subprocess.Popen(
+            words,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def guard(folder: Path) -> None:
+    """Wait until the user is gone, then end the cluster."""
+    sys.stdin.buffer.read()
+    end_processes(folder)

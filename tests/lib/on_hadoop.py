@@ -1,6 +1,7 @@
 """The digits that tests on a real cluster use, what becomes of them without one, and a folder on its HDFS."""
 
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import ringslice, succeeded
+from tests.lib.commands import ringslice, run, succeeded
 
 IMAGES = 240
 IMAGE_OPTIONS = ("--size", "20", "--color", "gray", "--format", "png")
@@ -44,6 +45,18 @@ def hdfs(hadoop: Cluster, request: pytest.FixtureRequest) -> Iterator[Place]:
         folder = open_place(f"{hadoop.uri}/tests/{name}").make_folder()
         yield folder
         folder.delete()
+
+
+def dfs(cluster: Cluster, *words: object) -> None:
+    succeeded(run(cluster.home / "bin" / "hdfs", "dfs", *words, variables=cluster.environment()))
+
+
+def put(cluster: Cluster, folder: Path) -> str:
+    """Copy a local folder into a new one of the cluster's HDFS, whose URI is returned."""
+    uri = f"{cluster.uri}/tests/{uuid.uuid4().hex}"
+    dfs(cluster, "-mkdir", "-p", uri)
+    dfs(cluster, "-put", folder, uri)
+    return uri
 
 
 def digests(root: Place) -> dict[str, str]:

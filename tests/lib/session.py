@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import PATIENCE_S, REPOSITORY, environment
 
 POLL_S = 0.005
@@ -23,12 +24,12 @@ class Session:
     timeout_s: float = PATIENCE_S
 
     def __init__(self, log: Path, *words: object, **variables: str) -> None:
-        self._log = log
+        self._log, self._mark = log, f"SESSION={log}"
         with log.open("w") as errors:
             self.process = subprocess.Popen(
                 [str(word) for word in words],
                 cwd=REPOSITORY,
-                env=environment(**variables),
+                env=environment(**variables, SESSION=str(log)),
                 start_new_session=True,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -48,6 +49,10 @@ class Session:
             assert self.process.poll() is None, f"it ended before there was {what}: {self.errors()}"
             assert time.monotonic() < deadline, f"no {what}: {self.errors()}"
             time.sleep(POLL_S)
+
+    def processes(self, word: str = "") -> list[Process]:
+        """Those that it started and that are alive, and itself; with ``word`` those with this in their command line."""
+        return find_all(lambda words, its: self._mark.encode() in its and (not word or word.encode() in words))
 
     def send_all(self, number: int) -> None:
         os.killpg(self.process.pid, number)

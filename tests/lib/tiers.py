@@ -1,4 +1,4 @@
-"""Tiers of tests, and how the workers of pytest-xdist share them. Hooks of pytest; `tests/conftest.py` imports them.
+"""Tiers of tests, and how the workers of pytest-xdist share them. A plugin of pytest.
 
 - A test without a marker is a unit test: it runs in this process. One that starts a process fails.
 - `integration`: starts processes, or takes seconds. `hadoop`: needs the cluster; set by its fixtures.
@@ -11,19 +11,14 @@ is listed at the end of the run: look into it, it is a defect of the product or 
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from functools import wraps
-from multiprocessing import util
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 HADOOP_FIXTURES = frozenset({"hadoop", "hadoop_alone", "hadoop_undisturbed", "cluster", "hdfs_root"})
 NOT_UNIT = ("integration", "hadoop", "witness", "chaos")
-MULTIPROCESSING = "multiprocessing"
-PROCESS_STARTS = frozenset(
-    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", MULTIPROCESSING}
-)
+PROCESS_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 _started: list[str] = []  # the processes that the test at work has started
 _own_pid = os.getpid()
@@ -31,18 +26,6 @@ _own_pid = os.getpid()
 
 def note_process_starts() -> None:
     sys.addaudithook(_note_process)
-    util.spawnv_passfds = _noting(util.spawnv_passfds)
-
-
-def _noting(start: Callable[..., int]) -> Callable[..., int]:
-    """What multiprocessing starts its processes with, which raises no audit event."""
-
-    @wraps(start)
-    def noted(*arguments: Any) -> int:
-        _note_process(MULTIPROCESSING, arguments)
-        return start(*arguments)
-
-    return noted
 
 
 def _note_process(event: str, arguments: tuple[Any, ...]) -> None:

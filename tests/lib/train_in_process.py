@@ -20,11 +20,7 @@ from train.strategies import Strategy
 
 
 def train_here(
-    *words: object,
-    strategy: Strategy | None = None,
-    hooks: Hooks = NO_HOOKS,
-    cwd: Path = REPOSITORY,
-    **variables: str,
+    *words: object, strategy: Strategy | None = None, hooks: Hooks = NO_HOOKS, cwd: Path = REPOSITORY, **variables: str
 ) -> Finished:
     """Run ``train/main.py`` with these ``hooks``, on the ranks of ``strategy`` if one is given."""
 

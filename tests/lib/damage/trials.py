@@ -44,7 +44,7 @@ def run_trials(trial: Trial, first: int, count: int, timeout_s: float = 300) -> 
     After a crash or a hang the next process continues with the next number, up to `MOST_CRASHES` times.
     """
     report, number, end = Report(), first, first + count
-    words = [
+    child = [
         sys.executable,
         "-W",
         "always",
@@ -55,11 +55,9 @@ def run_trials(trial: Trial, first: int, count: int, timeout_s: float = 300) -> 
     for _ in range(MOST_CRASHES):
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             try:
-                child = [*words, str(number), str(end - number)]
-                status = subprocess.run(
-                    child, cwd=_REPOSITORY, stdout=output, stderr=errors, timeout=timeout_s
-                ).returncode
-                how = f"ended the process with status {status}"
+                words = [*child, str(number), str(end - number)]
+                done = subprocess.run(words, cwd=_REPOSITORY, stdout=output, stderr=errors, timeout=timeout_s)
+                how = f"ended the process with status {done.returncode}"
             except subprocess.TimeoutExpired:
                 how = f"does not end in {timeout_s:g} s"
             output.seek(0)

@@ -15,23 +15,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from tests.lib.pictures import profiles
-from tests.lib.pictures.base import (
-    ALPHA,
-    COLORS,
-    Picture,
-    Pixels,
-    bands,
-    good,
-    gray_content,
-    over_white,
-    palette,
-    save,
-)
-from tests.lib.pictures.bmp import BITFIELDS, bmp
-from tests.lib.pictures.gif import with_jp2_profile
+from tests.lib.pictures.base import ALPHA, COLORS, Picture, Pixels, bands, good, gray_content, over_white, palette, save
 from tests.lib.pictures.jpeg import exif, upside
 from tests.lib.pictures.png import chunk, icc_chunk, orientation_exif, packed, png, raw_profile, xmp_packet
-from tests.lib.pictures.tiff import DEFLATE, tiff
+from tests.lib.pictures.rasters import BITFIELDS, DEFLATE, bmp, tiff, with_jp2_profile
 
 TABLE = """
 format | colours                   | bits            | layouts                     | profiles             | orientations         | outcome

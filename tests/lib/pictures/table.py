@@ -12,11 +12,22 @@ from functools import cache
 import numpy as np
 
 from tests.lib.pictures.base import COLORS, GRAYS, HEIGHT, WIDTH, Picture, bands, palette_image, rejects, save
-from tests.lib.pictures.bmp import BITFIELDS, bmp, bmp_pictures, pnm_pictures
-from tests.lib.pictures.gif import first_frame, gif_pictures, on_screen, other_pictures, webp_pictures
 from tests.lib.pictures.jpeg import DQT, frame_of, jpeg, jpeg_pictures, segments, without
 from tests.lib.pictures.png import GRAY, PALETTE, RGB, SIGNATURE, chunk, chunks, header, png, png_pictures
-from tests.lib.pictures.tiff import BLACK_IS_ZERO, tiff, tiff_pictures
+from tests.lib.pictures.rasters import (
+    BITFIELDS,
+    BLACK_IS_ZERO,
+    bmp,
+    bmp_pictures,
+    first_frame,
+    gif_pictures,
+    on_screen,
+    other_pictures,
+    pnm_pictures,
+    tiff,
+    tiff_pictures,
+    webp_pictures,
+)
 
 _OF = {
     "jpeg": jpeg_pictures,

@@ -19,14 +19,15 @@ import gc
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from etl.errors import end_process
-from tests.lib.ranks.results import print_result
+from tests.lib.ranks.fed_by_all import fed_by_all
+from tests.lib.ranks.outcomes import print_result
 from train.checkpoints.safetensors_file import Arrays
 from train.config.recipe import SYNCHRONISED, Recipe
 from train.config.settings import Settings
@@ -34,10 +35,6 @@ from train.config.stopping import Stopping
 from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
 from train.parallel.startup import OPTIONAL, hide_packages
-from train.reader.batches import RecordBatch
-from train.reader.intervals import Interval, Steps
-from train.reader.order import EpochOrder
-from train.reader.reader import SplitReader
 from train.runs.data import Data, open_data
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Position
@@ -93,41 +90,6 @@ class Recorder(Hooks):
         self.is_same &= all(each == digests[0] for each in digests)
 
 
-@dataclass
-class Concatenation:
-    """The batches of ``ranks`` ranks at each step as one batch.
-
-    The examples that only fill up a batch are others than those of the ranks, unless ``keeps_filling``: the result of a
-    step must not depend on them. Batch norm's statistics do.
-    """
-
-    reader: SplitReader
-    ranks: int
-    keeps_filling: bool
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.reader, name)
-
-    def batches(
-        self, order: EpochOrder, steps: Steps, rank: int, left: Sequence[Interval], first_step: int
-    ) -> Iterator[RecordBatch]:
-        assert (rank, first_step) == (0, 0)
-        of_each = Steps(steps.total, self.ranks, steps.batch // self.ranks)
-        of_ranks = [self.reader.batches(order, of_each, rank) for rank in range(self.ranks)]
-        for batches in zip(*of_ranks, strict=True):
-            whole = RecordBatch(
-                np.concatenate([batch.addresses for batch in batches]),
-                np.concatenate([batch.sizes for batch in batches]),
-                np.concatenate([batch.numbers for batch in batches]),
-                np.concatenate([batch.weights for batch in batches]),
-                tuple(held for batch in batches for held in batch.holding),
-            )
-            if not self.keeps_filling:
-                for column in (whole.addresses, whole.sizes, whole.numbers):
-                    column[whole.weights == 0] = column[0]
-            yield whole
-
-
 def settings_of(case: str, root: str, size: int, run: str) -> Settings:
     recipe = Recipe(
         **{"model": "tests.lib.ranks.tiny:smooth", "lr": 0.36, **CASES[case]}, warmup_epochs=0, decay="none"
@@ -169,10 +131,8 @@ class Opened:
 def train_alone(case: str, root: str, ranks: int) -> list[State]:
     """The states of one process that takes the steps of this many ranks."""
     opened = Opened.of(settings_of(case, root, 1, f"{case}-alone"), Alone())
-    keeps_filling = opened.run.settings.recipe.batch_norm == SYNCHRONISED
-    readers = {**opened.data.readers, "train": Concatenation(opened.data.train, ranks, keeps_filling)}
-    opened.data = replace(opened.data, readers=readers)  # type: ignore[arg-type]
-    return opened.train()[0].states
+    with fed_by_all(ranks, keeps_filling=opened.run.settings.recipe.batch_norm == SYNCHRONISED):
+        return opened.train()[0].states
 
 
 def counting_all(train_step: TrainStep, counts_all: bool) -> TrainStep:

@@ -10,30 +10,15 @@ from unittest import mock
 
 import tensorflow as tf
 
-from train.config.settings import MIRRORED, Settings, command
-from train.loop import train
-from train.monitor.monitor import Monitor
+from train.config.settings import command
+from train.main import start
 from train.monitor.rank_process import run_rank
 from train.strategies import parameter_server_trainer
-from train.strategies.mirrored import MirroredReplicas, run_mirrored
-from train.strategies.multi_worker import run_workers
-from train.strategies.parameter_server import run_with_servers
+from train.strategies.mirrored import MirroredReplicas
 
 
 def first_of_each(replicas: MirroredReplicas, gradients: Sequence[Any], half: bool = False) -> list[tf.Tensor]:
     return [replicas.local_values(each)[0] for each in gradients]
-
-
-def start(settings: Settings, monitor: Monitor) -> None:
-    def work(strategy: Any) -> None:
-        train(settings, strategy, monitor)
-
-    if settings.has_servers:
-        run_with_servers(work, monitor)
-    elif settings.strategy == MIRRORED:
-        run_mirrored(work, monitor, settings.device, settings.replicas)
-    else:
-        run_workers(work, monitor, settings.device)
 
 
 if __name__ == "__main__":

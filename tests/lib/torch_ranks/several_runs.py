@@ -6,6 +6,7 @@ argv[1] is JSON: the words of each run. `ddp` runs on rank 0 alone, and is fed t
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from torch.distributed.tensor import Partial
 from torch.distributed.tensor.parallel import RowwiseParallel
 
 from etl.errors import RingsliceError
-from tests.lib.torch_ranks.one_process import fed_by_all
+from tests.lib.ranks.fed_by_all import fed_by_all
 from train.config.settings import DDP, PIPELINE, Settings, command
 from train.loop import train
 from train.monitor.launcher import local_rank, local_size
@@ -59,7 +60,7 @@ def run_all(joined: Strategy, monitor: Monitor) -> None:
     def start(settings: Settings, monitor: Monitor) -> None:
         if settings.strategy == DDP:
             if joined.collective.is_root:
-                with fed_by_all:
+                with fed_by_all(int(os.environ.get("RANKS", "1"))):
                     train(settings, Ddp(Alone(), *common[1:]), monitor)
             return
         kind = Pipeline if settings.strategy == PIPELINE else TensorParallel

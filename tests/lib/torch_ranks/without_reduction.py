@@ -3,24 +3,11 @@
 
 from unittest import mock
 
-from torch import nn
-
-from train.config.settings import Settings, command
-from train.loop import train
-from train.monitor.monitor import Monitor
+from train.config.settings import command
+from train.main import start
 from train.monitor.rank_process import run_rank
-from train.strategies.ddp import Copies, run_ddp
-
-
-def plain(copies: Copies, model: nn.Module) -> nn.Module:
-    del copies
-    return model
-
-
-def start(settings: Settings, monitor: Monitor) -> None:
-    run_ddp(lambda strategy: train(settings, strategy, monitor), monitor, settings.device, 60)
-
+from train.strategies.ddp import Copies
 
 if __name__ == "__main__":
-    mock.patch.object(Copies, "wrap", plain).start()
+    mock.patch.object(Copies, "wrap", lambda copies, model: model).start()
     run_rank(command(start), "train/main.py", "")

@@ -1,7 +1,6 @@
 """Checkpoints in the background: none is lost, no error is swallowed, no wait is endless."""
 
 import errno
-import re
 import resource
 import threading
 from collections.abc import Iterator
@@ -84,28 +83,6 @@ def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, attempts:
     saver.amend({"score": 0.75})
     saver.finish()
     assert steps(place) == [20]
-
-
-def test_failing_storage_is_reported_and_tried_again(
-    place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saver = Saver(place, attempts, keep=9, failures=3)
-    for first in (10, 40):
-        with full_disk():
-            for step in (first, first + 10):
-                saver.submit(step, GROUPS, {})
-                saver.wait()
-        saver.submit(first + 20, GROUPS, {})
-        saver.wait()
-    assert steps(place) == [30, 60]
-    result = capsys.readouterr().err.splitlines()
-    why = "File too large: \\S+/model.safetensors"
-    for line, (step, number) in zip(result, ((10, 1), (20, 2), (40, 1), (50, 2)), strict=True):
-        assert re.search(
-            rf"checkpoint step-000000{step} was not written \({why}\); the next one is the next try"
-            rf" \(failure {number} of --checkpoint-failures 3\)",
-            line,
-        )
 
 
 @pytest.mark.usefixtures("capsys")  # which writes no file

@@ -1,37 +1,120 @@
-"""Checkpoints: what comes back, what is damaged, who dies when, and which ones stay."""
+"""Checkpoints: arrays in files, what is damaged, who dies when, and which ones stay."""
 
 import hashlib
+import io
 import json
 import pickle
 import random
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from safetensors.numpy import save
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
 from tests.lib.commands import flip_bit
 from tests.lib.faults import READ, Fault, FaultError, faulty
-from tests.train.checkpoints.test_safetensors_file import same
 from train.checkpoints import store
-from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays
-from train.checkpoints.store import (
-    READ_BYTES,
-    Checkpoint,
-    DamagedError,
-    open_checkpoint,
-    outdated,
-    prune,
-    restore,
-    steps,
-    write,
+from train.checkpoints.safetensors_file import Arrays, parse, pieces
+from train.checkpoints.store import Checkpoint, DamagedError, open_checkpoint, outdated, prune, restore, steps, write
+
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+DTYPES = ["float64", "float32", "float16", *INTEGERS, "bool"]
+
+
+def whole(arrays: Mapping[str, np.ndarray | np.generic]) -> bytes:
+    return b"".join(pieces(arrays))
+
+
+def same(one: Arrays, two: Arrays) -> bool:
+    """Whether they hold the same names, dtypes, shapes and bytes."""
+    return one.keys() == two.keys() and all(
+        (one[name].dtype, one[name].shape, one[name].tobytes())
+        == (two[name].dtype, two[name].shape, two[name].tobytes())
+        for name in one
+    )
+
+
+arrays_of_any_kind = st.dictionaries(
+    st.text(st.characters(codec="utf-8"), max_size=5).filter(lambda name: name != "__metadata__"),
+    npst.arrays(st.sampled_from(DTYPES), npst.array_shapes(min_dims=0, min_side=0, max_side=4)),
+    max_size=5,
 )
+
+
+@settings(max_examples=200)
+@given(arrays_of_any_kind)
+def test_arrays_come_back_bit_for_bit(arrays: Arrays) -> None:
+    assert same(parse(whole(arrays)), arrays)
+
+
+def test_how_an_array_lies_in_memory_does_not_matter() -> None:
+    plain = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    ways = {
+        "turned": plain.T,
+        "every other": plain[:, ::2],
+        "big-endian": plain.astype(">f4"),
+        "backwards": plain[::-1],
+    }
+    for name, array in ways.items():
+        assert not (array.flags.c_contiguous and array.dtype.isnative), name
+        assert same(parse(whole({"a": array})), {"a": np.array(array.tolist(), np.float32)}), name
+    assert same(parse(whole({"a": np.float32(3)})), {"a": np.array(3, np.float32)})
+
+
+def test_arrays_lie_where_their_type_may_be_read() -> None:
+    """Each begins at a multiple of its items' size, whatever was given before it."""
+    dtypes = {"a": np.uint8, "b": np.float16, "c": np.float64, "d": np.float32}
+    data = whole({name: np.zeros(3, dtype) for name, dtype in dtypes.items()})
+    assert struct.unpack("<Q", data[:8])[0] % 8 == 0
+    places = [data.index(f'"{name}"'.encode()) for name in "cdba"]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("array", [np.array([None]), np.zeros(2, complex)])
+def test_other_types_and_the_name_of_the_format_are_refused(array: np.ndarray) -> None:
+    with pytest.raises(UsageError, match=r"cannot contain the array '0001-x' of .*; it takes float64, float32"):
+        whole({"0001-x": array})
+    with pytest.raises(UsageError, match="cannot contain the array '__metadata__'"):
+        whole({"__metadata__": np.zeros(1)})
+
+
+class Code:
+    """Fails the test if it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def npz() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.zeros(3))
+    return buffer.getvalue()
+
+
+FOREIGN = {
+    "nothing": b"",
+    "pickle": pickle.dumps(Code()),
+    "npz": npz(),
+    "unknown type": save({"a": np.zeros(2, np.uint16)}).replace(b'"U16"', b'"BF16"').replace(b"}} ", b"}}"),
+    "header only": whole({"a": np.zeros(3)})[:-1],
+    "more than its header has": whole({"a": np.zeros(3)}) + b"\0",
+}
+
+
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN.keys())
+def test_another_file_is_no_arrays(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"Error while deserializing|NumPy has no type"):
+        parse(data)
+
 
 Groups = dict[str, Arrays]
 
@@ -292,44 +375,16 @@ def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 10)
     with pytest.raises(DamagedError, match=r"step-00000020/checkpoint.json is missing"):
         store.amend(place, attempts, 20, {})
-    with pytest.raises(ValueError, match="records its step itself"):
-        store.amend(place, attempts, 10, {"step": 20})
 
 
-def test_who_was_replaced_changes_nothing(place: Place, attempts: Place, tmp_path: Path) -> None:
-    gone = open_place(str(tmp_path / "gone"))
-    write_some(place, attempts, 10, 20, 30)
-    for call in (
-        lambda: write_some(place, gone, 20),
-        lambda: write_some(place, gone, 40),
-        lambda: prune(place, gone, 1),
-    ):
-        with pytest.raises(EnvironmentFailure, match="another run has taken this stage over"):
-            call()
-        for step in (10, 20, 30):
-            require_seed(read_all(open_checkpoint(place, step)), step)
-    assert steps(place) == [10, 20, 30]
-
-
-def test_ticks_come_while_bytes_go_and_come(place: Place, attempts: Place) -> None:
-    ticks: list[int] = []
-    groups = {"model": {"a": np.zeros(3 * READ_BYTES, np.uint8)}}
-    made = write(place, attempts, 1, groups, {}, tick=lambda: ticks.append(0))
-    written = 1 + 3 * READ_BYTES // PIECE_BYTES
-    assert len(ticks) == written
-    made.read("model", lambda: ticks.append(0))
-    assert len(ticks) == written + 4
-    restore(place, attempts, lambda: ticks.append(0))
-    assert len(ticks) == written + 4 + 4
-
-
-@pytest.mark.parametrize("name", ["", "../model"])
-def test_a_group_has_a_plain_name(name: str, place: Place, attempts: Place) -> None:
-    with pytest.raises(ValueError, match="is not a name of a group"):
-        write(place, attempts, 1, {name: {}}, {})
+def test_what_a_checkpoint_records_itself_is_not_given(place: Place, attempts: Place) -> None:
+    with pytest.raises(ValueError, match=r"'\.\./model' is not a name of a group"):
+        write(place, attempts, 1, {"../model": {}}, {})
     with pytest.raises(ValueError, match="records its files itself"):
         write(place, attempts, 1, {}, {"files": {}})
-    assert steps(place) == []
+    write_some(place, attempts, 10)
+    with pytest.raises(ValueError, match="records its step itself"):
+        store.amend(place, attempts, 10, {"step": 20})
 
 
 scores_by_step = st.dictionaries(

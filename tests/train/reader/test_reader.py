@@ -1,10 +1,13 @@
-"""The reader on real slices: each example once, whatever ranks resume from its state."""
+"""The reader on real slices: each example once, whatever ranks resume; of damage never a wrong record."""
 
 import json
+import os
 import random
+import re
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -12,18 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.formats import parquet_tables
 from etl.formats.example import parse
-from etl.slices.manifest import Manifest
+from etl.slices.manifest import Manifest, table_file
 from etl.storage.place import open_place
+from tests.lib.commands import copy_some, flip_bit, wait_until
+from tests.lib.inline import ingest_here, normalize_here, shard_here
 from train.reader.batches import RecordBatch
-from train.reader.config import Reading
+from train.reader.cache import SliceCache
+from train.reader.config import STOP, Reading
 from train.reader.intervals import Steps, length
 from train.reader.reader import SplitReader
 from train.reader.slice_file import SliceFile
 from train.reader.state import ReaderState
-
-pytestmark = pytest.mark.integration
 
 TRAIN = 1437
 
@@ -42,15 +47,12 @@ def keys_of(batches: Iterable[RecordBatch]) -> list[str]:
     ]
 
 
-def read_manifest(folder: Path) -> Manifest:
-    return Manifest.from_json(json.loads((folder / "manifest.json").read_text()))
-
-
 @pytest.fixture(scope="session")
 def slices(digits_root: Path) -> Path:
     return digits_root / "slices" / "default"
 
 
+@pytest.mark.integration
 @settings(max_examples=25)
 @given(
     changes=st.lists(st.tuples(st.integers(1, 64), st.integers(0, 30)), min_size=1, max_size=5), lanes=st.integers(1, 9)
@@ -78,10 +80,10 @@ def test_readers_resume_with_any_number_of_ranks(slices: Path, changes: Sequence
     assert len(keys) == len(set(keys)) == TRAIN
 
 
-@pytest.mark.parametrize(("world_size", "lanes"), [(2, 4), (5, 9)])
-def test_the_same_ranks_resume_with_the_same_batches(slices: Path, world_size: int, lanes: int) -> None:
+@pytest.mark.integration
+def test_the_same_ranks_resume_with_the_same_batches(slices: Path) -> None:
     """From whichever step on, with what fills the last ones up."""
-    reader = open_reader(slices, reading=Reading(lanes=lanes))
+    world_size, reader = 5, open_reader(slices, reading=Reading(lanes=9))
     order = reader.order(0, 1)
     state = ReaderState.of("these", "train", order).shared(world_size, reader.lanes(world_size), 61)
     steps = state.steps
@@ -92,6 +94,7 @@ def test_the_same_ranks_resume_with_the_same_batches(slices: Path, world_size: i
             assert rest == whole[first:]
 
 
+@pytest.mark.integration
 def test_the_order_is_the_same_however_slow_the_storage_is(slices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = open_reader(slices, reading=Reading(lanes=4))
     order, steps = reader.order(0, 1), Steps(reader.total, 2, 32)
@@ -116,7 +119,6 @@ def test_the_order_is_the_same_however_slow_the_storage_is(slices: Path, monkeyp
         ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/3'"),
         ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
         ({"left": [[0, 10], [5, 20]]}, DataError, "not ascending intervals of 1437 examples"),
-        ({"left": None}, DataError, "is damaged"),
         ({"seed": "x"}, DataError, "is damaged"),
         ({"lanes": 0}, DataError, "is damaged"),
         ({"taken": -1}, DataError, "is damaged"),
@@ -154,7 +156,6 @@ def test_tables_that_do_not_fit_are_refused(slices: Path, tmp_path: Path) -> Non
         ("0 1\n", "does not list 180 records"),
         ("0 one\n", "is no index of 'offset size' lines"),
         (whole.replace("\n", "0\n", 1), "does not fit blocks.parquet"),
-        (shifted(whole), "the index of .* does not fit it"),
     ):
         index.write_text(wrong)
         reader = open_reader(folder, "test")
@@ -162,8 +163,212 @@ def test_tables_that_do_not_fit_are_refused(slices: Path, tmp_path: Path) -> Non
             next(reader.batches(reader.order(0, 0), Steps(reader.total, 1, 10), 0))
 
 
-def shifted(index: str) -> str:
-    """The same index, with the bound between its first two records moved by a byte."""
-    first, second, rest = index.split("\n", 2)
-    (start, size), (_, next_size) = first.split(), second.split()
-    return f"{start} {int(size) + 1}\n{int(start) + int(size) + 1} {int(next_size) - 1}\n{rest}"
+@dataclass(frozen=True)
+class Written:
+    """Finished slices in ``folder``, whose training split was written as ``examples``, by their numbers."""
+
+    folder: Path
+    examples: dict[int, bytes]
+
+    @classmethod
+    def copied(cls, folder: Path, target: Path) -> "Written":
+        return cls(shutil.copytree(folder, target), read_examples(folder))
+
+    @property
+    def slices(self) -> list[Path]:
+        return sorted((self.folder / "train").glob("*.tfrecord"))
+
+    def open(self, **how: object) -> SplitReader:
+        return SplitReader(open_place(str(self.folder)), read_manifest(self.folder), "train", Reading(**how))  # type: ignore[arg-type]
+
+    def read(self, reader: SplitReader, batch: int = 50) -> Iterator[RecordBatch]:
+        """The batches of an epoch on one rank; each is held to what was written."""
+        for each in reader.batches(reader.order(0, 1), Steps(reader.total, 1, batch), 0):
+            assert each.examples() == [self.examples[number] for number in each.numbers.tolist()]
+            yield each
+
+    def numbers(self, batches: Iterable[RecordBatch]) -> list[int]:
+        """Those of the examples that are no repeats; each comes once."""
+        found = [number for each in batches for number in each.numbers[each.weights > 0].tolist()]
+        assert len(found) == len(set(found))
+        return found
+
+
+def read_examples(folder: Path) -> dict[int, bytes]:
+    """The serialized examples of the training split, by their numbers; without the reader's help."""
+    table = open_place(str(folder / table_file("examples")))
+    found, keys = dict[int, bytes](), parquet_tables.read_table(table, ["key"])["key"]
+    for each in read_manifest(folder).splits["train"]:
+        data = (folder / f"{each.name}.tfrecord").read_bytes()
+        for number, (offset, size) in enumerate(index(folder / f"{each.name}.idx"), each.first_example):
+            found[number] = data[offset + 12 : offset + size - 4]
+            assert parse(found[number]).key == keys[number].as_py()
+    return found
+
+
+def read_manifest(folder: Path) -> Manifest:
+    return Manifest.from_json(json.loads((folder / "manifest.json").read_text()))
+
+
+def index(path: Path) -> list[tuple[int, int]]:
+    return [(int(offset), int(size)) for offset, size in map(str.split, path.read_text().splitlines())]
+
+
+def make_slices(source: Path, split: str, slices: int, *pixels: object) -> Path:
+    """A root beside ``source`` with slices of raw pixels, so many for training."""
+    root = source.parent / "root"
+    ingest_here(source, root)
+    normalize_here(root, "--format", "raw", *pixels)
+    shard_here(root, "--split", split, "--workers", 1, "--slices", slices)
+    return root
+
+
+@pytest.fixture(scope="module")
+def tiny_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two training slices of three records each, of 237 bytes."""
+    source = copy_some(digits, tmp_path_factory.mktemp("tiny") / "source", "01", slice(5))
+    return make_slices(source, "train=6,test=rest", 2, "--size", 4, "--color", "gray")
+
+
+@pytest.fixture
+def tiny(tiny_root: Path, tmp_path: Path) -> Written:
+    return Written.copied(tiny_root / "slices" / "default", tmp_path / "slices")
+
+
+@pytest.fixture(scope="module")
+def long_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two training slices of 850 records each, in four blocks."""
+    source = tmp_path_factory.mktemp("long") / "source"
+    source.symlink_to(digits)
+    return make_slices(source, "train=1700,test=rest", 2, "--size", 4, "--color", "gray")
+
+
+@pytest.fixture
+def long(long_root: Path, tmp_path: Path) -> Written:
+    return Written.copied(long_root / "slices" / "default", tmp_path / "slices")
+
+
+def test_damage_is_handed_out_without_checks(tiny: Written) -> None:
+    """And is seen by what the other tests compare with."""
+    flip_bit(tiny.slices[1], 50)
+    with pytest.raises(AssertionError):
+        list(tiny.read(tiny.open(check=False)))
+
+
+def test_bytes_of_the_table_of_blocks_flipped_in_turn(tiny: Written) -> None:
+    path = tiny.folder / "blocks.parquet"
+    refused = 0
+    places = range(0, path.stat().st_size, 7)
+    for place in places:
+        flip_bit(path, place)
+        try:
+            assert sorted(tiny.numbers(tiny.read(tiny.open()))) == sorted(tiny.examples)
+        except (DataError, EnvironmentFailure) as error:
+            assert "blocks.parquet" in str(error) or "table of blocks" in str(error)
+            refused += 1
+        flip_bit(path, place)
+    assert len(places) / 10 < refused < len(places)  # names and statistics in it are not read
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def not_a_table(path: Path) -> None:
+    path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+
+
+@pytest.mark.parametrize("harm", [missing, not_a_table])
+@pytest.mark.parametrize("name", ["blocks.parquet", "train/train-00001-of-00002.idx"])
+def test_a_table_or_index_that_is_none_is_named(name: str, harm: Callable[[Path], None], tiny: Written) -> None:
+    harm(tiny.folder / name)
+    with pytest.raises((DataError, EnvironmentFailure), match=re.escape(str(tiny.folder / name))):
+        list(tiny.read(tiny.open()))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_damage_is_named(is_known: bool, tiny: Written) -> None:
+    """Without the table of examples only the key is unknown."""
+    path, first = tiny.slices[1], read_manifest(tiny.folder).splits["train"][1].first_example
+    flip_bit(path, 237 + 100)
+    if not is_known:
+        not_a_table(tiny.folder / table_file("examples"))
+    key = parse(tiny.examples[first + 1]).key if is_known else None
+    with pytest.raises(DataError, match=re.escape(f"{path} is damaged at offset 237: key {key!r}, record 1 ")):
+        list(tiny.read(tiny.open(on_damage=STOP)))
+
+
+# --- while it is read ---
+
+# of a slice with four blocks, two at most are read ahead
+LITTLE_AHEAD = {"lanes": 1, "budget_bytes": 150_000}
+
+
+def begun(long: Written, batch: int = 10, **how: object) -> tuple[Path, Iterator[RecordBatch], list[RecordBatch]]:
+    """The slice that is read first, what is left of the epoch, and the batch that was taken."""
+    reader = long.open(**LITTLE_AHEAD, **how)
+    order = reader.order(0, 1)
+    assert order.window_blocks == 1
+    first = long.slices[order.slices([(0, 1)])[0]]
+    batches = long.read(reader, batch)
+    return first, batches, [next(batches)]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 100_000)
+
+
+def overwrite(path: Path) -> None:
+    """With another slice, of whole records and the same length; the file that is open changes."""
+    path.write_bytes(next(each for each in path.parent.glob("*.tfrecord") if each != path).read_bytes())
+
+
+@pytest.mark.parametrize(("harm", "reason"), [(truncate, ""), (overwrite, "another record than was written there")])
+def test_a_slice_is_damaged_while_it_is_read(harm: Callable[[Path], None], reason: str, long: Written) -> None:
+    path, batches, taken = begun(long)
+    harm(path)
+    message = rf"{re.escape(str(path))} is damaged at offset \d+: key '.*', record \d+ .*{reason}"
+    with pytest.raises(DataError, match=message):
+        taken += batches
+    assert 0 < len(long.numbers(taken)) < 850
+
+
+def test_a_slice_is_deleted_while_it_is_read(long: Written) -> None:
+    path, batches, taken = begun(long)
+    for each in long.slices:
+        each.unlink()
+    other = next(each for each in (long.folder / "train").glob("*.idx") if each.stem != path.stem)
+    with pytest.raises(DataError, match=re.escape(f"{other.with_suffix('.tfrecord')} is missing")):
+        taken += batches
+    assert len(long.numbers(taken)) == 850
+
+
+# --- copies in the cache ---
+
+
+@pytest.mark.parametrize("harm", [truncate, lambda path: flip_bit(path, 100_000)])
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_damaged_copy_is_not_read_on(when: str, harm: Callable[[Path], None], long: Written, tmp_path: Path) -> None:
+    with SliceCache(tmp_path / "cache", 10**9) as cache:
+        for each in read_manifest(long.folder).splits["train"]:
+            cache.fetch(open_place(str(long.folder)), each)
+        copies = sorted((tmp_path / "cache").glob("*.tfrecord"))
+        assert len(copies) == 2
+        batches = long.read(long.open(**LITTLE_AHEAD, cache=cache))
+        taken = [next(batches)] if when == "while" else []
+        for path in copies:
+            harm(path)
+        taken += batches
+    assert sorted(long.numbers(taken)) == sorted(long.examples)
+    if when == "while":
+        assert not all(path.exists() for path in copies)  # what was found damaged is gone
+
+
+def test_a_second_epoch_reads_nothing_but_copies(long: Written, tmp_path: Path) -> None:
+    with SliceCache(tmp_path / "cache", 10**9) as cache:
+        reader = long.open(cache=cache)
+        assert sorted(long.numbers(long.read(reader))) == sorted(long.examples)
+        wait_until(lambda: len(list((tmp_path / "cache").glob("*.tfrecord"))) == 2)
+        for path in long.slices:
+            path.unlink()
+        assert sorted(long.numbers(long.read(reader))) == sorted(long.examples)

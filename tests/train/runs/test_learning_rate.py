@@ -15,7 +15,6 @@ from tests.lib.ranks.strategies import Alone
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import MODEL, TrainedRun
 from train.config.recipe import Recipe
-from train.config.recipe_options import read_recipe
 from train.config.schedule import Schedule
 from train.config.settings import AUTO, Settings
 from train.config.stopping import Stopping
@@ -49,38 +48,15 @@ def test_nothing_is_reported_of_a_run_that_takes_its_schedule_to_the_end(recipe:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (
-            {"epochs": 10, "max_steps": 32},
-            "ends the run at epoch 3.2 of 10, at a learning rate of 0.86 of its peak; give --decay-until 3.2",
-        ),
-        (
-            {"epochs": 10, "decay_until": 3, "warmup_epochs": 5},
-            "--warmup-epochs 5 is not below the end of the decay at epoch 3: the learning rate is 0 after the warm-up",
-        ),
-        (
-            {"epochs": 10, "decay_until": 8},
-            "the learning rate is 0 from epoch 8 to the end of the run at epoch 10; give --decay-until 10",
-        ),
-        (
-            {"epochs": 10, "max_time_s": 90},
-            "--max-time 90 s may end the run before epoch 10, until which the learning rate decays; give --decay-until",
-        ),
-        (
-            {"epochs": 3, "warmup_epochs": 3, "decay": "none"},
-            "--warmup-epochs 3: --epochs 3 ends the run at epoch 3, before the learning rate is at its peak",
-        ),
+        ({"max_steps": 32}, "ends the run at epoch 3.2 of 10, at a learning rate of 0.86 of its peak"),
+        ({"decay_until": 3, "warmup_epochs": 5}, "--warmup-epochs 5 is not below the end of the decay at epoch 3: the"),
+        ({"decay_until": 8}, "the learning rate is 0 from epoch 8 to the end of the run at epoch 10"),
+        ({"max_time_s": 90}, "--max-time 90 s may end the run before epoch 10, until which the learning rate decays;"),
+        ({"warmup_epochs": 10, "decay": "none"}, "--warmup-epochs 10: --epochs 10 ends the run at epoch 10"),
     ],
 )
 def test_a_schedule_that_is_not_followed_is_reported(options: dict[str, Any], line: str) -> None:
-    assert line in notes(**options)[0]
-
-
-@pytest.mark.integration
-def test_a_run_that_is_resumed_keeps_its_schedule(trained: TrainedRun) -> None:
-    """It was begun with 2 epochs, no warm-up and --batch 15, and was stopped by --max-steps in the second."""
-    assert recipe_of(trained, 2) == recipe_of(trained, 1) == Recipe(batch=15, warmup_epochs=0, decay_until=2)
-    assert recipe_of(trained, 3, decay="none").decay_until is None
-    assert read_recipe(str(trained.folder / "recipe.toml"))["decay_until"] == 2
+    assert line in notes(10, **options)[0]
 
 
 @pytest.mark.integration

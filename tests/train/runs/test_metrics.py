@@ -16,7 +16,7 @@ from etl.storage.place import Place, open_place
 from tests.lib.commands import succeeded
 from tests.lib.faults import Fault, faulty
 from tests.lib.in_process import ringslice_here
-from tests.lib.ranks.audits import committed_keys
+from tests.lib.ranks.outcomes import committed_keys
 from tests.lib.ranks.running import bytes_per_step, metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
@@ -24,6 +24,7 @@ from train.parallel.trainer import StepOfRank
 from train.runs import metrics_log
 from train.runs.hooks import Hooks, Running
 from train.runs.metrics import PARTS, now, shares, step_lines, sums_over, to_maximise, to_sum
+from train.runs.metrics_log import steps_to_report
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.tensorboard_events import scalars, windows
@@ -53,16 +54,6 @@ def test_a_line_is_of_all_ranks() -> None:
     assert line["own_s"]["max"] == pytest.approx(3600.45)
 
 
-@given(st.lists(st.lists(st.floats(0, 1e5), min_size=3, max_size=3), min_size=1, max_size=40))
-def test_the_slowest_rank_has_the_maximum(seconds: list[list[float]]) -> None:
-    lines = lines_of(*[[measured(step, input_s=each) for step, each in enumerate(own, 1)] for own in seconds])
-    for line, own in zip(lines, zip(*seconds, strict=True), strict=True):
-        outcome = line["input_s"]
-        assert outcome["max"] == pytest.approx(max(own), abs=ROUNDED)
-        assert own[outcome["slowest_rank"]] == pytest.approx(max(own), abs=ROUNDED)
-        assert outcome["mean"] == pytest.approx(sum(own) / len(own), abs=ROUNDED)
-
-
 def test_a_clock_that_is_set_back_and_a_loss_that_is_not_finite() -> None:
     step = StepOfRank.of(7, 0.1, (math.nan, 0, 8), (0.5, -10.0, 0.5, 2.0), now())
     (line,) = lines_of([step])
@@ -81,6 +72,13 @@ def test_sums_and_shares_of_steps() -> None:
     assert sums_over([*steps, measured(3, examples=4)]) == (40, 5, 20)
     curve = scalars(lines_of(steps, steps))
     assert (curve["step/images_per_s"], curve["share/input"]) == pytest.approx((32, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("step_s", "left_s", "steps"), [(0.001, math.inf, 256), (0.5, math.inf, 20), (11, math.inf, 1), (0.5, 3.0, 6)]
+)
+def test_a_report_is_due_after_ten_seconds_or_at_the_end(step_s: float, left_s: float, steps: int) -> None:
+    assert steps_to_report(step_s, left_s) == steps
 
 
 @given(st.integers(0, 2000), st.integers(1, 150))
@@ -156,7 +154,7 @@ def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: Trai
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 40, 2)
     assert steps_of(trained.folder) == list(range(1, 41))
     require_metrics(trained)
-    assert max(bytes_per_step(trained.folder)) < 1000  # there is no other rank; see tests/train/test_ranks.py
+    assert max(bytes_per_step(trained.folder)) < 1000  # there is no other rank; see tests/train/test_commands.py
     accuracy, counts = result["result"]["test_accuracy"], read(trained, "confusion-test.json")["counts"]
     assert sum(counts[each][each] for each in range(10)) / sum(map(sum, counts)) == pytest.approx(accuracy)
     page = tmp_path / "page.html"

@@ -1,110 +1,105 @@
-"""TensorFlow's own strategies: their steps, their shares of the slices, changes of strategy, and how they end."""
+"""TensorFlow's own strategies: their steps, their shares of the slices, changes of strategy, and what ends them."""
 
+import json
 import os
 import signal
+import socket
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pytest
-from safetensors.numpy import load_file
 
-from tests.hadoop.processes import find_all
+from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import Finished, failed, horovodrun, run, succeeded
-from tests.lib.ranks.audits import require_each_key_once
-from tests.lib.ranks.running import metric_lines, started, wait_until
+from tests.lib.ranks.outcomes import distance, require_each_key_once
+from tests.lib.ranks.running import marked, metric_lines, started, wait_until
 
 pytestmark = pytest.mark.integration
 
-WITHOUT_REDUCTION = "tests/lib/ranks/without_reduction.py"
+MAIN, WITHOUT_REDUCTION = "train/main.py", "tests/lib/ranks/without_reduction.py"
 CLOSE = 1e-4  # of single precision, after 15 steps
 MIRRORED = ("--strategy", "mirrored", "--replicas", 2)
 WORKERS = ("--strategy", "multi-worker-mirrored")
+SYNCHRONOUS = ("--strategy", "synchronous-parameter-server")
 
 
 def launch(ranks: int, *words: object) -> Finished:
     return run("python", "train/launch.py", "-np", ranks, *words)
 
 
-def weights_of(root: Path, name: str) -> npt.NDArray[np.float64]:
-    """All weights of a run after its last step."""
-    last = max((root / "runs" / name / "checkpoints").iterdir())
-    arrays = load_file(last / "model.safetensors")
-    return np.concatenate([arrays[each].astype(np.float64).ravel() for each in sorted(arrays)])
-
-
-def distance(root: Path, reference: str, other: str) -> float:
-    """The distance of the other run's weights from those of the reference, as a part of these."""
-    expected = weights_of(root, reference)
-    return float(np.linalg.norm(weights_of(root, other) - expected) / np.linalg.norm(expected))
+def launch_served(*words: object) -> Finished:
+    return run("python", "train/launch.py", "--workers", 2, "--servers", 1, *words)
 
 
 @pytest.fixture
 def words(root: Path) -> tuple[object, ...]:
-    """15 steps with batch norm over all copies and clipping; the last one of an epoch is not full."""
-    options = ("--data", root, "--model", "tests.lib.ranks.tiny:smooth_normed", "--batch-norm", "synchronised")
-    return *options, "--clip-norm", 1, "--warmup-epochs", 0, "--lr", 0.1, "--max-steps", 15
+    """15 steps with batch norm and clipping; the last one of an epoch is not full."""
+    options = ("--data", root, "--model", "tests.lib.ranks.tiny:smooth_normed", "--clip-norm", 1)
+    return *options, "--warmup-epochs", 0, "--lr", 0.1, "--max-steps", 15
 
 
 @pytest.mark.witness
 def test_they_take_the_steps_of_others_fed_the_same_batches(root: Path, words: tuple[object, ...]) -> None:
-    """Two copies in a process read what one process with a batch of both reads; two workers what two ranks of Horovod
-    do.
+    """Two copies in a process read what one process with a batch of both reads, two workers what two ranks of Horovod
+    do; batch norm is over all copies. Without the reduction it is noticed.
     """
-    succeeded(run("python", "train/main.py", *words, "--batch", 128, "--run", "alone"))
-    succeeded(run("python", "train/main.py", *words, "--batch", 64, *MIRRORED, "--run", "mirrored"))
-    succeeded(horovodrun(2, "train/main.py", *words, "--batch", 64, "--run", "ring"))
-    succeeded(launch(2, "train/main.py", *words, "--batch", 64, *WORKERS, "--run", "workers"))
+    synchronised = (*words, "--batch-norm", "synchronised")
+    mirrored = (*synchronised, "--batch", 64, *MIRRORED, "--run")
+    workers = (*synchronised, "--batch", 64, *WORKERS, "--run")
+    succeeded(run("python", MAIN, *synchronised, "--batch", 128, "--run", "alone"))
+    succeeded(run("python", MAIN, *mirrored, "mirrored"))
+    succeeded(horovodrun(2, MAIN, *synchronised, "--batch", 64, "--run", "ring"))
+    succeeded(launch(2, MAIN, *workers, "workers"))
     assert distance(root, "alone", "mirrored") < CLOSE
     assert distance(root, "ring", "workers") < CLOSE
-
-
-def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ...]) -> None:
-    succeeded(run("python", "train/main.py", *words, "--batch", 128, "--run", "alone"))
-    succeeded(run("python", WITHOUT_REDUCTION, *words, "--batch", 64, *MIRRORED, "--run", "mirrored"))
-    assert distance(root, "alone", "mirrored") > 100 * CLOSE
-    result = launch(2, WITHOUT_REDUCTION, *words, "--batch", 64, *WORKERS, "--run", "workers")
+    succeeded(run("python", WITHOUT_REDUCTION, *mirrored, "control"))
+    assert distance(root, "alone", "control") > 100 * CLOSE
+    result = launch(2, WITHOUT_REDUCTION, *workers, "control-2")
     assert result.returncode == 3
     assert "the weights of ranks [1] are not those of rank 0" in result.stderr
 
 
+@pytest.mark.witness
+def test_synchronous_workers_take_the_steps_of_one_process(root: Path, words: tuple[object, ...]) -> None:
+    """And without the sum it is noticed."""
+    plain = (*words, "--batch", 64)
+    succeeded(run("python", MAIN, *plain, *MIRRORED, "--run", "alone"))
+    succeeded(launch_served(MAIN, *plain, *SYNCHRONOUS, "--run", "served"))
+    succeeded(launch_served(WITHOUT_REDUCTION, *plain, *SYNCHRONOUS, "--run", "control"))
+    assert distance(root, "alone", "served") < CLOSE / 10
+    assert distance(root, "alone", "control") > 100 * CLOSE
+
+
 def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
     options = ("--data", root, "--run", "one", "--model", "tests.lib.ranks.tiny:tiny", "--epochs", 2, "--batch", 36)
-    words = ("train/main.py", *options, "--audit", "--resume", "auto")
+    words = (MAIN, *options, "--audit", "--resume", "auto")
     succeeded(horovodrun(2, *words, "--max-steps", 9))
     result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 15)).stderr
     assert "on 1 rank: 11 steps of --batch 36 on each of 2 replicas, from step 9 on" in result
-    succeeded(launch(2, *words, *WORKERS, "--max-steps", 30))
+    succeeded(launch(2, *words, *WORKERS, "--max-steps", 24))
+    succeeded(launch_served(*words, *SYNCHRONOUS, "--max-steps", 32))
     succeeded(run("python", *words))
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
 
 
-def test_what_they_do_not_support_is_refused(root: Path) -> None:
-    words = ("python", "train/main.py", "--data", root)
-    line = "--compression fp16 is not supported by --strategy mirrored"
-    failed(run(*words, *MIRRORED, "--compression", "fp16"), 2, line)
-    failed(run(*words, "--replicas", 2), 2, "--replicas 2 is for --strategy mirrored")
-    failed(
-        run(*words, *WORKERS, TF_CONFIG='{"cluster": {}}'), 2, "names no workers HOST:PORT with this process among them"
-    )
-    failed(
-        launch(1, *words[1:], *MIRRORED, "--batch-norm", "synchronised", "--accumulate", 2), 2, "--accumulate 2 is not"
-    )
-    result = launch(2, "train/main.py", "--data", root)
+def test_a_strategy_that_does_not_fit_its_launcher_is_refused(root: Path) -> None:
+    failed(run("python", MAIN, "--data", root, *WORKERS, TF_CONFIG='{"cluster": {}}'), 2, "names no workers HOST:PORT")
+    result = launch(2, MAIN, "--data", root)
     assert result.returncode == 2
     assert "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored" in result.stderr
-    result = horovodrun(2, "train/main.py", "--data", root, *MIRRORED)
+    result = horovodrun(2, MAIN, "--data", root, *MIRRORED)
     assert result.returncode != 0
     assert result.stderr.count("for all devices of a host; start it without horovodrun") == 1
+    line = "TF_CONFIG has parameter servers. Give --strategy synchronous-parameter-server"
+    failed(launch_served(MAIN, "--data", root, *MIRRORED), 2, line)
 
 
 @pytest.mark.parametrize("victim", ["worker", "launcher"])
 def test_nothing_stays_of_a_run_that_lost_a_process(victim: str, root: Path, tmp_path: Path) -> None:
-    words = ("train/main.py", "--data", root, "--run", "long", *WORKERS, "--model", "mlp", "--epochs", 500)
+    words = (MAIN, "--data", root, "--run", "long", *WORKERS, "--model", "mlp", "--epochs", 500)
     log = tmp_path / "log"
 
     def workers() -> list[int]:
-        own = {b"train/main.py", str(root).encode()}
+        own = {MAIN.encode(), str(root).encode()}
         return sorted(each.pid for each in find_all(lambda words, _: own <= set(words) and b"-np" not in words))
 
     with started("python", "train/launch.py", "-np", 2, *words, "--checkpoint-steps", 5, log=log) as process:
@@ -115,3 +110,73 @@ def test_nothing_stays_of_a_run_that_lost_a_process(victim: str, root: Path, tmp
     if victim == "worker":
         assert status == 128 + signal.SIGKILL, log.read_text()
         assert "ringslice: error: rank 1 was killed (SIGKILL); the others end, too" in log.read_text()
+
+
+ASYNCHRONOUS = ("--strategy", "parameter-server")
+LAUNCH = ("python", "train/launch.py", "--workers", 2, "--servers", 1)
+MODEL = ("--model", "tests.lib.ranks.tiny:smooth_normed", "--batch", 64)
+
+
+def process_of(role: str, index: int, log: Path) -> Process:
+    """The process of this role that the launcher of ``log`` started."""
+    task = json.dumps({"type": role, "index": index})[1:-1]
+    return next(each for each in marked(str(log)) if task.encode() in Path(f"/proc/{each.pid}/environ").read_bytes())
+
+
+def test_asynchronous_workers_learn_from_each_example_once_per_epoch(root: Path) -> None:
+    words = ("--data", root, "--run", "one", "--model", "cnn", "--batch", 32, "--epochs", 3, "--augment", "colour")
+    succeeded(launch_served("train/main.py", *words, *ASYNCHRONOUS, "--audit"))
+    require_each_key_once(root / "runs/one", root / "slices/default", 3)
+    assert json.loads((root / "runs/one/result.json").read_text())["result"]["test_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("strategy", [SYNCHRONOUS, ASYNCHRONOUS])
+def test_a_killed_worker_is_replaced(strategy: tuple[str, ...], root: Path, tmp_path: Path) -> None:
+    options = ("train/main.py", "--data", root, *MODEL, "--warmup-epochs", 0, "--lr", 0.1, "--epochs", 3)
+    log = tmp_path / "log"
+    served = (*options, *strategy, "--run", "served", "--audit", "--checkpoint-steps", 1)
+    with started(*LAUNCH, *served, log=log) as process:
+        wait_until(lambda: any((root / "runs/served/checkpoints").glob("*")), process)
+        os.kill(process_of("worker", 0, log).pid, signal.SIGKILL)
+        status = process.wait(240)
+    assert status == 0, log.read_text()
+    assert log.read_text().count("ringslice: worker 0 was killed (SIGKILL); it is replaced") == 1
+    require_each_key_once(root / "runs/served", root / "slices/default", 3)
+    if strategy == SYNCHRONOUS:
+        succeeded(run("python", *options, *MIRRORED, "--run", "alone"))
+        assert distance(root, "alone", "served") < CLOSE
+
+
+@pytest.mark.parametrize("victim", ["ps", "interrupt"])
+def test_nothing_stays_of_a_run_that_ended_early(victim: str, root: Path, tmp_path: Path) -> None:
+    words = ("train/main.py", "--data", root, "--run", "long", *ASYNCHRONOUS, *MODEL, "--epochs", 500)
+    log = tmp_path / "log"
+    with started(*LAUNCH, *words, "--checkpoint-steps", 5, log=log) as process:
+        wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
+        server = process_of("ps", 0, log)
+        os.kill(*((server.pid, signal.SIGKILL) if victim == "ps" else (process.pid, signal.SIGINT)))
+        status = process.wait(120)
+        wait_until(lambda: not marked(str(log)))
+    lines = [each for each in log.read_text().splitlines() if "ringslice: " in each]
+    if victim == "ps":
+        assert status == 3, log.read_text()
+        assert sum("error:" in each for each in lines) == 1
+        assert "a parameter server has ended, and with it the weights" in lines[-1]
+        assert "--resume goes on from the last checkpoint" in lines[-1]
+    else:
+        assert status == 130
+        assert [each for each in lines if "interrupted" in each] == lines[-1:]
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("role", ["chief", "ps"])
+def test_a_port_that_is_taken_is_named(role: str, root: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        cluster = {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:3"]}
+        cluster[role] = [f"127.0.0.1:{port}"]
+        config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+        result = run("python", "train/main.py", "--data", root, *SYNCHRONOUS, TF_CONFIG=config)
+    failed(result, 3, f"{role} 0 cannot serve 127.0.0.1:{port}")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import HOROVODRUN, PATIENCE_S, flip_bit
-from tests.lib.ranks.audits import keys_of_split, require_each_key_once
+from tests.lib.ranks.outcomes import keys_of_split, require_each_key_once
 from tests.lib.ranks.running import metric_lines, started, wait_until
 
 pytestmark = pytest.mark.integration

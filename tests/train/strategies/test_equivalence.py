@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.commands import horovodrun, succeeded
-from tests.lib.ranks.results import Result, results_of
+from tests.lib.ranks.outcomes import Result, results_of
 
 pytestmark = pytest.mark.integration
 

@@ -1,17 +1,19 @@
-"""The models by name: what ResNet-50 is made of, as published, and pictures that a model does not fit."""
+"""The models by name: their sizes, what ResNet-50 is made of, as published, and pictures that a model does not fit."""
 
 import json
+import sys
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 from etl.errors import UsageError
-from tests.lib.commands import ringslice, run, succeeded
+from tests.lib.commands import REPOSITORY, ringslice, run, succeeded
 from train.config.builder import Builder, find_builder
-from train.tf_backend.builders import BUILDERS, build
+from train.tf_backend.builders import BUILDERS, build, cnn, mlp
 from train.tf_backend.resnet import resnet50
 
 
@@ -48,13 +50,6 @@ def test_the_first_weights_of_resnet50_are_those_of_its_recipe(published: keras.
             deviation = (2 / (layer.filters * prod(layer.kernel_size))) ** 0.5
             assert float(keras.ops.std(layer.kernel)) == pytest.approx(deviation, rel=0.05), layer.name
     assert float(keras.ops.std(published.get_layer("logits").kernel)) == pytest.approx(0.01, rel=0.01)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(("side", "last"), [(1, 1), (33, 2)])
-def test_resnet50_takes_any_size(side: int, last: int) -> None:
-    model = resnet50((side, side, 1), 10)
-    assert model.get_layer("stage4_block3_relu").output.shape == (None, last, last, 2048)
 
 
 class Subclassed(keras.Model):
@@ -129,3 +124,28 @@ def test_the_loss_of_resnet50_goes_down_on_500_photographs(tmp_path: Path) -> No
     result = json.loads((root / "runs/run-0001/result.json").read_text())
     losses = [epoch["train_loss"] for epoch in result["epochs"]]
     assert losses[-1] < losses[0] / 2, losses
+
+
+def test_the_mlp_is_784_1024_10() -> None:
+    assert mlp((28, 28, 1), 10).count_params() == 784 * 1024 + 1024 + 1024 * 10 + 10
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (28, 28, 1), (57, 33, 3)])
+def test_the_cnn_takes_any_size(shape: tuple[int, int, int]) -> None:
+    assert cnn(shape, 7).output_shape == (None, 7)
+
+
+def test_a_model_begins_with_normalisation() -> None:
+    model = build("mlp", (2, 2, 3), 4, mean=[10, 20, 30], std=[1, 2, 4])
+    pixels = np.array([[[[11, 24, 30]] * 2] * 2], dtype=np.uint8)
+    assert np.allclose(keras.ops.convert_to_numpy(model.layers[0](pixels)), [1, 2, 0])
+
+
+def test_a_users_module_may_be_called_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.py").write_text("from train.tf_backend.builders import mlp as own\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(REPOSITORY / "train")  # as of train/main.py
+    try:
+        assert find_builder("model:own", BUILDERS) is mlp
+    finally:
+        sys.modules.pop("model", None)

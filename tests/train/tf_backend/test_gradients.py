@@ -1,18 +1,19 @@
-"""The gradient of a step, and what the optimizer makes of it, against the same arithmetic in numpy."""
+"""The gradient of a step, what the optimizer makes of it, and random draws, against the same arithmetic in numpy."""
 
+import itertools
 import time
 from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from train.config.recipe import SYNCHRONISED, Recipe
-from train.tf_backend.batch_norm import synchronised
-from train.tf_backend.builders import cnn
+from train.config.recipe import Recipe
 from train.tf_backend.gradients import gradients_of, moment_after
 from train.tf_backend.optimizer import apply_finite, make_optimizer, trust
+from train.tf_backend.state import RandomDraws, running_statistics
 
 BATCH, FEATURES, CLASSES = 6, 5, 3
 RANDOM = np.random.default_rng(0)
@@ -49,21 +50,6 @@ def test_it_is_that_of_the_mean_loss(accumulate: int, xla: bool, smoothing: floa
     assert [float(each) for each in sums] == [pytest.approx(loss, rel=1e-5), hits, 5]
 
 
-@pytest.mark.parametrize(("examples", "accumulate"), [(0, 1), (2, 1), (2, 3)])
-def test_synchronised_convolutions_take_steps_and_parts_without_examples(examples: int, accumulate: int) -> None:
-    """The statistics are those of as many parts as have examples."""
-    model = synchronised(cnn((8, 8, 1), CLASSES), tf.identity)
-    recipe = Recipe(batch=3 // accumulate, accumulate=accumulate, batch_norm=SYNCHRONISED)
-    compute = tf.function(gradients_of(model, recipe, tf.identity), autograph=False)
-    weights, before = (np.arange(3) < examples).astype(np.float32), model.get_weights()
-    pixels = RANDOM.normal(size=(3, 8, 8, 1)).astype(np.float32)
-    gradients, sums = compute(tf.constant(pixels), tf.constant(LABELS[:3]), tf.constant(weights))
-    assert float(sums[2]) == examples
-    assert all(np.isfinite(each).all() and bool(np.any(each)) == (examples > 0) for each in gradients)
-    same = [np.allclose(one, other, rtol=1e-6) for one, other in zip(model.get_weights(), before, strict=True)]
-    assert all(same) == (examples == 0)
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_batch_norm_sees_no_padding(accumulate: int) -> None:
     """Its moving mean is that of the examples alone, in as many parts as a step has."""
@@ -76,13 +62,6 @@ def test_batch_norm_sees_no_padding(accumulate: int) -> None:
     last = INPUTS[weights > 0][3 * (accumulate - 1) // accumulate :]
     np.testing.assert_allclose(model.layers[0].moving_mean.numpy(), last.mean(0), rtol=1e-5)
     assert float(sums[2]) == 3
-
-
-@pytest.mark.parametrize(("accumulate", "xla"), [(1, False), (2, True)])
-def test_a_step_without_examples_gives_zeros(accumulate: int, xla: bool) -> None:
-    compute = tf.function(gradients_of(linear(), Recipe(batch=3, accumulate=accumulate, xla=xla), tf.identity))
-    gradients, sums = compute(*(tf.constant(each[: 3 * accumulate]) for each in (INPUTS, LABELS, 0 * WEIGHTS)))
-    assert not any(np.any(each) for each in (*gradients, *sums))
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -173,3 +152,65 @@ def test_a_step_that_overflowed_in_the_reduction_is_not_taken(value: float) -> N
     assert float(skips) == (value != 1)
     assert np.array_equal(model.variables[1].numpy(), BIAS) == (value != 1)
     assert np.isfinite(model.variables[0].numpy()).all()
+
+
+DROPOUT = 0.3
+UNITS = 4_000
+
+
+class WithoutSeed(keras.layers.Layer):
+    """Dropout by the generator that all layers share that have none of their own."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return keras.random.dropout(inputs, DROPOUT)
+
+
+def masks(rank: int, steps: int, seed: int = 0) -> list[npt.NDArray[np.bool_]]:
+    """What dropout layers keep at each step: (steps, layers, units)."""
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dropout(DROPOUT), keras.layers.Dropout(DROPOUT, seed=3), WithoutSeed(), WithoutSeed()]
+    inputs = keras.Input((UNITS,))
+    model = keras.Model(inputs, [layers[0](inputs), *(keras.Sequential([each])(inputs) for each in layers[1:])])
+    draws = RandomDraws(model, seed, rank)
+
+    @tf.function(autograph=False)
+    def take_step(step: tf.Tensor) -> list[tf.Tensor]:
+        draws.begin(step)
+        return list(model(tf.ones((1, UNITS)), training=True))
+
+    return [np.array([each.numpy()[0] > 0 for each in take_step(tf.constant(step))]) for step in range(steps)]
+
+
+def test_the_same_rank_and_step_draw_the_same_again() -> None:
+    assert np.array_equal(masks(1, 3), masks(1, 3))
+    assert not np.array_equal(masks(1, 3), masks(1, 3, seed=1))
+
+
+def test_ranks_layers_and_steps_draw_independently() -> None:
+    """As masks of one process would: each keeps 1 - DROPOUT of the units, and two agree as often as by chance."""
+    drawn = np.concatenate([np.concatenate(masks(rank, 3)) for rank in range(3)])
+    error = 5 * np.sqrt(0.25 / UNITS)  # five standard errors at most
+    assert drawn.mean(1) == pytest.approx(1 - DROPOUT, abs=error)
+    agreement = [np.mean(one == other) for one, other in itertools.combinations(drawn, 2)]
+    assert np.array(agreement) == pytest.approx(DROPOUT**2 + (1 - DROPOUT) ** 2, abs=error)
+
+
+def test_draws_of_far_steps_are_other_ones() -> None:
+    """No draw of a layer in a step is the first one of another step, whatever their distance."""
+    generator = keras.layers.Dropout(DROPOUT)
+    model = keras.Sequential([keras.Input((UNITS,)), generator])
+    draws = RandomDraws(model, 0, 0)
+
+    def seeds(step: int) -> set[tuple[int, ...]]:
+        draws.begin(tf.constant(step))
+        return {tuple(keras.random.randint((4,), 0, 1 << 30, seed=generator.seed_generator).numpy()) for _ in range(9)}
+
+    of_steps = [seeds(step) for step in (0, 1, 1024, 2047, 2048, 2049, 1 << 31)]
+    assert len(set().union(*of_steps)) == 9 * len(of_steps)
+
+
+def test_statistics_are_those_of_layers_that_learn() -> None:
+    learning, frozen = keras.layers.BatchNormalization(), keras.layers.BatchNormalization(trainable=False)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), learning, keras.Sequential([frozen])])
+    model.layers[0].trainable = False
+    assert [id(each) for each in running_statistics(model)] == [id(learning.moving_mean), id(learning.moving_variance)]

@@ -1,6 +1,7 @@
-"""A step of several ranks is the step of one that is fed their batches, whatever only fills these up."""
+"""A step of several ranks is the step of one that is fed their batches; its results come one step later, each once."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -13,8 +14,10 @@ from tests.lib.ranks.threads import ThreadRank, on_ranks
 from train.config.recipe import LOCAL, SYNCHRONISED, Recipe
 from train.config.settings import Settings
 from train.tf_backend.batch_norm import synchronised
+from train.tf_backend.feed import PixelBatch
 from train.tf_backend.optimizer import make_optimizer
 from train.tf_backend.steps import compile_train_step
+from train.tf_backend.trainer import Stepper
 
 FEATURES, CLASSES = 5, 3
 RATE = 0.5
@@ -135,3 +138,34 @@ def test_a_part_without_examples_on_any_rank_leaves_synchronised_statistics_fini
     weights[[3, 7, 11]] = 0
     for own, _ in on_three(weights, batch_norm=SYNCHRONISED, accumulate=4):
         assert all(np.isfinite(each).all() for each in own)
+
+
+def numbered_step(skipped: int) -> Callable[..., Any]:
+    """A step whose numbers identify it: losses, hits and examples are those of its labels."""
+
+    def step(pixels: Any, labels: Any, weights: Any, *, step: Any, before: Any) -> Any:
+        sums = [float(step), float(labels[0]), float(tf.reduce_sum(weights))]
+        numbers = tf.constant([*sums, float(int(step) == skipped)])
+        return numbers, tf.identity(before), tf.constant([10.0, 11.0, 13.0], tf.float64)
+
+    return step
+
+
+def batches(count: int) -> Iterator[PixelBatch]:
+    for number in range(count):
+        weights, keys = tf.constant([1.0, 0.0]), tf.constant([f"key {number}", "padding"])
+        yield PixelBatch(tf.zeros((2, 1, 1, 1)), tf.constant([number, 0]), weights, keys)
+
+
+def test_results_are_those_of_the_step_before_and_each_is_given_once() -> None:
+    stepper = Stepper(numbered_step(skipped=2), SimpleNamespace(learning_rate=0.0), has_keys=True)
+    outcome = [stepper.take(batch, step, 0.1 * step) for step, batch in enumerate(stepper.timed(batches(4)))]
+    outcome.append(stepper.finish())
+    assert [[each.measured.step for each in results] for results in outcome] == [[], [1], [2], [3], [4]]
+    found = [result for results in outcome for result in results]
+    assert [each.measured.sums for each in found] == [(n, n, 1) for n in range(4)]
+    assert [each.measured.rate for each in found] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert [each.is_skipped for each in found] == [False, False, True, False]
+    assert [(each.measured.compute_s, each.measured.reduce_s) for each in found] == [(1.0, 2.0)] * 4
+    assert [each.keys for each in found] == [[f"key {n}".encode()] for n in range(4)]
+    assert not stepper.finish()

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from etl.errors import DataError
 from etl.formats.example import ImageExample, parse, serialize
-from tests.train.tf_backend.test_augment import EVERYTHING, HEIGHT, WIDTH, example, manifest_of, picture
+from tests.train.tf_backend.test_feed import EVERYTHING, HEIGHT, WIDTH, example, manifest_of, picture
 from train.config.augmentation import Augmentation
 from train.tf_backend import decode as tensorflow_decode
 from train.tf_backend.augment import random_window as tensorflow_window

@@ -1,13 +1,10 @@
-"""Runs of four ranks, one of which fails: all end in one line that names it, and the run goes on exactly.
-
-Every kind of failure at every moment: real ranks, real signals, and a file that the rank writes just before it fails.
-At most half of a checkpoint is there afterwards, and it is never taken for one.
-"""
+"""Runs of real ranks that fail or are stopped: all end in one line that names the rank, and the run goes on exactly."""
 
 import json
 import re
+import shutil
 import time
-import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,16 +12,18 @@ import pytest
 
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import HOROVODRUN, contents, horovodrun, run, succeeded
-from tests.lib.ranks.audits import require_each_key_once
+from tests.lib.commands import HOROVODRUN, contents, flip_bit, horovodrun, succeeded
+from tests.lib.on_hadoop import dfs, put
+from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.ranks.rank_failures import CHECKPOINT, EVALUATION, FIRST, MIDDLE, STEPS, WHOLE_FILE
 from tests.lib.ranks.resume_steps import BATCH
 from tests.lib.ranks.running import checkpoints_of, marked, started, wait_until
+from train.checkpoints import store
 from train.checkpoints.store import FOLDER, MARKER, name_of, open_checkpoint
 
 pytestmark = pytest.mark.integration
 
-SCRIPT, GO_ON = "tests/lib/ranks/rank_failures.py", "tests/lib/ranks/resume_steps.py"
+SCRIPT, RESUME_STEPS = "tests/lib/ranks/rank_failures.py", "tests/lib/ranks/resume_steps.py"
 RANKS, EPOCHS, LAST_STEP = 4, 2, 10
 ENDS_WITHIN_S = 60.0
 SHORT_TIMEOUT_S, DEFAULT_TIMEOUT_S = 9.0, 45.0
@@ -110,28 +109,37 @@ def require_no_half(failure: RankFailure, folder: Place) -> None:
     assert not (folder / "result.json").exists()
 
 
-def go_on(root: Path, *failures: RankFailure) -> None:
+def resume_all(root: Path, *failures: RankFailure) -> None:
     """Resume these runs from their last checkpoints; they end as the run ``whole``, which nothing disturbed."""
     found = [root / "runs" / str(failure) for failure in failures]
     lasts = [max(checkpoints_of(open_place(str(each))), default=0) for each in found]
-    log = succeeded(horovodrun(RANKS, GO_ON, root, "whole", *failures, timeout_s=500)).stderr
+    log = go_on(RANKS, [root / "runs/whole", *found])
     for each, last in zip(found, lasts, strict=True):
         own = log.partition(f"{each}: ")[2].partition(f"{root}/runs/")[0]
         assert (f", from step {last} on" in own) == (last > 0), own
         require_as_whole(each, root)
 
 
+def arrays(run: Path, step: int) -> dict[str, bytes]:
+    return contents(run / FOLDER / name_of(step), MARKER)
+
+
+def go_on(ranks: int, runs: Sequence[Path]) -> str:
+    """Have these runs go on from their last checkpoints, one after the other; returns their log."""
+    root = runs[0].parent.parent
+    return succeeded(horovodrun(ranks, RESUME_STEPS, root, *[each.name for each in runs], timeout_s=500)).stderr
+
+
 def require_as_whole(run: Path, root: Path) -> None:
     """It consumed each example once in each epoch, and has the weights and metrics of ``whole`` (not its speed)."""
     whole = root / "runs" / "whole"
     require_each_key_once(run, root / "slices" / "default", EPOCHS)
-    weights, results = [], []
+    assert arrays(run, LAST_STEP) == arrays(whole, LAST_STEP), run
+    results = []
     for each in (run, whole):
-        weights.append(contents(each / FOLDER / name_of(LAST_STEP), MARKER))
         found = json.loads((each / "result.json").read_text())
         epochs = [{**epoch, "images_per_s": 0} for epoch in found["epochs"]]
         results.append((found["steps"], found["result"], epochs))
-    assert weights[0] == weights[1], run
     assert results[0] == results[1]
 
 
@@ -153,7 +161,7 @@ def test_all_end_in_one_line_that_names_the_rank_and_go_on_exactly(failures: lis
         assert len(lines) == 1, lines
         assert re.fullmatch(who + LINES[failure.kind].format(**failure.place), lines[0]), lines
         require_no_half(failure, open_place(str(root / "runs" / str(failure))))
-    go_on(root, *failures)
+    resume_all(root, *failures)
 
 
 @pytest.mark.chaos
@@ -163,10 +171,7 @@ def test_all_end_where_hdfs_is_gone(
     """Rank 0 kills the NameNode, and any rank may be the first to miss it; once it is there again the run goes on."""
     for name, value in hadoop_alone.environment().items():
         monkeypatch.setenv(name, value)
-    dfs = (hadoop_alone.home / "bin" / "hdfs", "dfs")
-    uri = f"{hadoop_alone.uri}/tests/{uuid.uuid4().hex}"
-    succeeded(run(*dfs, "-mkdir", "-p", uri))
-    succeeded(run(*dfs, "-put", root / "slices", uri))
+    uri = put(hadoop_alone, root / "slices")
     failure = RankFailure("hdfs", CHECKPOINT)
     namenode = str(hadoop_alone.pid("namenode"))
     lines = run_failing(failure, uri, tmp_path, DEFAULT_TIMEOUT_S, FAILURE_NAMENODE=namenode, TMPDIR=str(tmp_path))
@@ -176,6 +181,87 @@ def test_all_end_where_hdfs_is_gone(
     hadoop_alone.restart("namenode")
     require_no_half(failure, run_folder)
     succeeded(horovodrun(RANKS, "train/main.py", *OPTIONS, "--data", uri, "--run", failure, "--resume"))
-    succeeded(run(*dfs, "-get", run_folder.uri, tmp_path / "run"))
-    go_on(root)
+    dfs(hadoop_alone, "-get", run_folder.uri, tmp_path / "run")
+    resume_all(root)
     require_as_whole(tmp_path / "run", root)
+
+
+WHOLE_STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def whole(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 20 steps on 2 ranks, with a checkpoint after each."""
+    root = tmp_path_factory.mktemp("resume") / "digits"
+    shutil.copytree(digits_root / "slices", root / "slices")
+    succeeded(horovodrun(2, RESUME_STEPS, root, "whole"))
+    found = root / "runs" / "whole"
+    assert checkpoints_of(open_place(str(found))) == list(range(1, WHOLE_STEPS + 1))
+    return found
+
+
+def stop_after(whole: Path, step: int, name: str) -> Path:
+    """What a trainer leaves that is killed after ``step``: and the audit of a few steps more."""
+    stopped = whole.parent / name
+    shutil.copytree(whole, stopped)
+    (stopped / "result.json").unlink()
+    for later in range(step + 1, WHOLE_STEPS + 1):
+        shutil.rmtree(stopped / FOLDER / name_of(later))
+    return stopped
+
+
+def require_exact(whole: Path, ranks: int, stopped: list[Path]) -> None:
+    """They consumed each example of both epochs once; with 2 ranks they are the whole run, bit for bit."""
+    for each in stopped:
+        require_each_key_once(each, whole.parent.parent / "slices" / "default", EPOCHS)
+        assert f"-{WHOLE_STEPS}-" in each.name or list((each / "audit/rolled-back").iterdir())
+        result = json.loads((each / "result.json").read_text())
+        assert [epoch["epoch"] for epoch in result["epochs"]] == [1, 2]
+        if ranks == 2:
+            assert result["steps"] == WHOLE_STEPS
+            assert arrays(each, WHOLE_STEPS) == arrays(whole, WHOLE_STEPS), each.name
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps"),
+    [(4, [3]), *(pytest.param(ranks, range(1, WHOLE_STEPS + 1), marks=pytest.mark.chaos) for ranks in (1, 2, 3))],
+)
+def test_any_number_of_ranks_goes_on_exactly_after_a_step(ranks: int, steps: Sequence[int], whole: Path) -> None:
+    stopped = [stop_after(whole, step, f"stopped-{step:02d}-on-{ranks}") for step in steps]
+    go_on(ranks, stopped)
+    require_exact(whole, ranks, stopped)
+
+
+@pytest.mark.witness
+def test_the_same_ranks_go_on_bit_for_bit_but_not_without_the_optimizers_state(whole: Path) -> None:
+    """Two that were stopped, one whose newest checkpoint is damaged, and one that continues with another momentum."""
+    stopped = [stop_after(whole, step, f"stopped-{step}") for step in (3, 10)]
+    damaged, forgetful = stop_after(whole, 14, "damaged"), stop_after(whole, 10, "forgetful")
+    flip_bit(damaged / FOLDER / name_of(14) / "model.safetensors", -9)
+    run = open_place(str(forgetful))
+    kept = store.open_checkpoint(run, 10)
+    groups = {group: kept.read(group) for group in kept.groups}
+    groups["optimizer"] = {name: each * 0 for name, each in groups["optimizer"].items()}
+    facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
+    attempts = (run / "attempts").make_folder()
+    store.write(run, attempts, 10, groups, facts)
+    attempts.delete()
+    assert arrays(forgetful, 10)["model.safetensors"] == arrays(whole, 10)["model.safetensors"]
+    outcome = go_on(2, [*stopped, damaged, forgetful])
+    require_exact(whole, 2, stopped)
+    lines = [line for line in outcome.splitlines() if "is taken instead" in line]
+    assert len(lines) == 1
+    assert f"{name_of(14)} is removed, {name_of(13)} is taken instead" in lines[0]
+    assert arrays(damaged, WHOLE_STEPS) == arrays(whole, WHOLE_STEPS)
+    assert arrays(forgetful, WHOLE_STEPS)["model.safetensors"] != arrays(whole, WHOLE_STEPS)["model.safetensors"]
+
+
+def test_a_stop_changes_no_bit_of_a_run_with_dropout_batch_norm_and_parts(whole: Path) -> None:
+    """It commits after a step where the whole run does not; one of the 8 parts of most steps has no example."""
+    root = whole.parent.parent
+    options = ("--data", root, "--model", "tests.lib.ranks.tiny:tiny", "--batch", 1, "--accumulate", 8, "--epochs", 1)
+    words = ("train/main.py", *options, "--lr", 1, "--deterministic")
+    succeeded(horovodrun(2, *words, "--run", "unstopped", "--max-steps", 20))
+    succeeded(horovodrun(2, *words, "--run", "stopped", "--max-steps", 9))
+    succeeded(horovodrun(2, *words, "--run", "stopped", "--resume", "--max-steps", 20))
+    assert arrays(root / "runs/stopped", 20) == arrays(root / "runs/unstopped", 20)

@@ -1,11 +1,8 @@
 """The trainer on HDFS, by both drivers: the digits of local files, failures that end it, and one trainer at a time."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ import pytest
 from etl.storage.hdfs_settings import LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
-from tests.hadoop.processes import find_all
 from tests.lib.commands import HOROVODRUN, PATIENCE_S, failed, horovodrun, run, succeeded
+from tests.lib.on_hadoop import dfs, put
 from tests.lib.ranks.running import FINISHED, checkpoints_of, started, wait_until
 from train.checkpoints.store import name_of
 
@@ -36,16 +33,8 @@ def local(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def uploaded(local: Path, hadoop: Cluster) -> str:
     """The URI of a root on HDFS with the same slices."""
-    uri = f"{hadoop.uri}/tests/{uuid.uuid4().hex}"
     with hadoop.undisturbed():
-        hdfs(hadoop, "-mkdir", "-p", uri)
-        hdfs(hadoop, "-put", str(local / "slices"), uri)
-    return uri
-
-
-def hdfs(cluster: Cluster, *words: str) -> None:
-    called = [str(cluster.home / "bin" / "hdfs"), "dfs", *words]
-    subprocess.run(called, env=os.environ | cluster.environment(), check=True, timeout=300)
+        return put(hadoop, local / "slices")
 
 
 @pytest.fixture
@@ -102,10 +91,10 @@ def test_a_slice_that_is_lost_ends_all_ranks(root: Place, hadoop: Cluster, tmp_p
     with started(*long_run(root.uri, LIBHDFS), log=tmp_path / "log") as running:
         wait_until(lambda: checkpoints_of(root / "runs" / "mine"), running)
         try:
-            hdfs(hadoop, "-mv", lost, f"{lost}.lost")
+            dfs(hadoop, "-mv", lost, f"{lost}.lost")
             assert running.wait(PATIENCE_S) == 1
         finally:
-            hdfs(hadoop, "-mv", f"{lost}.lost", lost)
+            dfs(hadoop, "-mv", f"{lost}.lost", lost)
     output = (tmp_path / "log").read_text()
     lines = [
         line for line in output.splitlines() if "ringslice: error:" in line and "another rank has ended" not in line
@@ -113,20 +102,6 @@ def test_a_slice_that_is_lost_ends_all_ranks(root: Place, hadoop: Cluster, tmp_p
     assert len(lines) == 1, output
     assert "error: rank " in lines[0]
     assert f"{lost} is missing" in lines[0]
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize(("driver", "number"), [(NATIVE, signal.SIGTERM), (LIBHDFS, signal.SIGINT)])
-def test_an_interrupt_ends_all_ranks(driver: str, number: signal.Signals, root: Place, tmp_path: Path) -> None:
-    with started(*long_run(root.uri, driver), log=tmp_path / "log") as running:
-        wait_until(lambda: checkpoints_of(root / "runs" / "mine"), running)
-        running.send_signal(number)
-        running.wait(PATIENCE_S)  # horovodrun's own status after SIGTERM is 1, and now and then 0
-        assert "result.json" not in names(root / "runs" / "mine")
-        # horovodrun does not wait for the very end of its ranks
-        wait_until(lambda: not find_all(lambda found, _: root.uri.encode() in found))
-    output = (tmp_path / "log").read_text()
-    assert output.count("ringslice: interrupted; --resume goes on from the last checkpoint") == 1, output
 
 
 @pytest.mark.integration

@@ -1,21 +1,29 @@
-"""The commands that start ranks: which launcher with which options, what is shown of its lines, and how they end."""
+"""The commands that start ranks, and real ranks of Horovod: which launcher, what is shown, and how they end."""
 
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from etl.errors import UsageError
-from tests.lib.commands import REPOSITORY, Finished, failed, ringslice, succeeded
+from etl.errors import DataError, UsageError
+from etl.slices.manifest import Manifest
+from etl.storage.place import open_place
+from tests.lib.commands import REPOSITORY, Finished, copy_some, failed, horovodrun, ringslice, run, succeeded
 from tests.lib.in_process import ringslice_here
+from tests.lib.inline import shard_here
+from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
-from train.start import STRATEGY, with_data
+from train.read_bench import show
+from train.start import STRATEGY
+from train.tf_backend.throughput import WAYS, Rate, Throughput
 
 RANK = "t/main.py --run x"
 
@@ -44,11 +52,6 @@ def test_each_strategy_has_its_launcher(ranks: Ranks, line: str) -> None:
 def test_hosts_are_for_horovod(strategy: str) -> None:
     with pytest.raises(UsageError, match=f"--hosts is for --strategy horovod, not for {strategy}"):
         Ranks(strategy, hosts="a:2,b:2")
-
-
-def test_root_is_the_first_word() -> None:
-    assert with_data(["root", "--resume"]) == ["--data", "root", "--resume"]
-    assert with_data(["--resume"]) == ["--resume"]
 
 
 def shown_of(launcher: str, text: str, status: int = 1) -> tuple[int, str]:
@@ -151,12 +154,7 @@ def test_ranks_train(strategy: str, root: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("strategy", "number"),
-    [
-        ("horovod", signal.SIGKILL),
-        ("horovod", signal.SIGINT),
-        ("ddp", signal.SIGKILL),
-        ("ddp", signal.SIGTERM),
-    ],
+    [("horovod", signal.SIGKILL), ("horovod", signal.SIGINT), ("ddp", signal.SIGKILL), ("ddp", signal.SIGTERM)],
 )
 def test_nothing_stays(strategy: str, number: signal.Signals, root: Path, tmp_path: Path) -> None:
     """A killed rank is named; Ctrl-C, for all, and SIGTERM, for the first process, end every process."""
@@ -189,3 +187,121 @@ def rank_1(mark: str) -> int:
         if is_script and {b"HOROVOD_RANK=1", b"RANK=1"} & set(variables):
             return process.pid
     raise AssertionError("there is no rank 1")
+
+
+@pytest.mark.integration
+@pytest.mark.witness
+def test_the_literal_line_on_eight_ranks(root: Path) -> None:
+    """horovodrun -np 8 train/main.py: eight processes, disjoint keys, together the epoch."""
+    output = run(
+        *("env", "-u", "TF_CPP_MIN_LOG_LEVEL", "horovodrun", "-np", 8, "train/main.py"),
+        timeout_s=240,
+        RINGSLICE_DATA=str(root.parent),
+        RINGSLICE_AUDIT="1",
+        RINGSLICE_EPOCHS="2",
+        RINGSLICE_MODEL="mlp",
+    )
+    assert "train: done" in succeeded(output).stdout
+    assert re.fullmatch(r"(\[0\]<stderr>:ringslice train.*: .+\n)+", output.stderr), output.stderr  # none of TensorFlow
+    assert re.search(r"23 steps of --batch 8 on each rank$", output.stderr, re.MULTILINE)
+    assert re.search(r"train: 8 ranks on 1 host: CPU \(\d+ cores? each\), Gloo$", output.stderr, re.MULTILINE)
+    parameters = int(re.search(r"mlp of ([\d,]+) parameters", output.stderr)[1].replace(",", ""))  # type: ignore[index]
+    sent = 2 * 7 / 8 * 4 * parameters  # by a ring
+    assert bytes_per_step(root / "runs/run-0001") == pytest.approx([sent] * 16, rel=0.15)
+    ranks = json.loads((root / "runs/run-0001/run.json").read_text())["ranks"]
+    assert [each["rank"] for each in ranks] == list(range(8))
+    assert len({each["pid"] for each in ranks}) == 8
+    require_each_key_once(root / "runs/run-0001", root / "slices" / "default", epochs=2)
+    for epoch in (1, 2):
+        audits = sorted((root / "runs/run-0001/audit").glob(f"epoch-{epoch:04d}-*.txt"))
+        assert sorted(len(audit.read_text().splitlines()) for audit in audits) == [179] * 3 + [180] * 5
+    result = json.loads((root / "runs/run-0001/result.json").read_text())
+    assert 0 < result["result"]["test_accuracy"] <= 1
+    assert not (root / "runs/run-0001/_work").exists()
+
+
+@pytest.mark.integration
+def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path) -> None:
+    source, root = copy_some(digits, tmp_path / "source", "01", slice(1)), tmp_path / "root"
+    words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")
+    succeeded(ringslice_here("pipeline", source, root, *words))
+    output = horovodrun(2, "train/main.py", "--data", root)
+    assert output.returncode != 0
+    [line] = [line for line in (output.stderr + output.stdout).splitlines() if "ringslice: error:" in line]
+    assert "2 ranks for 1 training examples; start fewer ranks" in line
+
+
+@pytest.mark.integration
+def test_a_users_own_model_trains_once(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import keras\n"
+        "def linear(shape, classes):\n"
+        "    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])\n"
+    )
+    main = os.path.join(REPOSITORY, "train", "main.py")
+    words = ("--data", root, "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
+    output = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
+    assert output["model"] == "mine:linear"
+    assert output["test_accuracy"] > 0.8
+    again = json.loads(succeeded(run("python", main, *words, "--resume", cwd=tmp_path)).stdout)
+    assert (output["already_done"], again["already_done"]) == (False, True)
+    assert again["test_accuracy"] == output["test_accuracy"]
+
+
+@pytest.mark.integration
+def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(digits_root / "normalized", root / "normalized")
+    shard_here(root, "--workers", 4, "--groups", 2, "--slices", 4)
+    words = ("train/main.py", "--data", root, "--model", "mlp", "--epochs", 1, "--audit")
+    failed(run(*words, "--group", 2), 2, "--group 2: these slices have the groups 0 to 1")
+    succeeded(run(*words, "--group", 1, "--run", "second"))
+    output = json.loads((root / "slices/default/manifest.json").read_text())["splits"]["train"]["groups"][1]
+    rows = pq.read_table(root / "slices/default/examples.parquet", columns=["key", "slice"]).to_pylist()
+    keys = committed_keys(root / "runs/second", 1)
+    assert sorted(keys) == sorted(row["key"] for row in rows if "/group-1/" in row["slice"])
+    assert len(keys) == output["records"]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_the_demo_reaches_its_accuracy_on_any_number_of_ranks(ranks: int, root: Path) -> None:
+    succeeded(horovodrun(ranks, "train/main.py", "--data", root))
+    result = json.loads((root / "runs/run-0001/result.json").read_text())
+    assert result["result"]["test_accuracy"] >= 0.97
+
+
+@pytest.mark.integration
+def test_each_way_is_measured_for_each_number_of_slices(digits_root: Path) -> None:
+    words = ("read-bench", digits_root, "--seconds", 0.1, "--slices-at-once", "1,2,64", "--json")
+    finished = succeeded(ringslice(*words))
+    result = json.loads(finished.stdout)
+    assert (result["records"], result["slices"]) == (1437, 8)
+    measured = result["measurements"]
+    assert [(each["read"], each["slices_at_once"]) for each in measured] == [(way, n) for way in WAYS for n in (1, 2)]
+    assert all(each["mb_per_s"] > 0 and each["cpu_s_per_gb"] > 0 for each in measured)
+    assert [bool(each["records_per_s"]) for each in measured] == [False, False, True, True, True, True]
+    assert "Exception" not in finished.stderr
+
+
+def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    rates = [Rate("raw", 1, 3e9, None, 2.0, 1.5), Rate("records", 8, 2e9, 50_000, 2.5, 4.0)]
+    show("/data/flowers/slices/default", {"records": 100_000}, rates, as_json=False)
+    rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
+    assert ["raw", "1", "1,500.0", "-", "0.5"] in rows
+    assert ["records", "8", "800.0", "20,000", "2.0"] in rows
+
+
+def test_wrong_use_of_the_benchmark_is_one_line(digits_root: Path, tmp_path: Path) -> None:
+    failed(ringslice_here("read-bench", tmp_path), 2, "holds no finished shard")
+    failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
+    failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "0.0 is not in the range x>0")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slice_that_is_missing_is_named(way: str, digits_root: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(digits_root / "slices/default", tmp_path / "default")
+    (folder / "train/train-00003-of-00008.tfrecord").unlink()
+    manifest = Manifest.from_json(json.loads((folder / "manifest.json").read_text()))
+    with pytest.raises(DataError, match=r"train-00003-of-00008\.tfrecord is missing"):
+        Throughput(open_place(str(folder)), manifest, "train", seconds=10).measure(way, 1)

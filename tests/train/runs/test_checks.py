@@ -1,0 +1,194 @@
+"""What all ranks check of a run: that they agree, that its losses are finite; its confusions, and its position."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from etl.errors import EnvironmentFailure, RingsliceError, UsageError
+from etl.stages.layout import SLICES_FORMAT
+from etl.storage.json_files import json_bytes, with_checksum
+from etl.storage.place import open_place
+from tests.lib.ranks.threads import ThreadRank, on_ranks
+from train.config.settings import AUTO
+from train.parallel.devices import Device
+from train.parallel.trainer import Trainer
+from train.reader.state import ReaderState
+from train.runs import confusion
+from train.runs.confusion import MAX_CLASSES, Confusion
+from train.runs.consistency import disagreement, require_equal_weights
+from train.runs.divergence import MAX_NON_FINITE, MAX_SKIPPED_STEPS, LossCheck, SkipCheck
+from train.runs.folder import Dataset, choose_run, find_dataset
+from train.runs.position import Position
+
+FACTS: dict[str, Any] = {
+    "host": "one",
+    "versions": {"keras": "3.1"},
+    "settings": {"--epochs": 5},
+    "slices": "ab",
+    "has_nccl": True,
+    "device": asdict(Device(cores=1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "line"),
+    [
+        ({"slices": "cd"}, UsageError, " sees other slices (cd) at /slices, rank 0 those of ab;"),
+        ({"slices": None}, UsageError, " sees no finished slices at "),
+        ({"settings": {"--epochs": 6}}, UsageError, " was started with --epochs 6, rank 0 with 5;"),
+        ({"versions": {"keras": "0.1"}}, EnvironmentFailure, " has keras 0.1, rank 0 has 3.1;"),
+        ({"device": asdict(Device(lacks="there is no GPU"))}, EnvironmentFailure, ": there is no GPU"),
+    ],
+)
+def test_what_differs_from_rank_0_is_named(other: dict[str, Any], kind: type[RingsliceError], line: str) -> None:
+    dataset = cast(Dataset, SimpleNamespace(fingerprint="ab", folder="/slices"))
+    assert disagreement([FACTS, FACTS], 1, dataset) is None
+    error = disagreement([FACTS, FACTS | other], 1, dataset)
+    assert type(error) is kind
+    assert str(error).startswith(f"rank 1 on one{line}")
+
+
+def trainer(*values: bytes, first: int | None = None) -> Trainer:
+    """One whose variables have these bytes; of a part of the model that begins at variable ``first``, if given."""
+    digests = [(f"v{number}", hashlib.sha256(value).hexdigest()) for number, value in enumerate(values, first or 0)]
+    return cast(Trainer, SimpleNamespace(digests=lambda: digests, is_divided=first is not None))
+
+
+def test_weights_that_differ_are_reported_by_rank_and_name() -> None:
+    def of_rank(rank: ThreadRank) -> None:
+        require_equal_weights(trainer(b"1", b"2" if rank.rank == 2 else b"1", b"1"), rank)
+
+    on_ranks(3, lambda rank: require_equal_weights(trainer(b"1", b"1"), rank))
+    with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[2\] are not those of rank 0, v1 first"):
+        on_ranks(3, of_rank)
+
+
+def test_parts_of_a_model_are_compared_with_those_of_the_same_name() -> None:
+    def of_rank(rank: ThreadRank, last: bytes) -> None:
+        require_equal_weights(trainer(b"1", b"2" if rank.rank == 0 else last, first=1 - rank.rank), rank)
+
+    on_ranks(2, lambda rank: of_rank(rank, b"1"))  # v1 of both
+    with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[1\] are not those of rank 0, v1 first"):
+        on_ranks(2, lambda rank: of_rank(rank, b"3"))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_one_is_too_many(loss: float) -> None:
+    check = LossCheck(is_float16=False)
+    assert check.add([1, 2], [0.5, 1e30]) == ""
+    assert check.add([3, 4], [0.5, loss]) == f"the loss is {loss} by step 4"
+
+
+def test_float16_ends_after_many_in_a_row() -> None:
+    check = LossCheck(is_float16=True)
+    for begin in (0, 1000):  # a finite one begins the row anew
+        assert check.add(range(begin, begin + MAX_NON_FINITE), [*[math.nan] * (MAX_NON_FINITE - 1), 1.0]) == ""
+    assert check.add(range(2000, 2050), [math.inf] * 50) == ""
+    found = check.add(range(2050, 2200), [math.inf] * 150)
+    assert found == "the loss is inf by step 2099 and of the 99 steps before"
+
+
+def test_a_run_ends_after_many_steps_in_a_row_that_were_not_taken() -> None:
+    check = SkipCheck()
+    for step in range(2 * MAX_SKIPPED_STEPS):  # one that is taken begins the row anew
+        assert check.add(step, is_skipped=step % MAX_SKIPPED_STEPS != 0) == ""
+    found = check.add(2 * MAX_SKIPPED_STEPS, is_skipped=True)
+    assert found.startswith("the gradients of the last 50 steps, up to step 100, are not finite")
+
+
+CLASSES = [f"class {label}" for label in range(7)]
+
+
+@pytest.mark.parametrize("cells_at_once", [1, 20, 1 << 20])
+def test_counts_are_of_all_ranks(cells_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confusion, "CELLS_AT_ONCE", cells_at_once)
+    generator = np.random.default_rng(1)
+    labels, predicted, weights = (generator.integers(0, most, (3, 40)) for most in (7, 7, 2))
+
+    def of_rank(strategy: ThreadRank) -> bytes:
+        made, rank = Confusion("test", CLASSES), strategy.rank
+        for batch in range(0, 40, 8):
+            own = slice(batch, batch + 8)
+            made.add(labels[rank, own], predicted[rank, own], weights[rank, own].astype(np.float32))
+        made.sum_over_ranks(strategy.all_reduce)
+        return json_bytes(made.to_json())
+
+    expected = np.zeros((7, 7), int)
+    for true, taken, weight in zip(labels.ravel(), predicted.ravel(), weights.ravel(), strict=True):
+        expected[true, taken] += weight
+    for result in on_ranks(3, of_rank):
+        assert result.count(b"\n") == 7 + 7  # a row on each line
+        assert json.loads(result)["counts"] == expected.tolist()
+
+
+def test_there_is_none_of_very_many_classes() -> None:
+    made = Confusion("test", ["a"] * (MAX_CLASSES + 1))
+    made.add(np.array([1]), np.array([2]), np.array([1.0]))
+    made.sum_over_ranks(lambda counts: counts)
+    assert not made.counts.size
+
+
+TOTAL, RANKS, BATCH = 1_437, 2, 32
+WHOLE = 23  # steps of an epoch
+EPOCH_BEGIN = ReaderState("these", "train", 0, 1, 16, ((0, TOTAL),), RANKS, 1, BATCH)
+TAKEN = EPOCH_BEGIN.after(7)
+BY_OTHERS = TAKEN.shared(3, 1, BATCH).after(2)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("state", [EPOCH_BEGIN, TAKEN, BY_OTHERS])
+def test_epochs_after_some_steps(state: ReaderState, drop_last: bool) -> None:
+    state = replace(state, drop_last=drop_last)
+    position = Position(100, state)
+    left = state.steps.number - state.taken
+    result = [position.epochs_after(steps, TOTAL, WHOLE) for steps in range(left + 2 * WHOLE + 1)]
+    assert result[0] == pytest.approx(position.epochs_done(TOTAL))
+    assert result == sorted(result)
+    assert (result[left], result[left + WHOLE], result[left + 2 * WHOLE]) == (1, 2, 3)
+    later = Position(100, replace(state, epoch=4))
+    assert later.epochs_after(left, TOTAL, WHOLE) == 4
+    assert later.epochs_after(1, TOTAL, WHOLE) == pytest.approx(3 + result[1])
+
+
+def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
+    for root, name, finished in (
+        ("a", "default", "2026-01-02"),
+        ("b", "default", "2026-01-03"),
+        ("b", "old", "2026-01-01"),
+    ):
+        folder = tmp_path / root / "slices" / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps(with_checksum({"format": SLICES_FORMAT})))
+        (folder / "run.json").write_text(json.dumps({"finished": finished}))
+    (tmp_path / "c" / "slices" / "unfinished").mkdir(parents=True)
+    found = find_dataset(str(tmp_path), None)
+    assert (found.root, found.name) == (str(tmp_path / "b"), "default")
+    assert find_dataset(str(tmp_path / "a"), None).root == str(tmp_path / "a")
+    assert find_dataset(str(tmp_path), "old").name == "old"
+    with pytest.raises(UsageError, match="no slices called 'none'"):
+        find_dataset(str(tmp_path), "none")
+    with pytest.raises(UsageError, match="no finished slices under"):
+        find_dataset(str(tmp_path / "c"), None)
+
+
+def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
+    root = open_place(str(tmp_path))
+    assert choose_run(root, None, resume=AUTO).name == "run-0001"
+    for name in ("run-0001/checkpoints", "run-0009/audit", "run-0010/_work", "mine/checkpoints", "killed-early/_work"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    assert choose_run(root, None, resume=None).name == "run-0011"
+    assert choose_run(root, None, resume=AUTO).name == "run-0009"
+    assert choose_run(root, "killed-early", resume=None).name == "killed-early"
+    assert choose_run(root, "mine", resume=AUTO).name == "mine"
+    with pytest.raises(UsageError, match="is there already; give --resume"):
+        choose_run(root, "mine", resume=None)
+    for name in ("../x", "-m"):
+        with pytest.raises(UsageError, match="not a plain folder name"):
+            choose_run(root, name, resume=AUTO)

@@ -1,0 +1,357 @@
+"""Runs in this process: what ends them, what they refuse, and the weights that they end with."""
+
+import errno
+import hashlib
+import json
+import math
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from etl.storage.json_files import json_bytes, with_checksum
+from etl.storage.place import Place, open_place
+from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, flip_bit, horovodrun, succeeded
+from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.ranks import tiny
+from tests.lib.ranks.running import FINISHED, checkpoints_of, metric_lines
+from tests.lib.train_in_process import evaluate_here, train_here
+from tests.train.conftest import MODEL, TrainedRun
+from train.checkpoints import store
+from train.checkpoints.store import name_of
+from train.runs.hooks import Hooks, Running
+from train.runs.position import Metrics, Position
+
+TRAIN = REPOSITORY / "train/main.py"
+# each rank in a folder of its own, which is first of where Python looks for packages
+APART = 'cd "$0/$HOROVOD_RANK" && PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec "$@"'
+HERE = "/proc/self/cwd/digits"  # the same text on each rank, and a place of its own
+
+
+@pytest.fixture(scope="module")
+def few(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Slices of two classes, of the size of the trained run's."""
+    folder = tmp_path_factory.mktemp("few")
+    ingest_here(copy_some(digits, folder / "source", "17", slice(40)), folder / "root")
+    normalize_here(folder / "root", "--size", 24)
+    shard_here(folder / "root", "--workers", 2, "--split", "train=0.5,test=0.5", "--name", "few")
+    return folder / "root/slices/few"
+
+
+@pytest.fixture
+def root(few: Path, tmp_path: Path) -> Path:
+    """A root with these slices only."""
+    shutil.copytree(few, tmp_path / "root/slices/few")
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def copied(trained: TrainedRun, tmp_path: Path) -> TrainedRun:
+    """A copy of the trained run, for one test to change."""
+    return trained.copy(tmp_path / "copy")
+
+
+def resume(made: TrainedRun, *words: object) -> Finished:
+    return train_here(*made.training, "--resume", "--epochs", 3, "--decay-until", 3, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("--batch", 41), 2, "--batch 41 is more than a rank's share of 40 of the 40 training examples;"),
+        (("--device", "gpu"), 3, "or give --device cpu ($CUDA_VISIBLE_DEVICES is '', which hides all)"),
+    ],
+    ids=["batch", "gpu"],
+)
+def test_what_no_rank_can_do(words: tuple[object, ...], status: int, line: str, root: Path) -> None:
+    failed(train_here("--data", root, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES=""), status, line)
+    assert [path.name for path in root.iterdir()] == ["slices"]
+
+
+@pytest.mark.integration
+def test_ranks_with_other_slices_end_together(few: Path, tmp_path: Path) -> None:
+    """Real ranks, each with slices of its own."""
+    for rank in "01":
+        shutil.copytree(few, tmp_path / rank / "digits/slices/few")
+    manifest = tmp_path / "1/digits/slices/few/manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    outcome = horovodrun(2, "sh", "-c", APART, tmp_path, "python", TRAIN, "--data", HERE, "--model", "mlp")
+    assert outcome.returncode != 0
+    lines = [each for each in (outcome.stdout + outcome.stderr).splitlines() if "ringslice: error:" in each]
+    assert len(lines) == 1, outcome.stderr
+    assert " sees other slices (" in lines[0]
+    assert "Exit code: 2" in outcome.stderr, outcome.stderr
+    assert ">:Traceback" not in outcome.stderr, outcome.stderr  # horovodrun has one of its own
+    assert not list(tmp_path.rglob("runs"))
+
+
+def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
+    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--name", "few"), "step-00000040 was trained on 10 classes, these slices have 2 ('0' is in one of them only"),
+        (("--model", "mlp"), f"was trained with other settings: --model was {MODEL}, now mlp; give what it was"),
+        ((), "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10)"),
+    ],
+    ids=["classes", "settings", "model of the same name"],
+)
+def test_another_trainings_checkpoint(
+    words: tuple[object, ...], line: str, copied: TrainedRun, few: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "few" in words:  # else a run without --name would take them, if they are the newest
+        shutil.copytree(few, copied.root / "slices/few")
+    before = contents(copied.root)
+    if not words:
+        monkeypatch.setattr(tiny, "normed", other_model)
+    failed(resume(copied, *words), 2, line)
+    assert contents(copied.root) == before
+
+
+def test_slices_without_a_training_split(root: Path) -> None:
+    manifest = root / "slices/few/manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["splits"]["train"], content["checksum"]
+    manifest.write_bytes(json_bytes(with_checksum(content)))
+    line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
+    failed(train_here("--data", root, "--model", "mlp"), 2, line)
+    assert [path.name for path in root.iterdir()] == ["slices"]
+
+
+def test_a_run_folder_that_cannot_be_made(root: Path) -> None:
+    (root / "runs").write_text("in the way")
+    failed(train_here("--data", root, "--model", "mlp", "--batch", 5), 3, f"{root / 'runs'}")
+
+
+DIVERGING = ("--model", "mlp", "--batch", 5, "--lr", "1e30", "--warmup-epochs", 0, "--epochs", 10)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ((), "has diverged: the loss is nan by step "),
+        # takes no step whose gradient is not finite, so its weights stay as they are
+        (("--precision", "float16", "--model", "tests.lib.ranks.tiny:smooth"), "has diverged: "),
+    ],
+    ids=["float32", "float16"],
+)
+def test_a_training_that_diverges(more: tuple[object, ...], line: str, root: Path) -> None:
+    outcome = train_here("--data", root, *DIVERGING, *more, "--json")
+    failed(outcome, 1, line)
+    assert ", at a learning rate of" in outcome.stderr
+    assert outcome.stdout == ""
+    assert not list((root / "runs/run-0001").glob("checkpoints/*/checkpoint.json"))
+    assert not (root / "runs/run-0001/result.json").exists()
+
+
+def test_an_evaluation_without_a_finite_loss_ends_the_run(root: Path) -> None:
+    """The last checkpoint before it stays the newest; its weights are finite, and what is made of them is not."""
+    words = ("--data", root, "--run", "mine", "--model", "tests.lib.ranks.tiny:overflowing", "--batch", 5)
+    outcome = train_here(*words, "--epochs", 2, "--checkpoint-steps", 5, "--json")
+    failed(outcome, 1, "has diverged: the loss on test is nan after step 8, at a learning rate of ")
+    assert outcome.stdout == ""
+    assert [path.parent.name for path in root.glob("runs/mine/checkpoints/*/checkpoint.json")] == ["step-00000005"]
+    evaluated = evaluate_here("--data", root, "--run", "mine", "--json")
+    failed(evaluated, 1, "the loss on test is nan (")
+    assert evaluated.stdout == ""
+    assert not list(root.glob("runs/mine/*.json"))
+
+
+class DamagedWeights(Hooks):
+    """A weight is infinite after step 30."""
+
+    def on_step(self, running: Running, position: Position) -> None:
+        if position.step == 30:
+            variable = running.trainer.model.trainable_variables[-1]
+            variable.assign(variable.value * math.inf)
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(stopped: TrainedRun, tmp_path: Path) -> None:
+    made = stopped.copy(tmp_path / "root")
+    options = ("--resume", "--epochs", 2, "--checkpoint-steps", 5)
+    outcome = train_here(*made.training, *options, hooks=DamagedWeights())
+    failed(outcome, 1, "/bias is not finite at step 30, at a learning rate of ")
+    assert max(path.name for path in made.folder.glob("checkpoints/*")) == "step-00000025"
+
+
+ACCURACIES = [0.5, 0.75, 0.25, 0.25]  # on the validation split, by epoch
+EPOCH_STEPS = 20  # of an epoch
+
+
+class Judge(Hooks):
+    """Gives the epochs these accuracies."""
+
+    def __init__(self) -> None:
+        self._accuracies = iter(ACCURACIES)
+
+    def on_evaluation(self, split: str, evaluate: Callable[[], Metrics]) -> Metrics:
+        return evaluate() | ({"validation_accuracy": next(self._accuracies)} if split == "validation" else {})
+
+
+class FullDisk(Judge):
+    """Has no room for the checkpoint of the best epoch."""
+
+    def on_checkpoint_file(self, file: Place) -> None:
+        if file.parent.name == name_of(2 * EPOCH_STEPS):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def train_judged(root: Path, made: TrainedRun, judge: Judge, *more: object) -> Finished:
+    """A new run, ``best``."""
+    words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--json")
+    return succeeded(train_here(*words, *more, hooks=judge))
+
+
+@pytest.mark.integration
+def test_the_result_is_that_of_the_best_weights(stopped: TrainedRun, tmp_path: Path) -> None:
+    root = stopped.copy(tmp_path / "root").root
+    outcome, run = train_judged(root, stopped, Judge(), "--keep", 1), root / "runs/best"
+    assert checkpoints_of(open_place(str(run))) == [2 * EPOCH_STEPS, 4 * EPOCH_STEPS]
+    assert "the result is that of the best weights: epoch 2, step 40" in outcome.stderr
+    result, best = json.loads((run / "result.json").read_text()), {"epoch": 2, "step": 40}
+    assert (result["stopped"], result["steps"], result["weights"]) == ("no progress", 80, best)
+    assert json.loads(outcome.stdout)["weights"] == best
+    losses = []
+    for which, step in (("best", 2 * EPOCH_STEPS), ("newest", 4 * EPOCH_STEPS)):
+        succeeded(evaluate_here("--data", root, "--run", "best", "--checkpoint", which))
+        found = json.loads((run / "evaluation-test.json").read_text())
+        assert found["checkpoint"] == name_of(step)
+        losses.append(found["loss"])
+    assert [result["result"]["test_loss"] == pytest.approx(loss, abs=1e-4) for loss in losses] == [True, False]
+
+
+@pytest.mark.integration
+def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_path: Path) -> None:
+    outcome = train_judged(stopped.copy(tmp_path / "root").root, stopped, FullDisk())
+    line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
+    assert line in outcome.stderr
+    assert json.loads(outcome.stdout)["weights"] == {"epoch": 1, "step": EPOCH_STEPS}
+
+
+@pytest.mark.integration
+def test_other_results_name_their_weights_too(stopped: TrainedRun, trained: TrainedRun) -> None:
+    for made, step in ((stopped, 25), (trained, 40)):
+        assert json.loads((made.folder / "result.json").read_text())["weights"] == {"epoch": 2, "step": step}
+
+
+FAILS = range(26, 37)  # the steps before which the kernel refuses every write to a file
+
+
+class FailingStorage(Hooks):
+    """The kernel refuses every write to a file in the steps `FAILS`."""
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def on_step(self, running: Running, position: Position) -> None:
+        running.checkpoints.wait()
+        self.limit(0 if position.step in FAILS else self.most)
+
+    def limit(self, size_bytes: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, self.most))
+
+
+@pytest.mark.integration
+def test_a_run_whose_storage_fails_for_a_while_goes_on_and_loses_nothing(
+    stopped: TrainedRun, trained: TrainedRun, tmp_path: Path
+) -> None:
+    made, storage = stopped.copy(tmp_path / "root"), FailingStorage()
+    words = (*made.training, "--epochs", 2, "--resume", "--checkpoint-steps", 4, "--keep", 9)
+    try:
+        outcome = succeeded(train_here(*words, "--checkpoint-failures", 4, hooks=storage)).stderr
+    finally:
+        storage.limit(storage.most)
+    for step, number in ((28, 1), (32, 2), (36, 3)):
+        assert f"checkpoint step-{step:08d} was not written (File too large" in outcome
+        assert f"(failure {number} of --checkpoint-failures 4)" in outcome
+    assert checkpoints_of(open_place(str(made.folder)))[-2:] == [25, 40]
+    assert "lines of metrics were not written (File too large" in outcome
+    steps = [line["step"] for line in metric_lines(made.folder) if line["kind"] == "step"]
+    assert steps == list(range(1, 41))
+    found, expected = ((each.folder / "checkpoints/step-00000040/model.safetensors") for each in (made, trained))
+    assert found.read_bytes() == expected.read_bytes()
+
+
+SCRIPT = "train/evaluate.py"
+LAST = 40
+
+
+@pytest.fixture(scope="module")
+def mine(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """A copy of the trained run, for evaluations to be written to."""
+    return trained.copy(tmp_path_factory.mktemp("evaluate") / "root")
+
+
+def read(made: TrainedRun, name: str) -> dict[str, Any]:
+    return json.loads((made.folder / name).read_text())
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.integration)])
+def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: TrainedRun) -> None:
+    theirs = read(mine, "result.json")["result"]
+    words = (*mine.words, "--json", "--min-accuracy", theirs["test_accuracy"])
+    outcome = succeeded(evaluate_here(*words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words))
+    found = read(mine, "evaluation-test.json")
+    assert found["accuracy"] == theirs["test_accuracy"]
+    rounding = 0 if ranks == 1 else 1e-6  # batches are summed in float32; one rank trained it
+    assert found["loss"] == pytest.approx(theirs["test_loss"], rel=rounding, abs=0)
+    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(LAST))
+    assert found["checkpoint_sha256"] == digest(mine.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors")
+    assert found["slices"] == digest(mine.root / "slices/default/manifest.json")
+    summary = json.loads(outcome.stdout[outcome.stdout.index("{") :])
+    assert (summary["ranks"], summary["accuracy"]) == (ranks, round(found["accuracy"], 4))
+    assert {path.name for path in mine.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}
+
+
+@pytest.mark.integration
+def test_an_accuracy_that_is_too_low_is_reported_once_and_kept(copied: TrainedRun) -> None:
+    words = (*copied.words, "--split", "validation", "--min-accuracy", 1)
+    outcome = horovodrun(2, SCRIPT, *words)
+    accuracy = read(copied, "evaluation-validation.json")["accuracy"]
+    assert accuracy == read(copied, "result.json")["epochs"][-1]["validation_accuracy"] < 1
+    lines = [line for line in outcome.stderr.splitlines() if "ringslice: error:" in line]
+    assert len(lines) == 1, outcome.stderr
+    assert f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({copied.folder}" in lines[0]
+    assert "Exit code: 1" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--run", "other"), "runs/other has no finished checkpoint"),
+        (("--run", "mine", "--split", "dev"), "--split 'dev': "),
+        (("--run", "mine", "--min-accuracy", "90"), "--min-accuracy 90 is out of range"),
+        (("--run", "mine", "--name", "none"), "no slices called 'none'"),
+    ],
+)
+def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
+    before = sorted(mine.root.rglob("*"))
+    failed(evaluate_here("--data", mine.root, *words), 2, line)
+    assert sorted(mine.root.rglob("*")) == before
+
+
+def test_a_run_that_does_not_fit_is_refused(copied: TrainedRun) -> None:
+    arrays = copied.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors"
+    arrays.write_bytes(arrays.read_bytes()[:-1])
+    failed(evaluate_here(*copied.words), 1, f"{arrays} is damaged: it has ")
+    manifest = copied.root / "slices/default/manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    failed(evaluate_here(*copied.words), 2, "was trained on slices that are not in")
+
+
+def test_damage_is_reported_or_skipped_as_asked(copied: TrainedRun) -> None:
+    flip_bit(next((copied.root / "slices/default/test").glob("*.tfrecord")), 5000)
+    failed(evaluate_here(*copied.words), 1, "is damaged at offset ")
+    succeeded(evaluate_here(*copied.words, "--on-damage", "skip", "--slices-at-once", 1))
+    found = read(copied, "evaluation-test.json")
+    assert (found["examples"], found["skipped"]) == (240, 1)
+    assert found["accuracy"] == pytest.approx(read(copied, "result.json")["result"]["test_accuracy"], abs=0.01)
