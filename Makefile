@@ -36,6 +36,7 @@ help:
 	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
 	@echo "make install GPU=1  an environment for GPUs: .venvs/gpu, with TensorFlow's CUDA packages and Horovod with NCCL"
 	@echo "make torch  an environment for --strategy ddp: .venvs/torch, 6 GB in the cache"
+	@echo "make airflow  an Airflow to try the DAGs with: .venvs/airflow, 0.3 GB in the cache"
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
 
 demo: $(INSTALLED)
@@ -53,13 +54,13 @@ UNIT := not (integration or hadoop or chaos)
 test-unit: $(INSTALLED)
 	$(PYTEST) -m "$(UNIT) and not witness" $(TWO_WORKERS) $(TESTS)
 
-test: $(INSTALLED) $(AIRFLOW_INSTALLED) torch-for-tests
+test: $(INSTALLED) airflow torch-for-tests
 	$(PYTEST) -m "witness or $(UNIT)" $(TWO_WORKERS) --durations 20 $(TESTS)
 
-test-all: $(INSTALLED) $(AIRFLOW_INSTALLED) torch-for-tests
+test-all: $(INSTALLED) airflow torch-for-tests
 	$(PYTEST) -m "not chaos" $(TWO_WORKERS) --durations 40 $(TESTS)
 
-chaos: $(INSTALLED) $(AIRFLOW_INSTALLED)
+chaos: $(INSTALLED) airflow
 	$(PYTEST) -m chaos $(TESTS)
 
 same-bytes: $(INSTALLED)

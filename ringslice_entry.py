@@ -44,7 +44,7 @@ def _find(name: str) -> Path | None:
 def main() -> NoReturn:
     """Entry point of ``ringslice``."""
     prepare()
-    from etl.cli import main as run
+    from mapreduce.cli import main as run
 
     run()
 

@@ -4,6 +4,7 @@ The commands run in the project's own environment (`make install`), which need n
 repository that this file lies in; if the file was copied, `RINGSLICE_HOME` names it.
 """
 
+import ctypes
 import json
 import os
 import re
@@ -12,68 +13,56 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
-from airflow.sdk import Asset, BaseOperator, Context, ExceptionRetryPolicy, Param, RetryAction, RetryRule
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk import Asset, BaseOperator, Context, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 HOME = Path(os.environ.get("RINGSLICE_HOME") or Path(__file__).resolve().parent.parent)
 DATA = os.environ.get("RINGSLICE_DATA") or f"{HOME}/data"
-STOP_TIMEOUT_S = 50  # Airflow kills a task about 60 s after it asked for its end
-ERROR = "ringslice: error: "
-PRINTABLE = "^[^\\x00-\\x1f]+$"
-FOLDER_NAME = "^[^-._/\\x00-\\x1f][^/\\x00-\\x1f]*$"
+STOP_TIMEOUT_S = 50  # for a command whose task timed out; then it is killed
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+ERROR, BUSY = "ringslice: error: ", "is at work already"
+END = "$(?!\\n)"  # $ alone allows a line feed at the end
+LINE = f"^[^\\x00-\\x1f]+{END}"
+FOLDER_NAME = f"^[^-._/\\x00-\\x1f][^/\\x00-\\x1f]*{END}"
+MAX_TEXT = 4096  # characters of a param, as of a path
 
 
-class RingsliceError(AirflowException):
-    """A command ended with another status than 0; the message is its last error line."""
+class DataError(AirflowFailException):
+    """Status 1: the data falls short. The task is not tried again."""
 
 
-class DataError(RingsliceError):
-    """Status 1: the data falls short."""
+class UsageError(AirflowFailException):
+    """Status 2, or a param that the DAG does not have: wrong use. The task is not tried again."""
 
 
-class UsageError(RingsliceError):
-    """Status 2, or a param that the DAG does not have: wrong use."""
-
-
-class EnvironmentFailure(RingsliceError):
+class EnvironmentFailure(AirflowException):
     """Status 3, or a command that was stopped or killed: the machine or the cluster failed."""
 
 
 ERRORS = {1: DataError, 2: UsageError}  # by exit status
-RETRY_POLICY = ExceptionRetryPolicy(
-    [RetryRule([DataError, UsageError], RetryAction.FAIL, reason="another try would end likewise")]
-)
-DAG_OPTIONS: dict[str, Any] = {  # of both DAGs
-    "start_date": datetime(2025, 1, 1),
-    "catchup": False,
-    "is_paused_upon_creation": True,
-    "max_active_runs": 1,
-    "default_args": {
-        "retries": 2,
-        "retry_delay": timedelta(minutes=2),
-        "retry_exponential_backoff": 2,
-        "max_retry_delay": timedelta(minutes=30),
-    },
-    "tags": ["ringslice"],
+RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=2), "retry_exponential_backoff": 2}
+DAG_OPTIONS: dict[str, Any] = {
+    **{"start_date": datetime(2025, 1, 1), "catchup": False, "is_paused_upon_creation": True, "max_active_runs": 1},
+    **{"default_args": RETRIES, "tags": ["ringslice"]},
 }
 DATASET = Asset("image_dataset")
 
 
-def text(default: str, help_text: str, pattern: str = PRINTABLE, **more: Any) -> Param:
-    """A param that is one line of text."""
-    return Param(default, help_text, type="string", pattern=pattern, **more)
+def text(default: str | None, help_text: str, pattern: str = LINE, **more: Any) -> Param:
+    """A param that is one line of text; without a default it may be null."""
+    more = {"type": "string" if default else ["null", "string"], "maxLength": MAX_TEXT, **more}
+    return Param(default, help_text, pattern=pattern, **more)
 
 
-def optional(kind: str, help_text: str, default: Any = None, **more: Any) -> Param:
-    """A param of a JSON type, ``string``, ``number`` or ``integer``, or null; a text is one line."""
-    pattern = {"pattern": "^[^\\x00-\\x1f]*$"} if kind == "string" else {}
-    return Param(default, help_text, type=["null", kind], **{**pattern, **more})
+def number(default: float | None, help_text: str, kind: str = "integer", minimum: float = 0, **more: Any) -> Param:
+    """A param that is a number of a JSON type; without a default it may be null."""
+    return Param(default, help_text, type=["null", kind] if default is None else kind, minimum=minimum, **more)
 
 
 def option(name: str) -> str:
@@ -82,14 +71,9 @@ def option(name: str) -> str:
     return f"{{{{ '' if {value} in (none, '') else '--{name}=' ~ {value} }}}}"
 
 
-def flag(name: str) -> str:
-    """Template of the option ``--NAME`` if the param is true; else of nothing."""
-    return f"{{{{ '--{name}' if params.{name.replace('-', '_')} else '' }}}}"
-
-
-def dated(text: str, dag_run: Any) -> str:
-    """``text`` with the day of the DAG run in place of ``{date}``."""
-    return text.replace("{date}", (dag_run.logical_date or dag_run.run_after).strftime("%Y-%m-%d"))
+def dated(template: str, dag_run: Any) -> str:
+    """``template`` with the day of the DAG run in place of ``{date}``."""
+    return template.replace("{date}", (dag_run.logical_date or dag_run.run_after).strftime("%Y-%m-%d"))
 
 
 def run_name(dag_run: Any) -> str:
@@ -104,14 +88,8 @@ def require_declared(context: Any) -> None:
         raise UsageError(f"no such param: {', '.join(map(repr, unknown))}. Give: {known}")
 
 
-def kill_group(leader: int) -> None:
-    """Kill what is left of a process group."""
-    with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
-
-
 class RingsliceOperator(BaseOperator):
-    """Runs ``ringslice COMMAND --json OPTIONS -- ARGUMENTS``, without a shell; the JSON summary is its XCom.
+    """Runs ``ringslice TASK_ID --json OPTIONS -- ARGUMENTS``, without a shell; the JSON summary is its XCom.
 
     Each of ``options`` and ``arguments`` is a template and one word of the command, whatever it renders to; an option
     that renders to nothing is left out. The command and all that it started end with the task, however that ends.
@@ -119,38 +97,35 @@ class RingsliceOperator(BaseOperator):
 
     template_fields = ("options", "arguments")
 
-    def __init__(self, *, command: str, options: Sequence[str] = (), arguments: Sequence[str] = (), **kwargs: Any):
-        super().__init__(**{**kwargs, "retry_policy": kwargs.get("retry_policy") or RETRY_POLICY})
-        self.command, self.options, self.arguments = command, options, arguments
+    def __init__(self, *, options: Sequence[str] = (), arguments: Sequence[str] = (), **kwargs: Any):
+        super().__init__(**kwargs)
+        self.options, self.arguments = options, arguments
         self._process: subprocess.Popen[str] | None = None
 
     def execute(self, context: Context) -> Any:
-        """Run the command. Raises one of `RingsliceError` by its exit status."""
+        """Run the command. Raises DataError, UsageError or EnvironmentFailure by its exit status."""
         require_declared(context)
-        words = [
-            self.command,
-            "--json",
-            *filter(None, self.options),
-            *(["--"] if self.arguments else []),
-            *self.arguments,
-        ]
-        self.log.info("%s", shlex.join(["cd", str(HOME)]) + " && " + shlex.join([".venv/bin/ringslice", *words]))
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # this process ends with Airflow's supervisor
+        separated = ["--", *self.arguments] if self.arguments else []
+        words = [".venv/bin/ringslice", self.task_id, "--json", *filter(None, self.options), *separated]
+        self.log.info("%s", f"{shlex.join(['cd', str(HOME)])} && {shlex.join(words)}")
         with tempfile.TemporaryFile("w+") as output:
-            status, error = self._run([f"{HOME}/.venv/bin/ringslice", *words], output)
+            for wait_s in (0, 5, 10, 20, 40):  # for a try that Airflow gave up, and that is about to end
+                time.sleep(wait_s)
+                status, error = self._run([f"{HOME}/{words[0]}", *words[1:]], output)
+                if BUSY not in error:
+                    break
             if status:
                 failure = ERRORS.get(status, EnvironmentFailure)
-                raise failure(f"{self.command} ended with status {status}: {error or 'no error line; see its log'}")
+                raise failure(f"{self.task_id} ended with status {status}: {error or 'no error line; see its log'}")
             output.seek(0)
             *_, last = ["null", *output.read().splitlines()]
         return json.loads(last)
 
     def on_kill(self) -> None:
-        """End the command in order, by force if that takes too long; `execute`, which this interrupts, waits for it."""
-        if process := self._process:
-            process.send_signal(signal.SIGTERM)
-            timer = threading.Timer(STOP_TIMEOUT_S, kill_group, [process.pid])
-            timer.daemon = True
-            timer.start()
+        """End the command in order; `execute`, which this interrupts, waits for it."""
+        if self._process:
+            self._process.terminate()
 
     def _run(self, words: Sequence[str], output: IO[str]) -> tuple[int, str]:
         """Run a command to its end; returns its exit status and its last error line."""
@@ -170,17 +145,16 @@ class RingsliceOperator(BaseOperator):
         try:
             status = process.wait()
         except BaseException:  # of Airflow: execution_timeout
-            self.on_kill()
-            process.wait()  # it ends: by SIGTERM, or by force
-            kill_group(process.pid)
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
             raise
-        finally:
-            self._process = None
         log.join(STOP_TIMEOUT_S)  # it ends: no process is left that could write
         return status if status >= 0 else 128 - status, (errors or [""])[-1]
 
     def _log_lines(self, lines: IO[str], errors: list[str]) -> None:
-        for line in lines:
-            if line.startswith(ERROR):
-                errors.append(line.removeprefix(ERROR).rstrip())
-            (self.log.error if line.startswith(ERROR) else self.log.info)("%s", line.rstrip())
+        for line in map(str.rstrip, lines):
+            errors += [line.removeprefix(ERROR)] * line.startswith(ERROR)
+            (self.log.error if line.startswith(ERROR) else self.log.info)("%s", line)

@@ -4,8 +4,7 @@ Link this file into Airflow's folder of plugins, beside the api-server:
 
     ln -s /path/to/ringslice/airflow_dags/ringslice_report.py "$AIRFLOW_HOME/plugins/"
 
-It serves the one file that the XCom of the task ``report`` names, to users who may read the XComs of the DAG. The file
-must be readable by the api-server; a report on HDFS is not served.
+It serves the file that the XCom of the task ``report`` names, to users who may read the DAG's XComs; not from HDFS.
 """
 
 from pathlib import Path
@@ -20,6 +19,7 @@ from fastapi.responses import HTMLResponse
 
 POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # the page can run and load nothing
 PREFIX = "/ringslice"
+PAGE = f"{PREFIX}/report/{{DAG_ID}}/{{RUN_ID}}"
 
 app = FastAPI(title="Reports of ringslice")
 
@@ -41,11 +41,4 @@ class RingsliceReport(AirflowPlugin):
 
     name = "ringslice_report"
     fastapi_apps = ({"app": app, "url_prefix": PREFIX, "name": "Reports of ringslice"},)
-    external_views = (
-        {
-            "name": "Data report",
-            "href": f"{PREFIX}/report/{{DAG_ID}}/{{RUN_ID}}",
-            "destination": "dag_run",
-            "url_route": "ringslice-report",
-        },
-    )
+    external_views = ({"name": "Data report", "href": PAGE, "destination": "dag_run", "url_route": "ringslice-report"},)

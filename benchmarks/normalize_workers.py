@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from etl.values import positives
+from etl.values import parse_counts
 from lib.command import COUNT, NUMBERS, benchmark
 from lib.memory import TreePeak
 from lib.photographs import make_photographs
@@ -124,7 +124,7 @@ def main(folder: Path | None, photographs: int, times: int, repeats: int, sizes:
     with tempfile.TemporaryDirectory() as temporary:
         place = (folder or Path(temporary)).absolute()
         files = make_photographs(place, photographs, 0)["usual"]
-        results = [measure_speed(place, files, times, repeats), measure_memory(place, files, positives(sizes))]
+        results = [measure_speed(place, files, times, repeats), measure_memory(place, files, parse_counts(sizes))]
     print_results(results)
     return results
 

@@ -22,10 +22,9 @@ from pathlib import Path
 
 import click
 
-from etl.options.option import CheckedText
 from etl.values import parse_bytes
 from lib import timeline as timelines
-from lib.command import COUNT, benchmark
+from lib.command import COUNT, CheckedText, benchmark
 from lib.processes import describe_machine, run_ranks
 from lib.results import Result, compare
 

@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from etl.formats import parquet_tables, schemas
-from etl.options.option import parse_values
+from etl.options.click_command import option_values
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES, parse_split
-from etl.slices.lineage import FIRST, Earlier, find_earlier
+from etl.slices.lineage import FIRST, ParentSlices, find_parent
 from etl.slices.manifest import Manifest, read_manifest
 from etl.slices.plan import Plan, make_plan
 from etl.slices.writer import slice_names
@@ -103,19 +103,17 @@ def _rows(numbers: list[int]) -> pa.Table:
 def _write_slices(root: Path) -> None:
     """The slices that a plan of the first night would give, but for their files: manifest and tables."""
     made = _plan_night(root, None)
-    decided = made.decided
-    assert decided is not None
+    assert made.assignment is not None
     folder = root / "slices/first"
     folder.mkdir(parents=True)
     rows = [
         parquet_tables.read_table(open_place(str(root / "normalized/parts" / f"{part['part']}.parquet")))
         .select(["key", "sha256"])
-        .append_column("split", pa.array([SPLIT_NAMES[fate] for fate in fates.tolist()]))
-        for part, fates in zip(made.normalized["parts"], decided.fates, strict=True)
+        .append_column("split", pa.array([SPLIT_NAMES[number] for number in numbers.tolist()]))
+        for part, numbers in zip(made.normalized["parts"], made.assignment.splits, strict=True)
     ]
-    tables = {"examples": pa.concat_tables(rows), "departed": made.departed, "contents": made.contents}
     told = {}
-    for name, table in {**tables, "groups": made.groups}.items():
+    for name, table in {"examples": pa.concat_tables(rows), **made.history}.items():
         data = parquet_tables.table_bytes(table)
         (folder / f"{name}.parquet").write_bytes(data)
         told[name] = {"file": f"{name}.parquet", "rows": len(table), "sha256": hashlib.sha256(data).hexdigest()}
@@ -123,10 +121,10 @@ def _write_slices(root: Path) -> None:
     (folder / "manifest.json").write_bytes(json_bytes(with_checksum(marker)))
 
 
-def _plan_night(root: Path, earlier: Earlier | None) -> Plan:
+def _plan_night(root: Path, parent: ParentSlices | None) -> Plan:
     normalized = normalized_stage(open_place(str(root))).read_marker()
-    values = parse_values(SHARD_OPTIONS, {option.name: option.default for option in SHARD_OPTIONS})
-    return make_plan(open_place(str(root)), {**values, "split": SPLIT}, normalized, earlier)
+    values = option_values(SHARD_OPTIONS)
+    return make_plan(open_place(str(root)), {**values, "split": SPLIT}, normalized, parent)
 
 
 def first_night(folder: Path) -> int:
@@ -135,7 +133,7 @@ def first_night(folder: Path) -> int:
 
 def second_night(folder: Path) -> int:
     own = slices_stage(open_place(str(folder / "second")), "own")
-    return len(_plan_night(folder / "second", find_earlier(own.folder, str(folder / "first/slices/first"), own)))
+    return len(_plan_night(folder / "second", find_parent(own.folder, str(folder / "first/slices/first"), own)))
 
 
 def write_manifest(folder: Path, slices: int) -> None:
@@ -155,7 +153,7 @@ def write_manifest(folder: Path, slices: int) -> None:
 
 def plan(folder: Path) -> int:
     normalized = normalized_stage(open_place(str(folder))).read_marker()
-    values = parse_values(SHARD_OPTIONS, {option.name: option.default for option in SHARD_OPTIONS})
+    values = option_values(SHARD_OPTIONS)
     made = make_plan(open_place(str(folder)), {**values, "split": "source"}, normalized, None)
     return sum(len(json.dumps(line)) for line in made)
 

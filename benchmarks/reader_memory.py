@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from etl.storage.place import open_place
-from etl.values import parse_bytes, positives
+from etl.values import parse_bytes, parse_counts
 from lib import reader_data
 from lib.command import COUNT, NUMBERS, SIZE, benchmark
 from lib.hdfs import check_hdfs
@@ -94,7 +94,7 @@ def main(  # noqa: PLR0917
         if hdfs:
             reader_data.put(root, place)
         slices = f"{place}/slices/{reader_data.NAME}"
-        results = [measure(slices, number, parse_bytes(budget), epochs) for number in positives(at_once)]
+        results = [measure(slices, number, parse_bytes(budget), epochs) for number in parse_counts(at_once)]
     print_results(results)
     return results
 

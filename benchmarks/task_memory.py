@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from etl.values import positives
+from etl.values import parse_counts
 from lib.command import COUNT, NUMBERS, benchmark
 from lib.failure import Failure
 from lib.hdfs import check_hdfs
@@ -94,7 +94,7 @@ def main(source: Path | None, noise: int, root: str | None, times: str, runner: 
         raise Failure("SOURCE", source, "it has no *-ubyte files", fix)
     if root and "://" in root:
         check_hdfs("--root", root, needs_command=False)
-    numbers = positives(times)
+    numbers = parse_counts(times)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         images = source or write_noise(folder / "noise", noise, SIDE, channels=1)

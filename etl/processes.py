@@ -1,4 +1,4 @@
-"""How this package starts the others: as child processes, stopped with us, whose exit status is ours."""
+"""Child processes that end with their parent and begin with interrupts blocked; replacing of this process."""
 
 import ctypes
 import os
@@ -9,15 +9,21 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)  # loaded now: between a fork and its exec only a system call is safe
 _PARENT = "RINGSLICE_PARENT"
 
 
-def end_with_parent(number: int) -> None:
-    """Have this process get the signal ``number`` when the thread of its parent that started it ends (prctl(2))."""
+def end_with_parent(number: int, parent: int) -> None:
+    """Have this process get the signal ``number`` when the thread of ``parent`` that started it ends (prctl(2)).
+
+    It gets the signal now if the parent has ended already.
+    """
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 def tied_environment(number: int, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -29,15 +35,13 @@ def tied_environment(number: int, variables: Mapping[str, str] = os.environ) -> 
 
 
 def tie_to_parent() -> None:
-    """In a child with a `tied_environment`: get its signal when the parent ends, or now if it has ended already.
+    """In a child with a `tied_environment`: `end_with_parent`.
 
     A value of the variable that we did not write is ignored.
     """
     tied = re.fullmatch("([0-9]{1,9}) ([0-9]{1,9})", os.environ.pop(_PARENT, ""))
     if tied and (number := int(tied[2])) in signal.valid_signals():
-        end_with_parent(number)
-        if os.getppid() != int(tied[1]):
-            os.kill(os.getpid(), number)
+        end_with_parent(number, int(tied[1]))
 
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
@@ -62,35 +66,13 @@ def unblock_interrupts() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
-STOP_TIMEOUT_S = 20.0
-
-
-def run_module(module: str, arguments: Sequence[str], capture: bool = False) -> tuple[int, str]:
-    """Run ``python -P -m module arguments`` to its end; returns its exit status and, if asked, its output.
+def exec_module(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Replace this process by ``python -P -m module arguments``, which begins with interrupts blocked.
 
     With -P, files of the current folder that are named like modules are not imported.
-
-    Ctrl-C reaches the child too, because it is in our process group; SIGTERM, which only we get, is passed on. Either
-    way this waits until the child has cleaned up, and kills it after `STOP_TIMEOUT_S`. If we are killed, so is the
-    child. There is no limit on its time: a job may take days, and its own parts have limits.
     """
-    words, output = [sys.executable, "-P", "-m", module, *arguments], subprocess.PIPE if capture else None
-    with block_interrupts():
-        child = subprocess.Popen(words, stdout=output, text=True, env=tied_environment(signal.SIGKILL))
-    with child:
-        try:
-            text, _ = child.communicate()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGTERM)
-            try:
-                text, _ = child.communicate(timeout=STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                raise KeyboardInterrupt from None
-            if child.returncode == 0:  # it was done before the signal came
-                raise
-        status = child.returncode
-    return (status if status >= 0 else 128 - status), text or ""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])  # noqa: S606
 
 
 def stop_all(processes: Sequence[subprocess.Popen[bytes]], number: int, timeout_s: float) -> None:

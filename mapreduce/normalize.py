@@ -5,27 +5,26 @@
 
 Map-only: a mapper's line names a pack; counts and sums travel in each part's own rows. Where raw was renewed, so are
 the normalised images: parts of packs that are known are kept, and only new packs are decoded. With --retry-rejects a
-line names a part whose rejects are tried again (`mapreduce.jobs.retry_rejects`).
+line names the next part of a pack with rejects (`mapreduce.jobs.retry_rejects`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
-from etl.images.sandbox import ImageHelper
+from etl.images.sandbox import DecodeWorker
 from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import PART_FOLDERS, Origin, pack_of, part_files, rows_place
-from etl.normalized.retry_rejects import RejectsAgain
-from etl.options.stage_options import AS_BEFORE, NORMALIZE_OPTIONS, RETRY_REJECTS
+from etl.normalized.parts import Origin, pack_of, rows_place
+from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
-from etl.stages.marker import Generation, Renewal
-from etl.stages.stage import Stage, State, require
-from etl.stages.summary import Summary, normalize_summary
+from etl.stages.marker import Generation
+from etl.stages.stage import Stage, require
+from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.retry_rejects import Retry
 from mapreduce.jobs.stage_job import StageJob, main
@@ -35,31 +34,30 @@ from mapreduce.jobs.work import Work, worthwhile_tasks
 class Normalize(StageJob):
     """Normalise the raw images under ROOT/raw into ROOT/normalized."""
 
-    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS, AS_BEFORE)
+    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
     _retry: Retry | None = None
     _unchanged = False
 
     def run_mapper(self, step_num: int = 0) -> None:
-        """One helper for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
-        with ImageHelper(NormalizeConfig.from_json(self.job["config"])) as self._helper:
+        """One worker for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
+        with DecodeWorker(NormalizeConfig.from_json(self.job["config"])) as self._worker:
             super().run_mapper(step_num)
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
-        """From the line of a pack: normalise its images and publish its part; or try the rejects of a part again."""
-        again, root = task.get("retried"), open_place(self.job["root"])
-        folders, name = (root / "raw", root / "normalized"), again["part"] if again else task["name"]
-        common = {
-            "classes": self.job["classes"],
-            "attempts": self.attempts,
-            "report": lambda images: self.report(f"{name}: {images} images"),
-        }
-        if again:
-            facts = RejectsAgain(*folders, again).try_all(self._helper, **common) or again
-        else:
-            facts = normalize_pack(*folders, Origin.of_pack(task), self._helper, **common)
-        self.count_task((again or task)["bytes"], facts["bytes"])
+        """From the line of a part: normalise the images of its pack and publish it."""
+        root = open_place(self.job["root"])
+        facts = normalize_pack(
+            root / "raw",
+            root / "normalized",
+            Origin.of_part(task),
+            self._worker,
+            classes=self.job["classes"],
+            attempts=self.attempts,
+            report=lambda images: self.report(f"{task['part']}: {images} images"),
+        )
+        self.count_task(task["bytes"], facts["bytes"])
         self.increment_counter("images", "good", facts["records"])
         for reason, count in facts["rejects"]["by_reason"].items():
             self.increment_counter("images", reason, count)
@@ -77,21 +75,26 @@ class Normalize(StageJob):
         raw = raw_stage(root).read_generation()
         self._raw = raw.marker
         config = NormalizeConfig.resolve(values, self._raw["pixels"])
-        if values["as_before"]:
+        if values.get("recorded_options"):
             config = NormalizeConfig.from_json(self.stage.read_marker()["config"])
         self._identity = {"config": config.to_json(), "input": raw.fingerprint}
         self._parent = None if overwrite or not self.stage.marker.exists() else self.stage.read_generation()
         if self._parent is not None:
             self._require_same_packs(self._parent)
-        renewal = Renewal(self._parent.fingerprint if self._parent else None, PART_FOLDERS, part_files)
-        if self.stage.begin(self._identity, overwrite, renewal=renewal) is State.DONE:
-            return None
-        return self._plan(root, config)
+        if overwrite:
+            self.stage_run = self.stage.begin(self._identity, overwrite=True)
+        else:
+            self.stage_run = self.stage.renew(self._identity, self._parent.fingerprint if self._parent else None)
+        return self._plan(config) if self.stage_run else None
 
     def _prepare_retry(self, retry: Retry) -> Work | None:
         self._retry, self._parent, self._identity = retry, retry.parent, retry.identity
         self._raw = retry.parent.marker  # classes and what is removed are those of then
-        return retry.begin()
+        self.stage_run = retry.begin()
+        if self.stage_run is None:
+            return None
+        todo = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retry.parts]
+        return self._work(todo, 0, retry.config)
 
     def _require_same_packs(self, parent: Generation) -> None:
         """Raise UsageError where the packs are not those, renewed, that the parts of ``parent`` were made of."""
@@ -105,34 +108,44 @@ class Normalize(StageJob):
                 " use another place, or --overwrite to replace it"
             )
 
-    def _plan(self, root: Place, config: NormalizeConfig) -> Work:
+    def _plan(self, config: NormalizeConfig) -> Work:
         images = {pack["name"]: pack["images"] for pack in self._raw["packs"]}
-        folder = self.stage.folder
         known = parts_by_pack(self._parent).keys() & images.keys()
         new = [pack for pack in self._raw["packs"] if pack["name"] not in known]
-        todo = [pack for pack in new if not rows_place(folder, pack["name"]).exists()]
-        tasks = worthwhile_tasks(sum(pack["bytes"] for pack in todo), sum(pack["images"] for pack in todo))
-        self.run_record.note(decoded=sum(pack["images"] for pack in todo), reused=len(known))
         reused = sum(images[pack] for pack in known)
+        self.run_record.note(reused=len(known))
+        return self._work([(Origin.of_pack(pack), pack["images"], pack["bytes"]) for pack in new], reused, config)
+
+    def _work(self, parts: Sequence[tuple[Origin, int, int]], reused: int, config: NormalizeConfig) -> Work:
+        """The work of making these parts, each with the images and bytes of its pack, besides ``reused`` images."""
+        folder = self.stage.folder
+        todo = [part for part in parts if not rows_place(folder, part[0].part).exists()]
+        self.run_record.note(decoded=sum(images for _, images, _ in todo))
 
         def watch() -> tuple[int, str]:
             published = {info.base_name for info in (folder / "parts").children()}
-            done = (pack for pack in new if rows_place(folder, pack["name"]).name in published)
-            return reused + sum(pack["images"] for pack in done), ""
+            done = (images for origin, images, _ in parts if rows_place(folder, origin.part).name in published)
+            return reused + sum(done), ""
 
-        job = {"stage": "normalize", "root": root.uri, "config": config.to_json(), "classes": self._raw["classes"]}
-        told = ("name", "bytes", "sha256", "list_sha256", "file")
-        lines = [{name: pack[name] for name in told if name in pack} for pack in todo]
-        return Work(job, lines, tasks, sum(images.values()), watch, config.limits.memory_bytes)
+        job = {
+            "stage": "normalize",
+            "root": self._root.uri,
+            "config": config.to_json(),
+            "classes": self._raw["classes"],
+        }
+        lines = [origin.to_json() | {"bytes": size_bytes} for origin, _, size_bytes in todo]
+        tasks = worthwhile_tasks(sum(size for _, _, size in todo), sum(images for _, images, _ in todo))
+        total = reused + sum(images for _, images, _ in parts)
+        return Work(job, lines, tasks, total, watch, config.limits.memory_bytes)
 
     def finish(self) -> None:
-        facts = self._retry.entries() if self._retry else self._checked_parts()
+        facts = self._retry.entries(self.open_run) if self._retry else self._checked_parts()
         if self._retry:
             self.run_record.note(**self._retry.notes(facts))
             if self._retry.changes_nothing(facts):
                 log(self.stage.name, f"no reject of {self.stage.folder} is good now, or one for another reason")
                 self._unchanged = True
-                self.stage.leave()
+                self.open_run.abandon()
                 return
         counts = count_live_images(facts, len(self._raw["classes"]))
         self._require_enough(counts)
@@ -145,7 +158,7 @@ class Normalize(StageJob):
             "removed": self._raw["removed"],
             "parts": facts,
         }
-        self.stage.commit(marker, self.run_record)
+        self.open_run.commit(marker, self.run_record)
 
     def _require_enough(self, counts: dict[str, Any]) -> None:
         """Raise DataError where too many images are rejects; those of a finished normalisation were not too many."""
@@ -161,7 +174,7 @@ class Normalize(StageJob):
         )
 
     def summary(self, already_done: bool) -> Summary:
-        return normalize_summary(self.stage, already_done or self._unchanged)
+        return _summary(self.stage, already_done or self._unchanged)
 
     def _checked_parts(self) -> list[dict[str, Any]]:
         """What the marker says of each part: facts that never change, and what of it is live."""
@@ -208,6 +221,29 @@ def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
 
 def _without_live(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name not in ("removed", "live")}
+
+
+def _summary(stage: Stage, already_done: bool) -> Summary:
+    """The facts of a finished ``normalized``."""
+    marker, run = stage.read_marker(), stage.read_run()
+    counts = marker["counts"]
+    parts = len(marker["parts"])
+    facts: dict[str, Any] = {
+        "images": counts["input"],
+        "good": counts["good"],
+        "rejects": counts["rejects"],
+        "rejects_by_reason": counts["rejects_by_reason"],
+        "decoded": 0 if already_done else run.get("decoded", 0),
+        **{name: run[name] for name in ("rejects_tried", "now_good") if name in run and not already_done},
+        "parts": parts,
+        "reused_parts": parts if already_done else run.get("reused", 0),
+        "bytes": counts["bytes"],
+        **speed(run.get("decoded", 0), run.get("seconds", 0.0)),
+    }
+    rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
+    tables = [("good images by class", ["class", "images"], rows)]
+    brief = ("images", "good", "rejects", *(["rejects_by_reason"] if counts["rejects"] else []), "parts", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, tables, brief)
 
 
 if __name__ == "__main__":

@@ -15,17 +15,24 @@ import numpy as np
 
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
-from etl.options.stage_options import AS_BEFORE, SHARD_OPTIONS
+from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.as_before import recorded_values
-from etl.slices.lineage import find_earlier, lineage_in_place, lineage_of
-from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
+from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
 from etl.slices.manifest_builder import build_manifest
-from etl.slices.plan import FATES_FILE, Plan, deal_rows, dealing_of, is_done_before, make_plan
+from etl.slices.plan import (
+    ASSIGNMENTS_FILE,
+    Plan,
+    assign_rows,
+    is_done_before,
+    make_plan,
+    recorded_options,
+    slice_plan_of,
+)
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
-from etl.stages.layout import normalized_stage, remade_stage, slices_stage
-from etl.stages.stage import WORK_FOLDER, Stage, State
-from etl.stages.summary import Summary, shard_summary
+from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
+from etl.stages.names import WORK_FOLDER
+from etl.stages.stage import Stage
+from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
@@ -41,7 +48,7 @@ PIXEL_COLUMNS = ["width", "height", "sums", "squares"]
 class Shard(ShuffleJob):
     """Deal the normalised images under ROOT/normalized to slices under ROOT/slices/NAME."""
 
-    OPTIONS = (*SHARD_OPTIONS, AS_BEFORE)
+    OPTIONS = SHARD_OPTIONS
     EXAMPLE = "python mapreduce/shard.py -r local data/flowers --workers 8"
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
@@ -49,8 +56,8 @@ class Shard(ShuffleJob):
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
         rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
-        dealing = dealing_of(self.job)
-        splits, slices = deal_rows(dealing, rows, task, self._fates())
+        plan = slice_plan_of(self.job)
+        splits, slices = assign_rows(plan, rows, task, self._assignments())
         keys = {
             number: self.transport.key(number, place % reducers, reducers)
             for place, number in enumerate(self.job["todo"])
@@ -59,14 +66,14 @@ class Shard(ShuffleJob):
         examples = self.transport.send(normalized, part, rows, wanted)
         chosen = rows["key"].filter(wanted).to_pylist()
         for number, key, value in zip(slices[wanted].tolist(), chosen, examples, strict=True):
-            yield keys[number], (order_key(key, dealing.plan.seed), value)
+            yield keys[number], (order_key(key, plan.shares.seed), value)
         sums = PixelSums()
-        sums.add(rows.filter(splits == dealing.splits.index("train")))
+        sums.add(rows.filter(splits == plan.splits.index("train")))
         publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
 
-    def _fates(self) -> Place | None:
-        return open_place(self.job["folder"]) / WORK_FOLDER / FATES_FILE if self.job["decided"] else None
+    def _assignments(self) -> Place | None:
+        return open_place(self.job["folder"]) / WORK_FOLDER / ASSIGNMENTS_FILE if self.job["has_assignments"] else None
 
     def reducer(self, key: bytes, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
         """All examples of one slice, in their order: write it."""
@@ -79,29 +86,30 @@ class Shard(ShuffleJob):
         yield name, records
 
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
-        return (remade_stage if values["as_before"] else slices_stage)(root, values["name"])
+        return (rebuilt_stage if values.get("recorded_options") else slices_stage)(root, values["name"])
 
     def prepare(self, root: Place, values: dict[str, Any], runner: str, overwrite: bool) -> Work | None:
         self._normalized = normalized_stage(root).read_marker()
-        values |= recorded_values(root, values["name"]) if values["as_before"] else {}
+        values |= recorded_options(root, values["name"]) if values.get("recorded_options") else {}
         if not overwrite and is_done_before(self.stage, values, normalized_stage(root).fingerprint()):
             return None
-        earlier = find_earlier(root, values["splits_from"], self.stage, overwrite)
-        self._lineage = lineage_of(values["splits_from"], earlier)
-        if values["as_before"] and earlier:
-            self._lineage = lineage_in_place(root, earlier)
-        self._plan = plan = make_plan(root, values, self._normalized, earlier)
+        parent = find_parent(root, values["splits_from"], self.stage, overwrite)
+        self._lineage = lineage_of(values["splits_from"], parent)
+        if values.get("recorded_options") and parent:
+            self._lineage = lineage_in_place(root, parent)
+        self._plan = plan = make_plan(root, values, self._normalized, parent)
         self._identity = {"config": plan.config.to_json(), "input": normalized_stage(root).fingerprint()}
-        if self.stage.begin(self._identity, overwrite) is State.DONE:
+        self.stage_run = self.stage.begin(self._identity, overwrite=overwrite)
+        if self.stage_run is None:
             return None
-        records = [int(count) for count in plan.dealing.plan.slice_records()]
+        records = [int(count) for count in plan.slice_plan.shares.slice_records()]
         names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
         self._slices = [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
         folder = self.stage.folder
         todo = [number for number, (_, name, _) in enumerate(self._slices) if not facts_place(folder, name).exists()]
-        if plan.decided:
+        if plan.assignment:
             parquet_tables.write_tables(
-                self.stage.work / FATES_FILE, self.stage.attempts, schemas.FATES, plan.decided.tables()
+                self.stage.work / ASSIGNMENTS_FILE, self.open_run.staging, schemas.ASSIGNMENTS, plan.assignment.tables()
             )
         job = self._describe_job(root, plan, todo, pick(root, runner))
         return Work(job, plan if todo else [], job["mappers"], sum(records), self._watch)
@@ -116,8 +124,8 @@ class Shard(ShuffleJob):
             "folder": self.stage.folder.uri,
             "config": plan.config.to_json(),
             "classes": self._normalized["classes"],
-            "decided": plan.decided is not None,
-            "counts": plan.dealing.plan.counts.tolist(),
+            "has_assignments": plan.assignment is not None,
+            "counts": plan.slice_plan.shares.counts.tolist(),
             "slices": self._slices,
             "todo": todo,
             "transport": transport,
@@ -130,18 +138,18 @@ class Shard(ShuffleJob):
         for part in self._normalized["parts"]:
             statistics.merge(PixelSums(**sums_place(self.stage.folder, part["part"]).read_json()))
         manifest = build_manifest(
-            self.stage,
+            self.open_run,
             self._identity,
             self._normalized,
             self._slices,
             statistics=statistics,
-            told={"lineage": self._lineage, "known": self._plan.known, "left_out": self._plan.left_out},
-            remembered={DEPARTED: self._plan.departed, CONTENTS: self._plan.contents, GROUPS: self._plan.groups},
+            plan={"lineage": self._lineage, "known": self._plan.known, "left_out": self._plan.left_out},
+            history=self._plan.history,
         )
-        self.stage.commit(manifest, self.run_record)
+        self.open_run.commit(manifest, self.run_record)
 
     def summary(self, already_done: bool) -> Summary:
-        return shard_summary(self.stage, already_done)
+        return _summary(self.stage, already_done)
 
     def _watch(self) -> tuple[int, str]:
         work = self.stage.work
@@ -155,6 +163,38 @@ class Shard(ShuffleJob):
 def sums_place(folder: Place, part: str) -> Place:
     """Where a mapper leaves the sums over those pixels of a part that are in the training split."""
     return folder / WORK_FOLDER / SUMS_FOLDER / f"{part}.json"
+
+
+def _summary(stage: Stage, already_done: bool) -> Summary:
+    """The facts of finished slices: their sizes, and examples by split and class."""
+    manifest, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    splits = manifest["splits"]
+    records = sum(split["records"] for split in splits.values())
+    known = manifest["known"]
+    has_history = any(count for name, count in (known or {}).items() if name != "new")
+    by_class = [
+        [name, *(split["by_class"][label] for split in splits.values())]
+        for label, name in enumerate(manifest["classes"])
+    ]
+    sizes = {name: sum(counts) for name, *counts in by_class}
+    smallest, largest = (choose(sizes, key=sizes.__getitem__) for choose in (min, max))
+    facts = {
+        "examples": records,
+        "known": known,
+        "splits": {name: split["records"] for name, split in splits.items()},
+        "slices": {name: len(split["slices"]) for name, split in splits.items()},
+        "smallest_class": {smallest: sizes[smallest]},
+        "largest_class": {largest: sizes[largest]},
+        "manifest_sha256": stage.fingerprint(),
+        "bytes": sum(split["bytes"] for split in splits.values()),
+        "mean": [round(value, 3) for value in manifest["statistics"]["mean"]],
+        "std": [round(value, 3) for value in manifest["statistics"]["std"]],
+        **speed(records, seconds),
+    }
+    by_slice = [[each["name"], each["records"], each["bytes"]] for split in splits.values() for each in split["slices"]]
+    shown = [("examples by class", ["class", *splits], by_class), ("slices", ["slice", "examples", "bytes"], by_slice)]
+    brief = ("examples", *(["known"] if has_history else []), "splits", "slices", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, shown, brief)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from typing import Any
 from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables, schemas
 from etl.options.stage_options import VERIFY_OPTIONS
-from etl.slices.plan import FATES_FILE, Plan
+from etl.slices.plan import ASSIGNMENTS_FILE, Plan
 from etl.stages.layout import VERIFICATION_FORMAT, verification_stage, verification_stage_in
-from etl.stages.stage import Stage, State
-from etl.stages.summary import Summary, verify_summary
+from etl.stages.stage import Stage
+from etl.stages.summary import Summary
 from etl.storage.atomic import replace_file, withdraw
 from etl.storage.place import Place, open_place
 from etl.verify.collect import DUPLICATES_FILE, Collected
@@ -44,8 +44,8 @@ class Verify(StageJob):
         check = TaskCheck(self.job)
         check.check(task)
         check.publish(self.attempts / RESULTS_FOLDER, self.attempts, task["line"])
-        self.count_task(check.result.counts["bytes"] + check.result.counts["other_bytes"], 0)
-        yield f"line {task['line']}", check.result.counts["examples"]
+        self.count_task(check.counts["bytes"] + check.counts["other_bytes"], 0)
+        yield f"line {task['line']}", check.counts["examples"]
 
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
         target = Target.find(root, values["name"])
@@ -59,32 +59,33 @@ class Verify(StageJob):
         self._every_stage = bool(values["every_stage"])
         self._repair = Repair(self._target) if values["repair"] else None
         self._identity = {"config": {"every_stage": self._every_stage}, "input": self._target.fingerprint}
-        state = self.stage.begin(self._identity, again=True)
-        assert state is not State.DONE
+        self.stage_run = self.stage.reopen(self._identity)
         return self._work()
 
     def _work(self) -> Work:
         target = self._target
         self._plan, self._why_unplanned = _plan_again(target)
-        fates = self.stage.work / FATES_FILE if self._plan and self._plan.decided else None
-        if self._plan and self._plan.decided and fates:
-            fates.delete()  # of a check before a repair
-            parquet_tables.write_tables(fates, self.stage.attempts, schemas.FATES, self._plan.decided.tables())
+        assignments = self.stage.work / ASSIGNMENTS_FILE if self._plan and self._plan.assignment else None
+        if self._plan and self._plan.assignment and assignments:
+            assignments.delete()  # of a check before a repair
+            parquet_tables.write_tables(
+                assignments, self.open_run.staging, schemas.ASSIGNMENTS, self._plan.assignment.tables()
+            )
         self._lines = target.lines(self._every_stage, self._plan)
         splits = target.manifest["splits"].values()
         examples = sum(split["records"] for split in splits)
         read = (each["bytes"] for line in self._lines for each in [*line.get("files", ()), *line.get("slices", ())])
         tasks = worthwhile_tasks(sum(read), examples)
         self._buckets = max(1, -(-examples // BUCKET_EXAMPLES))
-        job = {"stage": "verify", **target.job(self._plan, fates), "buckets": self._buckets, "mappers": tasks}
+        job = {"stage": "verify", **target.job(self._plan, assignments), "buckets": self._buckets, "mappers": tasks}
         return Work(job, self._lines, tasks, examples, self._watch)
 
     def finish(self) -> Work | None:
         collected = Collected.read(self._target, self._lines, self._results)
-        made = self.stage.attempts / DUPLICATES_FILE
+        made = self.open_run.staging / DUPLICATES_FILE
         made.delete()  # of a check before a repair
         tables = collected.reconcile(self._buckets)
-        output, rows = parquet_tables.write_tables(made, self.stage.attempts, DUPLICATES, tables)
+        output, rows = parquet_tables.write_tables(made, self.open_run.staging, DUPLICATES, tables)
         self._outcome = collected.outcome(self._plan, self._why_unplanned)
         if self._repair is not None and self._repair.attempt(self._outcome):
             return self._work()  # check all of it again
@@ -99,14 +100,14 @@ class Verify(StageJob):
 
     def _commit(self, made: Place, duplicates: dict[str, Any]) -> None:
         # for a moment there is none: better than one of another table
-        withdraw(self.stage.marker, self.stage.attempts)
+        withdraw(self.stage.marker, self.open_run.staging)
         replace_file(made, self.stage.folder / DUPLICATES_FILE)
         marker = {"format": VERIFICATION_FORMAT, **self._identity, **self._outcome.to_json()}
-        self.stage.commit({**marker, "tables": {"duplicates": duplicates}}, self.run_record)
+        self.open_run.commit({**marker, "tables": {"duplicates": duplicates}}, self.run_record)
 
     def summary(self, already_done: bool) -> Summary:
         del already_done
-        return verify_summary(self.stage, self._repair.names() if self._repair else None)
+        return _summary(self.stage, self._repair.names() if self._repair else None)
 
     def conclude(self) -> None:
         """Raises DataError if anything was found."""
@@ -129,12 +130,32 @@ class Verify(StageJob):
 
 def _plan_again(target: Target) -> tuple[Plan | None, str]:
     """The plan of the slices, made again; else why it cannot be, empty if what it was made of is gone."""
-    if target.dataset is None or not target.knows_earlier:
+    if target.dataset is None or not target.knows_parent:
         return None, ""
     try:
         return target.plan_again(), ""
     except (RingsliceError, OSError, ValueError, ArithmeticError) as error:
         return None, str(error).splitlines()[0]
+
+
+def _summary(stage: Stage, repaired: list[str] | None) -> Summary:
+    """The facts of a finished verification."""
+    marker, seconds = stage.read_marker(), stage.read_run().get("seconds", 0.0)
+    counts = marker["counts"]
+    read = counts.get("bytes", 0) + counts.get("other_bytes", 0)
+    facts = {
+        "examples": counts.get("examples", 0),
+        "slices": counts.get("slices", 0),
+        "bytes": read,
+        "parts": counts.get("parts", 0),
+        "findings": marker["findings_by_kind"],
+        "duplicates": marker["duplicates"],
+        **({"repaired": repaired or "nothing"} if repaired is not None else {}),
+        "seconds": round(seconds, 1),
+        "mb_per_s": round(read / seconds / 1e6) if seconds else None,
+    }
+    brief = ("examples", "slices", "findings", *(["repaired"] if repaired is not None else []), "seconds")
+    return Summary(stage.name, str(stage.folder), False, facts, brief=brief)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def run_all(tree: Path, sources: Path, roots: Path) -> None:
     """Run every command of ``tree`` that writes files; below ``roots`` afterwards."""
 
     def ringslice(*words: object) -> None:
-        command = [sys.executable, "-m", "etl.cli", *map(str, words)]
+        command = [sys.executable, "-m", "ringslice_entry", *map(str, words)]
         variables = {**os.environ, "PYTHONPATH": str(tree)}
         done = subprocess.run(command, cwd=tree, env=variables, capture_output=True, text=True)
         if done.returncode:

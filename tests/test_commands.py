@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.cli import cli
+from mapreduce.cli import cli
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import TreeMaker
@@ -30,13 +30,13 @@ def test_help_has_an_example(command: str) -> None:
         (("ingest",), 2, "Missing argument 'SOURCE'"),
         (("ingest", "SOURCE", "SOURCE/a/000.png"), 2, "a/000.png is a file. Give a folder"),
         (("ingest", "SOURCE", "FILE/x"), 2, "file/x lies below the file"),
-        (("ingest", "SOURCE", "ROOT", "--pack-size", "huge"), 2, "'huge' is no size in bytes"),
+        (("ingest", "SOURCE", "ROOT", "--pack-size", "huge"), 2, "invalid size 'huge'"),
         (("normalize", "ROOT"), 2, "holds no finished ingest"),
         (("normalize", "ROOT", "--fit", "round"), 2, "'round' is not one of"),
         (("normalize", "ROOT", "--colour", "gray"), 2, "No such option"),
         (("shard", "ROOT"), 2, "holds no finished normalize"),
         (("shard", "ROOT", "--split", "train=0.5"), 2, "not parts of 1"),
-        (("shard", "ROOT", "--workers", "0"), 2, "'0' is no whole number"),
+        (("shard", "ROOT", "--workers", "0"), 2, "0 is not in the range"),
         (("verify", "ROOT"), 2, "holds no finished shard"),
         (("verify", "ROOT", "--name", "../x"), 2, "no plain folder name"),
         (("erase", "ROOT"), 2, "give --keys FILE"),
@@ -116,8 +116,8 @@ def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_pa
     [
         ("shard", b"[shard]\nwrokers = 3\n", "[shard] has no option 'wrokers' of shard; known: "),
         ("shard", b"[normalise]\nquality = 5\n", "no command reads 'normalise'; give tables of ingest, normalize, "),
-        ("shard", b"normalize = 3\n", "normalize = 3 is no table; put options below a line [normalize]"),
-        ("pipeline", b"\xff\xfe", "it is no text; give a TOML file"),
+        ("shard", b"normalize = 3\n", "normalize = 3 is not a table; put options below a line [normalize]"),
+        ("pipeline", b"\xff\xfe", "is not text; give a TOML file"),
         ("shard", b"[shard\n", "is not TOML: "),
     ],
 )

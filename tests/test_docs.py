@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,17 +17,12 @@ from unittest import mock
 import click
 import pytest
 
-from etl.cli import cli
+from etl.errors import UsageError
 from etl.formats.example import CHANNELS, ENCODED, FORMAT, HEIGHT, KEY, LABEL, TEXT, WIDTH
 from etl.formats.schemas import BLOCKS, CLASS_COUNTS, DEPARTED, EXAMPLES, IMAGES, REJECTS, REMOVED, ROWS
 from etl.images.result import Reason
-from etl.options.stage_options import (
-    ENVIRONMENT_OPTIONS,
-    HADOOP_OPTIONS,
-    NORMALIZE_OPTIONS,
-    SHARD_OPTIONS,
-    VERIFY_OPTIONS,
-)
+from mapreduce.cli import cli
+from mapreduce.jobs.stage_job import StageJob, script_command
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
@@ -63,7 +58,7 @@ FOREIGN_OPTIONS = (
     *("--min-np", "--max-np", "--host-discovery-script", "--blacklist-cooldown-range", "--network-interface", "--gloo"),
     *("--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--conf", "--editable", "--logdir"),
 )
-JOBS = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
+JOBS: dict[str, type[StageJob]] = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
 TRAINERS: dict[str, click.Command] = {
     "train/main.py": train_command(lambda settings, monitor: None),
     "train/evaluate.py": evaluate_command,
@@ -177,7 +172,7 @@ def known_options() -> frozenset[str]:
         FOREIGN_OPTIONS, *map(click_flags, (*TRAINERS.values(), launch_command, start_command))
     )
     for job in JOBS.values():
-        flags |= set(job([]).arg_parser._option_string_actions)
+        flags |= click_flags(script_command(job)) | set(job.of_words().arg_parser._option_string_actions)
     scripts = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]
     for script in [*scripts, REPOSITORY / "train/toolchain/build_horovod.py"]:
         flags |= script_flags(script)
@@ -195,9 +190,9 @@ def test_options_exist(page: Path) -> None:
 
 def undocumented(text: str) -> list[str]:
     """The options of this project's commands, and the subcommands of `ringslice`, that a text does not name."""
-    jobs = (*SHARD_OPTIONS, *VERIFY_OPTIONS, *NORMALIZE_OPTIONS, *HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS)
-    commands = (*TRAINERS.values(), start_command)
-    flags = click_flags(cli).union(*map(click_flags, commands), (option.flag for option in jobs))
+    flags = click_flags(cli).union(
+        *map(click_flags, (*TRAINERS.values(), start_command, *map(script_command, JOBS.values())))
+    )
     named = set(OPTION.findall(text)) | {"--version"}
     left = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")} - named
     return sorted(left) + [name for name in cli.commands if not re.search(rf"ringslice {name}\b(?!-)", text)]
@@ -255,25 +250,26 @@ def check_make(words: Sequence[str]) -> None:
             raise WrongCommandError(f"make has no target {word}")
 
 
-def check_click(command: click.Command, name: str, words: Sequence[str]) -> None:
+def check_click(command: click.Command, name: str, words: Sequence[str], group: click.Context | None = None) -> None:
     """Parse ``words`` as the command, or the subcommand that they name, does; nothing is invoked."""
     if isinstance(command, click.Group) and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
             raise WrongCommandError(f"{name} has no command {words[0]}")
-        check_click(command.commands[words[0]], f"{name} {words[0]}", words[1:])
+        check_click(command.commands[words[0]], f"{name} {words[0]}", words[1:], click.Context(command))
         return
     try:
-        command.make_context(name, list(words))
+        command.make_context(name.rpartition(" ")[2], list(words), group)
     except click.exceptions.Exit:  # --help or --version
         return
     except click.ClickException as error:
         raise WrongCommandError(error.format_message()) from None
 
 
-def check_job(job: Callable[..., Any], words: Sequence[str]) -> None:
+def check_job(job: type[StageJob], words: Sequence[str]) -> None:
     try:
-        roots = job(list(words)).options.args
-    except ValueError as error:  # mrjob raises it in place of argparse's exit
+        rest = script_command(job).make_context(job.__name__, list(words)).params["words"]
+        roots = job.of_words(*rest).options.args
+    except (click.ClickException, UsageError) as error:
         raise WrongCommandError(str(error)) from None
     if len(roots) != 1:
         raise WrongCommandError(f"one ROOT, not {roots}")

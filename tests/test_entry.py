@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from etl.processes import run_module
 from tests.lib.commands import REPOSITORY, failed, run
 
 pytestmark = pytest.mark.integration
@@ -27,14 +26,12 @@ def test_an_interrupt_during_the_first_imports_ends_a_command_without_a_tracebac
     assert (finished.returncode, finished.stdout, finished.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_an_interrupt_during_the_imports_of_a_child_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Both signals, as Ctrl-C sends the one and the parent, which it interrupts too, the other."""
+def test_an_interrupt_during_the_imports_of_a_program_in_our_place_is_one_line(tmp_path: Path) -> None:
+    """Both signals, as a terminal sends the one and a scheduler the other."""
     interrupt = "for number in (signal.SIGINT, signal.SIGTERM): os.kill(os.getpid(), number)"
     end = "from etl.errors import run_reporting\nsys.exit(run_reporting(lambda: 0))"
     (tmp_path / "stage.py").write_text(f"import os, signal, sys\n{interrupt}\n{end}\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
-    assert run_module("stage", []) == (130, "")
-    errors = capfd.readouterr().err
-    assert errors.startswith("ringslice: error: interrupted") and errors.count("\n") == 1, errors
+    start = "from etl.processes import exec_module; exec_module('stage', [])"
+    finished = run("python", "-c", start, variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    failed(finished, 130, "interrupted")
+    assert finished.stderr.count("\n") == 1

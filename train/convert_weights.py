@@ -17,10 +17,9 @@ from typing import NoReturn
 import click
 
 from etl.errors import UsageError, end_process, run_reporting
-from etl.options.click_command import invoke
-from etl.options.option import click_options
+from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from etl.stages.stage import WORK_FOLDER
+from etl.stages.names import WORK_FOLDER
 from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
@@ -45,7 +44,7 @@ COMMAND = "train/convert_weights.py"
 @click.option("--to", "target", required=True, metavar="RUN", help="The new run, under ROOT/runs.")
 @CHECKPOINT
 @JSON
-@click_options(ENVIRONMENT_OPTIONS)
+@add_options(*ENVIRONMENT_OPTIONS)
 def command(data: str, name: str | None, run: str | None, *, target: str, checkpoint: str, json: bool) -> None:
     """Copy a checkpoint to a new run of the other framework: its weights, its optimizer's state, and its position.
 

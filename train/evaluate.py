@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from etl.errors import UsageError
-from etl.options.option import click_options
+from etl.options.click_command import add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
 from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
@@ -45,7 +45,7 @@ from train.parallel.startup import prepare_import
 @JSON
 @STALL_TIMEOUT
 @reading_options
-@click_options(ENVIRONMENT_OPTIONS)
+@add_options(*ENVIRONMENT_OPTIONS)
 @with_monitor
 def command(monitor: Monitor, /, min_accuracy: float | None, stall_timeout_s: float, **values: Any) -> None:
     """Evaluate a checkpoint of a run on one split, on as many ranks as horovodrun starts.

@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from etl.errors import end_process, run_reporting
-from etl.options.click_command import invoke
-from etl.options.option import click_options
+from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
 from train.parallel.startup import prepare_import
@@ -39,7 +38,7 @@ from train.parallel.startup import prepare_import
     help="Where the export goes, hdfs:// too; one that is there is replaced. Default: ROOT/runs/NAME/export.",
 )
 @JSON
-@click_options(ENVIRONMENT_OPTIONS)
+@add_options(*ENVIRONMENT_OPTIONS)
 def command(**values: Any) -> None:
     """Export a checkpoint of a run as a SavedModel that takes image files and needs nothing of ours.
 

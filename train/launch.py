@@ -24,10 +24,11 @@ from typing import IO
 import click
 
 from etl.errors import EnvironmentFailure, UsageError
-from etl.processes import STOP_TIMEOUT_S, block_interrupts, stop_all, tied_environment
+from etl.processes import block_interrupts, stop_all, tied_environment
 from train.parallel.cluster import CHIEF, SERVER, WORKER
 
 POLL_S = 0.1
+STOP_TIMEOUT_S = 20.0
 FORWARD, FORWARD_S = "forward", 2.0  # for the last lines of processes that have ended
 NOTICE_S = 10.0  # for the chief, to report a lost server itself
 MAX_REPLACEMENTS = 10  # of each worker

@@ -18,8 +18,7 @@ from typing import NoReturn
 import click
 
 from etl.errors import end_process, run_reporting
-from etl.options.click_command import invoke
-from etl.options.option import click_options
+from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.stages.champion import CHAMPION
 from etl.storage.place import open_place
@@ -49,7 +48,7 @@ from train.serving.image_files import find_images
     metavar="N",
     help="Images in one call of the model.",
 )
-@click_options(ENVIRONMENT_OPTIONS)
+@add_options(*ENVIRONMENT_OPTIONS)
 def command(export: str, places: tuple[str, ...], *, data: str, top: int, as_json: bool, batch: int) -> None:
     """Classify images: a line for each with its path, class and probability, separated by tabs.
 

@@ -15,9 +15,10 @@ if __name__ == "__main__":  # before packages of ours are imported
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from etl.errors import UsageError
-from etl.options.option import click_options
+from etl.options.click_command import add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
 from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT
@@ -56,7 +57,7 @@ def limit_options(function: Any) -> Any:
 @JSON
 @STALL_TIMEOUT
 @reading_options
-@click_options(ENVIRONMENT_OPTIONS)
+@add_options(*ENVIRONMENT_OPTIONS)
 @with_monitor
 def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_timeout_s: float, **values: Any) -> None:
     """Promote the best of the candidates RUN to the champion, if it is better by a paired test on the same images.
@@ -67,6 +68,8 @@ def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_ti
     """
     if bool(runs) == rollback:
         raise UsageError("give RUN: the runs to compare with the champion; or --rollback without a RUN")
+    if rollback and (given := [name for name in ("split", "checkpoint", *LIMITS) if is_given(name)]):
+        raise UsageError(f"--{given[0].replace('_', '-')} has no meaning with --rollback, which compares nothing")
     rules = Rules(**{name: values.pop(name) for name in LIMITS})
     monitor.start(stall_timeout_s)
     with prepare_import():
@@ -74,6 +77,11 @@ def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_ti
         from train.strategies.horovod_ring import run_on_ranks
     wanted = Promotion(runs=runs, rules=rules, rollback=rollback, **values)
     run_on_ranks(lambda strategy: promote(wanted, strategy, monitor), monitor, AUTO)
+
+
+def is_given(name: str) -> bool:
+    """True if the option was given on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def main() -> NoReturn:

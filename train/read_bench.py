@@ -1,15 +1,14 @@
 """The command ``ringslice read-bench``: what this machine and its cluster deliver of slices, in three ways."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
+from json import dumps
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
-from etl.options.click_command import invoke
-from etl.options.option import click_options, parse_values
+from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import JSON, READ_BENCH_OPTIONS
 from etl.progress import Progress
 from etl.slices.manifest import Manifest, read_manifest
@@ -33,22 +32,21 @@ COLUMNS = {  # as programs and as people read them
 
 @click.command("read-bench")
 @click.argument("root")
-@click_options((*READ_BENCH_OPTIONS, JSON))
-def command(root: str, **values: Any) -> None:
+@add_options(*READ_BENCH_OPTIONS, JSON)
+def command(root: str, name: str, slices_at_once: tuple[int, ...], seconds: float, json: bool) -> None:
     """Measure, and print what was measured."""
-    parsed = parse_values((*READ_BENCH_OPTIONS, JSON), values)
-    stage = slices_stage(open_place(root), parsed["name"])
+    stage = slices_stage(open_place(root), name)
     manifest = Manifest.from_json(read_manifest(stage))
     most = len(manifest.splits[SPLIT])
-    at_once = [number for number in parsed["slices_at_once"] if number <= most]
+    at_once = [number for number in slices_at_once if number <= most]
     if not at_once:
-        raise UsageError(f"--slices-at-once {values['slices_at_once']}: {stage.folder} has {most} training slices")
+        raise UsageError(f"--slices-at-once {min(slices_at_once)}: {stage.folder} has {most} training slices")
     try:
         with suppress_stderr():
             from train.tf_backend.throughput import WAYS, Throughput  # after ROOT is checked
     except ModuleNotFoundError as error:
         raise EnvironmentFailure(f"read-bench needs {error.name}; run: pip install 'ringslice[train]'") from None
-    throughput = Throughput(stage.folder, manifest, SPLIT, parsed["seconds"])
+    throughput = Throughput(stage.folder, manifest, SPLIT, seconds)
     rates: list[Rate] = []
     with Progress("read-bench", len(WAYS) * len(at_once), "measurements", begins=False) as progress:
         for way in WAYS:
@@ -56,7 +54,7 @@ def command(root: str, **values: Any) -> None:
                 progress.update(len(rates), f"{way}, {number} at once")
                 rates.append(throughput.measure(way, number))
     facts = {"records": throughput.records, "slices": most, "bytes": throughput.size_bytes}
-    show(str(stage.folder), facts, rates, parsed["json"])
+    show(str(stage.folder), facts, rates, json)
 
 
 def show(place: str, facts: Mapping[str, Any], rates: Sequence["Rate"], as_json: bool) -> None:
@@ -74,7 +72,7 @@ def show(place: str, facts: Mapping[str, Any], rates: Sequence["Rate"], as_json:
     summary = Summary("read-bench", place, False, dict(facts), [("measured", list(COLUMNS.values()), rows)])
     if as_json:
         items = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        print(json.dumps(summary.to_json() | {"measurements": items}, ensure_ascii=False, allow_nan=False), flush=True)
+        print(dumps(summary.to_json() | {"measurements": items}, ensure_ascii=False, allow_nan=False), flush=True)
     else:
         summary.show(as_json)
 

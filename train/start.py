@@ -23,7 +23,7 @@ from train.config.settings import ENVIRONMENT_PREFIX, HOROVOD
 from train.config.settings import command as main_command
 from train.parallel.launchers import RankLines, Ranks
 
-STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within etl.processes.STOP_TIMEOUT_S, after which we are killed
+STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within the minute after which schedulers kill us
 POLL_S = 0.05
 MAX_RANKS_PER_CPU = 16  # on this host: more is a mistake that would take its memory
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -153,7 +153,7 @@ class Launcher:
             text=True,
             errors="backslashreplace",
             start_new_session=True,  # Ctrl-C is for us
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # there is no other thread yet
+            preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),  # there is no other thread yet
         )
         streams = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
         self._threads = [threading.Thread(target=self._forward, args=each, daemon=True) for each in streams if each[1]]

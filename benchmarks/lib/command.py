@@ -7,15 +7,24 @@ from typing import Any
 import click
 
 from etl.errors import RingsliceError, explain
-from etl.options.option import CheckedText, Parsed
-from etl.values import duration, parse_bytes, positives
+from etl.options.click_command import Parsed
+from etl.values import parse_bytes, parse_counts
 from lib.failure import Failure
 from lib.results import Result, check_report, write_report
 
 SHORT, JSON, LEFT_OUT = "short", "json", "left_out"  # keys of the context's meta
 
-COUNT = click.IntRange(min=1)
-NUMBERS, SECONDS, SIZE = CheckedText(positives), Parsed(duration), CheckedText(parse_bytes)  # types of options
+
+class CheckedText(Parsed):
+    """An option's value, checked by its ``parse`` and kept as text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        super().convert(value, param, ctx)
+        return str(value)
+
+
+COUNT, SECONDS = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
+NUMBERS, SIZE = CheckedText(parse_counts), CheckedText(parse_bytes)
 
 Measure = Callable[..., Sequence[Result]]
 

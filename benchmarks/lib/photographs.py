@@ -18,7 +18,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
-from etl.options.option import parse_values
+from etl.options.click_command import option_values
 from etl.options.stage_options import INGEST_OPTIONS
 from etl.raw.ingest import ingest
 from etl.storage.place import open_place
@@ -59,9 +59,8 @@ def make_photographs(folder: Path, usual: int = USUAL, large: int = LARGE) -> di
 def ingested(root: Path, files: list[Path]) -> Path:
     """A dataset of these photographs, in one pack; made if it does not exist. ``files`` are below one folder."""
     if not (root / "raw" / "dataset.json").exists():
-        values = {option.name: option.default for option in INGEST_OPTIONS} | {"pack_size": "4GB"}
         source = open_place(str(files[0].parent.parent))
-        ingest(source, open_place(str(root)), parse_values(INGEST_OPTIONS, values))
+        ingest(source, open_place(str(root)), option_values(INGEST_OPTIONS, "--pack-size", "4GB"))
     return root
 
 

@@ -9,16 +9,15 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from etl.formats import schemas
 from etl.formats.example import ImageExample, serialize
 from etl.images.config import NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.manifest import CONTENTS, DEPARTED, GROUPS
+from etl.slices.manifest import TABLES
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.split_assignment import Known
-from etl.slices.writer import DealtExample, slice_names, write_slice
+from etl.slices.writer import SourcedExample, slice_names, write_slice
 from etl.stages.layout import slices_stage
-from etl.stages.stage import Run
+from etl.stages.run_record import RunRecord
 from etl.storage.place import open_place
 from lib.hdfs import delete_folder, hadoop_fs
 from lib.processes import run_quietly
@@ -40,24 +39,19 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
     per_slice = max(1, size_bytes // MEAN_BYTES // slices)
     planned = [(split, name, per_slice) for split, name in slice_names({"train": slices})]
     identity = {"config": {"groups": 1}, "input": "the photographs of scikit-learn"}
-    stage.begin(identity)
-    try:
-        tasks = stage.open_tasks()
+    run = stage.begin(identity)
+    assert run is not None
+    with run:
+        tasks = run.open_tasks()
         for number, each in enumerate(planned):
             write_slice(stage.folder, tasks, each, _examples(pictures, number * per_slice, per_slice))
         normalized = {"classes": CLASSES, "config": NormalizeConfig(SIDE, SIDE, "crop", "rgb", "jpeg", 95).to_json()}
-        told = {"lineage": None, "known": Known(new=per_slice * slices).to_json(), "left_out": {}}
-        remembered = {
-            DEPARTED: schemas.DEPARTED.empty_table(),
-            CONTENTS: schemas.CONTENTS.empty_table(),
-            GROUPS: schemas.GROUPS.empty_table(),
-        }
+        plan = {"lineage": None, "known": Known(new=per_slice * slices).to_json(), "left_out": {}}
+        history = {name: TABLES[name].empty_table() for name in ("departed", "contents", "groups")}
         manifest = build_manifest(
-            stage, identity, normalized, planned, statistics=_sums(pictures), told=told, remembered=remembered
+            run, identity, normalized, planned, statistics=_sums(pictures), plan=plan, history=history
         )
-        stage.commit(manifest, Run())
-    finally:
-        stage.release()
+        run.commit(manifest, RunRecord())
 
 
 def _pictures() -> list[bytes]:
@@ -77,7 +71,7 @@ def _pictures() -> list[bytes]:
     return pictures
 
 
-def _examples(pictures: list[bytes], first: int, count: int) -> Iterator[DealtExample]:
+def _examples(pictures: list[bytes], first: int, count: int) -> Iterator[SourcedExample]:
     for number in range(first, first + count):
         encoded = pictures[number % len(pictures)]
         label = number % len(CLASSES)

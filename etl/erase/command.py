@@ -1,50 +1,40 @@
 """The command ``erase``: images are deleted, with all that was made of them, everywhere below a root.
 
 First ``raw`` is renewed without them, then ``normalized``; then the generations that name their packs and parts are
-deleted, with the files; then slices are made anew. What was done is not done again, so an erasure that was stopped goes
+deleted, with the files; then slices are rebuilt. What was done is not done again, so an erasure that was stopped goes
 on when the command is run again.
 """
 
-import sys
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from etl.erase.clear import clear_normalized, clear_raw, clear_unfinished_slices, require_idle
 from etl.erase.find import Found, find_images, has_parts
-from etl.erase.record import add_to_record
-from etl.erase.remake import finish_moves, remake
-from etl.erase.repack import pack_anew
-from etl.errors import DataError, UsageError
-from etl.options.option import Option
+from etl.erase.rebuild import finish_moves, rebuild_slices
+from etl.erase.repack import repack
+from etl.errors import DataError, UsageError, report
+from etl.normalized.erased import record_images
 from etl.progress import log
 from etl.slices.key_list import read_keys
 from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stage
-from etl.stages.stage import Stage
+from etl.stages.run import Run
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 KEYS_FILE = "keys.txt"
-_CANNOT_BE_MADE = (DataError.status, UsageError.status)
 
-ERASE_OPTIONS = (
-    Option("--keys", "A text file of the keys of the images to erase, one on each line.", metavar="FILE"),
-    Option("--slices", "Also make all slices anew that hold one of these images.", parse=None),
-    Option("--dry-run", "Change nothing; tell what would be erased.", parse=None),
-)
-
-RunJob = Callable[[str, Sequence[str]], int]
+RunJob = Callable[[str, Mapping[str, Any]], None]
 
 
 def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, dry_run: bool = False) -> Summary:
     """Erase the images whose keys are ``listed``, and all with the same contents; with ``slices`` from slices too.
 
-    ``run_job`` runs the job of a stage on the root, with these further words; it returns the exit status, and has told
-    why it is not 0.
+    ``run_job`` runs the job of a stage on the root, with these option values.
 
-    Raises UsageError where no key is known, or the images cannot be erased; BusyError where a run is at work.
+    Raises UsageError if no key is known, or the images cannot be erased; BusyError if a run is at work.
     """
     if not is_root(root):
         raise UsageError(f"{root} is no dataset's root (no raw, no slices); give ROOT")
@@ -54,98 +44,70 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, 
     found = find_images(root, keys)
     _refuse(root, found, listed)
     if dry_run:
-        return _summary(root, found, _Done(), dry_run=True)
-    with erasure_stage(root).held() as stage:
+        return _summary(root, found, dry_run=True)
+    with erasure_stage(root).lease() as run:
         finish_moves(root)
         found = find_images(root, keys)  # only now nobody else can be at it
         _refuse(root, found, listed)
-        done = _Eraser(root, found, stage, run_job).erase(slices)
+        done = _erase(root, found, run, run_job, slices)
     if not found.is_anywhere:
-        log("erase", f"nothing below {root} has these images")
-    log("erase", "delete these images in SOURCE too: where it still has them, the next ingest packs them again")
-    return _summary(root, found, done)
+        log("erase", f"no file below {root} has these images")
+    log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")
+    return _summary(root, found, **done)
 
 
 def require_clean(summary: Summary) -> None:
-    """Raise DataError where slices still hold the images."""
-    held = summary.facts["slices_that_hold_them"]
-    if held and not summary.facts["dry_run"]:
+    """Raise DataError if slices still have the images."""
+    left = summary.facts["slices_that_hold_them"]
+    if left and not summary.facts["dry_run"]:
         raise DataError(
-            f"{len(held)} sets of slices still hold these images ({', '.join(held)}); raw and normalized are clean;"
-            " run erase again with --slices; remove a set that cannot be made anew"
+            f"{len(left)} sets of slices still hold these images ({', '.join(left)}); raw and normalized are clean;"
+            " run erase again with --slices; remove a set that cannot be rebuilt"
         )
 
 
-@dataclass
-class _Done:
-    packs: int = 0
-    generations: int = 0
-    unfinished: int = 0
-    remade: tuple[str, ...] = ()
+def _erase(root: Place, found: Found, run: Run, run_job: RunJob, slices: bool) -> dict[str, Any]:
+    """Erase what was found; ``run`` is that of the erasure. Returns what was done, for `_summary`."""
 
-
-@dataclass(frozen=True)
-class _Eraser:
-    """Erases what was ``found``; ``stage`` is the erasure, whose claim is held."""
-
-    root: Place
-    found: Found
-    stage: Stage
-    run_job: RunJob
-
-    def erase(self, slices: bool) -> _Done:
-        root, found, done = self.root, self.found, _Done()
-        require_idle(root)
-        add_to_record(root, self.stage.attempts, found.rows)
-        raw = raw_stage(root)
+    require_idle(root)
+    record_images(root, run.staging, found.rows)
+    raw, packs, run_of_raw = raw_stage(root), 0, None
+    with ExitStack() as stack:
         if raw.marker.exists():
-            done.packs = pack_anew(root, found)
-            with raw.held():
-                done.generations = self._make_parts() + clear_raw(raw, found.packs)
-        else:
-            done.generations = self._make_parts()
-        done.unfinished = clear_unfinished_slices(root)
-        if slices:
-            done.remade = tuple(self._make_slices())
-        return done
-
-    def _make_parts(self) -> int:
-        """Make the parts of new packs; returns how many generations of ``normalized`` are gone."""
-        if has_parts(self.root, self.found):
-            self._run("normalize", "--as-before", "--max-rejects=1")
-        return clear_normalized(self.root, self.found.parts)
-
-    def _make_slices(self) -> Iterator[str]:
-        """Make slices anew; gives the names of those that could be."""
-        keys, file = list(self.found.keys), self.stage.work / KEYS_FILE
-        replace_bytes(file, self.stage.attempts, "".join(f"{key}\n" for key in keys).encode())
+            packs = repack(root, found)
+            run_of_raw = stack.enter_context(raw.lease())
+        if has_parts(root, found):
+            run_job("normalize", {"recorded_options": True, "max_rejects": 1.0})
+        generations = clear_normalized(root, found.parts)
+        generations += clear_raw(run_of_raw, found.packs) if run_of_raw else 0
+    unfinished, rebuilt = clear_unfinished_slices(root), []
+    if slices:
+        keys, file = list(found.keys), run.work / KEYS_FILE
+        replace_bytes(file, run.staging, "".join(f"{key}\n" for key in keys).encode())
 
         def make(name: str) -> bool:
-            return self._run("shard", "--as-before", f"--name={name}", f"--remove={file.uri}", allowed=_CANNOT_BE_MADE)
+            try:
+                run_job("shard", {"recorded_options": True, "name": name, "remove": file.uri})
+            except (DataError, UsageError) as error:
+                report(error)
+                return False
+            return True
 
-        for name in self.found.examples:
-            if remake(self.root, name, keys, make):
-                yield name
-
-    def _run(self, stage: str, *words: str, allowed: Container[int] = ()) -> bool:
-        """Run a job; returns whether it succeeded. Ends the process with its status where that is not ``allowed``."""
-        status = self.run_job(stage, words)
-        if status and status not in allowed:
-            sys.exit(status)
-        return not status
+        rebuilt = [name for name in found.examples if rebuild_slices(root, name, keys, make)]
+    return {"packs": packs, "generations": generations, "unfinished": unfinished, "rebuilt": rebuilt}
 
 
 def _refuse(root: Place, found: Found, listed: Place) -> None:
     """Raise UsageError for what cannot be erased, before anything is changed."""
     if not found.rows:
-        told = f"none of its {len(found.keys)} keys is known in {root}: {_few(found.unknown)}"
-        raise UsageError(f"--keys {listed}: {told}; give keys as image lists and examples.parquet have them")
+        few = f"none of its {len(found.keys)} keys is known in {root}: {_few(found.unknown)}"
+        raise UsageError(f"--keys {listed}: {few}; give keys as image lists and examples.parquet have them")
     raw, normalized = raw_stage(root), normalized_stage(root)
     if not raw.marker.exists():
         if raw.folder.exists():
             raise UsageError(f"{raw.folder} was begun and not finished; run: ringslice ingest, then erase again")
         if found.parts:
-            raise UsageError(f"{normalized.folder} holds these images, but no raw is there to make it anew; remove it")
+            raise UsageError(f"{normalized.folder} holds these images, but there is no raw to rebuild it; remove it")
         return
     marker = raw.read_marker()
     for pack in marker["packs"]:
@@ -163,27 +125,36 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
 
 
 def _few(names: Sequence[str]) -> str:
-    few = ", ".join(map(repr, names[:MOST_NAMED]))
-    return few + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    few = ", ".join(map(repr, names[:MAX_NAMED]))
+    return few + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
 
 
-def _summary(root: Place, found: Found, done: _Done, dry_run: bool = False) -> Summary:
-    held = {name: sum(counts.values()) for name, counts in found.examples.items() if name not in done.remade}
+def _summary(
+    root: Place,
+    found: Found,
+    *,
+    packs: int = 0,
+    generations: int = 0,
+    unfinished: int = 0,
+    rebuilt: Sequence[str] = (),
+    dry_run: bool = False,
+) -> Summary:
+    left = {name: sum(counts.values()) for name, counts in found.examples.items() if name not in rebuilt}
     facts: dict[str, Any] = {
         "keys": len(found.keys),
         "unknown_keys": len(found.unknown),
-        "unknown": found.unknown[:MOST_NAMED],
+        "unknown": found.unknown[:MAX_NAMED],
         "contents": len(found.contents),
         "copies": len(found.copies),
-        "copied_keys": found.copies[:MOST_NAMED],
+        "copied_keys": found.copies[:MAX_NAMED],
         "images": found.images,
-        "packs_made_anew": done.packs,
-        "removed_generations": done.generations,
-        "removed_unfinished_slices": done.unfinished,
-        "slices_made_anew": list(done.remade),
-        "slices_that_hold_them": held,
+        "rebuilt_packs": packs,
+        "removed_generations": generations,
+        "removed_unfinished_slices": unfinished,
+        "rebuilt_slices": list(rebuilt),
+        "slices_that_hold_them": left,
         "dry_run": dry_run,
     }
-    rows = [[name, split, count] for name in held for split, count in found.examples[name].items()]
-    tables = [("slices that hold these images", ["slices", "split", "examples"], rows)] if held else []
+    rows = [[name, split, count] for name in left for split, count in found.examples[name].items()]
+    tables = [("slices that hold these images", ["slices", "split", "examples"], rows)] if left else []
     return Summary("erase", str(root), not found.is_anywhere, facts, tables)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.erase.record import Row
 from etl.formats import parquet_tables
-from etl.normalized.erased import read_record
+from etl.normalized.erased import Row, read_record
 from etl.normalized.parts import pack_of
 from etl.raw.removed import Removed
 from etl.slices.lineage import finished_slices
-from etl.slices.manifest import EXAMPLES_FILE
+from etl.slices.manifest import table_file
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage.place import Place
 
@@ -65,7 +64,7 @@ class Found:
 def find_images(root: Place, keys: Sequence[str]) -> Found:
     """Look for the images with these keys, and for all with the same contents.
 
-    Raises DataError where a list is damaged.
+    Raises DataError if a list is damaged.
     """
     asked = pa.array(keys, pa.string())
     contents = set[bytes]()
@@ -95,7 +94,7 @@ def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
                 table = parquet_tables.read_table(root / below / info.base_name, ["key", "sha256"])
                 yield kind, info.base_name.removesuffix(ENDING), table
     for stage in finished_slices(root):
-        for table in parquet_tables.iterate_groups(stage.folder / EXAMPLES_FILE, ["key", "sha256", "split"]):
+        for table in parquet_tables.iterate_groups(stage.folder / table_file("examples"), ["key", "sha256", "split"]):
             yield SLICES, stage.folder.name, table
 
 

@@ -16,20 +16,21 @@ from etl.formats import parquet_tables
 from etl.normalized.parts import read_images
 from etl.raw.ingest import count_source
 from etl.raw.pack_writer import copy_to_packs
-from etl.raw.packs import PACK_FOLDERS, list_place, pack_files, pack_place
+from etl.raw.packs import list_place, pack_place
 from etl.raw.removed import Removed, publish_removed
 from etl.raw.source_diff import VERSIONS_FILE
 from etl.sources import SourceImage, fingerprint
-from etl.sources.base import MOST_WHOLE_BYTES, Content, LargeFile
+from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile
 from etl.stages.layout import raw_stage
-from etl.stages.marker import Renewal, fingerprint_of
-from etl.stages.stage import Run, Stage
+from etl.stages.marker import fingerprint_of
+from etl.stages.run import Run
+from etl.stages.run_record import RunRecord
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
 AT_ONCE = 4
-REMEDY = "its other images cannot be packed anew; put the original back"
+REMEDY = "its other images cannot be repacked; put the original back"
 
 _COLUMNS = ["key", "label", "split", "columns", "offset", "size", "sha256"]
 
@@ -44,7 +45,7 @@ class PackedImages:
     images: list[SourceImage]
     classes: list[str]
     kind: str = "packs"
-    heeds: ClassVar[tuple[str, ...]] = ()
+    supported_options: ClassVar[tuple[str, ...]] = ()
     skipped: int = 0
     is_sequential: bool = False
     pixels: dict[str, int] | None = field(default=None)
@@ -54,18 +55,18 @@ class PackedImages:
         return []
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """The bytes of these images, in their order. Raises DataError where a pack does not hold them."""
+        """The bytes of these images, in their order. Raises DataError if a pack does not hold them."""
         for number, run in groupby(images, lambda image: image.position[0]):
             rows = [self.rows[number][image.position[1]] for image in run]
             pack = pack_place(self.raw, self.packs[number])
-            for _, content in read_images(pack, rows, REMEDY, most_bytes=MOST_WHOLE_BYTES):
+            for _, content in read_images(pack, rows, REMEDY, most_bytes=MAX_WHOLE_BYTES):
                 yield content
 
 
-def pack_anew(root: Place, found: Found) -> int:
+def repack(root: Place, found: Found) -> int:
     """Renew ``raw`` without the images that were found; returns how many packs are no longer in it.
 
-    Raises DataError where a pack is damaged, BusyError where another run is at work on ``raw``.
+    Raises DataError if a pack is damaged, BusyError if another run is at work on ``raw``.
     """
     stage = raw_stage(root)
     parent = stage.read_generation()
@@ -75,34 +76,26 @@ def pack_anew(root: Place, found: Found) -> int:
         return 0
     kept = [pack for pack in marker["packs"] if pack["name"] not in found.packs]
     removed = Removed.read(root, marker)
-    again = _live_of(stage.folder, gone, removed, marker["classes"], found.contents)
-    images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + again.images
+    rest = _live_of(stage.folder, gone, removed, marker["classes"], found.contents)
+    images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + rest.images
     identity = {"config": marker["config"], "input": fingerprint(images, marker["classes"], versions=False)}
     listing = fingerprint_of(b"".join(sorted(found.contents)))
-    renewal = Renewal(parent.fingerprint, PACK_FOLDERS, pack_files, wanted=True)
-    run = Run(packed=len(again.images), removed=found.images, reused=len(kept))
-    try:
-        stage.begin(identity, listing=listing, renewal=renewal)
-        written = copy_to_packs(
-            stage,
-            again,
-            again.images,
-            marker["next_pack"],
-            pack_bytes=marker["config"]["pack_bytes"],
-            at_once=AT_ONCE,
-        )
-        told = {
+    record = RunRecord(packed=len(rest.images), removed=found.images, reused=len(kept))
+    run = stage.renew(identity, parent.fingerprint, listing, force=True)
+    assert run is not None
+    with run:
+        pack_bytes = marker["config"]["pack_bytes"]
+        written = copy_to_packs(run, rest, rest.images, marker["next_pack"], pack_bytes=pack_bytes, at_once=AT_ONCE)
+        facts = {
             "parent": parent.fingerprint,
             "counts": count_source(images, marker["classes"], marker["counts"]["skipped"]),
-            "removed": _removed_of(stage, marker, [pack["name"] for pack in kept]),
+            "removed": _removed_of(run, marker, [pack["name"] for pack in kept]),
             "next_pack": marker["next_pack"] + len(written),
             "packs": [*kept, *written],
         }
-        renewed = marker | identity | told
-        _note_generation(stage, parent.fingerprint, fingerprint_of(json_bytes(renewed)), found)
-        stage.commit(renewed, run)
-    finally:
-        stage.release()
+        renewed = marker | identity | facts
+        _note_generation(run, parent.fingerprint, fingerprint_of(json_bytes(renewed)), found)
+        run.commit(renewed, record)
     return len(gone)
 
 
@@ -127,21 +120,21 @@ def _image(pack: int, number: int, row: Mapping[str, Any]) -> SourceImage:
     return SourceImage(row["key"], row["label"], row["split"], row["size"], columns=columns, position=(pack, number))
 
 
-def _removed_of(stage: Stage, marker: Mapping[str, Any], kept: list[str]) -> dict[str, Any] | None:
+def _removed_of(run: Run, marker: Mapping[str, Any], kept: list[str]) -> dict[str, Any] | None:
     """Publish the table of removed rows of the packs that are kept."""
     if marker["removed"] is None:
         return None
-    table = parquet_tables.read_table(stage.folder / marker["removed"]["file"])
+    table = parquet_tables.read_table(run.folder / marker["removed"]["file"])
     is_kept = pc.is_in(table["pack"], value_set=pa.array(kept, pa.string()))
-    return publish_removed(stage.folder, stage.attempts, table.filter(is_kept).combine_chunks())
+    return publish_removed(run.folder, run.staging, table.filter(is_kept).combine_chunks())
 
 
-def _note_generation(stage: Stage, before: str, after: str, found: Found) -> None:
+def _note_generation(run: Run, before: str, after: str, found: Found) -> None:
     """Have what is known of the files' times of change, less the images erased, said of the next generation.
 
     It is advice: until that generation is there, the next `ingest` compares all contents.
     """
-    place = stage.folder / VERSIONS_FILE
+    place = run.folder / VERSIONS_FILE
     try:
         table, facts = parquet_tables.read_with_facts(place)
     except (DataError, FileNotFoundError):
@@ -150,4 +143,4 @@ def _note_generation(stage: Stage, before: str, after: str, found: Found) -> Non
         erased = pa.array(sorted({key for key, _ in found.rows}), pa.string())
         table = table.filter(pc.invert(pc.is_in(table["key"], value_set=erased))).replace_schema_metadata(None)
         data = parquet_tables.table_bytes(table, {"listing": "", "generation": after})
-        replace_bytes(place, stage.attempts, data)
+        replace_bytes(place, run.staging, data)

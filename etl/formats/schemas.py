@@ -93,8 +93,8 @@ ERASED = pa.schema([("key", pa.string()), ("sha256", pa.binary(32))])
 # One row per group of the column that images are grouped by, of these slices and those before.
 GROUPS = pa.schema([("group", pa.string()), ("split", pa.string())])
 
-# What becomes of each image of the parts, in their order: the number of its split in SPLIT_NAMES, or -2: left out.
-FATES = pa.schema([("fate", pa.int8())])
+# The split of each image of the parts, in their order: its number in SPLIT_NAMES, or -2: left out.
+ASSIGNMENTS = pa.schema([("split", pa.int8())])
 
 # One row per block, a run of neighbouring records of a slice: crc32c is that of all its bytes, framing included.
 BLOCKS = pa.schema(

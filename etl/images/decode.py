@@ -33,7 +33,7 @@ _BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture has 
 
 
 @dataclass(frozen=True)
-class Want:
+class DecodeOptions:
     """``color`` is gray or rgb; what is transparent shows ``background``, of red, green and blue.
 
     A decoder that can scale, and do less so, may give a smaller picture, though not below ``least``.
@@ -65,15 +65,15 @@ def mirrored(orientation: int) -> tuple[bool, bool]:
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
-def decode(data: bytes, header: Header, want: Want) -> Decoded | Reject:
+def decode(data: bytes, header: Header, options: DecodeOptions) -> Decoded | Reject:
     """The first picture of an image file, whose header is ``header``."""
     try:
         if header.format == PNM and header.offset:
-            pixels: Pixels | Reject = _plain_pixels(data, header, want)
+            pixels: Pixels | Reject = _plain_pixels(data, header, options)
         elif header.format == JPEG and header.components in _SPACES:
-            pixels = _decode_jpeg(data, header, want)
+            pixels = _decode_jpeg(data, header, options)
         else:
-            pixels = _decode_by_pillow(data, header, want)
+            pixels = _decode_by_pillow(data, header, options)
     except Exception as error:
         pixels = reject_for(error, data, header.format)
     if isinstance(pixels, Reject):
@@ -88,44 +88,44 @@ def _require_memory(header: Header) -> None:
     np.empty(header.width * header.height * _SILENTLY_TAKEN.get(header.format, 0), np.uint8)
 
 
-def _plain_pixels(data: bytes, header: Header, want: Want) -> Pixels | Reject:
+def _plain_pixels(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
     shape = (header.height, header.width, header.components)
     size = header.height * header.width * header.components
     if len(data) < header.offset + size:
         return Reject(Reason.TRUNCATED, f"{len(data) - header.offset} bytes of pixels, {size} were promised")
     pixels = np.frombuffer(data, np.uint8, size, header.offset).reshape(shape)
-    same = header.components == (1 if want.color == GRAY else 3)
-    return pixels if same else _finish(_as_image(pixels), b"", want)
+    same = header.components == (1 if options.color == GRAY else 3)
+    return pixels if same else _finish(_as_image(pixels), b"", options)
 
 
-def _decode_jpeg(data: bytes, header: Header, want: Want) -> Pixels | Reject:
+def _decode_jpeg(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
     space = _SPACES[header.components]
-    if space == "RGB" and want.color == GRAY and not header.profile:
+    if space == "RGB" and options.color == GRAY and not header.profile:
         space = "GRAY"
-    height, width = _least_decoded(header, want)
+    height, width = _least_decoded(header, options)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, min_height=height, min_width=width)
     except ValueError as error:
         if _BAD_PROFILE in str(error) and len(without := without_profile(data)) < len(data):
-            return _decode_jpeg(without, header, want)
+            return _decode_jpeg(without, header, options)
         if _GAP in str(error) and len(without := without_gaps(data)) < len(data):
-            return _decode_jpeg(without, header, want)
+            return _decode_jpeg(without, header, options)
         if _HARMLESS not in str(error) and any(text in str(error) for text in _DAMAGED):
             return reject_for(error, data, JPEG)
-        return _decode_by_pillow(data, header, want)
+        return _decode_by_pillow(data, header, options)
     if space == "CMYK":
         pixels = np.invert(pixels)
-    if not header.profile and space == {GRAY: "GRAY", RGB: "RGB"}[want.color]:
+    if not header.profile and space == {GRAY: "GRAY", RGB: "RGB"}[options.color]:
         return pixels
-    return _finish(_as_image(pixels), header.profile, want)
+    return _finish(_as_image(pixels), header.profile, options)
 
 
-def _least_decoded(header: Header, want: Want) -> Size:
+def _least_decoded(header: Header, options: DecodeOptions) -> Size:
     """The least size to decode, as stored; (0, 0), which is all of it, where libjpeg has no scale for less.
 
     It scales by eighths. To ask in vain takes a tenth of the time of decoding.
     """
-    least = Size(*want.least[::-1]) if header.orientation >= TURNED else want.least
+    least = Size(*options.least[::-1]) if header.orientation >= TURNED else options.least
     less = 8 * least.height <= 7 * header.height and 8 * least.width <= 7 * header.width
     return least if less else Size(0, 0)
 
@@ -135,22 +135,22 @@ def _as_image(pixels: Pixels) -> Image.Image:
     return Image.frombuffer({1: "L", 3: "RGB", 4: "CMYK"}[channels], (width, height), pixels)
 
 
-def _decode_by_pillow(data: bytes, header: Header, want: Want) -> Pixels | Reject:
+def _decode_by_pillow(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
     with opened(data, header.format) as image:
         known = load_known(image, data, header.format)
         profile = header.profile or image.info.get("icc_profile") or b""
-    return known if isinstance(known, Reject) else _finish(known, profile, want)
+    return known if isinstance(known, Reject) else _finish(known, profile, options)
 
 
-def _finish(image: Image.Image, profile: bytes, want: Want) -> Pixels:
+def _finish(image: Image.Image, profile: bytes, options: DecodeOptions) -> Pixels:
     """Without palette, profile and transparency, in the colours that are wanted; in bands, which take little memory."""
-    pixels = np.empty((image.height, image.width, 1 if want.color == GRAY else 3), np.uint8)
+    pixels = np.empty((image.height, image.width, 1 if options.color == GRAY else 3), np.uint8)
     for top, band in bands(image):
-        pixels[top : top + band.height] = _finish_band(band, profile, want)
+        pixels[top : top + band.height] = _finish_band(band, profile, options)
     return pixels
 
 
-def _finish_band(image: Image.Image, profile: bytes, want: Want) -> Pixels:
+def _finish_band(image: Image.Image, profile: bytes, options: DecodeOptions) -> Pixels:
     alpha = None
     if image.has_transparency_data:
         image = image.convert("LA" if image.mode in ("1", "L", "LA") else "RGBA")  # gray may have a gray profile
@@ -160,10 +160,10 @@ def _finish_band(image: Image.Image, profile: bytes, want: Want) -> Pixels:
     if profile:
         image = to_srgb(image, profile)
     if alpha is not None:
-        canvas = Image.new("RGB", image.size, want.background)
+        canvas = Image.new("RGB", image.size, options.background)
         canvas.paste(image, mask=alpha)
         image = canvas
-    mode = _MODES[want.color]
+    mode = _MODES[options.color]
     if image.mode != mode:
         image = image.convert(mode)
     return np.asarray(image).reshape(image.height, image.width, len(image.getbands()))

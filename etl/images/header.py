@@ -14,7 +14,7 @@ from PIL import AvifImagePlugin, Image, ImageFile, PngImagePlugin
 
 from etl.images import icc
 from etl.images.containers import bmp, jpeg, jpeg_2000, png, webp
-from etl.images.containers.truncation import is_cut
+from etl.images.containers.truncation import is_truncated
 from etl.images.result import Reason, Reject
 
 JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
@@ -224,7 +224,7 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
-    if format == BMP and _NO_ROWS in text and not is_cut(data, format):
+    if format == BMP and _NO_ROWS in text and not is_truncated(data, format):
         return Reject(Reason.UNSUPPORTED, "run lengths that leave pixels without a colour are not supported")
     if format == JPEG_2000 and (count := jpeg_2000.component_count(data)) > _MOST_COMPONENTS:
         return Reject(Reason.UNSUPPORTED, f"{count} components in a jpeg2000")
@@ -235,7 +235,7 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
         clearer = "separate planes of a kind that is not supported"
     text = clearer or text
     told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
-    if told or is_cut(data, format):
+    if told or is_truncated(data, format):
         return Reject(Reason.TRUNCATED, text)
     if format == AVIF and (size := _too_large_for_libavif(data)):
         return Reject(Reason.TOO_MANY_PIXELS, f"{size}, libavif takes at most {_MOST_AVIF_PIXELS} pixels")

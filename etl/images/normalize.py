@@ -6,14 +6,12 @@ import numpy.typing as npt
 
 from etl.images.config import JPEG, NormalizeConfig
 from etl.images.containers.jpeg import is_last_scan
-from etl.images.decode import GRAY, Want, decode, mirrored, upright_size
+from etl.images.decode import GRAY, DecodeOptions, decode, mirrored, upright_size
 from etl.images.encode import LARGEST_JPEG_SIDE, encode
 from etl.images.geometry import Plan, Size, make_plan
 from etl.images.header import Header, read_header
 from etl.images.resize import apply_plan
-from etl.images.result import Normalized as Normalized
-from etl.images.result import Reason as Reason
-from etl.images.result import Reject as Reject
+from etl.images.result import Normalized, Reason, Reject
 
 SPARE = 2  # a JPEG is not decoded below so many times the size that it gets, each way
 
@@ -23,23 +21,23 @@ def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject
 
     Time and memory are not limited here: see `etl.images.sandbox`. Raises MemoryError where there is not enough.
     """
-    header = look(data, config)
-    return header if isinstance(header, Reject) else normalize_known(data, header, config)
+    header = read_limited_header(data, config)
+    return header if isinstance(header, Reject) else normalize_decoded(data, header, config)
 
 
-def look(data: bytes, config: NormalizeConfig) -> Header | Reject:
+def read_limited_header(data: bytes, config: NormalizeConfig) -> Header | Reject:
     """What the file says of itself, if it is not too large."""
     return config.limits.check_bytes(len(data)) or read_header(data)
 
 
-def normalize_known(data: bytes, header: Header, config: NormalizeConfig) -> Normalized | Reject:
-    """The second half of `normalize_image`: for a file of which `look` has found this ``header``."""
+def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> Normalized | Reject:
+    """The second half of `normalize_image`: for a file of which `read_limited_header` has found this ``header``."""
     if too_much := config.limits.check(header.width, header.height, header.frames):
         return too_much
     plan = make_plan(upright_size(header), Size(config.height, config.width), config.fit, config.only_shrink)
     if too_large := _check_canvas(plan.canvas, config):
         return too_large
-    decoded = decode(data, header, Want(config.color, config.background, plan.least_source(SPARE)))
+    decoded = decode(data, header, DecodeOptions(config.color, config.background, plan.least_source(SPARE)))
     if isinstance(decoded, Reject):
         return decoded
     found = Size(*decoded.pixels.shape[:2])

@@ -1,33 +1,30 @@
-"""A process that decodes for this one: what hangs, crashes or eats memory there becomes a reject here.
+"""Decode images in a child process, so that one that hangs, crashes or takes too much memory becomes a reject.
 
-What decides is the header, as far as Python alone reads it. Plain files (`Header.is_plain`, the usual JPEG above all)
-of up to `MOST_PIXELS_HERE` are decoded in this process: what they take goes by the number of their pixels, what decodes
-them is libjpeg-turbo, zlib or nothing at all, and the way to the helper and back would add 10 to 20 percent. Everything
-else goes to the helper: progressive and CMYK JPEGs, colour profiles, palettes, transparency, animations, every other
-format.
+Plain files (`Header.is_plain`, such as the usual JPEG) of up to `MAX_PIXELS_HERE` are decoded in this process: their
+cost goes by the number of their pixels, their decoder is libjpeg-turbo, zlib or none, and a child process would add 10
+to 20 percent. All others go to the worker: progressive and CMYK JPEGs, colour profiles, palettes, transparency,
+animations, every other format.
 
-Bytes travel over pipes, each message with its length before it; nothing is unpickled. The helper is started at the
-first image that needs it, and again after it was ended.
+Bytes travel over pipes, each message after its length; nothing is unpickled. The worker is started at the first image
+that needs it, and again after it has ended.
 
-Processor time is what counts as slow, so that a busy machine rejects no image; one that takes `PATIENCE` times as long
-by the clock, with the way there and back, hangs. Memory is what the helper may allocate (RLIMIT_DATA, of Linux) beyond
-what it has when it is ready. The helper does not outlive its owner, however that ends.
+The limit of time is one of processor time, so that a busy machine rejects no image; a worker that takes `PATIENCE`
+times as long by the clock hangs, and is killed. The limit of memory is what the worker may allocate (RLIMIT_DATA, of
+Linux) beyond what it has when it is ready. The worker does not outlive its owner, however that ends.
 """
 
 import errno
 import fcntl
-import io
 import json
-import math
 import os
 import resource
-import select
 import signal
 import struct
 import subprocess
 import sys
-import time
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Self
@@ -41,14 +38,14 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 PATIENCE = 6
 PIPE_BYTES = 1 << 20
-MOST_PIXELS_HERE = 25_000_000
+MAX_PIXELS_HERE = 25_000_000
 # BLAS keeps memory for each of its threads, and there is no use for them
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 _LENGTH = struct.Struct("<Q")
 
 
-class ImageHelper:
+class DecodeWorker:
     """Normalises images as ``config`` says, in a process of its own; a context manager."""
 
     def __init__(self, config: NormalizeConfig) -> None:
@@ -62,39 +59,39 @@ class ImageHelper:
         self._stop(kill=True)  # what it may still do is for nobody
 
     def normalize(self, data: bytes) -> Normalized | Reject:
-        """What `normalize_image` returns, or a reject for what it did to the helper.
+        """What `normalize_image` returns, or a reject for what it did to the worker.
 
-        Raises EnvironmentFailure where the helper cannot be started, or is ended by somebody else.
+        Raises EnvironmentFailure if the worker cannot be started, or is ended by somebody else.
         """
         # here, for most processes that import this module decode nothing
         from etl.images.header import Header, is_maybe_plain
-        from etl.images.normalize import look, normalize_known
+        from etl.images.normalize import normalize_decoded, read_limited_header
 
-        header = look(data, self.config) if is_maybe_plain(data) else None
-        if isinstance(header, Header) and header.is_plain and header.width * header.height <= MOST_PIXELS_HERE:
-            return normalize_known(data, header, self.config)
+        header = read_limited_header(data, self.config) if is_maybe_plain(data) else None
+        if isinstance(header, Header) and header.is_plain and header.width * header.height <= MAX_PIXELS_HERE:
+            return normalize_decoded(data, header, self.config)
         answer = self._ask(data) or self._ask(data)  # it may have been ended by what is no fault of the image
         if answer is None:
-            raise EnvironmentFailure("the helper process that decodes images was ended twice; is there enough memory?")
+            raise EnvironmentFailure("the process that decodes images was ended twice; is there enough memory?")
         return answer
 
     def _ask(self, data: bytes) -> Normalized | Reject | None:
-        """None where the helper was ended by somebody else."""
+        """None where the worker was ended by somebody else."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         patience_s = PATIENCE * self.config.limits.seconds
-        until = time.monotonic() + patience_s
-        try:
-            _send(process.stdin, data, until=until)
-            told = _receive(process.stdout, until)
-            encoded = _receive(process.stdout, until)
-        except TimeoutError:
-            self._stop(kill=True)
-            return Reject(Reason.TOO_SLOW, f"no answer in {patience_s:g} s")
-        except (BrokenPipeError, EOFError):
-            return self._explain(self._stop())
-        facts = json.loads(told)
+        with _kill_after(process, patience_s) as is_late:
+            try:
+                _send(process.stdin, data)
+                facts, encoded = json.loads(_receive(process.stdout)), _receive(process.stdout)
+            except (BrokenPipeError, EOFError):
+                status = self._stop()
+                return (
+                    Reject(Reason.TOO_SLOW, f"no answer in {patience_s:g} s")
+                    if is_late.is_set()
+                    else self._explain(status)
+                )
         if "reason" in facts:
             return Reject(Reason(facts["reason"]), facts["detail"])
         return Normalized(encoded or data, **facts)
@@ -114,7 +111,6 @@ class ImageHelper:
         with block_interrupts():
             process = self._process = subprocess.Popen(
                 words,
-                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=tied_environment(signal.SIGKILL, os.environ | _ENVIRONMENT),
@@ -124,18 +120,16 @@ class ImageHelper:
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError, AttributeError):  # not allowed, or not Linux: it is slower then
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        os.set_blocking(process.stdin.fileno(), False)  # one that hangs does not empty its pipe
         try:
-            _receive(process.stdout, time.monotonic() + START_TIMEOUT_S)
-            return process
-        except TimeoutError:
-            status = self._stop(kill=True)
+            with _kill_after(process, START_TIMEOUT_S):
+                _receive(process.stdout)
         except EOFError:
             status = self._stop()
-        raise EnvironmentFailure(f"the helper process that decodes images cannot start (status {status})")
+            raise EnvironmentFailure(f"the process that decodes images cannot start (status {status})") from None
+        return process
 
     def _stop(self, kill: bool = False) -> int:
-        """End the helper, if there is one; returns its exit status."""
+        """End the worker, if there is one; returns its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -143,7 +137,8 @@ class ImageHelper:
             process.kill()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
-            pipe.close()
+            with suppress(BrokenPipeError):  # of what was not sent
+                pipe.close()
         try:
             return process.wait(STOP_TIMEOUT_S)  # it ends as soon as its input does
         except subprocess.TimeoutExpired:
@@ -151,43 +146,45 @@ class ImageHelper:
             return process.wait()
 
 
-def _send(pipe: IO[bytes], *messages: bytes, until: float = math.inf) -> None:
-    """Write messages to an unbuffered pipe. Raises TimeoutError where they are not taken ``until`` then."""
+@contextmanager
+def _kill_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator[threading.Event]:
+    """Kill the process if the block takes longer: its pipes end then, and the event is set."""
+    is_late = threading.Event()
+
+    def kill() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(timeout_s, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_late
+    finally:
+        timer.cancel()
+
+
+def _send(pipe: IO[bytes], *messages: bytes) -> None:
     for message in messages:
-        for part in (_LENGTH.pack(len(message)), message):
-            left = memoryview(part)
-            while left:
-                _wait(pipe, select.POLLOUT, until)
-                left = left[pipe.write(left) :]
+        pipe.write(_LENGTH.pack(len(message)))
+        pipe.write(message)
+    pipe.flush()
 
 
-def _receive(pipe: IO[bytes], until: float = math.inf) -> bytes:
-    """The next message. Raises EOFError where the other side has gone, TimeoutError where none came ``until`` then."""
-    return _read(pipe, _LENGTH.unpack(_read(pipe, _LENGTH.size, until))[0], until)
+def _receive(pipe: IO[bytes]) -> bytes:
+    """The next message. Raises EOFError if the other side has ended."""
+    return _read(pipe, _LENGTH.unpack(_read(pipe, _LENGTH.size))[0])
 
 
-def _read(pipe: IO[bytes], size: int, until: float) -> bytes:
-    taken = io.BytesIO()  # gives its bytes without a copy: memory is limited
-    while taken.tell() < size:
-        _wait(pipe, select.POLLIN, until)
-        part = pipe.read(min(size - taken.tell(), PIPE_BYTES))
-        if not part:
-            raise EOFError
-        taken.write(part)
-    return taken.getvalue()
-
-
-def _wait(pipe: IO[bytes], event: int, until: float) -> None:
-    """Wait until the pipe takes or gives something, or has no other end; ``until`` is by `time.monotonic`."""
-    poll = select.poll()
-    poll.register(pipe, event)
-    left_s = until - time.monotonic()
-    if not poll.poll(None if left_s == math.inf else max(0.0, 1000 * left_s)):
-        raise TimeoutError
+def _read(pipe: IO[bytes], size: int) -> bytes:
+    data = pipe.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
 
 
 def serve(config: NormalizeConfig, requests: IO[bytes], answers: IO[bytes]) -> None:
-    """In the helper: answer each image with facts (JSON) and its encoded form, until ``requests`` ends.
+    """In the worker: answer each image with facts (JSON) and its encoded form, until ``requests`` ends.
 
     What is kept byte for byte is not sent back.
     """
@@ -226,13 +223,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     tie_to_parent()
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb")
     sys.stderr = os.fdopen(os.dup(2), "w")
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(silence, stream)  # what libtiff and others say is in the reject; a traceback of ours is still seen
     try:
-        serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb", buffering=0), answers)
+        serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb"), answers)
     except MemoryError:  # to take an image in, or to send one back
         os._exit(errno.ENOMEM)
 

@@ -1,7 +1,9 @@
-"""What `ringslice erase` has erased, and the generations of ``normalized`` that it has deleted.
+"""What `ringslice erase` has erased: ``ROOT/erased``.
 
-Slices that hold none of the images stay, and it is known how theirs were normalised: ``ROOT/erased/generations.json``
-has the configuration by fingerprint.
+``images.parquet`` has keys and SHA-256, by which an erasure that was stopped goes on. It is written before anything is
+changed, and stays: slices that are rebuilt on a later day need it, because the packs, which had the keys of the same
+content, are gone then. ``generations.json`` has the configurations of generations of ``normalized`` that were deleted,
+by fingerprint: slices that have none of the images stay, and how theirs were normalised is known.
 """
 
 from collections.abc import Iterable
@@ -10,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from etl.formats import parquet_tables, schemas
-from etl.stages.layout import ERASED_FOLDER, erasure_stage
+from etl.stages.layout import erasure_stage
 from etl.stages.marker import Generation
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
-GENERATIONS_FILE = "generations.json"
+Row = tuple[str, bytes]  # key, SHA-256
 
 
 def erased_config(root: Place, fingerprint: str) -> dict[str, Any] | None:
-    """The configuration of a generation that was deleted; None where it was not."""
-    config = _read(root).get(fingerprint)
+    """The configuration of a generation that was deleted; None if it was not."""
+    config = _read_generations(root).get(fingerprint)
     return config if isinstance(config, dict) else None
 
 
@@ -31,17 +33,28 @@ def read_record(root: Place) -> pa.Table:
     return parquet_tables.read_table(place) if place.exists() else schemas.ERASED.empty_table()
 
 
-def remember_generations(root: Place, attempts: Place, gone: Iterable[Generation]) -> None:
-    """Remember generations that are about to be deleted."""
-    known = _read(root)
-    told = known | {each.fingerprint: each.marker["config"] for each in gone}
-    if told != known:
-        replace_bytes(_place(root), attempts, json_bytes(dict(sorted(told.items()))))
+def record_images(root: Place, staging: Place, rows: frozenset[Row]) -> None:
+    """Record ``rows`` with those that are recorded."""
+    table = read_record(root)
+    known = set(zip(table["key"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+    if not rows <= known:
+        recorded = [{"key": key, "sha256": sha256} for key, sha256 in sorted(known | rows)]
+        data = parquet_tables.table_bytes(parquet_tables.table_of(schemas.ERASED, recorded))
+        replace_bytes(erasure_stage(root).marker, staging, data)
 
 
-def _read(root: Place) -> dict[str, Any]:
-    return _place(root).read_json() if _place(root).exists() else {}
+def record_generations(root: Place, staging: Place, gone: Iterable[Generation]) -> None:
+    """Record generations that are about to be deleted."""
+    known = _read_generations(root)
+    recorded = known | {each.fingerprint: each.marker["config"] for each in gone}
+    if recorded != known:
+        replace_bytes(_generations_file(root), staging, json_bytes(dict(sorted(recorded.items()))))
 
 
-def _place(root: Place) -> Place:
-    return root / ERASED_FOLDER / GENERATIONS_FILE
+def _read_generations(root: Place) -> dict[str, Any]:
+    file = _generations_file(root)
+    return file.read_json() if file.exists() else {}
+
+
+def _generations_file(root: Place) -> Place:
+    return erasure_stage(root).folder / "generations.json"

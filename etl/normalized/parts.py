@@ -5,7 +5,7 @@ are any, ``rejects/PART.tar`` the bytes of the unusable ones and ``rejects/PART.
 is published last: a part exists when its rows do, and its facts stand in their metadata.
 
 A part is called like its pack. Where rejects of it were tried again, and something came of that, the part is made
-once more as PACK.1, then PACK.2 (see `etl.normalized.retry_rejects`); its facts then say its ``pack``.
+once more as PACK.1, then PACK.2 (see `mapreduce.jobs.retry_rejects`); its facts then say its ``pack``.
 """
 
 import hashlib
@@ -21,8 +21,6 @@ from etl.formats import parquet_tables
 from etl.formats.records import Record, read_records
 from etl.raw.packs import Content, content_sha256
 from etl.storage.place import READ_BUFFER_BYTES, Place
-
-PART_FOLDERS = ("parts", "rejects")
 
 
 def pack_of(part: Mapping[str, Any]) -> str:
@@ -77,14 +75,6 @@ def records_place(normalized: Place, part: str) -> Place:
 def rejects_places(normalized: Place, part: str) -> tuple[Place, Place]:
     """The tar file of a part's rejects, and their list."""
     return normalized / "rejects" / f"{part}.tar", normalized / "rejects" / f"{part}.parquet"
-
-
-def part_files(marker: Mapping[str, Any]) -> Iterator[str]:
-    """The files that a marker of ``normalized`` names in `PART_FOLDERS`, as paths below it."""
-    for part in marker["parts"]:
-        yield from (f"parts/{part['part']}.tfrecord", f"parts/{part['part']}.parquet")
-        if part["rejects"]["count"]:
-            yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
 
 
 def read_images(

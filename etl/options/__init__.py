@@ -1,4 +1,4 @@
-"""Options of the stages, declared once for click, argparse and child processes; how a click command is run.
+"""Options of the stages as click options, each declared once; their types; how a click command is run.
 
-The name, help, default and parser of a stage's option belong here. What an option does is in the package of its stage;
+The name, type, default and help of a stage's option belong here. What an option does is in the package of its stage;
 options of training are in `train.config`."""

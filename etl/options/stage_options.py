@@ -1,12 +1,29 @@
-"""The options of the stages, once: the ``ringslice`` command, the mrjob scripts and the pipeline take them from here.
+"""The options of the stages: the ``ringslice`` command and the mrjob scripts take them from here.
 
-The same word is the same option everywhere.
+An option of the same name is the same option in every command.
 """
+
+import os
+from typing import Any
+
+import click
 
 from etl.errors import DEBUG_VARIABLE
 from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS
 from etl.images.geometry import FITS
-from etl.options.option import Option
+from etl.options.click_command import (
+    BYTES,
+    COLOR,
+    COUNT,
+    COUNTS,
+    FRACTION,
+    NUMBERS,
+    SECONDS,
+    SIZE,
+    FiniteRange,
+    Option,
+    Parsed,
+)
 from etl.partition.config import parse_split
 from etl.storage.hdfs_settings import (
     BLOCK_SIZE_VARIABLE,
@@ -17,310 +34,310 @@ from etl.storage.hdfs_settings import (
     REPLICATION_VARIABLE,
     USER_VARIABLE,
 )
-from etl.values import (
-    duration,
-    fraction,
-    parse_bytes,
-    parse_color,
-    parse_numbers,
-    parse_size,
-    positive,
-    positives,
-    ratio,
-    whole,
-)
 
 HADOOP = "hadoop"
 RUNNERS = ("inline", "local", HADOOP)
 DEFAULT_RUNNER = "local"
 DEFAULT_PACK_SIZE = "64MB"
 
-OVERWRITE = Option("--overwrite", "Replace what another configuration or input left there.", parse=None)
-JSON = Option("--json", "Print the summary as JSON on standard output.", parse=None)
-VERBOSE = Option("--verbose", "Print every count, and tables by class and by slice.", parse=None)
+
+def _flag(name: str, text: str) -> Option:
+    return click.option(name, is_flag=True, help=text)
+
+
+def _value(name: str, text: str, metavar: str | None = None, **settings: Any) -> Option:
+    return click.option(name, help=text, metavar=metavar, show_default="default" in settings, **settings)
+
+
+def _variable(name: str, text: str, variable: str, **settings: Any) -> Option:
+    """An option whose value goes to an environment variable, for this process and all its children."""
+
+    def set_variable(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        del context, parameter
+        if value:
+            os.environ[variable] = "1" if value is True else str(value)
+
+    return click.option(name, help=text, expose_value=False, callback=set_variable, **settings)
+
+
+OVERWRITE = _flag("--overwrite", "Replace results of other options or of other input.")
+JSON = _flag("--json", "Print the summary as JSON to standard output.")
+VERBOSE = _flag("--verbose", "Print all counts, and tables by class and slice.")
+NAME = _value("--name", "Name of the slices, in ROOT/slices/NAME.", default="default")
 
 ENVIRONMENT_OPTIONS = (
-    Option(
+    _variable(
         "--hdfs-driver",
         "Client of hdfs:// places: native (no Java) or libhdfs (the site's own, in a JVM). Default: native.",
-        choices=DRIVERS,
-        variable=DRIVER_VARIABLE,
+        DRIVER_VARIABLE,
+        type=click.Choice(DRIVERS),
     ),
-    Option("--hdfs-user", "User on HDFS. Default: who runs this.", metavar="NAME", variable=USER_VARIABLE),
-    Option(
+    _variable("--hdfs-user", "User on HDFS. Default: the current user.", USER_VARIABLE, metavar="NAME"),
+    _variable(
         "--hdfs-replication",
-        "Replicas of what is written to HDFS. Default: the site's.",
-        positive,
+        "Replicas of files that are written to HDFS. Default: the site's.",
+        REPLICATION_VARIABLE,
+        type=COUNT,
         metavar="N",
-        variable=REPLICATION_VARIABLE,
     ),
-    Option(
+    _variable(
         "--hdfs-block-size",
-        "Block size of what is written to HDFS. Default: the site's.",
-        parse_bytes,
+        "Block size of files that are written to HDFS. Default: the site's.",
+        BLOCK_SIZE_VARIABLE,
+        type=BYTES,
         metavar="SIZE",
-        variable=BLOCK_SIZE_VARIABLE,
     ),
-    Option(
+    _variable(
         "--hdfs-heap",
-        f"Heap of libhdfs' JVM. Default: {DEFAULT_HEAP}.",
-        parse_bytes,
+        f"Heap of the JVM of libhdfs. Default: {DEFAULT_HEAP}.",
+        HEAP_VARIABLE,
+        type=BYTES,
         metavar="SIZE",
-        variable=HEAP_VARIABLE,
     ),
-    Option("--debug", "Show tracebacks, Java's too.", parse=None, variable=DEBUG_VARIABLE),
+    _variable("--debug", "Show tracebacks, also those of Java.", DEBUG_VARIABLE, is_flag=True),
 )
 HADOOP_OPTIONS = (
-    Option("--queue", "With -r hadoop: the YARN queue. Default: the cluster's.", metavar="NAME"),
-    Option(
+    _value("--queue", "With -r hadoop: the YARN queue. Default: the cluster's.", "NAME"),
+    _value(
         "--priority",
         "With -r hadoop: priority of the job within its queue.",
-        choices=("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW"),
+        type=click.Choice(("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW")),
     ),
-    Option(
+    _value(
         "--task-memory",
-        "With -r hadoop: memory of a task's container; normalize's has --max-memory besides.",
-        parse_bytes,
-        "1GiB",
-        metavar="SIZE",
+        "With -r hadoop: memory of a task's container; the mappers of normalize get --max-memory in addition.",
+        "SIZE",
+        type=BYTES,
+        default="1GiB",
     ),
-    Option(
-        "--restart",
-        "With -r hadoop: end a job of this stage that still runs on the cluster, instead of joining it.",
-        parse=None,
-    ),
+    _flag("--restart", "With -r hadoop: kill a running job of this stage, instead of joining it."),
 )
-CLUSTER_PYTHON = Option(  # mrjob's own option, where a job is run as a script
-    "--python-bin",
-    "With -r hadoop: a Python of the nodes that has ringslice. Default: ours is packed and sent along.",
-    metavar="PATH",
+RUNNER_OPTIONS = (  # of mrjob, if a job is run as a script
+    click.option(
+        "-r",
+        "--runner",
+        type=click.Choice(RUNNERS),
+        default=DEFAULT_RUNNER,
+        show_default=True,
+        help="Where mrjob runs the tasks: in this process, in one process per core, or on a Hadoop cluster.",
+    ),
+    _value(
+        "--python-bin",
+        "With -r hadoop: a Python of the nodes that has ringslice installed. Default: this one is packed and sent.",
+        "PATH",
+    ),
 )
 
 INGEST_OPTIONS = (
-    Option(
+    _value(
         "--pack-size",
-        f"About how large a pack is, the unit that a mapper works on. Default: {DEFAULT_PACK_SIZE}.",
-        parse_bytes,
-        metavar="SIZE",
+        f"Approximate size of a pack, the input of one mapper. Default: {DEFAULT_PACK_SIZE}.",
+        "SIZE",
+        type=BYTES,
     ),
-    Option(
+    _flag(
         "--split-folders",
-        "The first level of folders, of SOURCE or of its archives, names the split (train, validation or val, test),"
-        " the second the class.",
-        parse=None,
+        "The first level of folders, of SOURCE or of its archives, is the split (train, validation or val, test), the"
+        " second the class.",
     ),
-    Option(
+    _value(
         "--label-column",
-        "Where the label stands: a column of a list or of Parquet files, a field of an archive's .json files."
-        " Default: label, and in Parquet files without it labels.",
-        metavar="NAME",
+        "The column of a list or of Parquet files, or the field of an archive's .json files, that is the label."
+        " Default: label; of Parquet files without it, labels.",
+        "NAME",
     ),
-    Option(
+    _value(
         "--image-column",
-        "The column that holds a Parquet file's images, or a list's paths. Default: the only one that can, by its type"
-        " or by its name (path, file_name, ...).",
-        metavar="NAME",
+        "The column of the images in Parquet files, or of the paths in a list. Default: the only one of a suitable"
+        " type or name (path, file_name, ...).",
+        "NAME",
     ),
-    Option(
+    _value(
         "--split-column",
-        "The column or field that names the split of each image (train, validation, test). Default: split, where there"
-        " is one.",
-        metavar="NAME",
+        "The column or field that is the split of each image (train, validation, test). Default: split, if it exists.",
+        "NAME",
     ),
-    Option(
+    _value(
         "--key-column",
-        "The column of Parquet files or of a list whose values are the keys of the images: each once, the same every"
-        " night. Default: file and row number, or the path.",
-        metavar="NAME",
+        "The column of Parquet files or of a list that is the key of each image: unique, and the same every night."
+        " Default: file and row number, or the path.",
+        "NAME",
     ),
-    Option(
+    _value(
         "--classes",
-        "A text file with the name of a class on each line: a label that is a number counts them from 0, one that is a"
-        " name is one of them. It may grow at its end from night to night. Default: the labels that the source has.",
-        metavar="FILE",
+        "A text file with the name of a class on each line: labels are these names, or numbers of lines from 0. New"
+        " classes may be added at its end later. Default: the labels of the source.",
+        "FILE",
     ),
-    Option(
+    _flag(
         "--follow-links",
-        "Take what symbolic links in SOURCE lead to outside of it, where it is a folder of classes or a list. Without"
-        " it they are refused.",
-        parse=None,
+        "Follow symbolic links that lead out of SOURCE, if it is a folder of classes or a list. Default: refuse them.",
     ),
-    Option(
+    _flag(
         "--in-place",
-        "Copy nothing: tar or Parquet files stay where they lie, each a pack, and only lists are made of them. They"
-        " must stay there, as they are.",
-        parse=None,
+        "Copy nothing: use the tar or Parquet files of SOURCE as packs, and write only image lists. Do not move or"
+        " change them.",
     ),
-    Option("--packs-at-once", "How many packs are written at the same time.", positive, "4", metavar="N"),
-    Option(
+    _value("--packs-at-once", "Number of packs that are written at the same time.", "N", type=COUNT, default=4),
+    _value(
         "--columns",
-        "A CSV or Parquet table with a column 'key' (what an image is called here, such as its path below SOURCE) and"
-        " others, kept with each image, in place of the source's own of the same name.",
-        metavar="TABLE",
+        "A CSV or Parquet table with a column 'key' (the key of an image, e.g. its path in SOURCE); its other columns"
+        " are stored with each image, and replace columns of the source of the same name.",
+        "TABLE",
     ),
-    Option(
+    _value(
         "--max-removed",
-        "The fraction of the images known already that may be missing in SOURCE or changed; more is another source.",
-        fraction,
-        "0.1",
-        metavar="FRACTION",
+        "Maximum fraction of the packed images that may be missing from SOURCE or changed; with more, it is considered"
+        " another source.",
+        "FRACTION",
+        type=FRACTION,
+        default=0.1,
     ),
 )
 NORMALIZE_OPTIONS = (
-    Option(
+    _value(
         "--size",
-        "Height and width in pixels: 224 or 224x320. Default: the source's own where it states one (IDX), else 224.",
-        parse_size,
-        metavar="N|HxW",
+        "Height and width in pixels: 224 or 224x320. Default: those of the source if it is IDX, else 224.",
+        "N|HxW",
+        type=SIZE,
     ),
-    Option(
+    _value(
         "--fit",
-        "How an image comes to the size: crop (shorter side, then the centre), exact (stretched), pad (longest side,"
-        " then the background around it), shorter or longest (that side alone; images then differ in size).",
+        "How an image is resized: crop (shorter side, then the center), exact (stretched), pad (longest side, then a"
+        " border of --background), shorter or longest (that side only; images then differ in size).",
+        type=click.Choice(FITS),
         default="crop",
-        choices=FITS,
     ),
-    Option("--only-shrink", "Enlarge no image: smaller ones keep their size.", parse=None),
-    Option(
-        "--color",
-        "Colour of the images. Default: the source's own where it states one (IDX), else rgb.",
-        choices=COLORS,
-    ),
-    Option(
+    _flag("--only-shrink", "Do not enlarge images: smaller ones keep their size."),
+    _value("--color", "Color of the images. Default: that of IDX sources, else rgb.", type=click.Choice(COLORS)),
+    _value(
         "--background",
-        "What transparency and padding show: #RRGGBB, or red,green,blue.",
-        parse_color,
-        "#ffffff",
-        metavar="COLOR",
+        "Color of padding and of transparent pixels: #RRGGBB, or red,green,blue.",
+        "COLOR",
+        type=COLOR,
+        default="#ffffff",
     ),
-    Option("--format", "How pixels are kept. Default: png for IDX sources, else jpeg.", choices=FORMATS),
-    Option("--quality", "JPEG quality, 1 to 100.", positive, "95", metavar="N"),
-    Option("--subsampling", "JPEG colour: 4:2:0 or 4:4:4.", default="420", choices=tuple(map(str, SUBSAMPLINGS))),
-    Option(
+    _value("--format", "Format of the pixels. Default: png for IDX sources, else jpeg.", type=click.Choice(FORMATS)),
+    _value("--quality", "JPEG quality, 1 to 100.", "N", type=click.IntRange(1, 100), default=95),
+    _value(
+        "--subsampling",
+        "JPEG color: 4:2:0 or 4:4:4.",
+        type=click.Choice(tuple(map(str, SUBSAMPLINGS))),
+        default="420",
+    ),
+    _value(
         "--subtract",
         "With float formats a pixel becomes (pixel - SUBTRACT) / DIVIDE_BY: one number, or one for each channel.",
-        parse_numbers,
-        "0",
-        metavar="X[,Y,Z]",
+        "X[,Y,Z]",
+        type=NUMBERS,
+        default="0",
     ),
-    Option("--divide-by", "See --subtract.", parse_numbers, "255", metavar="X[,Y,Z]"),
-    Option(
+    _value("--divide-by", "See --subtract.", "X[,Y,Z]", type=NUMBERS, default="255"),
+    _flag(
         "--pass-through",
-        "Keep a file byte for byte where it fits as it is, in size, colour and format, and has no metadata.",
-        parse=None,
+        "Keep a file unchanged if it has the size, color and format asked for, and no metadata.",
     ),
-    Option(
+    _value(
         "--max-rejects",
-        "The fraction of images that may turn out unusable; with more, the stage ends with status 1.",
-        fraction,
-        "0.01",
-        metavar="FRACTION",
+        "Maximum fraction of unusable images; with more, the stage fails with status 1.",
+        "FRACTION",
+        type=FRACTION,
+        default=0.01,
     ),
-    Option("--max-pixels", "Reject images with more, by their header.", positive, "100000000", metavar="N"),
-    Option("--max-bytes", "Reject larger files, by their size.", parse_bytes, "256MB", metavar="SIZE"),
-    Option("--max-frames", "Reject animations of more; the first is taken of others.", positive, "10000", metavar="N"),
-    Option("--max-aspect", "Reject images whose longer side is more times the shorter.", ratio, "200", metavar="X"),
-    Option("--min-side", "Reject images with a side of fewer pixels.", positive, "1", metavar="N"),
-    Option("--max-seconds", "Reject images that take more processor time.", duration, "10", metavar="N"),
-    Option(
+    _value("--max-pixels", "Maximum number of pixels, by the header.", "N", type=COUNT, default=100_000_000),
+    _value("--max-bytes", "Maximum size of a file.", "SIZE", type=BYTES, default="256MB"),
+    _value("--max-frames", "Maximum number of frames; only the first frame is used.", "N", type=COUNT, default=10_000),
+    _value("--max-aspect", "Maximum aspect ratio (longer side / shorter side).", "X", type=FiniteRange(1), default=200),
+    _value("--min-side", "Minimum number of pixels of a side.", "N", type=COUNT, default=1),
+    _value("--max-seconds", "Maximum processor time for an image.", "N", type=SECONDS, default=10),
+    _value(
         "--max-memory",
-        "Reject images that take more memory to decode. Default: 8 bytes for each of --max-pixels, and --max-bytes; at"
-        " least 800MB.",
-        parse_bytes,
-        metavar="SIZE",
+        "Maximum memory to decode an image. Default: 8 bytes per pixel of --max-pixels, and --max-bytes; at least"
+        " 800MB.",
+        "SIZE",
+        type=BYTES,
     ),
 )
-RETRY_REJECTS = Option(
+RETRY_REJECTS = _flag(
     "--retry-rejects",
-    "Of what is finished try the rejects alone once more, as all images were normalised but for looser limits"
-    " (--max-pixels, --max-seconds, ...); images that are good stay as they are.",
-    parse=None,
-)
-AS_BEFORE = Option(
-    "--as-before",
-    "For ringslice erase: make what is recorded anew, with the options that it was made with.",
-    parse=None,
+    "Retry only the rejects of a finished stage, with the same options but looser limits (--max-pixels, --max-seconds,"
+    " ...); good images are kept.",
 )
 SHARD_OPTIONS = (
-    Option("--name", "Name of the slices: they go to ROOT/slices/NAME.", default="default"),
-    Option(
+    NAME,
+    _value(
         "--split",
         "Splits by fraction: 'train=0.8,validation=0.1,test=0.1', by number: 'train=rest,test=1000', or 'source' for"
-        " the source's own. Default: the source's own where every image has one, else those fractions.",
-        parse_split,
-        metavar="SPLIT",
+        " those of the source. Default: those of the source if every image has one, else these fractions.",
+        "SPLIT",
+        type=Parsed(parse_split),
     ),
-    Option(
+    _value(
         "--group-by",
-        "Keep all images that share a value of this column (a patient, a video) in one split, by a seeded hash of the"
-        " value: fractions then hold about, not exactly. Columns come from a list, Parquet files, or: ringslice ingest"
+        "Keep all images that have the same value of this column (a patient, a video) in one split, by a seeded hash of"
+        " the value; fractions are then approximate. Columns come from a list, Parquet files, or: ringslice ingest"
         " --columns.",
-        metavar="COLUMN",
+        "COLUMN",
     ),
-    Option(
+    _value(
         "--splits-from",
-        "Keep every image in the split that it has in earlier slices, by its content, group or key, and deal only new"
-        " ones: a manifest.json, a folder of slices, a name of slices of this ROOT, or 'newest', the last of those made"
+        "Keep every image in the split that it has in earlier slices, by its content, group or key, and assign only new"
+        " ones: a manifest.json, a folder of slices, a name of slices of this ROOT, or 'newest', the last ones made"
         " with this option.",
-        metavar="MANIFEST",
+        "MANIFEST",
     ),
-    Option(
+    _value(
         "--remove",
         "Leave out the keys in this text file, one on each line, now and in all slices made --splits-from these.",
-        metavar="FILE",
+        "FILE",
     ),
-    Option("--drop-duplicates", "Of images with the same content deal the first one only.", parse=None),
-    Option(
+    _flag("--drop-duplicates", "Keep one image of each content."),
+    _value(
         "--partition",
-        "stratified: every class within one example on every slice; uniform: at random over all.",
+        "stratified: the number of examples of a class differs by at most one between slices; uniform: at random.",
+        type=click.Choice(("stratified", "uniform")),
         default="stratified",
-        choices=("stratified", "uniform"),
     ),
-    Option(
+    _value(
         "--workers",
-        "Training processes the slices are meant for; the training split gets a multiple of it.",
-        positive,
-        "8",
-        metavar="N",
+        "Number of training processes; the number of training slices is a multiple of it.",
+        "N",
+        type=COUNT,
+        default=8,
     ),
-    Option(
+    _value(
         "--groups",
-        "Groups that the workers form: slices lie in folders by group and worker, and a run can train on one group.",
-        positive,
-        "1",
-        metavar="N",
+        "Number of groups of workers: slices are in folders by group and worker, and a run can train on one group.",
+        "N",
+        type=COUNT,
+        default=1,
     ),
-    Option(
+    _value(
         "--slices",
-        "Slices of the training split, rounded up to a multiple of --workers. Default: by --slice-size.",
-        positive,
-        metavar="N",
+        "Number of training slices, rounded up to a multiple of --workers. Default: by --slice-size.",
+        "N",
+        type=COUNT,
     ),
-    Option("--slice-size", "About how large a slice is, without --slices.", parse_bytes, "200MB", metavar="SIZE"),
-    Option("--seed", "Seed of splits, slices and order.", whole, "0", metavar="N"),
+    _value("--slice-size", "Approximate size of a slice, without --slices.", "SIZE", type=BYTES, default="200MB"),
+    _value("--seed", "Seed of splits, slices and order.", "N", type=int, default=0),
 )
 VERIFY_OPTIONS = (
-    Option("--name", "Name of the slices, in ROOT/slices/NAME.", default="default"),
-    Option("--every-stage", "Also read and check the bytes of packs, parts and rejects.", parse=None),
-    Option(
+    NAME,
+    _flag("--every-stage", "Also read and check the bytes of packs, parts and rejects."),
+    _flag(
         "--repair",
-        "Make what is damaged or missing again, to the same bytes, from ROOT/normalized and raw; then check again.",
-        parse=None,
+        "Rebuild damaged or missing files, to the same bytes, from ROOT/normalized and raw; then check again.",
     ),
-    Option(
-        "--to",
-        "Where the verification is written, for who may not write to ROOT. Default: ROOT/verified/NAME.",
-        metavar="PLACE",
-    ),
+    _value("--to", "Output folder, if ROOT is read-only. Default: ROOT/verified/NAME.", "PLACE"),
 )
 READ_BENCH_OPTIONS = (
-    Option("--name", "Name of the slices, in ROOT/slices/NAME.", default="default"),
-    Option(
+    NAME,
+    _value(
         "--slices-at-once",
-        "How many slices are read side by side; several numbers with commas, each is measured.",
-        positives,
-        "1,2,4,8",
-        metavar="N,…",
+        "Number of slices that are read in parallel; several numbers separated by commas are measured one by one.",
+        "N,…",
+        type=COUNTS,
+        default="1,2,4,8",
     ),
-    Option("--seconds", "How long each measurement takes.", duration, "3", metavar="N"),
+    _value("--seconds", "Duration of each measurement.", "N", type=SECONDS, default=3),
 )

@@ -1,9 +1,9 @@
 """The arithmetic of exact shares: which split and which slice every example goes to. Pure, and tested as arithmetic.
 
-Examples belong to *strata* (classes; one stratum for all where the partition is uniform; split by the source's own
-splits where those are kept). A seeded permutation takes each example's rank within its stratum; the permuted rank
-decides the split, and within the split examples are dealt to slices round-robin, each stratum going on where the one
-before it stopped. So each split holds its exact share of every stratum, any two slices of a split differ by at most one
+Examples belong to *strata* (classes; one stratum for all if the partition is uniform; split by the source's own
+splits if those are kept). A seeded permutation takes each example's rank within its stratum; the permuted rank
+decides the split, and within the split examples go to slices round-robin, each stratum continuing where the one before
+it stopped. So each split holds its exact share of every stratum, any two slices of a split differ by at most one
 example, in all and within each stratum, and no list of examples is ever made.
 """
 
@@ -65,15 +65,15 @@ def top_up(known: Integers, free: Sequence[int], fractions: Sequence[Fraction]) 
 def worker_of(number: int, workers: int, groups: int) -> tuple[int, int]:
     """Group of workers, and worker within it, that the ``number``-th of a split's slices belongs to.
 
-    Examples are dealt to slices in turn, so dealing the slices in turn to groups and within them to workers keeps
-    any two groups, and any two workers, within one example of each other too.
+    Examples go to slices in turn. So do slices to groups, and within these to workers: any two groups, and any two
+    workers, are within one example of each other too.
     """
     return number % groups, number % workers // groups
 
 
 @dataclass(frozen=True)
 class SharePlan:
-    """A dealing of strata to splits and slices.
+    """How many examples of each stratum go to each split, and how they go to its slices.
 
     ``counts`` is int64 of shape (strata, splits), the examples of each stratum in each split; ``slices`` the number of
     slices of each split. Slices are numbered through all splits, in the order of the splits.
@@ -100,15 +100,15 @@ class SharePlan:
         """Split and slice (numbered through), int64 of the shape of ``ranks``, of these ranks within a stratum."""
         bounds = np.cumsum(self.counts[stratum])
         size = int(bounds[-1])
-        dealt = permute(ranks, size, "share", self.seed, stratum)
-        split = np.searchsorted(bounds, dealt, side="right")
-        within_split = dealt - np.concatenate(([0], bounds[:-1]))[split]
-        dealt_before = self.counts[:stratum].sum(axis=0)
+        places = permute(ranks, size, "share", self.seed, stratum)
+        split = np.searchsorted(bounds, places, side="right")
+        within_split = places - np.concatenate(([0], bounds[:-1]))[split]
+        in_earlier_strata = self.counts[:stratum].sum(axis=0)
         slices = np.array(self.slices, dtype=np.int64)
         first_slice = np.cumsum(slices) - slices
-        return split, first_slice[split] + (dealt_before[split] + within_split) % slices[split]
+        return split, first_slice[split] + (in_earlier_strata[split] + within_split) % slices[split]
 
-    def deal(self, strata: Integers, first: Integers) -> tuple[Integers, Integers]:
+    def assign_part(self, strata: Integers, first: Integers) -> tuple[Integers, Integers]:
         """Split and slice of the examples of one part.
 
         ``strata`` (examples,) is each example's stratum in the part's order, ``first`` (strata,) the rank of the part's

@@ -18,7 +18,7 @@ PartCounts = Integers
 
 
 def count_part(examples: Mapping[str, Sequence[int]], classes: int) -> PartCounts:
-    """Counts of a part from its facts, which tell them by the source's split ('' where it gave none) and label."""
+    """Counts of a part from its facts, which have them by the source's split ('' if it gave none) and label."""
     counts = np.zeros((len(SPLIT_NAMES) + 1, classes), dtype=np.int64)
     for split, by_label in examples.items():
         counts[SPLIT_NAMES.index(split) if split else -1, : len(by_label)] += np.array(by_label, dtype=np.int64)
@@ -28,7 +28,7 @@ def count_part(examples: Mapping[str, Sequence[int]], classes: int) -> PartCount
 def split_sizes(total: PartCounts) -> dict[str, int]:
     """Examples of each split that is not empty, by name; ``total`` counts all examples.
 
-    Raises DataError where one has no split, or nothing is left to train on.
+    Raises DataError if one has no split, or nothing is left to train on.
     """
     if without := int(total[-1].sum()):
         raise DataError(
@@ -74,16 +74,16 @@ class Strata:
 
 
 @dataclass(frozen=True)
-class Dealing:
+class SlicePlan:
     """A plan of shares over strata; ``splits`` are the names of its splits."""
 
     strata: Strata
-    plan: SharePlan
+    shares: SharePlan
     splits: tuple[str, ...]
 
     @classmethod
-    def of_total(cls, config: ShardConfig, total: PartCounts) -> "Dealing":
-        """The dealing of ``total`` examples."""
+    def of_total(cls, config: ShardConfig, total: PartCounts) -> "SlicePlan":
+        """The plan of ``total`` examples."""
         strata = Strata(total.shape[1], config.partition == "stratified")
         counts = strata.split_counts(strata.of_counts(total), list(config.slices))
         return cls(strata, SharePlan(counts, tuple(config.slices.values()), config.seed), tuple(config.slices))
@@ -97,12 +97,12 @@ class Dealing:
             yield dict(zip(present.tolist(), before[present].tolist(), strict=True))
             before += own
 
-    def deal(self, labels: Integers, splits: Integers, firsts: Mapping[int, int]) -> tuple[Integers, Integers]:
-        """Split (number within ``splits`` of this dealing) and slice (numbered through) of each example of a part.
+    def assign(self, labels: Integers, splits: Integers, firsts: Mapping[int, int]) -> tuple[Integers, Integers]:
+        """Split (number within ``splits`` of this plan) and slice (numbered through) of each example of a part.
 
         ``labels`` and ``splits`` (examples,) are the examples' classes and splits in the part's order, ``firsts``
         what `firsts` gave for the part.
         """
         first = np.zeros(self.strata.number, dtype=np.int64)
         first[list(firsts)] = list(firsts.values())
-        return self.plan.deal(self.strata.of_examples(labels, splits), first)
+        return self.shares.assign_part(self.strata.of_examples(labels, splits), first)

@@ -17,16 +17,17 @@ from etl.errors import UsageError
 from etl.options.stage_options import DEFAULT_PACK_SIZE
 from etl.raw.extra_columns import join_columns, read_columns
 from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
-from etl.raw.packs import PACK_FOLDERS, pack_files
 from etl.raw.removed import publish_removed
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
-from etl.sources import Reading, Source, SourceImage, fingerprint, open_source, read_classes
+from etl.sources import Source, SourceImage, SourceOptions, fingerprint, open_source, read_classes
 from etl.sources.file_names import is_visible
 from etl.stages.layout import RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
-from etl.stages.marker import Generation, Renewal, fingerprint_of
-from etl.stages.stage import Run, Stage, State
-from etl.stages.summary import Summary, ingest_summary
+from etl.stages.marker import Generation, fingerprint_of
+from etl.stages.run import Run
+from etl.stages.run_record import RunRecord
+from etl.stages.stage import Stage
+from etl.stages.summary import Summary, speed
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
@@ -47,16 +48,16 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     that say nothing here; DataError where a file changes while it is read.
     """
     _refuse_root_inside(source_place, root)
-    stage, run = raw_stage(root), Run(source=str(source_place))
+    stage, record = raw_stage(root), RunRecord(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
-    reading = _reading(values)
-    grown = parent is not None and _has_grown(_listed(parent), reading.classes, values["classes"], stage.folder)
-    source = open_source(source_place, replace(reading, known=tuple(parent.marker["classes"]) if parent else ()))
+    options = _source_options(values)
+    grown = parent is not None and _has_grown(_listed(parent), options.classes, values["classes"], stage.folder)
+    source = open_source(source_place, replace(options, known=tuple(parent.marker["classes"]) if parent else ()))
     joined = _join(source, values["columns"])
     if in_place := bool(values["in_place"]):
         require_same_storage(source.large_files(), root.uri)
     pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
-    config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **reading.to_json()}
+    config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **options.to_json()}
     listing = _listing(source, in_place)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
@@ -67,22 +68,22 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         found.require_most_known(values["max_removed"], stage.folder)
         if found.is_the_same and source.classes == parent.marker["classes"]:
             identity["input"] = parent.marker["input"]  # in another order the images are the same
-    run.note(packed=len(found.plan.unpacked), removed=found.missing + found.changed, reused=len(found.plan.kept))
-    try:
+    record.note(packed=len(found.plan.unpacked), removed=found.missing + found.changed, reused=len(found.plan.kept))
+    if overwrite:
+        run = stage.begin(identity, listing, overwrite=True)
+    else:
         changed = parent is not None and not found.is_the_same
         changes = frozenset({"input", "config"} if grown else {"input"})
-        renewal = Renewal(parent.fingerprint if parent else None, PACK_FOLDERS, pack_files, changed, changes)
-        done = stage.begin(identity, overwrite, listing, renewal=renewal) is State.DONE
-        if not done:
+        run = stage.renew(identity, parent.fingerprint if parent else None, listing, force=changed, changes=changes)
+    if run is not None:
+        with run:
             pack = list_in_place if in_place else partial(copy_to_packs, pack_bytes=pack_bytes)
-            pack = partial(pack, stage, source, at_once=values["packs_at_once"])
-            marker = {"format": RAW_FORMAT, **identity, **_write(stage, source, parent, found, pack)}
-            stage.commit(marker, run, _versions(source, listing, fingerprint_of(json_bytes(marker))))
-        elif parent is not None and looked:
-            _note_versions(stage, parent.fingerprint, _versions(source, listing, parent.fingerprint))
-    finally:
-        stage.release()
-    summary = ingest_summary(stage, already_done=done)
+            pack = partial(pack, run, source, at_once=values["packs_at_once"])
+            marker = {"format": RAW_FORMAT, **identity, **_write(run, source, parent, found, pack)}
+            run.commit(marker, record, _versions(source, listing, fingerprint_of(json_bytes(marker))))
+    elif parent is not None and looked:
+        _note_versions(stage, parent.fingerprint, _versions(source, listing, parent.fingerprint))
+    summary = _summary(stage, already_done=run is None)
     summary.facts |= joined
     return summary
 
@@ -133,12 +134,12 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
         )
 
 
-def _reading(values: Mapping[str, Any]) -> Reading:
+def _source_options(values: Mapping[str, Any]) -> SourceOptions:
     """What the options say of how the source is to be read. Raises UsageError for some that exclude each other."""
     if values["in_place"] and values["pack_size"]:
         raise UsageError("--pack-size: with --in-place each file of SOURCE is a pack; leave one of the two out")
     listed = values["classes"]
-    return Reading(
+    return SourceOptions(
         split_folders=values["split_folders"],
         image_column=values["image_column"],
         label_column=values["label_column"],
@@ -179,20 +180,20 @@ def _versions(source: Source, listing: str, generation: str) -> dict[str, bytes]
 
 def _note_versions(stage: Stage, generation: str, versions: dict[str, bytes]) -> None:
     """Replace what is known of the versions of a finished stage; another run at work on it will do so itself."""
-    with suppress(BusyError), stage.held():
+    with suppress(BusyError), stage.lease() as run:
         if stage.fingerprint() == generation:
             for name, data in versions.items():
-                replace_bytes(stage.folder / name, stage.attempts, data)
+                replace_bytes(run.folder / name, run.staging, data)
 
 
-def _write(stage: Stage, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> dict[str, Any]:
+def _write(run: Run, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> dict[str, Any]:
     """Write the packs of what is new, and the table of removed rows; returns what the marker says of them."""
     known = {pack["name"]: pack for pack in parent.marker["packs"]} if parent else {}
     kept = [known[pack.name] | {"removed": len(pack.removed)} for pack in found.plan.kept]
     first = parent.marker["next_pack"] if parent else 0
     images = [source.images[number] for number in found.plan.unpacked]
     written = pack(images, first)
-    removed = publish_removed(stage.folder, stage.attempts, found.removed_rows)
+    removed = publish_removed(run.folder, run.staging, found.removed_rows)
     return {
         "parent": parent.fingerprint if parent else None,
         "kind": source.kind,
@@ -216,3 +217,28 @@ def count_source(images: Sequence[SourceImage], classes: Sequence[str], skipped:
         "by_class": [labels[label] for label in range(len(classes))],
         "by_split": {split: count for split, count in sorted(splits.items(), key=str) if split is not None},
     }
+
+
+def _summary(stage: Stage, already_done: bool) -> Summary:
+    """The facts of a finished ``raw``."""
+    marker, run = stage.read_marker(), stage.read_run()
+    counts = marker["counts"]
+    packs = len(marker["packs"])
+    facts = {
+        "images": counts["images"],
+        "newly_packed": 0 if already_done else run.get("packed", 0),
+        "removed_or_changed": 0 if already_done else run.get("removed", 0),
+        "classes": len(marker["classes"]),
+        "skipped_files": counts["skipped"],
+        "source_splits": counts["by_split"],
+        "packs": packs,
+        "reused_packs": packs if already_done else run.get("reused", 0),
+        "bytes": counts["bytes"],
+        **speed(run.get("packed", 0), run.get("seconds", 0.0)),
+    }
+    rows = [[name, count] for name, count in zip(marker["classes"], counts["by_class"], strict=True)]
+    tables = [("images by class", ["class", "images"], rows)]
+    changes = ("newly_packed", "removed_or_changed") if facts["reused_packs"] and not already_done else ()
+    others = (name for name in ("skipped_files", "source_splits") if facts[name])
+    brief = ("images", *changes, *others, "classes", "packs", "seconds")
+    return Summary(stage.name, str(stage.folder), already_done, facts, tables, brief)

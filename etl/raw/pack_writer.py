@@ -12,7 +12,7 @@ from etl.progress import Progress
 from etl.raw.packs import TarWriter, content_sha256, list_place, pack_place
 from etl.sources import Source, SourceImage
 from etl.sources.base import Content, LargeFile
-from etl.stages.stage import Stage
+from etl.stages.run import Run
 from etl.storage.atomic import publishing
 from etl.threads import in_threads
 
@@ -61,7 +61,7 @@ Make = Callable[[PackPlan, Iterator[Content]], Generator[None, None, tuple[list[
 
 
 def copy_to_packs(
-    stage: Stage, source: Source, images: Iterable[SourceImage], first: int, *, pack_bytes: int, at_once: int
+    run: Run, source: Source, images: Iterable[SourceImage], first: int, *, pack_bytes: int, at_once: int
 ) -> list[dict[str, Any]]:
     """Write packs of these images, numbered from ``first``, ``at_once`` of them at the same time.
 
@@ -74,7 +74,7 @@ def copy_to_packs(
         plan: PackPlan, contents: Iterator[Content]
     ) -> Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]:
         rows = []
-        with publishing(pack_place(stage.folder, plan.name), stage.attempts) as output:
+        with publishing(pack_place(run.folder, plan.name), run.staging) as output:
             tar = TarWriter(output)
             for image in plan.images:
                 rows.append(_row(plan, image, *tar.add(image.key, next(contents), image.size_bytes)))
@@ -82,18 +82,18 @@ def copy_to_packs(
             tar.finish()
         return rows, {"bytes": output.size_bytes, "sha256": output.sha256}
 
-    return _Packer(stage, source, copy).pack([list(run) for _, run in runs], at_once)
+    return _Packer(run, source, copy).pack([list(group) for _, group in runs], at_once)
 
 
 def list_in_place(
-    stage: Stage, source: Source, images: Iterable[SourceImage], first: int, *, at_once: int
+    run: Run, source: Source, images: Iterable[SourceImage], first: int, *, at_once: int
 ) -> list[dict[str, Any]]:
     """As `copy_to_packs`, but each file of the source is a pack as it is, and only the lists are written.
 
     One of many images is several packs, which share it.
     """
     files = source.large_files()
-    runs = [list(run) for _, run in groupby(plan_files(images, first), _file_of)]
+    runs = [list(group) for _, group in groupby(plan_files(images, first), _file_of)]
     hashes = dict[int, str]()  # each of one run, that is of one thread
 
     def look(
@@ -108,7 +108,7 @@ def list_in_place(
         facts = {"bytes": file.place.info().size, "sha256": hashes[number], "file": file.place.uri}
         return rows, facts | ({"column": file.column} if file.column else {})
 
-    return _Packer(stage, source, look).pack(runs, at_once)
+    return _Packer(run, source, look).pack(runs, at_once)
 
 
 def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
@@ -125,14 +125,14 @@ def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
 class _Packer:
     """Makes packs, in several threads."""
 
-    def __init__(self, stage: Stage, source: Source, make: Make) -> None:
-        self._stage, self._source, self._make = stage, source, make
+    def __init__(self, run: Run, source: Source, make: Make) -> None:
+        self._run, self._source, self._make = run, source, make
         self._made: dict[str, dict[str, Any]] = {}
 
     def pack(self, runs: Sequence[Sequence[PackPlan]], at_once: int) -> list[dict[str, Any]]:
         """Make the packs of each run one after the other, and ``at_once`` runs at the same time."""
         plans = [plan for run in runs for plan in run]
-        missing = [[plan for plan in run if not list_place(self._stage.folder, plan.name).exists()] for run in runs]
+        missing = [[plan for plan in run if not list_place(self._run.folder, plan.name).exists()] for run in runs]
         images = sum(len(plan.images) for plan in plans)
         with Progress("ingest", images, "images") as progress:
             progress.skip(images - sum(len(plan.images) for run in missing for plan in run))
@@ -149,16 +149,14 @@ class _Packer:
         rows, made = yield from self._make(plan, _counted(contents, progress))
         facts = {"name": plan.name, "images": len(rows), **made}
         table = parquet_tables.table_of(schemas.IMAGES, rows)
-        listed = parquet_tables.write_table(
-            list_place(self._stage.folder, plan.name), self._stage.attempts, table, facts
-        )
+        listed = parquet_tables.write_table(list_place(self._run.folder, plan.name), self._run.staging, table, facts)
         self._made[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
 
     def _facts(self, plan: PackPlan) -> dict[str, Any]:
         """What the marker says of a pack that this run, or one that it goes on with, has made."""
         if plan.name in self._made:
             return self._made[plan.name]
-        listed = list_place(self._stage.folder, plan.name)
+        listed = list_place(self._run.folder, plan.name)
         return parquet_tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
 
 

@@ -6,14 +6,11 @@ same images, the same bytes.
 
 import hashlib
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from etl.errors import DataError
 from etl.storage.atomic import OutputFile
 from etl.storage.place import Place, open_place
-
-PACK_FOLDERS = ("packs", "removed")
 
 Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece (as `etl.sources.base` has it)
 
@@ -26,16 +23,6 @@ def list_place(raw: Place, pack: str) -> Place:
 def pack_place(raw: Place, pack: str, file: str | None = None) -> Place:
     """The file that holds a pack's images; ``file`` is its URI where it is the source's own, left where it lies."""
     return open_place(file) if file else raw / "packs" / f"{pack}.tar"
-
-
-def pack_files(marker: Mapping[str, Any]) -> Iterator[str]:
-    """The files that a marker of ``raw`` names in `PACK_FOLDERS`, as paths below it."""
-    for pack in marker["packs"]:
-        yield f"packs/{pack['name']}.parquet"
-        if "file" not in pack:
-            yield f"packs/{pack['name']}.tar"
-    if marker["removed"] is not None:
-        yield marker["removed"]["file"]
 
 
 class TarWriter:

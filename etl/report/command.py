@@ -9,7 +9,8 @@ from etl.report.run.compare import write_comparison
 from etl.report.run.files import is_run
 from etl.report.run.page import write_run_report
 from etl.slices.manifest import read_manifest
-from etl.stages.layout import STAGE_FOLDERS, is_root, slices_stage
+from etl.stages.layout import is_root, slices_stage
+from etl.stages.names import STAGE_FOLDERS
 from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 

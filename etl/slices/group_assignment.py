@@ -15,32 +15,32 @@ import numpy as np
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions
 from etl.partition.permutation import Integers
+from etl.slices.history import Bools
 from etl.slices.images import FREE, Images, Splits
-from etl.slices.memory import Bools
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
 class Assigned:
     """The split of each image (by its content) and of each group (int8 by the group's number)."""
 
-    fates: Splits
+    splits: Splits
     of_group: Splits
 
     def conflicts(self, images: Images) -> Bools:
         """Which live images have a content that is in another split than their group: bool of shape (images,)."""
         torn = images.live.copy()
-        torn[torn] = self.of_group[images.groups[torn]] != self.fates[torn]
+        torn[torn] = self.of_group[images.groups[torn]] != self.splits[torn]
         return torn
 
     def by_name(self, images: Images) -> dict[str, int]:
         """The number of the split of each group."""
-        return {name: int(self.of_group[number]) for name, number in images.group_names.items()}
+        return dict(zip(images.group_names, self.of_group.tolist(), strict=True))
 
 
 class GroupConflict(DataError):
-    """Images for which no split is right: their content is known in another split than their group.
+    """Images for which no split is right: their content was in another split than their group.
 
     ``keys`` are all of them.
     """
@@ -50,15 +50,14 @@ class GroupConflict(DataError):
         self.keys = keys
 
     @classmethod
-    def of(cls, images: Images, assigned: Assigned, numbers: Sequence[int], column: str) -> Self:
-        names = list(images.group_names)
+    def of(cls, images: Images, assigned: Assigned, numbers: Integers, column: str) -> Self:
+        keys = images.keys.take(numbers).to_pylist()
         named = [
-            f"{images.key(number)} ({SPLIT_NAMES[assigned.fates[number]]}, {column} {names[images.groups[number]]!r} in"
-            f" {SPLIT_NAMES[assigned.of_group[images.groups[number]]]})"
-            for number in numbers[:MOST_NAMED]
+            f"{key} ({SPLIT_NAMES[assigned.splits[number]]}, {column} {images.group_names[group]!r} in"
+            f" {SPLIT_NAMES[assigned.of_group[group]]})"
+            for key, number, group in zip(keys[:MAX_NAMED], numbers, images.groups[numbers].tolist(), strict=False)
         ]
-        more = f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else ""
-        keys = [images.key(number) for number in numbers]
+        more = f" and {len(numbers) - MAX_NAMED} more" if len(numbers) > MAX_NAMED else ""
         return cls(
             f"{len(numbers)} images were in another split than their {column} is: {', '.join(named)}{more};"
             " correct the column, or leave them out by --remove",
@@ -68,24 +67,29 @@ class GroupConflict(DataError):
 
 def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions, seed: int) -> Assigned:
     """Splits of all live images and of their groups; ``known`` are the splits of groups that earlier slices had."""
-    of_group = np.full(len(images.group_names), FREE, dtype=np.int8)
-    for name, number in images.group_names.items():
-        of_group[number] = known.get(name, FREE)
+    names = images.group_names
+    of_group = np.array([known.get(name, FREE) for name in names], dtype=np.int8)
     live = np.flatnonzero(images.live)
     cluster, group = images.clusters[live], images.groups[live]
     shared = _shared_clusters(cluster, group, images.by_content[live])
     units = _units(of_group, shared)
-    votes = _Votes(len(of_group))
-    votes.of_contents(units[group], images.by_content[live], images.by_key[live])
+    by_content, by_key = images.by_content[live], images.by_key[live]
+    # votes for the split of each unit: by its known contents and by its neighbours, that is groups with a split that
+    # share a content with it; if it has none, by its known keys
+    strong, weak = (np.zeros((len(of_group), len(SPLIT_NAMES)), dtype=np.int64) for _ in range(2))
+    for votes, known_splits in ((strong, by_content), (weak, by_key)):
+        is_known = known_splits >= 0
+        np.add.at(votes, (units[group[is_known]], known_splits[is_known]), 1)
     for groups in shared.values():
-        votes.of_neighbours(units, of_group, groups)
+        neighbours = [int(of_group[each]) for each in groups if of_group[each] != FREE]
+        for unit in {int(units[each]) for each in groups if of_group[each] == FREE}:
+            np.add.at(strong, (unit, neighbours), 1)
     free = np.flatnonzero(of_group == FREE).tolist()
-    names = list(images.group_names)
     name_of = dict[int, str]()  # of a unit: the first of its groups, by name
     for number in free:
         name_of[units[number]] = min(name_of.get(units[number], names[number]), names[number])
     for number in free:
-        won = votes.winner(units[number])
+        won = _winner(units[number], strong, weak)
         of_group[number] = (
             won if won != FREE else SPLIT_NAMES.index(split_of_group(name_of[units[number]], fractions, seed))
         )
@@ -93,9 +97,9 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
     for content, groups in shared.items():
         of_shared[content] = _majority([int(of_group[each]) for each in groups])
     by_group = np.where(of_shared[cluster] != FREE, of_shared[cluster], of_group[group])
-    fates = np.full(len(images.live), FREE, dtype=np.int8)
-    fates[live] = np.where(images.by_content[live] != FREE, images.by_content[live], by_group)
-    return Assigned(fates, of_group)
+    splits = np.full(len(images.live), FREE, dtype=np.int8)
+    splits[live] = np.where(by_content != FREE, by_content, by_group)
+    return Assigned(splits, of_group)
 
 
 def _shared_clusters(cluster: Integers, group: Integers, by_content: Splits) -> dict[int, list[int]]:
@@ -128,32 +132,9 @@ def _units(of_group: Splits, shared: dict[int, list[int]]) -> Integers:
     return np.array([find(number) for number in range(len(units))], dtype=np.int64)
 
 
-class _Votes:
-    """Votes for the split of each unit, by the splits of its contents and neighbours, else by those of its keys."""
-
-    def __init__(self, units: int) -> None:
-        self._strong = np.zeros((units, len(SPLIT_NAMES)), dtype=np.int64)
-        self._weak = np.zeros_like(self._strong)
-
-    def of_contents(self, units: Integers, by_content: Splits, by_key: Splits) -> None:
-        """Each image votes for its unit, if it is known."""
-        for votes, splits in ((self._strong, by_content), (self._weak, by_key)):
-            known = splits >= 0
-            np.add.at(votes, (units[known], splits[known]), 1)
-
-    def of_neighbours(self, units: Integers, of_group: Splits, groups: Sequence[int]) -> None:
-        """Groups with a split vote for the units of those without that share a content with them."""
-        for unit in {int(units[each]) for each in groups if of_group[each] == FREE}:
-            for each in groups:
-                if of_group[each] != FREE:
-                    self._strong[unit, of_group[each]] += 1
-
-    def winner(self, unit: int) -> int:
-        """The split with most votes, `FREE` where there is none."""
-        for votes in (self._strong[unit], self._weak[unit]):
-            if votes.any():
-                return int(votes.argmax())
-        return FREE
+def _winner(unit: int, *votes: Integers) -> int:
+    """The split with most of the first ``votes`` (units, splits) that the unit has any of; `FREE` if it has none."""
+    return next((int(each[unit].argmax()) for each in votes if each[unit].any()), FREE)
 
 
 def _majority(splits: Sequence[int]) -> int:

@@ -1,7 +1,7 @@
-"""What decides the splits of images, as arrays: the rows of all parts, joined with what earlier slices remember."""
+"""What decides the splits of images, as arrays: the rows of all parts, joined with what earlier slices record."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import pyarrow as pa
 from etl.errors import DataError, UsageError
 from etl.partition.config import ShardConfig
 from etl.partition.permutation import Integers
-from etl.slices.memory import Bools, Digests, Memory, content_digests, split_numbers
+from etl.slices.history import Bits, Bools, SplitHistory, find, split_numbers
 
 LEFT_OUT = -2
 FREE = -1
@@ -26,101 +26,92 @@ _LOWEST = np.array([FREE, 0, 1, 0, 2, 0, 1, 0], dtype=np.int8)
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides splits: the configuration, what earlier slices remember, and the keys to leave out."""
+    """What decides splits: the configuration, what earlier slices record, and the keys to leave out."""
 
     config: ShardConfig
     classes: int
-    memory: Memory | None = None
+    history: SplitHistory | None = None
     removed: frozenset[str] = frozenset()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Images:
     """Arrays over the images of all parts, in their order; ``sizes`` are the images of each part.
 
-    ``live`` are those that are neither gone nor removed. ``own`` is the source's split, ``by_key`` and ``by_content``
-    those that earlier slices remember, each `FREE` where there is none. ``keys`` and ``contents`` are the numbers of
-    what is remembered, -1 for none. Images with the same ``clusters`` have the same content, those with the same
-    ``groups`` (numbers in ``group_names``) are in one group.
+    ``live`` are those that are neither gone nor ``removed`` (their keys). ``own`` is the source's split, ``by_key`` and
+    ``by_content`` those that earlier slices record, each `FREE` if there is none. ``places`` and ``contents`` are the
+    places in their history of an image's key and content, -1 for none. Images with the same ``clusters`` have the same
+    content, those with the same ``groups`` (places in ``group_names``, -1 for none) are in one group.
     """
 
-    sizes: list[int] = field(default_factory=list)
-    live: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    labels: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    own: Splits = field(default_factory=lambda: np.zeros(0, dtype=np.int8))
-    by_key: Splits = field(default_factory=lambda: np.zeros(0, dtype=np.int8))
-    by_content: Splits = field(default_factory=lambda: np.zeros(0, dtype=np.int8))
-    keys: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    contents: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    clusters: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    groups: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    group_names: dict[str, int] = field(default_factory=dict)
-    names: list[pa.ChunkedArray] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-
-    def key(self, number: int) -> str:
-        """The key of an image."""
-        ends = np.cumsum(self.sizes)
-        part = int(np.searchsorted(ends, number, side="right"))
-        return str(self.names[part][number - int(ends[part]) + self.sizes[part]])
+    sizes: list[int]
+    keys: pa.ChunkedArray
+    removed: list[str]
+    live: Bools
+    labels: Integers
+    own: Splits
+    by_key: Splits
+    by_content: Splits
+    places: Integers
+    contents: Integers
+    clusters: Integers
+    groups: Integers
+    group_names: list[str]
 
 
 def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
     """The images of ``parts``: for each its rows (columns `COLUMNS`) and which of them are live.
 
-    Raises UsageError where none of them is remembered, or none has a group; DataError where only some have one.
+    Raises UsageError if the history has none of them, or none has a group; DataError if only some have one.
     """
-    images = Images()
     import pyarrow.compute as pc  # a quarter of what a task takes to start, which needs none of it
 
-    removed = pa.array(sorted(rules.removed), pa.string())
-    groups = _Groups(rules.config.group_by, images.group_names)
-    digests: list[Digests] = [np.zeros(0, dtype="S16")]
-    columns: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in ("live", "labels", "own", "keys")}
-    for rows, there in parts:
-        images.sizes.append(len(rows))
-        unwanted = pc.is_in(rows["key"], value_set=removed).to_numpy() & there
-        live = there & ~unwanted
-        images.removed += rows["key"].filter(pa.array(unwanted)).to_pylist()
-        columns["live"].append(live)
-        columns["labels"].append(rows["label"].to_numpy().astype(np.int64))
-        columns["own"].append(split_numbers(rows["split"]))
-        if rules.memory is not None:
-            columns["keys"].append(rules.memory.keys.find(rows["key"].to_pylist()))
-        digests.append(content_digests(rows["sha256"]))
-        groups.add(rows, live)
-        images.names.append(rows["key"])
-    for name, arrays in columns.items():
-        if arrays:
-            setattr(images, name, np.concatenate(arrays))
-    images.groups = groups.numbers()
-    _remember(rules.memory, images, np.concatenate(digests))
-    return images
+    sizes, tables, there, column = list[int](), list[pa.Table](), [np.zeros(0, dtype=bool)], rules.config.group_by
+    names = set[str]()  # of the columns to group by
+    for rows, live in parts:
+        sizes.append(len(rows))
+        there.append(live)
+        groups = pa.nulls(len(rows), pa.string())
+        if column is not None:
+            groups = pc.map_lookup(rows["columns"], pa.scalar(column), "first")
+            names.update(*(chunk.keys.unique().to_pylist() for chunk in rows["columns"].chunks))
+        tables.append(rows.drop_columns("columns").append_column("group", groups))
+    table = pa.concat_tables(tables)
+    if table["sha256"].type != pa.binary(32):
+        raise DataError(f"a column of SHA-256 is {table['sha256'].type}, not {pa.binary(32)}")
+    unwanted = pc.is_in(table["key"], value_set=pa.array(sorted(rules.removed), pa.string())).to_numpy()
+    live = np.concatenate(there)
+    removed = table["key"].filter(pa.array(unwanted & live)).to_pylist()
+    live &= ~unwanted
+    groups, group_names = _number_groups(table, live, column, names)
+    own = split_numbers(table["split"])
+    known = _look_up(rules.history, table, own, group_names)
+    clusters = pc.rank(table["sha256"], "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    labels = table["label"].to_numpy().astype(np.int64)
+    return Images(sizes, table["key"], removed, live, labels, own, *known, clusters, groups, group_names)
 
 
-def _remember(memory: Memory | None, images: Images, digests: Digests) -> None:
-    """Set what is known by key and content."""
-    images.clusters = np.unique(digests, return_inverse=True)[1].reshape(-1)
-    if memory is None:
-        images.by_key = images.by_content = np.full(len(digests), FREE, dtype=np.int8)
-        images.keys = images.contents = np.full(len(digests), -1, dtype=np.int64)
-        return
-    images.contents = memory.contents.find(digests)
-    known, keys = images.contents >= 0, images.keys
-    remembered = known.any() or (keys >= 0).any() or not memory.groups.keys().isdisjoint(images.group_names)
-    if len(memory.keys) and not remembered:
+def _look_up(
+    history: SplitHistory | None, table: pa.Table, own: Splits, groups: list[str]
+) -> tuple[Splits, Splits, Integers, Integers]:
+    """By key and by content, the split of each image and its place in the history."""
+    if history is None:
+        free, nowhere = np.full(len(table), FREE, dtype=np.int8), np.full(len(table), -1, dtype=np.int64)
+        return free, free, nowhere, nowhere
+    places, contents = find(table["key"], history.keys), find(table["sha256"], history.contents)
+    known, is_known = places >= 0, contents >= 0
+    if len(history.keys) and not (known.any() or is_known.any() or not history.groups.keys().isdisjoint(groups)):
         raise UsageError(
-            f"none of the {len(memory.keys)} keys of --splits-from is among these images, nor any of their contents or"
+            f"none of the {len(history.keys)} keys of --splits-from is among these images, nor any of their contents or"
             " groups; it belongs to another dataset, or leave --splits-from out to assign all splits anew"
         )
-    images.by_key = np.full(len(digests), FREE, dtype=np.int8)
-    images.by_key[keys >= 0] = memory.keys.splits[keys[keys >= 0]]
-    bits = np.zeros(len(digests), dtype=np.uint8)
-    bits[known] = memory.contents.splits[images.contents[known]]
-    images.by_content = _choose(bits, images.by_key, images.own)
+    by_key, bits = np.full(len(table), FREE, dtype=np.int8), np.zeros(len(table), dtype=np.uint8)
+    by_key[known] = history.key_splits[places[known]]
+    bits[is_known] = history.content_splits[contents[is_known]]
+    return by_key, _choose(bits, by_key, own), places, contents
 
 
-def _choose(bits: npt.NDArray[np.uint8], by_key: Splits, own: Splits) -> Splits:
+def _choose(bits: Bits, by_key: Splits, own: Splits) -> Splits:
     """Of the splits of each content the only one; of several that of the key, else the source's, else the first."""
     chosen = _ONLY[bits]
     several = (chosen == FREE) & (bits > 0)
@@ -131,46 +122,25 @@ def _choose(bits: npt.NDArray[np.uint8], by_key: Splits, own: Splits) -> Splits:
     return np.where(several & (chosen == FREE), _LOWEST[bits], chosen)
 
 
-class _Groups:
-    """Numbers the groups of images, in the order in which they first come."""
+def _number_groups(table: pa.Table, live: Bools, column: str | None, names: set[str]) -> tuple[Integers, list[str]]:
+    """The number of each live image's group, -1 for others, and the names of the groups in the order of their numbers.
 
-    def __init__(self, column: str | None, names: dict[str, int]) -> None:
-        self._column, self._names = column, names
-        self._numbers: list[Integers] = [np.zeros(0, dtype=np.int64)]
-        self._without: str | None = None
-        self._columns: set[str] = set()
-
-    def add(self, rows: pa.Table, live: Bools) -> None:
-        """Number the groups of a part's rows; -1 for a row that is not live.
-
-        Raises DataError where some images have a group and some have none. As long as none has, the key of the first
-        is kept, and the columns that there are.
-        """
-        import pyarrow.compute as pc
-
-        numbers = np.full(len(rows), -1, dtype=np.int64)
-        self._numbers.append(numbers)
-        if self._column is None:
-            return
-        values = pc.map_lookup(rows["columns"], pa.scalar(self._column), "first").to_pylist()
-        for place in np.flatnonzero(live).tolist():
-            if values[place] is not None:
-                numbers[place] = self._names.setdefault(values[place], len(self._names))
-            elif self._without is None:
-                self._without = str(rows["key"][place])
-            if self._without is not None and self._names:
-                raise DataError(
-                    f"{self._without} has no value in the column {self._column!r};"
-                    " give one for each image: ringslice ingest --columns TABLE"
-                )
-        if self._without is not None:
-            self._columns.update(*(chunk.keys.unique().to_pylist() for chunk in rows["columns"].chunks))
-
-    def numbers(self) -> Integers:
-        """Those of all rows. Raises UsageError where no image has a group."""
-        if self._without is not None:
-            raise UsageError(
-                f"--group-by {self._column}: no image has a value in this column; columns there are:"
-                f" {', '.join(sorted(self._columns)) or 'none'}; add one by ringslice ingest --columns TABLE"
-            )
-        return np.concatenate(self._numbers)
+    ``names`` are the columns that there are. Raises DataError if some live images have a group and some have none,
+    UsageError if none has.
+    """
+    numbers = np.full(len(table), -1, dtype=np.int64)
+    if column is None:
+        return numbers, []
+    encoded = table["group"].filter(pa.array(live)).combine_chunks().dictionary_encode()
+    if encoded.null_count and len(encoded.dictionary):
+        first = table["key"].filter(pa.array(live)).filter(encoded.is_null())[0]
+        raise DataError(
+            f"{first} has no value in the column {column!r}; give one for each image: ringslice ingest --columns TABLE"
+        )
+    if encoded.null_count:
+        raise UsageError(
+            f"--group-by {column}: no image has a value in this column; columns there are:"
+            f" {', '.join(sorted(names)) or 'none'}; add one by ringslice ingest --columns TABLE"
+        )
+    numbers[live] = encoded.indices.to_numpy()
+    return numbers, encoded.dictionary.to_pylist()

@@ -14,9 +14,16 @@ from typing import Any
 from pyarrow.fs import FileType
 
 from etl.errors import UsageError
+from etl.slices.history import SplitHistory
 from etl.slices.manifest import read_manifest
-from etl.slices.memory import Memory
-from etl.stages.layout import OLD_SLICES_FOLDER, erasure_stage, is_folder_name, slices_stage, slices_stage_in
+from etl.stages.layout import (
+    OLD_SLICES_FOLDER,
+    erasure_stage,
+    is_folder_name,
+    slices_below,
+    slices_stage,
+    slices_stage_in,
+)
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
@@ -26,7 +33,7 @@ FIRST = {"number": 1, "ancestors": list[str]()}
 
 
 @dataclass(frozen=True)
-class Earlier:
+class ParentSlices:
     """Finished slices: their folder, manifest, and its fingerprint."""
 
     folder: Place
@@ -34,9 +41,9 @@ class Earlier:
     fingerprint: str
 
     @cached_property
-    def memory(self) -> Memory:
-        """All that they remember. Raises DataError where a table of theirs is not as it was written."""
-        return Memory.read(self.folder, self.manifest)
+    def history(self) -> SplitHistory:
+        """All that they record of splits. Raises DataError if a table of theirs is not as it was written."""
+        return SplitHistory.read(self.folder, self.manifest)
 
     @property
     def ancestors(self) -> list[str]:
@@ -51,28 +58,28 @@ class Earlier:
         return {"number": number + 1, "ancestors": [self.fingerprint, *self.ancestors]}
 
 
-def lineage_of(asked: str | None, earlier: Earlier | None) -> dict[str, Any] | None:
-    """What the manifest says of the lineage of slices for which --splits-from was ``asked``, and gave ``earlier``."""
+def lineage_of(asked: str | None, parent: ParentSlices | None) -> dict[str, Any] | None:
+    """What the manifest says of the lineage of slices for which --splits-from was ``asked``, and gave ``parent``."""
     if asked is None:
         return None
-    return earlier.next_lineage if earlier else FIRST
+    return parent.next_lineage if parent else FIRST
 
 
-def lineage_in_place(root: Place, earlier: Earlier) -> dict[str, Any] | None:
-    """The lineage of slices that are made from ``earlier``, of this root, and take their place.
+def lineage_in_place(root: Place, parent: ParentSlices) -> dict[str, Any] | None:
+    """The lineage of slices that are made from ``parent``, of this root, and take their place.
 
     The lineage is to have the ends that it has: only who takes the place of an end is on it.
     """
-    return earlier.next_lineage if earlier.folder in {end.folder for end in lineage_ends(root)} else None
+    return parent.next_lineage if parent.folder in {end.folder for end in lineage_ends(root)} else None
 
 
-def find_earlier(root: Place, asked: str | None, own: Stage, overwrite: bool = False) -> Earlier | None:
+def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = False) -> ParentSlices | None:
     """The slices that ``asked`` names: a manifest, a folder of slices, a name below ``root``, or 'newest'.
 
     'newest' is the end of the root's lineage, ``own`` left aside; without a lineage the only finished slices; None
-    where there are none. For ``own`` that is finished, and is not to be overwritten, it is what they were made from.
+    if there are none. For ``own`` that is finished, and is not to be overwritten, it is what they were made from.
 
-    Raises UsageError where there are none, or several ends, or ``own`` would be lost; DataError where their manifest is
+    Raises UsageError if there are none, or several ends, or ``own`` would be lost; DataError if their manifest is
     damaged.
     """
     if asked is None:
@@ -85,8 +92,8 @@ def find_earlier(root: Place, asked: str | None, own: Stage, overwrite: bool = F
     return found
 
 
-def _read(stage: Stage) -> Earlier:
-    return Earlier(stage.folder, read_manifest(stage), stage.fingerprint())
+def _read(stage: Stage) -> ParentSlices:
+    return ParentSlices(stage.folder, read_manifest(stage), stage.fingerprint())
 
 
 def _named(root: Place, text: str) -> Stage:
@@ -102,7 +109,7 @@ def _named(root: Place, text: str) -> Stage:
     return stage
 
 
-def _newest(root: Place, own: Stage, overwrite: bool) -> Earlier | None:
+def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
     if (moved := erasure_stage(root).work / OLD_SLICES_FOLDER).children():
         raise UsageError(f"an erasure was stopped while slices were in {moved}; run ringslice erase again, then this")
     finished = [_read(stage) for stage in finished_slices(root) if stage.folder != own.folder]
@@ -110,8 +117,8 @@ def _newest(root: Place, own: Stage, overwrite: bool) -> Earlier | None:
     if there is None or (not overwrite and there.manifest["lineage"] is None):
         return _end_of_lineage(finished)
     if not overwrite:
-        parent = there.manifest["config"]["splits_from"]
-        return next((each for each in finished if each.fingerprint == parent), None)
+        splits_from = there.manifest["config"]["splits_from"]
+        return next((each for each in finished if each.fingerprint == splits_from), None)
     found = _end_of_lineage(finished)
     if found is None:
         raise UsageError(
@@ -127,17 +134,17 @@ def lineage_ends(root: Place) -> list[Stage]:
     return [stages[each.folder] for each in _ends(_on_lineage(list(map(_read, stages.values()))))]
 
 
-def _on_lineage(finished: Sequence[Earlier]) -> list[Earlier]:
+def _on_lineage(finished: Sequence[ParentSlices]) -> list[ParentSlices]:
     ancestors = {fingerprint for each in finished for fingerprint in each.ancestors}
     return [each for each in finished if each.manifest["lineage"] or each.fingerprint in ancestors]
 
 
-def _ends(slices: Sequence[Earlier]) -> list[Earlier]:
+def _ends(slices: Sequence[ParentSlices]) -> list[ParentSlices]:
     ancestors = {fingerprint for each in slices for fingerprint in each.ancestors}
     return [each for each in slices if each.fingerprint not in ancestors]
 
 
-def _end_of_lineage(finished: Sequence[Earlier]) -> Earlier | None:
+def _end_of_lineage(finished: Sequence[ParentSlices]) -> ParentSlices | None:
     on_lineage = _on_lineage(finished)
     ends = _ends(on_lineage or finished)
     if len(ends) > 1:
@@ -152,11 +159,7 @@ def _end_of_lineage(finished: Sequence[Earlier]) -> Earlier | None:
 
 def finished_slices(root: Place) -> Iterator[Stage]:
     """The finished slices of a root."""
-    for info in (root / "slices").children():
-        if not info.is_file and is_folder_name(info.base_name):
-            stage = slices_stage(root, info.base_name)
-            if stage.marker.exists():
-                yield stage
+    return (each for each in slices_below(root) if is_folder_name(each.folder.name) and each.marker.exists())
 
 
 def finished_at(stage: Stage) -> tuple[str, str]:

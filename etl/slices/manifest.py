@@ -5,24 +5,29 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
+from etl.formats import schemas
 from etl.stages.stage import Stage
 from etl.storage.json_files import checksum_of
 
-EXAMPLES, BLOCKS, CLASS_COUNTS, DEPARTED = "examples", "blocks", "class_counts", "departed"
-CONTENTS, GROUPS = "contents", "groups"
-MEMORY_TABLES = (EXAMPLES, DEPARTED, CONTENTS, GROUPS)
-EXAMPLES_FILE = f"{EXAMPLES}.parquet"
-BLOCKS_FILE = f"{BLOCKS}.parquet"
-CLASS_COUNTS_FILE = f"{CLASS_COUNTS}.parquet"
-DEPARTED_FILE = f"{DEPARTED}.parquet"
-CONTENTS_FILE = f"{CONTENTS}.parquet"
-GROUPS_FILE = f"{GROUPS}.parquet"
+TABLES = {
+    "examples": schemas.EXAMPLES,
+    "blocks": schemas.BLOCKS,
+    "class_counts": schemas.CLASS_COUNTS,
+    "departed": schemas.DEPARTED,
+    "contents": schemas.CONTENTS,
+    "groups": schemas.GROUPS,
+}
+
+
+def table_file(name: str) -> str:
+    """The file of the table with this name in `TABLES`, below the manifest."""
+    return f"{name}.parquet"
 
 
 def read_manifest(stage: Stage) -> dict[str, Any]:
     """The manifest of finished slices.
 
-    Raises UsageError where there is none of this version, DataError where it is not as it was written.
+    Raises UsageError if there is none of this version, DataError if it is not as it was written.
     """
     manifest = stage.read_marker()
     content = {name: value for name, value in manifest.items() if name != "checksum"}
@@ -36,8 +41,8 @@ def read_manifest(stage: Stage) -> dict[str, Any]:
 
 def slices_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The split and the entry of every slice, numbered through as the tables have them."""
-    for split, told in manifest["splits"].items():
-        for each in told["slices"]:
+    for split, facts in manifest["splits"].items():
+        for each in facts["slices"]:
             yield split, each
 
 
@@ -55,7 +60,7 @@ class Slice:
     """One slice as the manifest names it; ``name`` is its path below the manifest without an ending.
 
     ``first_example`` and ``first_block`` are the rows of the tables of examples and of blocks at which its own begin;
-    ``group`` is the group of workers that it was cut for, None where there is one for all.
+    ``group`` is the group of workers that it was cut for, None if there is one for all.
     """
 
     name: str
@@ -72,7 +77,7 @@ class Slice:
 class Manifest:
     """What a reader needs of the manifest: ``mean`` and ``std`` are by channel, on the scale 0 to 255.
 
-    ``height`` and ``width`` are None where images differ in size. Pixels that are kept as floats are
+    ``height`` and ``width`` are None if images differ in size. Pixels that are kept as floats are
     (pixel - ``subtract``) / ``divide_by``, by channel.
     """
 
@@ -89,7 +94,7 @@ class Manifest:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of every image. Raises UsageError where they differ."""
+        """Height and width of every image. Raises UsageError if they differ."""
         if self.height is None or self.width is None:
             raise UsageError(
                 "the images of these slices differ in size, and a batch takes one; normalize again with --fit crop,"
@@ -99,7 +104,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, marker: Mapping[str, Any]) -> Self:
-        """Raises DataError where something is missing."""
+        """Raises DataError if something is missing."""
         try:
             image, statistics = marker["image"], marker["statistics"]
             return cls(
@@ -120,7 +125,7 @@ class Manifest:
     def of_group(self, group: int) -> Self:
         """The same, but the training split has the slices of one group of workers only.
 
-        Raises UsageError where there is no such group.
+        Raises UsageError if there is no such group.
         """
         groups = sorted({each.group for each in self.splits["train"] if each.group is not None})
         if group not in groups:
@@ -133,6 +138,6 @@ class Manifest:
 def _slices_by_split(marker: Mapping[str, Any]) -> dict[str, tuple[Slice, ...]]:
     found: dict[str, list[Slice]] = {split: [] for split in marker["splits"]}
     for split, each, first_example, first_block in located_slices(marker):
-        told = (each["name"], each["records"], each["blocks"], each["bytes"], each["sha256"])
-        found[split].append(Slice(*told, first_example, first_block, each.get("group")))
+        facts = (each["name"], each["records"], each["blocks"], each["bytes"], each["sha256"])
+        found[split].append(Slice(*facts, first_example, first_block, each.get("group")))
     return {split: tuple(slices) for split, slices in found.items()}

@@ -10,48 +10,40 @@ from etl.formats import parquet_tables, schemas
 from etl.images.config import FLOATS, NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import worker_of
-from etl.slices.manifest import (
-    BLOCKS,
-    BLOCKS_FILE,
-    CLASS_COUNTS,
-    CLASS_COUNTS_FILE,
-    CONTENTS,
-    CONTENTS_FILE,
-    DEPARTED,
-    DEPARTED_FILE,
-    EXAMPLES,
-    EXAMPLES_FILE,
-    GROUPS,
-    GROUPS_FILE,
-)
+from etl.slices.manifest import TABLES, table_file
 from etl.slices.writer import blocks_place, facts_place
 from etl.stages.layout import SLICES_FORMAT
-from etl.stages.stage import Stage, require
+from etl.stages.run import Run
+from etl.stages.stage import require
 from etl.storage.json_files import with_checksum
 from etl.storage.place import Place
 
 
 def build_manifest(
-    stage: Stage,
+    run: Run,
     identity: Mapping[str, Any],
     normalized: Mapping[str, Any],
     slices: Sequence[tuple[str, str, int]],
     *,
     statistics: PixelSums,
-    told: Mapping[str, Any],
-    remembered: Mapping[str, pa.Table],
+    plan: Mapping[str, Any],
+    history: Mapping[str, pa.Table],
 ) -> dict[str, Any]:
     """Check every slice of ``slices`` (split, name, examples), write the tables beside them, return the manifest.
 
-    ``told`` are the manifest's lineage, known and left_out; ``remembered`` the tables departed, contents and groups.
+    ``plan`` are the manifest's lineage, known and left_out; ``history`` the tables departed, contents and groups.
 
-    Raises DataError where a slice is missing or holds another number of examples.
+    Raises DataError if a slice is missing or has another number of examples.
     """
-    folder = stage.folder
+    folder = run.folder
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
-    examples = (parquet_tables.read_table(facts_place(folder, name)) for name in names)
-    blocks = (parquet_tables.read_table(blocks_place(folder, name)) for name in names)
+    tables: dict[str, Iterable[pa.Table]] = {
+        "examples": (parquet_tables.read_table(facts_place(folder, name)) for name in names),
+        "blocks": (parquet_tables.read_table(blocks_place(folder, name)) for name in names),
+        "class_counts": [class_counts(facts)],
+        **{name: [table] for name, table in history.items()},
+    }
     return with_checksum(
         {
             "format": SLICES_FORMAT,
@@ -60,15 +52,8 @@ def build_manifest(
             "image": image_of(normalized),
             "splits": splits_of(facts, len(normalized["classes"]), identity["config"]),
             "statistics": statistics.to_json(),
-            **told,
-            "tables": {
-                EXAMPLES: _write(stage, EXAMPLES_FILE, schemas.EXAMPLES, examples),
-                BLOCKS: _write(stage, BLOCKS_FILE, schemas.BLOCKS, blocks),
-                CLASS_COUNTS: _write(stage, CLASS_COUNTS_FILE, schemas.CLASS_COUNTS, [class_counts(facts)]),
-                DEPARTED: _write(stage, DEPARTED_FILE, schemas.DEPARTED, [remembered[DEPARTED]]),
-                CONTENTS: _write(stage, CONTENTS_FILE, schemas.CONTENTS, [remembered[CONTENTS]]),
-                GROUPS: _write(stage, GROUPS_FILE, schemas.GROUPS, [remembered[GROUPS]]),
-            },
+            **plan,
+            "tables": {name: _write(run, name, parts) for name, parts in tables.items()},
         }
     )
 
@@ -112,7 +97,7 @@ def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[s
 def _split(own: Sequence[Mapping[str, Any]], split: str, classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("name", "records", "blocks", "bytes", "sha256")
     slices = [{name: each[name] for name in kept} for each in own]
-    told: dict[str, Any] = {
+    totals: dict[str, Any] = {
         "records": sum(each["records"] for each in own),
         "bytes": sum(each["bytes"] for each in own),
         "by_class": _by_class(own, classes),
@@ -121,10 +106,10 @@ def _split(own: Sequence[Mapping[str, Any]], split: str, classes: int, config: M
     if split == "train" and config["groups"] > 1:
         for number, each in enumerate(slices):
             each["group"], each["worker"] = worker_of(number, config["workers"], config["groups"])
-        told["groups"] = [
+        totals["groups"] = [
             _group([each for each in slices if each["group"] == group]) for group in range(config["groups"])
         ]
-    return told
+    return totals
 
 
 def _group(slices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -155,6 +140,7 @@ def class_counts(facts: Iterable[Mapping[str, Any]]) -> pa.Table:
     return parquet_tables.table_of(schemas.CLASS_COUNTS, rows)
 
 
-def _write(stage: Stage, name: str, schema: pa.Schema, parts: Any) -> dict[str, Any]:
-    output, rows = parquet_tables.write_tables(stage.folder / name, stage.attempts, schema, parts)
-    return {"file": name, "rows": rows, "sha256": output.sha256}
+def _write(run: Run, name: str, parts: Iterable[pa.Table]) -> dict[str, Any]:
+    file = table_file(name)
+    output, rows = parquet_tables.write_tables(run.folder / file, run.staging, TABLES[name], parts)
+    return {"file": file, "rows": rows, "sha256": output.sha256}

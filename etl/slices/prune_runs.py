@@ -4,15 +4,18 @@ A run is removed in one atomic step, with its checkpoints: its folder is moved t
 deleted there. A prune that was killed may leave files in that folder; the next one deletes them.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC
+from typing import Any
 
+from etl.errors import DataError
 from etl.progress import log
 from etl.stages.champion import read_champions
-from etl.stages.layout import is_folder_name
-from etl.stages.lease import BusyError, Claim, require_unclaimed
-from etl.stages.marker import RUN_FILE, WORK_FOLDER
+from etl.stages.layout import folders, is_folder_name
+from etl.stages.lease import BusyError, Lease, leased, require_free
+from etl.stages.names import RUN_FILE, WORK_FOLDER
 from etl.storage.atomic import withdraw
 from etl.storage.place import Place
 
@@ -29,8 +32,7 @@ class KeptRuns:
 
 def run_names(root: Place) -> list[str]:
     """The names of the folders of runs, sorted."""
-    names = [info.base_name for info in (root / "runs").children() if not info.is_file]
-    return [name for name in names if is_folder_name(name)]
+    return [name for name in folders(root / "runs") if is_folder_name(name)]
 
 
 def choose_runs(root: Place, kept: KeptRuns) -> dict[str, str]:
@@ -54,15 +56,14 @@ def choose_runs(root: Place, kept: KeptRuns) -> dict[str, str]:
 
 def _trained_at(run: Place) -> tuple[str, str]:
     """When a run ended, as its run.json has it; else when its folder was last changed. And its name, to sort by."""
-    record = run / RUN_FILE
-    finished = record.read_json().get("finished") if record.exists() else None
+    finished = read_record(run / RUN_FILE).get("finished")
     changed = max(info.mtime for info in (run.info(), *run.children())).astimezone(UTC)
     return finished if isinstance(finished, str) else changed.isoformat(timespec="milliseconds"), run.name
 
 
 def _is_being_trained(run: Place) -> bool:
     try:
-        require_unclaimed(run / WORK_FOLDER, str(run))
+        require_free(run / WORK_FOLDER, str(run))
     except BusyError:
         return True
     return False
@@ -76,24 +77,35 @@ def remove_runs(root: Place, names: Iterable[str]) -> list[str]:
     names, runs = list(names), root / "runs"
     if not names and not (runs / WORK_FOLDER).exists():
         return []
-    claim = Claim.take(runs / WORK_FOLDER, f"ringslice prune on {runs}")
-    try:
-        removed = [name for name in names if _remove(runs / name, claim)]
-    except BaseException:
-        claim.release()
-        raise
-    claim.delete_work()
-    return removed
+    with leased(runs / WORK_FOLDER, f"ringslice prune on {runs}") as lease:
+        return [name for name in names if _remove(runs / name, lease.staging)]
 
 
-def _remove(run: Place, claim: Claim) -> bool:
+def _remove(run: Place, staging: Place) -> bool:
     try:
-        lease = Claim.take(run / WORK_FOLDER, f"training of {run}")
+        lease = Lease.take(run / WORK_FOLDER, f"training of {run}")
     except BusyError as busy:
         log("prune", f"{run} stays as it is: {busy}")
         return False
     try:
-        withdraw(run, claim.attempts)
+        withdraw(run, staging)
     finally:
-        lease.stop_beating()
+        lease.stop_renewing()
     return True
+
+
+def read_record(file: Place) -> dict[str, Any]:
+    """The JSON object in a file of a run; empty if there is none, or its trainer has just removed it.
+
+    Raises DataError if it is damaged.
+    """
+    try:
+        record = json.loads(file.read_bytes()) if file.exists() else {}
+        if isinstance(record, dict):
+            return record
+        reason = "not a JSON object"
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        reason = f"not JSON: {error}"
+    raise DataError(f"damaged file of a run: {file} ({reason}). Remove the file or the run, and run prune again")

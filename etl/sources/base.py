@@ -1,7 +1,7 @@
-"""What a source of raw images is: a list of its images, their classes, and their bytes when asked.
+"""The interface of a source of raw images: a list of its images, their classes, and their bytes on request.
 
-Every source knows its images in a fixed order and by sizes before the bytes of one are read, so packs can be laid out.
-Classes that are known already keep their labels, even where no image is left of them; new ones come after them.
+A source lists its images in a fixed order with their sizes before it reads their bytes, so that packs can be planned.
+Known classes keep their labels, even if no image is left of them; new ones come after them.
 """
 
 import hashlib
@@ -32,13 +32,12 @@ SPLITS_BY_WORD = {
     "evaluation": "test",
 }
 
-# --classes says something to all
 _DECIDING = ("split_folders", "image_column", "label_column", "split_column", "key_column")
-_HEEDED_BY_SOME = (*_DECIDING, "follow_links")
+_NOT_SUPPORTED_BY_ALL = (*_DECIDING, "follow_links")
 
 Columns = tuple[tuple[str, str], ...]
 
-MOST_WHOLE_BYTES = 16 << 20  # of an image file that is held in memory as it is read
+MAX_WHOLE_BYTES = 16 << 20  # of an image file that is held in memory as it is read
 Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece, which can be read once
 
 
@@ -46,8 +45,8 @@ Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece,
 class SourceImage:
     """One image of a source, not read yet. ``version`` changes when its file is written again (its time of change).
 
-    ``columns`` are what is told of it beside label and split, (name, value) by name; None where nothing is.
-    ``position`` is where the source finds it: the number of one of its files, and an offset or a row in that.
+    ``columns`` are its further values, (name, value) by name; None if there are none.
+    ``position`` is where its bytes are: the number of a file of the source, and an offset or a row in it.
     """
 
     key: str
@@ -60,12 +59,12 @@ class SourceImage:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a source is to be read: what a user may say of it.
+class SourceOptions:
+    """The user's options for reading a source.
 
-    ``known`` are the classes that keep their labels; ``classes`` (where given) are all that there may be. The columns
-    are those of a list or a Parquet file, None where the source's own names tell. ``follow_links`` allows links that
-    lead out of the source.
+    ``known`` are the classes that keep their labels; ``classes`` (if given) are all that there may be. The columns
+    are those of a list, a Parquet file or .json members, None for the default names. ``follow_links`` allows links
+    that lead out of the source.
     """
 
     split_folders: bool = False
@@ -78,14 +77,8 @@ class Reading:
     known: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """What of it decides the packs, for markers: nothing that is only known when the source is read again.
-
-        Nor what only allows something: the list of images tells what came of it.
-        """
+        """The options that decide the packs, for markers: without ``known`` and ``follow_links``."""
         return {name: getattr(self, name) for name in _DECIDING} | {"classes": self.classes and list(self.classes)}
-
-
-PLAIN = Reading()
 
 
 class NotInPlaceError(UsageError):
@@ -104,60 +97,58 @@ class LargeFile:
 
 
 class Source(Protocol):
-    """What `etl.sources.open_source` gives. ``images`` are in the order in which they are read fastest."""
+    """A source that `etl.sources.open_source` returns; reading ``images`` is fastest in their order."""
 
     kind: str
-    heeds: ClassVar[tuple[str, ...]]  # what of a `Reading` says something to it, beside classes
+    supported_options: ClassVar[tuple[str, ...]]  # fields of `SourceOptions`, besides classes
     classes: list[str]
     images: list[SourceImage]
     skipped: int
-    is_sequential: bool  # whether an image is reached only through those before it in its file
+    is_sequential: bool  # True if an image is reached only through those before it in its file
 
     @property
     def pixels(self) -> dict[str, int] | None:
-        """Height, width and channels that all images share, where the source states them."""
+        """Height, width and channels that all images share, if the source states them."""
 
     def large_files(self) -> list[LargeFile]:
         """The files that hold the images, by the numbers in their positions.
 
-        Raises UsageError where images cannot be taken from where they lie.
+        Raises UsageError if images cannot be read from where they lie.
         """
         ...
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """The bytes of these image files, in their order; fastest where that is the order of ``self.images``.
+        """The bytes of these image files, in their order; fastest in the order of ``self.images``.
 
-        One of more than `MOST_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
-        May be called in several threads at once. Raises DataError where a file changed since it was listed.
+        One of more than `MAX_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
+        May be called in several threads at once. Raises DataError if a file changed since it was listed.
         """
         ...
 
 
-def refuse_unheeded(reading: Reading, source: type[Source], place: Place) -> None:
-    """Raise UsageError where the user gave an option that says nothing to this kind of source."""
-    for name in _HEEDED_BY_SOME:
-        if getattr(reading, name) and name not in source.heeds:
-            raise UsageError(
-                f"--{name.replace('_', '-')} says nothing to a source of the kind {source.kind!r}, as {place} is; leave"
-                " it out"
-            )
+def reject_unsupported_options(options: SourceOptions, source: type[Source], place: Place) -> None:
+    """Raise UsageError for an option that does not apply to this kind of source."""
+    for name in _NOT_SUPPORTED_BY_ALL:
+        if getattr(options, name) and name not in source.supported_options:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} does not apply to a source of the kind {source.kind!r} ({place}); remove it")
 
 
 def fingerprint(images: Iterable[SourceImage], classes: list[str], versions: bool) -> str:
-    """SHA-256 of what the images are called, how labelled, how large, and of their columns (and their versions)."""
+    """SHA-256 of the images' keys, labels, splits, sizes and columns (and of their versions)."""
     digest = hashlib.sha256(repr(classes).encode())
     for image in images:
         version = image.version if versions else 0
         columns = image.columns or ""
-        told = f"{image.key}\0{image.label}\0{image.split}\0{image.size_bytes}\0{version}\0{columns}\n"
-        digest.update(told.encode())
+        text = f"{image.key}\0{image.label}\0{image.split}\0{image.size_bytes}\0{version}\0{columns}\n"
+        digest.update(text.encode())
     return digest.hexdigest()
 
 
 def read_classes(place: Place) -> tuple[str, ...]:
     """The names of classes in a text file, one on each line; their numbers are the labels 0, 1, ...
 
-    Raises UsageError where there is no such file, no name in it, or one twice.
+    Raises UsageError if there is no such file, no name in it, or a name twice.
     """
     if place.info().type != fs.FileType.File:
         raise UsageError(f"--classes {place}: no such file; give a text file with the name of a class on each line")
@@ -173,29 +164,37 @@ def read_classes(place: Place) -> tuple[str, ...]:
 
 
 def class_name(label: str, classes: Sequence[str] | None) -> str:
-    """The class that ``label`` names: itself, or where it is the number of one of ``classes``, that one."""
+    """The class that ``label`` names: itself, or one of ``classes`` if it is the number of that."""
     if classes is None or label in classes or not re.fullmatch(r"[0-9]{1,9}", label) or int(label) >= len(classes):
         return label
     return classes[int(label)]
 
 
-def all_classes(names: Iterable[str], reading: Reading, place: Place) -> list[str]:
-    """All classes: those that are known, then the new ones of ``names``, numbers by value and before words.
+def number_labels(labels: Iterable[str], options: SourceOptions, place: Place) -> tuple[list[str], dict[str, int]]:
+    """All classes, as of `all_classes`, and the number of the class of each label."""
+    names = {label: class_name(label, options.classes) for label in labels}
+    classes = all_classes(names.values(), options, place)
+    numbers = {name: number for number, name in enumerate(classes)}
+    return classes, {label: numbers[name] for label, name in names.items()}
+
+
+def all_classes(names: Iterable[str], options: SourceOptions, place: Place) -> list[str]:
+    """All classes: the known ones, then the new ones of ``names``, numbers by value and before words.
 
     Raises UsageError for a name outside the classes that the user gave, and for names that look the same.
     """
     found = set(names)
-    _refuse_lookalikes(found.union(reading.known), place)
-    if reading.classes is not None:
-        if unknown := sorted(found - set(reading.classes)):
+    _refuse_lookalikes(found.union(options.known), place)
+    if options.classes is not None:
+        if unknown := sorted(found - set(options.classes)):
             raise UsageError(
-                f"{place} has the label {unknown[0]!r}, which is not one of the {len(reading.classes)} --classes;"
+                f"{place} has the label {unknown[0]!r}, which is not one of the {len(options.classes)} --classes;"
                 " add it there, or correct the label"
             )
-        new = [name for name in reading.classes if name not in reading.known]
+        new = [name for name in options.classes if name not in options.known]
     else:
-        new = sorted(found - set(reading.known), key=_by_number)
-    return [*reading.known, *new]
+        new = sorted(found - set(options.known), key=_by_number)
+    return [*options.known, *new]
 
 
 def _refuse_lookalikes(names: Iterable[str], place: Place) -> None:
@@ -221,7 +220,7 @@ def split_of(path: str) -> str | None:
 
 
 def refuse_twice(keys: Sequence[str], where: Callable[[int], str]) -> None:
-    """Raise UsageError where a key comes twice; ``where`` tells people where the one of a number was found."""
+    """Raise UsageError if a key comes twice; ``where`` gives the place of the key of a number, for the message."""
     if pc.count_distinct(pa.array(keys, pa.string())).as_py() == len(keys):
         return
     seen: dict[str, int] = {}

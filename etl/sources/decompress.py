@@ -1,24 +1,25 @@
-"""Files that may be packed by gzip or zstd, read from front to back as what they unpack to."""
+"""Read files by offset, also those compressed with gzip or zstd, from front to back."""
 
 import io
 import re
 from types import TracebackType
 from typing import Self
 
-import pyarrow
-from pyarrow import fs
+from pyarrow import NativeFile, fs
 
 from etl.errors import DataError
 from etl.storage.place import Place
 
-_CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # RFC 1952, 2.3.1; RFC 8878, 3.1.1
-_SKIPPABLE = b"\x2a\x4d\x18"  # bytes 1 to 3 of a frame of zstd that holds no data: RFC 8878, 3.1.2
-_CODEC_SAYS = re.compile("zlib|ZSTD|Truncated compressed stream")  # as Arrow tells it from failures to read
+_CODECS = {  # RFC 1952, 2.3.1; RFC 8878, 3.1.1 and 3.1.2 (a frame without data)
+    "gzip": re.compile(rb"\x1f\x8b"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+}
+_CODEC_ERROR = re.compile("zlib|ZSTD|Truncated compressed stream")  # of Arrow, unlike those of storage
 _SKIPPED_AT_ONCE = 1 << 16
 
 
 class ByteRange:
-    """Bytes by their offset: those of a file, or of a part of one. As text it is named for messages."""
+    """Bytes by their offset: those of a file, or of a part of one. Its text names it in messages."""
 
     of_content = ""  # what follows an offset in a message
     forms = "plain or by gzip or zstd"  # of an archive in it
@@ -39,9 +40,10 @@ class ByteRange:
 
 
 class UnpackedFile(ByteRange):
-    """A file's bytes by their offset; those of a packed one, told by its first bytes, are behind all before them.
+    """A file's content by offset, decompressed if its first bytes are those of gzip or zstd.
 
-    ``is_packed`` tells of it, ``info`` what the file was when it was opened. Memory does not grow with the file.
+    ``is_packed`` is True if it is compressed; ``info`` describes the file when it was opened. Memory does not grow with
+    the file.
     """
 
     def __init__(self, place: Place, buffer_bytes: int) -> None:
@@ -49,13 +51,13 @@ class UnpackedFile(ByteRange):
         self.info: fs.FileInfo = place.info()
         with place.filesystem.explaining(place.path):
             plain = place.open_input()
-            self._codec = _codec(plain.read_at(min(4, self.info.size), 0))
-        self.of_content = " of its content" if self.is_packed else ""
-        self._file = io.BufferedReader(plain, buffer_bytes)
-        self._position = 0
-        if self.is_packed:
-            self._file.close()
-            self._file = self._open_packed()
+            start = plain.read_at(min(4, self.info.size), 0)
+            self._codec = next((codec for codec, magic in _CODECS.items() if magic.match(start)), None)
+            self.is_packed = self._codec is not None
+            self._file: io.BufferedReader | NativeFile = io.BufferedReader(plain, buffer_bytes)
+            if self.is_packed:
+                self.of_content = " of its content"
+                self._open_again()
 
     def __enter__(self) -> Self:
         return self
@@ -71,48 +73,34 @@ class UnpackedFile(ByteRange):
     def close(self) -> None:
         self._file.close()
 
-    @property
-    def is_packed(self) -> bool:
-        return self._codec is not None
-
     def read(self, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset`` on, fewer where the file ends. To go back in a packed one is to start again.
+        """``size`` bytes from ``offset`` on, fewer if the file ends. Going back in a compressed one starts it again.
 
-        Raises DataError where what is packed is damaged or cut off.
+        Raises DataError if compressed data is damaged or truncated.
         """
         with self.place.filesystem.explaining(self.place.path):
             if not self.is_packed:
-                size = max(0, min(size, self.info.size - offset))  # HDFS has no places behind the end
+                size = max(0, min(size, self.info.size - offset))  # HDFS cannot seek behind the end
                 return self._file.read(size) if size and self._file.seek(offset) == offset else b""
             try:
-                return self._read_packed(offset, size)
+                if offset < self._position:
+                    self._open_again()
+                while (left := offset - self._position) and self._read_next(min(left, _SKIPPED_AT_ONCE)):
+                    pass
+                return self._read_next(size)
             except OSError as error:
-                if not _CODEC_SAYS.match(str(error)):
+                if not _CODEC_ERROR.match(str(error)):
                     raise
                 raise DataError(
                     f"{self.place} is damaged or cut off: it does not unpack as {self._codec} behind byte"
                     f" {self._position} of its content ({error}); copy it again from where it came"
                 ) from None
 
-    def _open_packed(self) -> io.BufferedReader:
-        return io.BufferedReader(pyarrow.CompressedInputStream(self.place.open_stream(), self._codec), _SKIPPED_AT_ONCE)
-
-    def _read_packed(self, offset: int, size: int) -> bytes:
-        if offset < self._position:
-            self._file.close()
-            self._file, self._position = self._open_packed(), 0
-        while rest := offset - self._position:
-            skipped = len(self._file.read(min(rest, _SKIPPED_AT_ONCE)))
-            if not skipped:
-                return b""
-            self._position += skipped
+    def _read_next(self, size: int) -> bytes:
         data = self._file.read(size)
         self._position += len(data)
         return data
 
-
-def _codec(start: bytes) -> str | None:
-    """How a file that starts with these four bytes is packed; None where it is not."""
-    if start[1:] == _SKIPPABLE and start[0] >> 4 == 5:
-        return "zstd"
-    return next((codec for magic, codec in _CODECS.items() if start.startswith(magic)), None)
+    def _open_again(self) -> None:
+        self._file.close()
+        self._file, self._position = self.place.open_stream(self._codec), 0

@@ -1,4 +1,4 @@
-"""Which kind of source a place is, by what it holds."""
+"""Detect the kind of a source by its content."""
 
 import re
 
@@ -6,7 +6,7 @@ from pyarrow import fs
 
 from etl.errors import UsageError
 from etl.sources.archive import ArchiveSource
-from etl.sources.base import PLAIN, Reading, Source, refuse_unheeded
+from etl.sources.base import Source, SourceOptions, reject_unsupported_options
 from etl.sources.file_list import ListSource
 from etl.sources.file_names import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, describes, is_visible
 from etl.sources.folder import FolderSource, walk
@@ -19,41 +19,41 @@ _LargeFiles = type[ArchiveSource] | type[ParquetSource]
 _KINDS: dict[re.Pattern[str], _LargeFiles] = {ARCHIVE_NAMES: ArchiveSource, PARQUET_NAMES: ParquetSource}
 
 
-def open_source(place: Place, reading: Reading = PLAIN) -> Source:
-    """The source in this folder or file, by what it holds.
+def open_source(place: Place, options: SourceOptions | None = None) -> Source:
+    """Open the source in this folder or file; its content decides its kind.
 
-    A list (CSV or JSONL) is a file; archives and Parquet files are one file, or a folder that holds nothing else.
+    A list (CSV or JSONL) is a file; archives and Parquet files are one file, or a folder that contains nothing else.
 
-    Raises UsageError where there is no such place or nothing in it that is a source, and for options of ``reading``
-    that say nothing to a source of that kind.
+    Raises UsageError if there is no such place or no source in it, and for options that do not apply to its kind.
     """
+    options = options or SourceOptions()
     info = place.info()
     if info.type == fs.FileType.NotFound:
         raise UsageError(
             f"{place}: no such folder or file; give a folder of images, archives, Parquet files, or a list"
         )
     if info.type != fs.FileType.Directory:
-        return _open_file(place, info, reading)
+        return _open_file(place, info, options)
     if any(
         child.is_file and IDX_IMAGES.fullmatch(child.base_name) and is_visible(child.base_name)
         for child in place.children()
     ):
-        refuse_unheeded(reading, IdxSource, place)
-        return IdxSource(place, reading)
+        reject_unsupported_options(options, IdxSource, place)
+        return IdxSource(place, options)
     source, files = _large_files(place)
-    refuse_unheeded(reading, source or FolderSource, place)
-    return source(place, files, reading) if source else FolderSource(place, reading)
+    reject_unsupported_options(options, source or FolderSource, place)
+    return source(place, files, options) if source else FolderSource(place, options)
 
 
-def _open_file(place: Place, info: fs.FileInfo, reading: Reading) -> Source:
+def _open_file(place: Place, info: fs.FileInfo, options: SourceOptions) -> Source:
     if info.type != fs.FileType.File:
         raise UsageError(f"{place} is neither a file nor a folder; copy what it gives to a file")
     if LIST_NAMES.search(place.name):
-        refuse_unheeded(reading, ListSource, place)
-        return ListSource(place, reading)
+        reject_unsupported_options(options, ListSource, place)
+        return ListSource(place, options)
     if names := _kind_of(place.name):
-        refuse_unheeded(reading, _KINDS[names], place)
-        return _KINDS[names](place.parent, [place], reading)
+        reject_unsupported_options(options, _KINDS[names], place)
+        return _KINDS[names](place.parent, [place], options)
     raise UsageError(
         f"{place} is a file of no kind that is known here; give a folder, a list (.csv, .jsonl), an archive"
         " (.tar, .tar.gz, .tar.zst), or a Parquet file (.parquet)"
@@ -65,13 +65,12 @@ def _kind_of(name: str) -> re.Pattern[str] | None:
 
 
 def _large_files(place: Place) -> tuple[_LargeFiles | None, list[Place]]:
-    """The archives or Parquet files below a folder that holds nothing else but small files that describe them.
+    """The archives or Parquet files below a folder that contains only these and small files that describe them.
 
     A Parquet file may describe an archive, too: it is named like that, as `img2dataset` has them.
     """
     found: dict[re.Pattern[str], list[Place]] = {}
-    for info in walk(place, ()):
-        path = info.path[len(place.path.rstrip("/")) + 1 :]
+    for path, info in walk(place):
         if not is_visible(path) or describes(info.base_name):
             continue
         names = _kind_of(info.base_name)

@@ -1,38 +1,37 @@
-"""What columns and fields of a source may say: keys, labels and splits, and which column is which.
+"""Check the columns and fields of a source: keys, labels and splits, and which column is which.
 
-``where`` says for people where a value was found: ``row 3 of FILE``.
+``where`` names the place of a value in messages: ``row 3 of FILE``.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from etl.errors import UsageError, printable
-from etl.sources.base import SPLITS_BY_WORD, Columns, Reading
+from etl.sources.base import SPLITS_BY_WORD, Columns, SourceOptions
 
-LONGEST_NAME_BYTES = 4096  # PATH_MAX of Linux
-LONGEST_LABEL_BYTES = 1000
+LABEL, SPLIT = "label", "split"  # what is read if the user names no other column or field
+
+MAX_IMAGE_BYTES = 1 << 30
+MAX_NAME_BYTES = 4096  # PATH_MAX of Linux
+MAX_LABEL_BYTES = 1000
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and what ends a line
 
 
 def fault_of_name(name: str) -> str | None:
-    """What forbids a relative path as a key, or a part of one, to be read after "its name"; None where nothing does.
+    """Why a relative path cannot be a key, or a part of one, in words after "its name"; None if it can.
 
-    What is no text is told by its surrogates, as "surrogateescape" leaves them.
+    Bytes that are not UTF-8 are surrogates in it, from the error handler "surrogateescape".
     """
-    if fault := _fault_of_text(name, LONGEST_NAME_BYTES):
+    if fault := _fault_of_text(name, MAX_NAME_BYTES):
         return fault
     if name.startswith("/"):
         return "is absolute"
     parts = name.split("/")
     bad = next((part for part in parts if part in ("", ".", "..")), None)
     return None if bad is None else f"has the part {bad!r}"
-
-
-def fault_of_label(label: str) -> str | None:
-    """What forbids a text as the name of a class, to be read after "the label"; None where nothing does."""
-    return "is empty" if not label.strip() else _fault_of_text(label, LONGEST_LABEL_BYTES)
 
 
 def _fault_of_text(text: str, longest: int) -> str | None:
@@ -45,11 +44,7 @@ def _fault_of_text(text: str, longest: int) -> str | None:
     return "holds control characters" if _CONTROL.search(text) else None
 
 
-MOST_IMAGE_BYTES = 1 << 30
-
-LABEL, SPLIT = "label", "split"  # what is read where the user names no other column or field
-
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 _NOT_SHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line ends, half characters
 
 
@@ -60,82 +55,90 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def checked_key(path: str, where: str) -> str:
-    """``path`` as a key, or a part of one. Raises UsageError where `fault_of_name` finds something."""
+    """``path`` as a key, or a part of one. Raises UsageError if `fault_of_name` finds something."""
     if fault := fault_of_name(path):
         raise UsageError(
-            f"{printable(where, '')}: {path[:_MOST_SHOWN]!r} cannot be a key, for it {fault}; rename it: keys are"
+            f"{printable(where, '')}: {path[:_MAX_SHOWN]!r} cannot be a key, for it {fault}; rename it: keys are"
             " relative paths in UTF-8, without control characters"
         )
     return path
 
 
 def checked_label(label: str, where: str) -> str:
-    """``label`` as the name of a class. Raises UsageError where `fault_of_label` finds something."""
-    if fault := fault_of_label(label):
-        raise UsageError(f"{where} has a label that {fault}: {label[:_MOST_SHOWN]!r}; correct it, or leave it out")
+    """``label`` as the name of a class. Raises UsageError if it cannot be one."""
+    if fault := "is empty" if not label.strip() else _fault_of_text(label, MAX_LABEL_BYTES):
+        raise UsageError(f"{where} has a label that {fault}: {label[:_MAX_SHOWN]!r}; correct it, or leave it out")
     return label
 
 
 def checked_split(value: str | None, where: str) -> str | None:
-    """The split that a word names, in capitals or not; None where there is none. Raises UsageError for another word."""
+    """The split that a word names, in capitals or not; None if there is none. Raises UsageError for another word."""
     if not value:
         return None
     word = value.strip().lower()
     if word not in SPLITS_BY_WORD:
         raise UsageError(
-            f"{where} has the split {value[:_MOST_SHOWN]!r}; a split is one of {', '.join(SPLITS_BY_WORD)}: correct it,"
+            f"{where} has the split {value[:_MAX_SHOWN]!r}; a split is one of {', '.join(SPLITS_BY_WORD)}: correct it,"
             " or name another column or field by --split-column"
         )
     return SPLITS_BY_WORD[word]
 
 
 def scalar_text(value: Any) -> str | None:
-    """A scalar of JSON as text, numbers in decimal, ``true`` and ``false``; None where it says nothing or is none."""
+    """A scalar of JSON as text, numbers in decimal, ``true`` and ``false``; None for null, lists and objects."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def label_column(columns: Sequence[str], reading: Reading, where: str, others: Iterable[str] = ()) -> str:
-    """The column of labels: the one asked for, else `LABEL`, else the first of ``others`` that is there.
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Parse a JSON object in UTF-8; NaN and infinities become None. Raises ValueError with the reason."""
+    try:
+        found = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: None)
+        if b"\\u" in text:
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # fails for half a surrogate pair
+    except UnicodeError as error:
+        raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None  # type: ignore[attr-defined]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object, {...}")
+    return found
 
-    Raises UsageError where there is none.
+
+def find_columns(
+    names: Sequence[str], options: SourceOptions, where: str, other_labels: Iterable[str] = ()
+) -> tuple[str, str | None, str | None]:
+    """The columns of labels, splits and keys; None for splits or keys if there is none.
+
+    Raises UsageError for a column that the user names and that is missing, and if there is none of labels.
     """
-    asked = reading.label_column
-    for name in [asked] if asked is not None else [LABEL, *others]:
-        if name in columns:
-            return name
-    what = f"--label-column {asked}: no such column in {where}" if asked else f"{where} has no column {LABEL}"
-    raise UsageError(
-        f"{what}; its columns are {one_line(', '.join(columns))}: name that of the labels by --label-column"
-    )
+    label = find_column("--label-column", options.label_column, names, where, (LABEL, *other_labels))
+    if label is None:
+        raise UsageError(
+            f"{where} has no column {LABEL}; its columns are {one_line(', '.join(names))}: name that of the labels by"
+            " --label-column"
+        )
+    split = find_column("--split-column", options.split_column, names, where, (SPLIT,))
+    return label, split, find_column("--key-column", options.key_column, names, where)
 
 
-def split_column(columns: Sequence[str], reading: Reading, where: str) -> str | None:
-    """The column of splits: the one asked for, else `SPLIT` where it is there, else None.
+def find_column(
+    option: str, asked: str | None, names: Sequence[str], where: str, defaults: Iterable[str] = ()
+) -> str | None:
+    """The column that the user names by this option, otherwise the first of ``defaults`` that is there, or None.
 
-    Raises UsageError where the one asked for is not there.
+    Raises UsageError if the column that the user names is missing.
     """
-    asked = reading.split_column
-    if asked is not None and asked not in columns:
-        raise UsageError(
-            f"--split-column {asked}: no such column in {where}; its columns are {one_line(', '.join(columns))}"
-        )
-    return asked or (SPLIT if SPLIT in columns else None)
-
-
-def key_column(columns: Sequence[str], reading: Reading, where: str) -> str | None:
-    """The column of keys, if one is asked for. Raises UsageError where it is not there."""
-    asked = reading.key_column
-    if asked is not None and asked not in columns:
-        raise UsageError(
-            f"--key-column {asked}: no such column in {where}; its columns are {one_line(', '.join(columns))}"
-        )
+    if asked is None:
+        return next((name for name in defaults if name in names), None)
+    if asked not in names:
+        raise UsageError(f"{option} {asked}: no such column in {where}; its columns are {one_line(', '.join(names))}")
     return asked
 
 
-def told_columns(names: Sequence[str], cells: Sequence[str | None]) -> Columns | None:
-    """The columns of an image that say something of it, as (name, value); None where none does.
+def known_columns(names: Sequence[str], cells: Sequence[str | None]) -> Columns | None:
+    """The columns of an image that have a value, as (name, value); None if none has.
 
     ``names`` are sorted, as `SourceImage` has them.
     """

@@ -3,12 +3,11 @@
 import errno
 import posixpath
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from pyarrow import fs
 
@@ -19,10 +18,9 @@ from etl.sources.base import (
     Content,
     LargeFile,
     NotInPlaceError,
-    Reading,
     SourceImage,
-    all_classes,
-    class_name,
+    SourceOptions,
+    number_labels,
     refuse_twice,
 )
 from etl.sources.csv_jsonl import read_rows
@@ -30,16 +28,12 @@ from etl.sources.fields import (
     checked_key,
     checked_label,
     checked_split,
-    key_column,
-    label_column,
+    find_columns,
+    known_columns,
     one_line,
     scalar_text,
-    split_column,
-    told_columns,
 )
-from etl.sources.folder import read_file
-from etl.sources.links import Links
-from etl.storage.filesystem import Filesystem
+from etl.sources.folder import Links, read_file
 from etl.storage.place import Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
@@ -51,12 +45,12 @@ _NO_FILE_BY_THAT_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.E
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a row says of an image; ``line`` is that of the list."""
+    """An image of a row; ``line`` is that of the list."""
 
     line: int
     key: str
     place: Place
-    name: str
+    label: str
     split: str | None
     columns: Columns | None
 
@@ -64,31 +58,36 @@ class _Entry:
 class ListSource:
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
-    A path is absolute, or goes from the list's folder; a URI is one that `etl.storage.place.open_place` takes. One in
-    that folder is not led out of it by a link, unless ``follow_links`` is given. An image's key is its path as the list
-    has it, or what the column of keys says, if one is named. Raises UsageError where a column, a cell or a file is not
-    what it must be, DataError where the list is not of its format; both name the line.
+    A path is absolute, or relative to the list's folder; a URI is one that `etl.storage.place.open_place` takes. A path
+    in that folder may not lead out of it by a link, unless ``follow_links`` is given. An image's key is its path as the
+    list has it, or the value of the column of keys, if one is named. Raises UsageError for a wrong column, cell or
+    file, DataError if the list is not of its format; both name the line.
     """
 
     kind = "list"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column", "follow_links")
+    supported_options: ClassVar[tuple[str, ...]] = (
+        "image_column",
+        "label_column",
+        "split_column",
+        "key_column",
+        "follow_links",
+    )
     is_sequential = False
     pixels = None
     skipped = 0
 
-    def __init__(self, place: Place, reading: Reading) -> None:
-        entries = list(_entries(place, reading))
+    def __init__(self, place: Place, options: SourceOptions) -> None:
+        entries = list(_entries(place, options))
         refuse_twice([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
-        links = Links(place.parent, reading.follow_links)
+        links = Links(place.parent, options.follow_links)
         for entry in entries:
             links.check_listed(entry.place, f"line {entry.line} of {place}")
-        infos = _look(entries, place)
-        self.classes = all_classes((entry.name for entry in entries), reading, place)
-        labels = {name: label for label, name in enumerate(self.classes)}
+        infos = _stat_files(entries, place)
+        self.classes, labels = number_labels({entry.label for entry in entries}, options, place)
         self._places = [entry.place for entry in entries]
         self.images = [
             SourceImage(
-                entry.key, labels[entry.name], entry.split, info.size, info.mtime_ns, entry.columns, (number, 0)
+                entry.key, labels[entry.label], entry.split, info.size, info.mtime_ns, entry.columns, (number, 0)
             )
             for number, (entry, info) in enumerate(zip(entries, infos, strict=True))
         ]
@@ -103,7 +102,7 @@ class ListSource:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which columns are what."""
+    """The names of the columns."""
 
     path: str
     label: str
@@ -111,13 +110,13 @@ class _Columns:
     key: str | None
 
 
-def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
-    """What the rows say, checked; columns of JSON that are no scalars are left out, and told."""
+def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
+    """Check the rows; columns of JSON that are not scalars are left out, and logged."""
     rows = read_rows(place)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"no images in {place}; expected a line for each, with its path and its label")
-    columns = _choose_columns(list(first[1]), reading, place)
+    columns = _choose_columns(list(first[1]), options, place)
     left_out: set[str] = set()
     for line, row in chain([first], rows):
         where = f"line {line} of {place}"
@@ -130,9 +129,9 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
             line,
             key,
             file,
-            class_name(_label(row.get(columns.label), where), reading.classes),
+            _label(row.get(columns.label), where),
             checked_split(scalar_text(row.get(columns.split)) if columns.split else None, where),
-            told_columns(others, [scalar_text(row[name]) for name in others]),
+            known_columns(others, [scalar_text(row[name]) for name in others]),
         )
     if left_out:
         log(
@@ -140,23 +139,17 @@ def _entries(place: Place, reading: Reading) -> Iterator[_Entry]:
         )
 
 
-def _choose_columns(names: Sequence[str], reading: Reading, place: Place) -> _Columns:
-    """Raises UsageError where a column is missing, or several may be that of the paths."""
-    asked = reading.image_column
+def _choose_columns(names: Sequence[str], options: SourceOptions, place: Place) -> _Columns:
+    """Raises UsageError if a column is missing, or several may be that of the paths."""
+    asked = options.image_column
     found = [name for name in names if name == asked or (asked is None and name in _PATH_COLUMNS)]
-    told = one_line(", ".join(names))
+    shown = one_line(", ".join(names))
     if not found:
         what = f"column {asked} (--image-column)" if asked else f"column of paths, such as {_PATH_COLUMNS[0]}"
-        raise UsageError(f"{place} has no {what}; its columns are {told}: name that of the paths by --image-column")
+        raise UsageError(f"{place} has no {what}; its columns are {shown}: name that of the paths by --image-column")
     if len(found) > 1:
         raise UsageError(f"{place} has several columns of paths, {', '.join(found)}: choose one by --image-column")
-    where = str(place)
-    return _Columns(
-        found[0],
-        label_column(names, reading, where),
-        split_column(names, reading, where),
-        key_column(names, reading, where),
-    )
+    return _Columns(found[0], *find_columns(names, options, str(place)))
 
 
 def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:
@@ -193,43 +186,30 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _look(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
-    """The size and time of change of each file. Raises UsageError where there is none."""
-    by_filesystem: dict[Filesystem, list[int]] = defaultdict(list)
-    for number, entry in enumerate(entries):
-        by_filesystem[entry.place.filesystem].append(number)
-    shares = [
-        numbers[start : start + _PATHS_AT_ONCE]
-        for numbers in by_filesystem.values()
-        for start in range(0, len(numbers), _PATHS_AT_ONCE)
-    ]
-    infos: list[fs.FileInfo] = [None] * len(entries)
+def _stat_files(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
+    """The size and time of change of each file. Raises UsageError if there is none."""
+    shares = [entries[start : start + _PATHS_AT_ONCE] for start in range(0, len(entries), _PATHS_AT_ONCE)]
+    infos: list[fs.FileInfo] = []
     with (
         Progress("ingest", len(entries), "files looked up", begins=False) as progress,
-        ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="stat") as pool,
     ):
-        found = pool.map(_infos, ([entries[number].place for number in share] for share in shares))
-        done = 0
-        for share, each in zip(shares, found, strict=True):
-            for number, info in zip(share, each, strict=True):
-                infos[number] = info
-            progress.update(done := done + len(share))
+        for share in pool.map(lambda share: [_stat(entry.place) for entry in share], shares):
+            infos += share
+            progress.update(len(infos))
     for entry, info in zip(entries, infos, strict=True):
-        where = f"line {entry.line} of {place}"
         if info.type != fs.FileType.File:
             what = "no such file" if info.type == fs.FileType.NotFound else "it is no file"
-            raise UsageError(f"{where}: {one_line(entry.place)}: {what}; correct the path, or leave the line out")
+            where = f"line {entry.line} of {place}: {one_line(entry.place)}"
+            raise UsageError(f"{where}: {what}; correct the path, or leave the line out")
     return infos
 
 
-def _infos(places: Sequence[Place]) -> list[fs.FileInfo]:
-    """What is known of each of these files, all on one filesystem; a name that no file can have is not found."""
-    arrow = places[0].filesystem.arrow
+def _stat(place: Place) -> fs.FileInfo:
+    """The file's info; a name that no file can have is not found."""
     try:
-        return cast(list[fs.FileInfo], arrow.get_file_info([place.path for place in places]))
+        return place.info()
     except OSError as error:
         if error.errno not in _NO_FILE_BY_THAT_NAME:
             raise
-        if len(places) == 1:
-            return [fs.FileInfo(places[0].path, fs.FileType.NotFound)]
-        return [info for place in places for info in _infos([place])]
+        return fs.FileInfo(place.path, fs.FileType.NotFound)

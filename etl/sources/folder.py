@@ -1,29 +1,28 @@
-"""A folder with a folder per class."""
+"""A folder with a folder per class, and symbolic links in it: those that lead out, and those that double images."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError
+from etl.progress import log
 from etl.sources.base import (
-    MOST_WHOLE_BYTES,
-    PLAIN,
+    MAX_WHOLE_BYTES,
     SPLITS_BY_WORD,
     Content,
     LargeFile,
     NotInPlaceError,
-    Reading,
     SourceImage,
-    all_classes,
-    class_name,
+    SourceOptions,
+    number_labels,
     split_of,
     words_of,
 )
 from etl.sources.fields import checked_key
 from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
 from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
-from etl.sources.links import Links, links_in
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
@@ -31,47 +30,36 @@ class FolderSource:
     """A folder with a folder per class; an image's key is its path below the source.
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
-    class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError where there is
+    class's folder, are skipped and counted; every other file is taken for an image. Raises UsageError if there is
     none, for a name that cannot be a key, for an archive, a Parquet or an IDX file among the images of a class, and for
     a link that leads out of the source, unless ``follow_links`` is given.
     """
 
     kind = "folder"
-    heeds: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
+    supported_options: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
     is_sequential = False
     pixels = None
 
-    def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
+    def __init__(self, place: Place, options: SourceOptions) -> None:
         self._place = place
-        self._split_folders = split_folders = reading.split_folders
-        links = Links(place, reading.follow_links)
-        files = list(walk(place, (), links))
-        start, where_found = len(place.path.rstrip("/")) + 1, f"a file in {place}"
-        located = [(self._locate(info.path[start:], where_found), info) for info in files]
+        self._split_folders = split_folders = options.split_folders
+        links = Links(place, options.follow_links)
+        files = list(walk(place, links))
+        where = f"a file in {place}"
+        located = [(self._locate(path, where), info) for path, info in files]
         # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
-        found = [(where, info) for where, info in located if where is not None and info.size is not None]
+        found = [(found, info) for found, info in located if found is not None and info.size is not None]
         self.skipped = len(files) - len(found)
         if not found:
-            raise UsageError(self._without_images(info.base_name for info in files))
+            raise UsageError(self._without_images(info.base_name for _, info in files))
         links.log()
         names = sorted({name for (_, name, _), _ in found})
-        if not split_folders:
-            refuse_splits_as_classes(names, place)
-        if len(names) == 1 and all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found):
-            remedy = (
-                "move these folders up to those of the splits"
-                if split_folders
-                else f"give {place / names[0]}, or --split-folders if it names the split"
-            )
-            raise UsageError(
-                f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; {remedy}"
-            )
-        named = {name: class_name(name, reading.classes) for name in names}
-        self.classes = all_classes(named.values(), reading, place)
-        labels = {name: label for label, name in enumerate(self.classes)}
+        is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
+        refuse_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
+        self.classes, labels = number_labels(names, options, place)
         self.images = sorted(
             (
-                SourceImage(key, labels[named[name]], split or None, info.size, info.mtime_ns)
+                SourceImage(key, labels[name], split or None, info.size, info.mtime_ns)
                 for (split, name, key), info in found
             ),
             key=lambda image: image.key,
@@ -85,7 +73,7 @@ class FolderSource:
             yield read_file(self._place / image.key, image)
 
     def _without_images(self, names: Iterable[str]) -> str:
-        """The message where there are only files of these names."""
+        """The message if there are only files of these names."""
         path = "train/CLASS/IMAGE.jpg" if self._split_folders else "CLASS/IMAGE.jpg"
         others = [name for name in names if LIST_NAMES.search(name) or is_large_file(name)]
         remedy = (
@@ -115,9 +103,9 @@ class FolderSource:
 
 
 def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str] | None:
-    """(split or '', class) of a path below ``place``, by its first folders; None where it lies in no class's folder.
+    """(split or '', class) of a path below ``place``, by its first folders; None outside the folders of classes.
 
-    Raises UsageError where, with ``split_folders``, the first names no split.
+    Raises UsageError if, with ``split_folders``, the first folder does not name a split.
     """
     folders = path.split("/")[:-1]
     if not split_folders:
@@ -133,18 +121,31 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
     return split, folders[1]
 
 
-def refuse_splits_as_classes(names: Sequence[str], place: Place) -> None:
-    """Raise UsageError if the classes that folders name are words for splits, or differ by them only (seg_train)."""
+def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
+    """Raise UsageError if the folders that give the labels are those of splits, or the one that contains all classes.
+
+    Folders look like splits if their ``names`` differ only by words for splits (seg_train, seg_test). ``is_deep`` is
+    True if all images lie in folders below them, ``inside`` says how to start below the first of them.
+    """
     others = {tuple(word for word in words_of(name) if word not in SPLITS_BY_WORD) for name in names}
-    if len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
+    if not options.split_folders and len(names) > 1 and len(others) == 1 and all(map(split_of, names)):
         raise UsageError(
             f"the folders of {place} ({', '.join(names)}) look like splits, not classes; give --split-folders"
+        )
+    if len(names) == 1 and is_deep:
+        remedy = (
+            "move these folders up to those of the splits"
+            if options.split_folders
+            else f"{inside}, or --split-folders if it names the split"
+        )
+        raise UsageError(
+            f"all images of {place} lie in folders below {names[0]!r}, which would be their only class; {remedy}"
         )
 
 
 def read_file(place: Place, image: SourceImage) -> Content:
-    """The bytes of an image that is a file of its own. Raises DataError where it is not as long as it was."""
-    if image.size_bytes > MOST_WHOLE_BYTES:
+    """The bytes of an image that is a file of its own. Raises DataError if it is not as long as it was."""
+    if image.size_bytes > MAX_WHOLE_BYTES:
         return _read_pieces(place, image)
     data = place.read_bytes()
     if len(data) != image.size_bytes:
@@ -166,20 +167,77 @@ def _changed(place: Place) -> DataError:
     return DataError(f"{place} changed while it was read; run again when nobody writes there")
 
 
-def walk(place: Place, above: tuple[str, ...], links: Links | None = None) -> Iterator[fs.FileInfo]:
-    """Everything below a folder that is no folder itself; links to folders are followed, but not in circles.
+class Links:
+    """The links below the folder ``source``, which may itself be one. Hard links are files like others.
 
-    Of links that ``links``, where there are some, does not follow nothing is seen. Raises what it raises.
+    Unless ``are_followed``, a link that leads out of it is refused: whoever can write to a source may not choose what
+    else of this machine goes into a dataset.
     """
-    if place.real_path in above:
-        raise UsageError(f"{place} is a link back to a folder that it lies in; remove it")
-    if lost := [name for name in place.filesystem.links_to_nothing(place.path) if is_visible(name)]:
-        raise UsageError(f"{place / lost[0]} is a link to nothing; remove it, or put back what it led to")
-    names = links_in(place) if links else ()
-    for info in place.children():
-        if links and info.base_name in names and not links.follow(place / info.base_name):
-            continue
-        if info.type == fs.FileType.Directory:
-            yield from walk(place / info.base_name, (*above, place.real_path), links)
-        else:
-            yield info
+
+    def __init__(self, source: Place, are_followed: bool) -> None:
+        self._source, self._are_followed, self._within = source, are_followed, 0
+        self._inside = _folder(source.real_path)
+        self._real_folders: dict[str, str] = {}
+
+    def check(self, link: Place) -> None:
+        """Raise UsageError if a link leads out of the source, and count it if it does not."""
+        self._within += self._require_inside(link.real_path, str(link))
+
+    def check_listed(self, file: Place, where: str) -> None:
+        """Raise UsageError if a path that a list has begins in the folder of the list, and a link leads it out."""
+        if file.filesystem.scheme != "file" or not file.path.startswith(_folder(self._source.path)):
+            return
+        folder = file.parent
+        if folder.path not in self._real_folders:
+            self._real_folders[folder.path] = _folder(folder.real_path)
+        is_link = os.path.islink(file.path)
+        target = file.real_path if is_link else f"{self._real_folders[folder.path]}{file.name}"
+        self._require_inside(target, f"{where}: {file}")
+
+    def log(self) -> None:
+        """Log how many of the links that were followed lead to what is in the source, too."""
+        if self._within:
+            log(
+                "ingest",
+                f"links in {self._source} that lead to what is in it, too: {self._within}; their images come again",
+            )
+
+    def _require_inside(self, target: str, what: str) -> bool:
+        is_inside = _folder(target).startswith(self._inside)
+        if not (self._are_followed or is_inside):
+            raise UsageError(
+                f"{what} leads by a link to {target}, out of {self._source}; remove it, or give --follow-links to take"
+                " what links lead to"
+            )
+        return is_inside
+
+
+def walk(
+    folder: Place, links: Links | None = None, prefix: str = "", above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, fs.FileInfo]]:
+    """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not itself a folder.
+
+    Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
+    UsageError for a circle, for a link to nothing, and for a link that ``links`` refuses.
+    """
+    real_path = folder.real_path
+    if real_path in above:
+        raise UsageError(f"{folder} is a link back to a folder that it lies in; remove it")
+    hidden = set()
+    for name in folder.filesystem.links(folder.path):
+        if not is_visible(f"{prefix}{name}"):
+            hidden.add(name)
+        elif not (folder / name).exists():
+            raise UsageError(f"{folder / name} is a link to nothing; remove it, or put back what it led to")
+        elif links:
+            links.check(folder / name)
+    for info in folder.children():
+        path = f"{prefix}{info.base_name}"
+        if info.type == fs.FileType.Directory and info.base_name not in hidden:
+            yield from walk(folder / info.base_name, links, f"{path}/", (*above, real_path))
+        elif info.base_name not in hidden:
+            yield path, info
+
+
+def _folder(path: str) -> str:
+    return f"{path.rstrip('/')}/"

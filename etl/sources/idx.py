@@ -14,13 +14,11 @@ import numpy.typing as npt
 from etl.errors import DataError, UsageError
 from etl.progress import log
 from etl.sources.base import (
-    PLAIN,
     LargeFile,
     NotInPlaceError,
-    Reading,
     SourceImage,
-    all_classes,
-    class_name,
+    SourceOptions,
+    number_labels,
     split_of,
 )
 from etl.sources.file_names import is_visible
@@ -29,8 +27,8 @@ from etl.storage.place import Place
 IDX_ENDINGS = ("-ubyte", "-ubyte.gz")
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
 _IDX_UBYTE = 0x08
-_MOST_DIMENSIONS = 4  # count, height, width, channels
-_MOST_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
+_MAX_DIMENSIONS = 4  # count, height, width, channels
+_MAX_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
 
 
 class IdxSource:
@@ -41,10 +39,10 @@ class IdxSource:
     """
 
     kind = "idx"
-    heeds: ClassVar[tuple[str, ...]] = ()
+    supported_options: ClassVar[tuple[str, ...]] = ()
     is_sequential = False
 
-    def __init__(self, place: Place, reading: Reading = PLAIN) -> None:
+    def __init__(self, place: Place, options: SourceOptions) -> None:
         files = [info.base_name for info in place.children() if info.is_file]
         names = [name for name in files if is_visible(name)]
         matches = [match for name in names if (match := IDX_IMAGES.fullmatch(name))]
@@ -72,10 +70,8 @@ class IdxSource:
         numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
         if not numbers:
             raise UsageError(f"no images in {place}; its IDX files are empty")
-        named = {number: class_name(str(number), reading.classes) for number in numbers}
-        self.classes = all_classes(named.values(), reading, place)
+        self.classes, ids = number_labels(map(str, numbers), options, place)
         self.skipped = len(files) - 2 * len(matches)
-        ids = {number: self.classes.index(name) for number, name in named.items()}
         self.images = sorted(self._list(labels, ids), key=lambda image: image.key)
         if not any(map(_split_of, labels)):
             found = ", ".join(sorted(labels))
@@ -89,15 +85,15 @@ class IdxSource:
             stem, _, name = image.key.rpartition("/")
             yield self._file_header() + self._pixels[stem][int(name.split(".")[0])].tobytes()
 
-    def _list(self, labels: dict[str, npt.NDArray[np.uint8]], ids: dict[int, int]) -> Iterator[SourceImage]:
+    def _list(self, labels: dict[str, npt.NDArray[np.uint8]], ids: dict[str, int]) -> Iterator[SourceImage]:
         assert self.pixels is not None
         suffix = "pgm" if self.pixels["channels"] == 1 else "ppm"
         size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
         for stem, values in labels.items():
-            # the version follows the pixels, for there is no file whose time of change could
+            # by content: an image does not have a file with a time of change
             version = zlib.crc32(self._pixels[stem].tobytes())
             for position, value in enumerate(values):
-                yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[int(value)], _split_of(stem), size, version)
+                yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[str(value)], _split_of(stem), size, version)
 
     def _file_header(self) -> bytes:
         assert self.pixels is not None
@@ -113,14 +109,20 @@ def _split_of(stem: str) -> str | None:
 def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     data = place.read_bytes()
     if place.path.endswith(".gz"):
-        data = _unzip_idx(place, data)
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:  # which may unpack to more than memory holds
+                header = stream.read(4 + 4 * _MAX_DIMENSIONS)
+                promised = math.prod(_shape_in(header)) if len(header) > 4 else 0
+                data = header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{place} is no whole gzip file: {error}") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
         raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
-    if data[3] > _MOST_DIMENSIONS:
+    if data[3] > _MAX_DIMENSIONS:
         raise DataError(f"{place} is no IDX file of images or labels: its header states {data[3]} dimensions")
-    shape = _idx_shape(data)
     start = 4 + 4 * data[3]
-    if len(shape) < data[3] or len(data) - start != math.prod(shape):
+    shape = _shape_in(data)
+    if len(data) < start or len(data) - start != math.prod(shape):
         raise DataError(
             f"{place} is truncated or too long: its header promises the shape {shape}, at least"
             f" {max(len(data) - start, 0)} bytes follow"
@@ -128,22 +130,7 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _idx_shape(data: bytes) -> tuple[int, ...]:
-    """The sizes that follow the magic number, as far as they are there whole."""
+def _shape_in(data: bytes) -> tuple[int, ...]:
+    """The sizes after the magic number, as far as they are there."""
     sizes = data[4 : 4 + 4 * data[3]]
-    return tuple(int.from_bytes(sizes[each : each + 4]) for each in range(0, len(sizes) - 3, 4))
-
-
-def _unzip_idx(place: Place, data: bytes) -> bytes:
-    """What a gzip file holds, though of values no more than the header promises and one; none if it promises too many.
-
-    A small file may unpack to more than memory holds.
-    """
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            header = stream.read(4)
-            header += stream.read(4 * header[3]) if len(header) == 4 else b""
-            promised = math.prod(_idx_shape(header)) if len(header) >= 4 else 0
-            return header + (stream.read(promised + 1) if promised <= _MOST_DEFLATED * len(data) else b"")
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{place} is no whole gzip file: {error}") from None
+    return tuple(np.frombuffer(sizes, ">u4", len(sizes) // 4).tolist())

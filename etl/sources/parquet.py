@@ -11,16 +11,25 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError, UsageError
 from etl.progress import Progress, log
-from etl.sources.base import Columns, LargeFile, Reading, SourceImage, all_classes, class_name, refuse_twice, split_of
-from etl.sources.fields import MOST_IMAGE_BYTES, checked_key, checked_label, checked_split, one_line, told_columns
+from etl.sources.base import (
+    Columns,
+    LargeFile,
+    SourceImage,
+    SourceOptions,
+    all_classes,
+    class_name,
+    refuse_twice,
+    split_of,
+)
+from etl.sources.fields import MAX_IMAGE_BYTES, checked_key, checked_label, checked_split, known_columns, one_line
 from etl.sources.file_names import PARQUET_NAMES
-from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells, require_bytes_for_rows
+from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
 from etl.storage.place import Place
 from etl.threads import in_threads
 
 _FILES_AT_ONCE = 4
 
-# class, split, key (if a column tells it), size in bytes, columns
+# class, split, key (if there is a column of keys), size in bytes, columns
 _Row = tuple[str, str | None, str | None, int, Columns | None]
 
 
@@ -28,24 +37,24 @@ class ParquetSource:
     """Parquet files with a row for each image: its bytes, its label, perhaps its split, and further scalars.
 
     The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers,
-    which the schema's metadata may name (`etl.sources.hf_class_labels`): then all those classes are there, in that
-    order. An image's key is what the column of keys says, if one is named; else the path of its file without suffix,
-    and the number of its row, from 0.
+    which the schema's metadata may name (`class_names`): then all those classes are there, in that order. An image's
+    key is that of the column of keys, if one is named; else the path of its file without suffix, and the number of its
+    row, from 0.
 
-    Listing reads the files once, for nothing in them tells how large an image is. Raises UsageError where a column or
-    a cell is not what it must be, DataError for a damaged file.
+    Listing reads the files once, because their metadata do not contain the sizes of images. Raises UsageError for a
+    wrong column or cell, DataError for a damaged file.
     """
 
     kind = "parquet"
-    heeds: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
+    supported_options: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
     is_sequential = True  # within a row group
     pixels = None
     skipped = 0
 
-    def __init__(self, place: Place, files: list[Place], reading: Reading) -> None:
+    def __init__(self, place: Place, files: list[Place], options: SourceOptions) -> None:
         named_place = files[0] if len(files) == 1 else place
         with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="open") as pool:
-            self._files = list(pool.map(lambda file: _File(place, file, reading), files))
+            self._files = list(pool.map(lambda file: _File(place, file, options), files))
         refuse_twice([file.stem for file in self._files], lambda file: str(self._files[file].place))
         named = _named_classes(self._files)
         if left_out := sorted({name for file in self._files for name in file.layout.left_out}):
@@ -55,9 +64,9 @@ class ParquetSource:
         found = {name for file in self._files for name, *_ in file.rows}
         if not found:
             raise UsageError(f"no images in {named_place}; its Parquet files have no rows")
-        if reading.classes is None:
-            reading = replace(reading, classes=named)
-        self.classes = all_classes(found, reading, named_place)
+        if options.classes is None:
+            options = replace(options, classes=named)
+        self.classes = all_classes(found, options, named_place)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.images = [
             SourceImage(
@@ -72,7 +81,7 @@ class ParquetSource:
             for number, file in enumerate(self._files)
             for row, (name, split, key, size, columns) in enumerate(file.take_rows())
         ]
-        if reading.key_column is not None:
+        if options.key_column is not None:
             refuse_twice([image.key for image in self.images], self._where)
 
     def _where(self, number: int) -> str:
@@ -90,31 +99,31 @@ class ParquetSource:
 class _File:
     """One file: ``stem`` is what the keys of its images begin with, ``rows`` what `list_rows` found in it."""
 
-    def __init__(self, source: Place, place: Place, reading: Reading) -> None:
+    def __init__(self, source: Place, place: Place, options: SourceOptions) -> None:
         self.place = place
         path = place.path[len(source.path.rstrip("/")) + 1 :]
         self.stem = checked_key(PARQUET_NAMES.sub("", path), str(place))
-        info = place.info()
-        self.version = info.mtime_ns
+        self.version = place.info().mtime_ns
         with open_parquet(place) as parquet:
-            require_bytes_for_rows(parquet, place, info.size)
-            self.layout = layout_of(parquet.schema_arrow, reading, place)
+            self.layout = layout_of(parquet.schema_arrow, options, place)
         self.rows: list[_Row] = []
-        self._reading = reading
+        self._options = options
         self._split = split_of(path)
         self._names: dict[str | None, str] = {}
         self._splits: dict[str | None, str | None] = {None: self._split}
 
     def list_rows(self, progress: Progress) -> Generator[None]:
-        """Find what there is to tell of each image; stops to yield now and then.
+        """List the images; yields after each batch, so that this can be stopped.
 
         Raises UsageError for a row without bytes, or with a label or split that cannot be; DataError for a damaged
         file.
         """
         with open_parquet(self.place) as parquet:
-            for first, batch in read_batches(parquet, self.layout.leaves):
-                self.rows += self._told(first, batch)
+            for _, batch in read_batches(parquet, self.layout.leaves):
+                self.rows += self._read_rows(batch)
                 yield
+            if len(self.rows) != parquet.metadata.num_rows:
+                raise ValueError(f"it has {len(self.rows)} rows, and its footer says {parquet.metadata.num_rows}")
         progress.advance()
 
     def take_rows(self) -> list[_Row]:
@@ -123,7 +132,7 @@ class _File:
         return rows
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of this file; it is read from the front again where a row comes before another."""
+        """The bytes of these images of this file; it is read from the front again if a row comes before another."""
         for run in _forward(images):
             if self.place.info().mtime_ns != self.version:
                 raise self._changed()
@@ -134,8 +143,8 @@ class _File:
                     raise self._changed()
                 yield data
 
-    def _told(self, first: int, batch: pa.RecordBatch) -> Iterator[_Row]:
-        """What a batch tells of its images; ``first`` is the number of its first row."""
+    def _read_rows(self, batch: pa.RecordBatch) -> Iterator[_Row]:
+        """The rows of a batch, which follow `rows`."""
         layout = self.layout
         sizes = pc.binary_length(layout.image_bytes(batch)).to_pylist()
         labels = _texts(batch.column(layout.label))
@@ -144,14 +153,14 @@ class _File:
         others = [_texts(batch.column(name)) for name in layout.others]
         columns = zip(*others, strict=True) if others else [()] * len(sizes)
         cells_of_rows = zip(sizes, labels, splits, keys, columns, strict=True)
-        for row, (size, label, split, key, cells) in enumerate(cells_of_rows, first):
+        for row, (size, label, split, key, cells) in enumerate(cells_of_rows, len(self.rows)):
             where = f"row {row} of {self.place}"
             if size is None:
                 raise UsageError(
                     f"{where} has no image bytes, at most a path; embed them before the file is written (with datasets:"
                     " .with_format('arrow').map(embed_table_storage, batched=True)), or give a list of the paths"
                 )
-            if size > MOST_IMAGE_BYTES:
+            if size > MAX_IMAGE_BYTES:
                 raise DataError(f"{where} has an image of {size:,} bytes, more than 1 GiB; leave it out")
             if label not in self._names:
                 self._names[label] = self._class_of(label, where)
@@ -159,20 +168,20 @@ class _File:
                 self._splits[split] = checked_split(split, where) or self._split
             if layout.key:
                 key = checked_key(key or "", where)
-            yield self._names[label], self._splits[split], key, size, told_columns(layout.others, cells)
+            yield self._names[label], self._splits[split], key, size, known_columns(layout.others, cells)
 
     def _class_of(self, label: str | None, where: str) -> str:
         if label is None:
             raise UsageError(f"{where} has no label in the column {self.layout.label}; give it one, or leave it out")
         names = self.layout.names
         if names is None:
-            return class_name(checked_label(label, where), self._reading.classes)
+            return class_name(checked_label(label, where), self._options.classes)
         if not 0 <= int(label) < len(names):
             raise UsageError(
                 f"{where} has the label {label}, and the file's metadata name the classes 0 to {len(names) - 1};"
                 " correct it, or leave the row out"
             )
-        return class_name(names[int(label)], self._reading.classes)
+        return class_name(names[int(label)], self._options.classes)
 
     def _changed(self) -> DataError:
         return DataError(f"{self.place} changed while it was read; run again when nobody writes there")
@@ -189,7 +198,7 @@ def _texts(values: pa.Array) -> list[str | None]:
 
 
 def _named_classes(files: Sequence[_File]) -> tuple[str, ...] | None:
-    """The classes that the metadata of all files name. Raises UsageError where they differ."""
+    """The classes that the metadata of all files name. Raises UsageError if they differ."""
     first = files[0]
     for file in files:
         if file.layout.names != first.layout.names:

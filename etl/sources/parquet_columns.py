@@ -1,29 +1,28 @@
-"""Which columns of a Parquet file with images are what: by what the user said, else by name and type."""
+"""Find the columns of a Parquet file with images, by the user's options, else by name and type; read them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from etl.errors import DataError, UsageError
-from etl.sources.base import Reading
-from etl.sources.fields import key_column, label_column, one_line, split_column
-from etl.sources.hf_class_labels import class_names
+from etl.sources.base import SourceOptions
+from etl.sources.fields import checked_label, find_columns, one_line, parse_object
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 _BATCH_BYTES = 1 << 20  # about what the images of one batch have
-_MOST_BATCH_ROWS = 1024
-_LEAST_ROW_BYTES, _ROWS_IN_ANY_FILE = 8, 1000
+_MAX_BATCH_ROWS = 1024
 
 Batches = Iterator[tuple[int, pa.RecordBatch]]
 
 
 @contextmanager
 def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
-    """The file, open. Within this context, what Arrow cannot read is a DataError that names the file."""
+    """The file, open. Errors of Arrow in this context become a DataError that names the file."""
     with file.filesystem.explaining(file.path), file.open_input() as stream:
         try:
             yield pq.ParquetFile(
@@ -39,46 +38,29 @@ def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
             ) from None
 
 
-def require_bytes_for_rows(parquet: pq.ParquetFile, file: Place, size_bytes: int) -> None:
-    """Raise DataError where a file of this size claims more rows than it can hold images: each takes memory here.
-
-    A few of the same image, which a dictionary holds once, are let pass.
-    """
-    groups = (parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups))
-    rows = max(parquet.metadata.num_rows, sum(groups))
-    if rows > _ROWS_IN_ANY_FILE + size_bytes // _LEAST_ROW_BYTES:
-        raise DataError(
-            f"{file} says that it has {rows:,} rows, and has {size_bytes:,} bytes, less than {_LEAST_ROW_BYTES} for"
-            " each, which hold no images; write it again with the bytes of the images, or leave it out"
-        )
-
-
 def read_batches(
     parquet: pq.ParquetFile, leaves: Sequence[str], is_wanted: Callable[[int, int], bool] = lambda first, end: True
 ) -> Batches:
-    """These columns, in small batches with the number of the first row of each, from the first row to the last.
+    """Yield these columns in small batches, each with the number of its first row.
 
-    Row groups, and rests of them, of which ``is_wanted(first row, row after the last)`` says no are not read. Raises
-    ValueError where the file has other numbers of rows than it says.
+    Row groups, and rests of them, are not read if ``is_wanted(first row, row after the last)`` is False. Raises
+    ValueError if a row group does not have as many rows as the footer says.
     """
-    first = 0
+    end = 0
     for group in range(parquet.num_row_groups):
-        told = parquet.metadata.row_group(group)
-        end = first + told.num_rows
-        if told.num_rows > 0 and is_wanted(first, end):
-            row_bytes = max(1, told.total_byte_size // told.num_rows)
-            batch_rows = min(max(1, _BATCH_BYTES // row_bytes), _MOST_BATCH_ROWS)
-            for batch in parquet.iter_batches(batch_rows, [group], list(leaves), use_threads=False):
-                yield first, batch
-                first += batch.num_rows
-                if not is_wanted(first, end):
-                    break
-            else:
-                if first != end:
-                    raise ValueError(f"row group {group} ends {end - first} rows early")
-        first = end
-    if first != parquet.metadata.num_rows:
-        raise ValueError(f"it says that it has {parquet.metadata.num_rows} rows, its row groups {first}")
+        facts = parquet.metadata.row_group(group)
+        first, end = end, end + facts.num_rows
+        if not is_wanted(first, end):
+            continue
+        batch_rows = max(1, _BATCH_BYTES * facts.num_rows // max(1, facts.total_byte_size))
+        for batch in parquet.iter_batches(min(batch_rows, _MAX_BATCH_ROWS), [group], list(leaves), use_threads=False):
+            yield first, batch
+            first += batch.num_rows
+            if not is_wanted(first, end):
+                break
+        else:
+            if first != end:
+                raise ValueError(f"row group {group} does not have the number of rows that the footer says")
 
 
 def bytes_in(column: pa.Array) -> pa.Array:
@@ -107,7 +89,7 @@ _OTHER_LABEL_COLUMNS = ("labels",)
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a file by what they are; ``names`` are the classes that the numbers in ``label`` stand for.
+    """The columns of a file by their use; ``names`` are the classes of the numbers in ``label``.
 
     ``image_leaf`` is the path of the column of bytes, ``others`` further columns of scalars, ``left_out`` the rest.
     """
@@ -123,7 +105,7 @@ class Layout:
 
     @property
     def leaves(self) -> list[str]:
-        """The paths of all columns that say something of an image."""
+        """The paths of all columns that are read."""
         return [self.image_leaf, self.label, *filter(None, (self.split, self.key)), *self.others]
 
     def image_bytes(self, batch: pa.RecordBatch) -> pa.Array:
@@ -131,58 +113,49 @@ class Layout:
         return bytes_in(batch.column(self.image))
 
 
-def layout_of(schema: pa.Schema, reading: Reading, file: Place) -> Layout:
-    """Which columns are what, as far as the user said, and else by name and type.
+def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
+    """Find the columns by the user's options, else by name and type.
 
-    Raises UsageError where a column is missing, cannot be what it shall be, or is not the only one that can.
+    Raises UsageError if a column is missing, has another type, or is not the only one that can be that of images.
     """
-    where = str(file)
     if twice := [name for number, name in enumerate(schema.names) if name in schema.names[:number]]:
         raise UsageError(f"{file} has the column {one_line(twice[0])} more than once; write it with other names")
-    image = _image_column(schema, reading, file)
-    label = schema.field(label_column(schema.names, reading, where, _OTHER_LABEL_COLUMNS))
-    if not _is_label(label.type):
-        raise UsageError(
-            f"the column {one_line(label.name)} of {file} is {one_line(label.type)}; labels are integers, text or"
-            " booleans: name their column by --label-column"
-        )
-    split = split_column(schema.names, reading, where)
-    if split and not _is_text(schema.field(split).type):
-        raise UsageError(
-            f"the column {one_line(split)} of {file} is {one_line(schema.field(split).type)}; splits are text: name"
-            " their column by --split-column"
-        )
-    key = key_column(schema.names, reading, where)
-    if key and not (_is_text(kind := schema.field(key).type) or pa.types.is_integer(kind)):
-        raise UsageError(
-            f"the column {one_line(key)} of {file} is {one_line(kind)}; keys are text or integers: name their column by"
-            " --key-column"
-        )
-    rest = [field for field in schema if field.name not in (image.name, label.name, split, key)]
+    image = _image_column(schema, options, file)
+    label, split, key = find_columns(schema.names, options, str(file), _OTHER_LABEL_COLUMNS)
+    for option, name, is_right, what in (
+        ("--label-column", label, _is_label, "labels are integers, text or booleans"),
+        ("--split-column", split, _is_text, "splits are text"),
+        ("--key-column", key, _is_key, "keys are text or integers"),
+    ):
+        if name is not None and not is_right(kind := schema.field(name).type):
+            raise UsageError(
+                f"the column {one_line(name)} of {file} is {one_line(kind)}; {what}: name their column by {option}"
+            )
+    rest = [field for field in schema if field.name not in (image.name, label, split, key)]
     return Layout(
         image=image.name,
         image_leaf=f"{image.name}.{_BYTES}" if pa.types.is_struct(image.type) else image.name,
-        label=label.name,
+        label=label,
         split=split,
         key=key,
         others=tuple(sorted(field.name for field in rest if _is_scalar(field.type))),
         left_out=tuple(field.name for field in rest if not _is_scalar(field.type)),
-        names=class_names(schema.metadata, label.name) if pa.types.is_integer(label.type) else None,
+        names=class_names(schema, label) if pa.types.is_integer(schema.field(label).type) else None,
     )
 
 
-def _image_column(schema: pa.Schema, reading: Reading, file: Place) -> pa.Field:
-    asked = reading.image_column
+def _image_column(schema: pa.Schema, options: SourceOptions, file: Place) -> pa.Field:
+    asked = options.image_column
     found = [field for field in schema if _holds_bytes(field.type) and asked in (None, field.name)]
     if len(found) == 1:
         return found[0]
     if found:
         names = one_line(", ".join(field.name for field in found))
         raise UsageError(f"{file} has several columns with bytes, {names}: choose the images' by --image-column")
-    told = one_line(", ".join(f"{field.name} ({field.type})" for field in schema))
+    shown = one_line(", ".join(f"{field.name} ({field.type})" for field in schema))
     what = f"column {asked} with image bytes (--image-column)" if asked else "column with image bytes"
     raise UsageError(
-        f"{file} has no {what}; its columns are {told}: images are binary, or the binary 'bytes' of a struct"
+        f"{file} has no {what}; its columns are {shown}: images are binary, or the binary 'bytes' of a struct"
     )
 
 
@@ -203,8 +176,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def _is_key(kind: pa.DataType) -> bool:
+    return bool(_is_text(kind) or pa.types.is_integer(kind))
+
+
 def _is_label(kind: pa.DataType) -> bool:
-    return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    return bool(_is_key(kind) or pa.types.is_boolean(kind))
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
@@ -216,3 +193,22 @@ def _is_scalar(kind: pa.DataType) -> bool:
         or pa.types.is_time(kind)
         or pa.types.is_timestamp(kind)
     )
+
+
+def class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
+    """The names of the classes that Hugging Face `datasets` keeps for a column of numbers; None if there are none.
+
+    The schema has them in JSON: {"info": {"features": {COLUMN: {"_type": "ClassLabel", "names": [...]}}}}. Raises
+    ValueError if they are damaged, UsageError if a name cannot be that of a class.
+    """
+    found: Any = parse_object((schema.metadata or {}).get(b"huggingface", b"{}"))
+    for name in ("info", "features", column):
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or found.get("_type") != "ClassLabel" or not found.get("names"):
+        return None
+    names = found["names"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the names of classes in its metadata are no list of text")
+    if len(set(names)) < len(names):
+        raise ValueError(f"its metadata have a class of the column {column} more than once")
+    return tuple(checked_label(name, f"the metadata of the column {column}") for name in names)

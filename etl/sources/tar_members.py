@@ -1,8 +1,7 @@
-"""The members of a tar archive, from its headers, and nothing taken for granted.
+"""List the members of a tar archive from its headers: ustar, pax (IEEE Std 1003.1-2017), GNU long names, and v7.
 
-Formats: ustar and pax (IEEE Std 1003.1-2017, pax, "Extended Description"), GNU's long names, and v7. Headers are parsed
-by `tarfile.TarInfo`, but not walked by `tarfile.TarFile`, which takes a header that is damaged, cut off or missing for
-the end of the archive, and reads extended headers whole, however large.
+`tarfile.TarInfo` parses the headers. `tarfile.TarFile` does not walk them: it ends silently at a damaged header,
+ignores damaged pax records, and its pax parser takes quadratic time (CVE-2024-6232).
 """
 
 import re
@@ -16,15 +15,14 @@ from etl.sources.decompress import ByteRange
 from etl.sources.fields import fault_of_name
 from etl.sources.file_names import INNER_ARCHIVES
 
-MOST_MEMBER_BYTES = 1 << 30
-MOST_EXTENDED_BYTES = 1 << 20  # of an extended header
+MAX_MEMBER_BYTES = 1 << 30
+MAX_EXTENDED_BYTES = 1 << 20  # of an extended header
 
 _BLOCK = tarfile.BLOCKSIZE
 _TAIL = 1 << 16
-_GNU_LONG = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
-_SPARSE = "GNU.sparse."
-_OF_USE = ("path", "size", "GNU.sparse.name")
+_EXTENDED = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _REFUSED = {
     tarfile.LNKTYPE: "a hard link; pack again with: tar --hard-dereference",
     tarfile.SYMTYPE: "a symbolic link; pack again with: tar --dereference",
@@ -35,15 +33,13 @@ _REFUSED = {
 }
 _RECORD = re.compile(rb"([1-9][0-9]{0,6}) ([^=]+)=")
 
-Fields = dict[str, bytes]
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file of an archive: its name, a relative path, and where its bytes are in the unpacked archive.
+    """A regular file of an archive: its name, a relative path, and its bytes' offset in the unpacked archive.
 
-    ``inner`` is the name of the archive within the archive that contains it; its name then begins with that, without
-    the suffix, as if it were a folder.
+    ``inner`` is the name of the archive within the archive that contains it; its name then begins with that name
+    without the suffix, as if it were a folder.
     """
 
     name: str
@@ -68,125 +64,107 @@ class InnerArchive(ByteRange):
 
 
 def read_members(file: ByteRange) -> Iterator[Member]:
-    """The regular files of an archive, in order; folders are passed over.
+    """Yield the regular files of an archive in order; folders are passed over.
 
-    Between one and the next the reader may be moved on by reading what the member holds.
+    The caller may read a member's content before it asks for the next member.
 
-    Raises DataError where the archive is damaged, cut off or has more behind its end, UsageError for a member that is
-    no regular file, or whose name is absolute, leads out, or is no line of UTF-8.
+    Raises DataError if the archive is damaged, truncated or continues after its end, UsageError for a member that is
+    not a regular file, or whose name is absolute, leads out of the archive, or is not a line of UTF-8.
     """
-    return _Walk(file).members()
+    offset = 0
+    while info := _read_header(file, offset):
+        fields: dict[str, bytes] = {}
+        while info.type in _EXTENDED:
+            fields |= _read_extended(file, info, offset)
+            offset += _BLOCK + _padded(info.size)
+            info = _read_header(file, offset) or _raise_damaged(file, offset, "end of file header")
+        if "path" in fields:
+            info.name = fields["path"].decode("utf-8", "surrogateescape")
+        if not re.fullmatch(rb"[0-9]{1,19}", size := fields.get("size", b"%d" % info.size)):
+            _raise_damaged(file, offset, f"a size of {size[:40]!r}")
+        info.size = 0 if info.isdir() else int(size)
+        if "sparse" in fields:
+            info.type = tarfile.GNUTYPE_SPARSE
+        if not info.isdir():
+            yield _to_member(file, info, offset)
+        offset += _BLOCK + _padded(info.size)
+    _require_end(file, offset)
 
 
-class _Walk:
-    def __init__(self, file: ByteRange) -> None:
-        self._file = file
+def _read_header(file: ByteRange, offset: int) -> tarfile.TarInfo | None:
+    """Parse the block at ``offset``; None if it is empty."""
+    block = file.read_exactly(offset, _BLOCK)
+    try:
+        info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        if not block.strip(b"\0"):
+            return None
+        _raise_damaged(file, offset, f"{error}" if offset else f"{error}; is it a tar archive, {file.forms}?")
+    if info.size < 0:
+        _raise_damaged(file, offset, f"a size of {info.size}")
+    return info
 
-    def members(self) -> Iterator[Member]:
-        offset = 0
-        while (block := self._file.read_exactly(offset, _BLOCK)).strip(b"\0"):
-            said: Fields = {}
-            info = self._parse(block, offset)
-            while info.type in _GNU_LONG or info.type in _PAX:
-                said |= self._extended(info, offset)
-                offset += _BLOCK + _padded(info.size)
-                info = self._parse(self._file.read_exactly(offset, _BLOCK), offset)
-            member, is_folder = self._member(info, said, offset)
-            if is_folder:
-                offset += _BLOCK
-                continue
-            yield member
-            offset = member.offset + _padded(member.size)
-        self._require_end(offset)
 
-    def _parse(self, block: bytes, offset: int) -> tarfile.TarInfo:
-        try:
-            info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        except tarfile.HeaderError as error:
-            self._damaged(offset, f"{error}" if offset else f"{error}; is it a tar archive, {self._file.forms}?")
-        if info.size < 0:
-            self._damaged(offset, f"a size of {info.size}")
-        return info
+def _read_extended(file: ByteRange, info: tarfile.TarInfo, offset: int) -> dict[str, bytes]:
+    """The "path", "size" and "sparse" that an extended header gives to the member that follows."""
+    if info.size > MAX_EXTENDED_BYTES:
+        _raise_damaged(file, offset, f"an extended header of {info.size} bytes")
+    content = file.read_exactly(offset + _BLOCK, info.size)
+    if info.type not in _PAX:
+        return {"path": content.partition(b"\0")[0]} if info.type == tarfile.GNUTYPE_LONGNAME else {}
+    fields: dict[str, bytes] = {}
+    position = 0
+    while position < len(content):  # records of the form "LENGTH NAME=VALUE\n"
+        record = _RECORD.match(content, position)
+        end = position + int(record[1]) if record else 0
+        if record is None or not record.end() < end <= len(content) or content[end - 1 : end] != b"\n":
+            _raise_damaged(file, offset, "an extended header that is no list of pax records")
+        name, value = record[2], content[record.end() : end - 1]
+        if name.startswith(b"GNU.sparse."):
+            fields["sparse"] = value
+        if name in (b"path", b"size", b"GNU.sparse.name"):
+            fields["size" if name == b"size" else "path"] = value
+        position = end
+    if fields and info.type == tarfile.XGLTYPE:
+        _raise_damaged(file, offset, f"a global header with {next(iter(fields))!r}, which no two members can share")
+    return fields
 
-    def _extended(self, info: tarfile.TarInfo, offset: int) -> Fields:
-        """What an extended header says of the member that follows; of all that follow nothing of use may be said."""
-        if info.size > MOST_EXTENDED_BYTES:
-            self._damaged(offset, f"an extended header of {info.size} bytes")
-        content = self._file.read_exactly(offset + _BLOCK, info.size)
-        if info.type in _GNU_LONG:
-            return {"path": content.partition(b"\0")[0]} if info.type == tarfile.GNUTYPE_LONGNAME else {}
-        fields = _pax_fields(content)
-        if fields is None:
-            self._damaged(offset, "an extended header that is no list of pax records")
-        if any(name.startswith(_SPARSE) for name in fields):
-            fields[_SPARSE] = b""
-        said = {name: fields[name] for name in (*_OF_USE, _SPARSE) if name in fields}
-        if said and info.type == tarfile.XGLTYPE:
-            self._damaged(offset, f"a global header with {next(iter(said))!r}, which no two members can share")
-        return said
 
-    def _member(self, info: tarfile.TarInfo, said: Fields, offset: int) -> tuple[Member, bool]:
-        """The member of this header, and whether it is a folder."""
-        path = said.get("GNU.sparse.name", said.get("path"))
-        name = info.name if path is None else path.decode("utf-8", "surrogateescape")
-        if info.isdir() or (info.type == tarfile.AREGTYPE and name.endswith("/")):  # the latter in v7
-            return Member(name, offset, 0), True
-        kind = tarfile.GNUTYPE_SPARSE if _SPARSE in said else info.type
-        if kind not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
-            what = _REFUSED.get(kind, f"of type {kind!r}; pack again without it")
-            raise UsageError(f"the member {name[:200]!r} of {self._file} is no regular file but {what}")
-        name = name.removeprefix("./")
-        if fault := fault_of_name(name):
-            raise UsageError(
-                f"the member {name[:200]!r} of {self._file} cannot be taken: its name {fault}; pack again, with"
-                " relative names in UTF-8"
-            )
-        size = info.size
-        if "size" in said:
-            if not re.fullmatch(rb"[0-9]{1,19}", said["size"]):
-                self._damaged(offset, f"a size of {said['size'][:40]!r}")
-            size = int(said["size"])
-        if size > MOST_MEMBER_BYTES and not INNER_ARCHIVES.search(name):
-            raise DataError(
-                f"the member {name[:200]!r} of {self._file} claims {size} bytes, at byte {offset}"
-                f"{self._file.of_content}; the most is {MOST_MEMBER_BYTES}: the archive is damaged, or pack again"
-                " without it"
-            )
-        return Member(name, offset + _BLOCK, size), False
-
-    def _require_end(self, offset: int) -> None:
-        """Two empty blocks from ``offset`` on, and nothing but zeros behind them."""
-        if self._file.read_exactly(offset + _BLOCK, _BLOCK).strip(b"\0"):
-            self._damaged(offset, "one empty block, where two end an archive")
-        offset += 2 * _BLOCK
-        while tail := self._file.read(offset, _TAIL):
-            if rest := tail.lstrip(b"\0"):
-                raise DataError(
-                    f"{self._file} goes on behind its end, at byte {offset + len(tail) - len(rest)}"
-                    f"{self._file.of_content}; make archives that were joined files of their own, or copy it again"
-                    " from where it came"
-                )
-            offset += len(tail)
-
-    def _damaged(self, offset: int, what: str) -> NoReturn:
-        raise DataError(
-            f"{self._file} is damaged at byte {offset}{self._file.of_content} ({what}); copy it again from where"
-            " it came"
+def _to_member(file: ByteRange, info: tarfile.TarInfo, offset: int) -> Member:
+    if info.type not in _REGULAR:
+        what = _REFUSED.get(info.type, f"of type {info.type!r}; pack again without it")
+        raise UsageError(f"the member {info.name[:200]!r} of {file} is no regular file but {what}")
+    name = info.name.removeprefix("./")
+    if fault := fault_of_name(name):
+        raise UsageError(
+            f"the member {name[:200]!r} of {file} cannot be taken: its name {fault}; pack again, with relative names in"
+            " UTF-8"
         )
+    if info.size > MAX_MEMBER_BYTES and not INNER_ARCHIVES.search(name):
+        raise DataError(
+            f"the member {name[:200]!r} of {file} claims {info.size} bytes, at byte {offset}{file.of_content}; the"
+            f" maximum is {MAX_MEMBER_BYTES}: the archive is damaged, or pack again without it"
+        )
+    return Member(name, offset + _BLOCK, info.size)
+
+
+def _require_end(file: ByteRange, offset: int) -> None:
+    """Raise DataError unless two empty blocks follow ``offset``, and nothing but zeros."""
+    if file.read_exactly(offset + _BLOCK, _BLOCK).strip(b"\0"):
+        _raise_damaged(file, offset, "one empty block, where two end an archive")
+    offset += 2 * _BLOCK
+    while tail := file.read(offset, _TAIL):
+        if rest := tail.lstrip(b"\0"):
+            raise DataError(
+                f"{file} goes on behind its end, at byte {offset + len(tail) - len(rest)}{file.of_content}; make"
+                " archives that were joined files of their own, or copy it again from where it came"
+            )
+        offset += len(tail)
+
+
+def _raise_damaged(file: ByteRange, offset: int, what: str) -> NoReturn:
+    raise DataError(f"{file} is damaged at byte {offset}{file.of_content} ({what}); copy it again from where it came")
 
 
 def _padded(size: int) -> int:
     return size + -size % _BLOCK
-
-
-def _pax_fields(content: bytes) -> Fields | None:
-    """The records of a pax header, each "LENGTH NAME=VALUE\\n"; None where it is anything else."""
-    fields, position = Fields(), 0
-    while position < len(content):
-        record = _RECORD.match(content, position)
-        end = position + int(record[1]) if record else 0
-        if record is None or not record.end() < end <= len(content) or content[end - 1 : end] != b"\n":
-            return None
-        fields[record[2].decode("utf-8", "replace")] = content[record.end() : end - 1]
-        position = end
-    return fields

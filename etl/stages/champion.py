@@ -1,12 +1,11 @@
 """``ROOT/models/champion.json``: the run and checkpoint in use, and those before; ``ringslice promote`` writes it."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.stages.lease import Claim
-from etl.stages.marker import WORK_FOLDER
+from etl.stages.lease import leased
+from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place
@@ -29,13 +28,9 @@ def read_champions(root: Place) -> list[Promoted]:
     place = champion_file(root)
     if not place.exists():
         return []
-    try:
-        record = json.loads(place.read_bytes())
-        content = {name: value for name, value in record.items() if name != "checksum"}
-        is_whole = record.get("format") == FORMAT and with_checksum(content) == record
-    except (ValueError, AttributeError):  # not JSON, or not an object
-        is_whole = False
-    if not is_whole:
+    record = place.read_json()
+    content = {name: value for name, value in record.items() if name != "checksum"}
+    if record.get("format") != FORMAT or with_checksum(content) != record:
         raise DataError(f"{place} is damaged, or of another version; put it back, or remove it to begin anew")
     return [record["champion"], *record["history"]]
 
@@ -53,15 +48,10 @@ def publish_champions(root: Place, before: Sequence[Promoted], champions: Sequen
     Raises EnvironmentFailure if another process changed it meanwhile.
     """
     place = champion_file(root)
-    claim = Claim.take(place.parent / WORK_FOLDER, f"ringslice promote on {place}")
-    try:
+    with leased(place.parent / WORK_FOLDER, f"ringslice promote on {place}") as lease:
         is_unchanged = read_champions(root) == list(before)
         if is_unchanged:
             content = {"format": FORMAT, "champion": champions[0], "history": list(champions[1:])}
-            replace_bytes(place, claim.attempts, json_bytes(with_checksum(content)))
-    except BaseException:
-        claim.release()
-        raise
-    claim.delete_work()
+            replace_bytes(place, lease.staging, json_bytes(with_checksum(content)))
     if not is_unchanged:
         raise EnvironmentFailure(f"{place} was changed by another process meanwhile; run again")

@@ -1,10 +1,10 @@
-"""Where stages lie below ROOT, and the format versions of their markers."""
+"""Where stages lie below ROOT, the format versions of their markers, and the files that these name."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from etl.errors import UsageError
-from etl.stages.marker import PLAN_FILE as PLAN_FILE
-from etl.stages.marker import RUN_FILE as RUN_FILE
-from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
-from etl.stages.run_record import Run as Run
+from etl.stages.names import ERASED_FOLDER, STAGE_FOLDERS, VERIFIED_FOLDER
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 
@@ -18,13 +18,7 @@ VERIFICATION_FORMAT = "ringslice.verification/1"
 
 ERASED_FORMAT = "ringslice.erased/1"
 
-VERIFIED_FOLDER = "verified"
-
-ERASED_FOLDER = "erased"
-
 OLD_SLICES_FOLDER = "old"  # in the work folder of an erasure: slices that are being replaced
-
-STAGE_FOLDERS = ("raw", "normalized", "slices", VERIFIED_FOLDER, "runs")
 
 
 def is_root(place: Place) -> bool:
@@ -32,17 +26,42 @@ def is_root(place: Place) -> bool:
     return any((place / folder).exists() for folder in STAGE_FOLDERS)
 
 
+def folders(place: Place) -> list[str]:
+    """The names of the folders in ``place``, sorted."""
+    return [info.base_name for info in place.children() if not info.is_file]
+
+
 def raw_stage(root: Place) -> Stage:
-    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT)
+    place = root / "raw"
+    return Stage(
+        "ingest", place, "dataset.json", RAW_FORMAT, file_folders=("packs", "removed"), named_files=_files_of_raw
+    )
+
+
+def _files_of_raw(marker: Mapping[str, Any]) -> Iterator[str]:
+    for pack in marker["packs"]:
+        yield f"packs/{pack['name']}.parquet"
+        if "file" not in pack:
+            yield f"packs/{pack['name']}.tar"
+    if marker["removed"] is not None:
+        yield marker["removed"]["file"]
 
 
 def normalized_stage(root: Place) -> Stage:
-    elsewhere = "use another place, where only limits are looser --retry-rejects"
-    return Stage("normalize", root / "normalized", "dataset.json", NORMALIZED_FORMAT, elsewhere)
+    hint = "use another place, where only limits are looser --retry-rejects"
+    place = root / "normalized"
+    return Stage("normalize", place, "dataset.json", NORMALIZED_FORMAT, hint, ("parts", "rejects"), _files_of_parts)
+
+
+def _files_of_parts(marker: Mapping[str, Any]) -> Iterator[str]:
+    for part in marker["parts"]:
+        yield from (f"parts/{part['part']}.tfrecord", f"parts/{part['part']}.parquet")
+        if part["rejects"]["count"]:
+            yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
 
 
 def slices_stage(root: Place, name: str) -> Stage:
-    """The slices called ``name``. Raises UsageError for a name that is no plain file name."""
+    """The slices called ``name``. Raises UsageError for a name that is not a plain file name."""
     if not is_folder_name(name):
         raise UsageError(f"--name {name!r} is no plain folder name; give something like 'default' or 'eight-workers'")
     return slices_stage_in(root / "slices" / name)
@@ -50,8 +69,14 @@ def slices_stage(root: Place, name: str) -> Stage:
 
 def slices_stage_in(folder: Place) -> Stage:
     """The slices in this folder."""
-    elsewhere = "give another --name (with --splits-from newest every image keeps its split)"
-    return Stage("shard", folder, "manifest.json", SLICES_FORMAT, elsewhere)
+    hint = "give another --name (with --splits-from newest every image keeps its split)"
+    return Stage("shard", folder, "manifest.json", SLICES_FORMAT, hint)
+
+
+def slices_below(root: Place) -> Iterator[Stage]:
+    """A stage for each folder below ``ROOT/slices``, by name; it may be unfinished."""
+    for name in folders(root / "slices"):
+        yield slices_stage_in(root / "slices" / name)
 
 
 def verification_stage(root: Place, name: str) -> Stage:
@@ -65,12 +90,12 @@ def verification_stage_in(folder: Place) -> Stage:
 
 
 def erasure_stage(root: Place) -> Stage:
-    """What was erased below ``root``; it is never finished, and is claimed while `ringslice erase` is at work."""
+    """What was erased below ``root``; it is never finished, and is leased while `ringslice erase` is at work."""
     return Stage("erase", root / ERASED_FOLDER, "images.parquet", ERASED_FORMAT)
 
 
-def remade_stage(root: Place, name: str) -> Stage:
-    """The slices that are to take the place of those called ``name``, while they are made without erased images."""
+def rebuilt_stage(root: Place, name: str) -> Stage:
+    """The slices that are to replace those called ``name``, while they are rebuilt without erased images."""
     return slices_stage_in(erasure_stage(root).work / "slices" / name)
 
 

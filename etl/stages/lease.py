@@ -1,13 +1,13 @@
-"""Claims: at most one run at work on a stage, and an owner that was replaced stops before it writes.
+"""Leases: at most one run at work on a stage, and a holder that was replaced stops before it writes.
 
-Each run takes the next number under ``_work/claims``: a file that only one run can make. The highest number owns the
-stage. A run that finds another's claim says so and ends where the owner lives; where the owner is dead, it takes the
-next number and deletes the folder that the dead one's attempts are written to. From then on nothing of the old owner
-can be published, even if it only slept (`etl.storage.atomic`).
+Each run takes the next number under ``_work/claims``: a file that only one run can make. The highest number has the
+lease. A run that finds another's lease fails if the holder lives; if the holder is dead, it takes the next number and
+deletes the folder that the dead one's staging is in. From then on nothing of the old holder can be published, even if
+it only slept (`etl.storage.atomic`).
 
-On this host a process lives while its number and start time are in ``/proc``. Of an owner on another host only one
-thing is known: it touches its claim every `HEARTBEAT_S`. Where that does not move for `PATIENCE_S`, as this process's
-own clock has it, the owner is taken for dead. No two hosts' clocks are compared.
+On this host a process lives while its number and start time are in ``/proc``. Of a holder on another host only one
+thing is known: it renews its lease every `RENEWAL_INTERVAL_S`. If the lease is not renewed for `LEASE_TIMEOUT_S`, by
+this process's own clock, the holder is taken for dead. No two hosts' clocks are compared.
 """
 
 import os
@@ -16,8 +16,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,19 +28,20 @@ from etl.storage.atomic import ReplacedError, TakenError, publish_bytes, withdra
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 
-CLAIMS_FOLDER = "claims"
-HEARTBEAT_S = 5.0
-PATIENCE_S = 20.0
-TRIES = 3  # at publishing a claim
+LEASES_FOLDER = "claims"
+RENEWAL_INTERVAL_S = 5.0
+LEASE_TIMEOUT_S = 20.0
+MAX_TRIES = 3  # at publishing a lease
+TASKS = "tasks-"  # begins the names of the folders of tasks
 
-_DRIVER = "driver-"
-_OF_A_CLAIM = re.compile(r"[a-z]+-(\d{6,})-[0-9a-f]+")  # folders in the work folder
+_STAGING = "driver-"
+_OF_A_LEASE = re.compile(r"[a-z]+-(\d{6,})-[0-9a-f]+")  # folders in the work folder
 
-_held: set[str] = set()  # the tokens of the claims that this process holds
+_held: set[str] = set()  # the tokens of the leases that this process holds
 
 
 class BusyError(EnvironmentFailure):
-    """A living run is at work on what was to be claimed."""
+    """A living run has the lease."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,18 @@ class Owner:
         return cls(_host(), os.getpid(), _start_time(os.getpid()))
 
     @classmethod
-    def from_json(cls, claim: Mapping[str, Any]) -> Self:
-        return cls(claim["host"], claim["pid"], claim["started"])
+    def from_json(cls, lease: Mapping[str, Any]) -> Self:
+        return cls(lease["host"], lease["pid"], lease["started"])
 
-    def is_dead_for_sure(self) -> bool:
-        """Whether this host can tell that the process is gone."""
-        return self.host == _host() and _start_time(self.pid) != self.started
+    @property
+    def is_here(self) -> bool:
+        """Whether the process is, or was, one of this host."""
+        return self.host == _host()
 
-    def is_alive_for_sure(self) -> bool:
-        return self.host == _host() and _start_time(self.pid) == self.started
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process, one of this host, is gone."""
+        return _start_time(self.pid) != self.started
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host.partition('/')[0]}"
@@ -77,7 +81,7 @@ def _host() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """When the process started, in clock ticks since boot (proc(5)); empty where there is none."""
+    """When the process started, in clock ticks since boot (proc(5)); empty if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -86,71 +90,74 @@ def _start_time(pid: int) -> str:
     return "" if state in "ZX" else fields[18]
 
 
-class Claim:
-    """This process's hold of a stage, from `take` to `release`; ``attempts`` is where it writes."""
+class Lease:
+    """This process's lease of a stage, from `take` to `release`; ``staging`` is where it writes, ``tasks`` where its
+    tasks do.
+    """
 
     def __init__(self, work: Place, number: int, token: str) -> None:
         self._work = work
         self._place = _place(work, number)
         self.number = number
         self.token = token
-        self.attempts = work / f"{_DRIVER}{number:06d}-{token}"
+        self.staging = work / f"{_STAGING}{number:06d}-{token}"
+        self.tasks = work / f"{TASKS}{number:06d}-{token}"
         self._lost = threading.Event()
         self._stopped = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name="claim", daemon=True)
+        self._renewer = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     @classmethod
-    def take(cls, work: Place, what: str, tick: Callable[[], None] = lambda: None) -> "Claim":
-        """Claim the stage whose work folder is ``work``; ``what`` names it to people.
+    def take(cls, work: Place, what: str, tick: Callable[[], None] = lambda: None) -> "Lease":
+        """Lease the stage whose work folder is ``work``; ``what`` names it to people.
 
-        ``tick`` is called now and then while this waits to see whether an owner is alive.
+        ``tick`` is called now and then while this waits to see whether a holder is alive.
 
-        Raises BusyError where a living run has it.
+        Raises BusyError if a living run has it.
         """
-        claim = cls(work, _next_number(work, what, tick), secrets.token_hex(4))
-        owner = {**asdict(Owner.this_process()), "token": claim.token}
-        _held.add(claim.token)  # before another thread can read it
+        lease = cls(work, _next_number(work, what, tick), secrets.token_hex(4))
+        owner = {**asdict(Owner.this_process()), "token": lease.token}
+        _held.add(lease.token)  # before another thread can read it
         try:
-            claim.attempts.make_folder()
-            claim._publish(json_bytes(owner))
-            if _highest(work) != claim.number:
+            lease.staging.make_folder()
+            lease._publish(json_bytes(owner))
+            if _highest(work) != lease.number:
                 raise TakenError("a higher number was faster")
         except BaseException as error:
-            _held.discard(claim.token)
-            with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
-                claim.attempts.delete()
-                claim._delete_empty()
+            _held.discard(lease.token)
+            with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
+                lease.staging.delete()
+                lease._delete_empty()
             if isinstance(error, TakenError):
                 raise _busy(what, "a run that began at this moment") from None
             raise
-        claim._heart.start()
-        claim._delete_predecessors()
-        return claim
+        lease._renewer.start()
+        lease._delete_predecessors()
+        return lease
 
     def check(self) -> None:
-        """Raise EnvironmentFailure where another run has taken over."""
-        if self._lost.is_set() or not self.attempts.exists():  # numbers come again, tokens do not
+        """Raise EnvironmentFailure if another run has taken over."""
+        if self._lost.is_set() or not self.staging.exists():  # numbers come again, tokens do not
             raise EnvironmentFailure(f"another run has taken over {self._work.parent}; this one stops")
 
-    def stop_beating(self) -> None:
-        """Touch the claim no more: it is about to be deleted."""
+    def stop_renewing(self) -> None:
+        """Renew the lease no more: it is about to be deleted."""
         _held.discard(self.token)
         self._stopped.set()
-        self._heart.join(HEARTBEAT_S)  # a daemon; one that storage holds up fails later, for the claim is gone then
+        self._renewer.join(RENEWAL_INTERVAL_S)  # a daemon; if storage delays it, it fails later: the lease is gone then
 
     def release(self) -> None:
         """Give the stage up; nothing of this run stays but what it published.
 
-        Where storage fails now, the claim stays; the next run sees that its owner is dead.
+        If storage fails now, the lease stays; the next run sees that its holder is dead.
         """
-        self.stop_beating()
-        for give_up in (lambda: withdraw(self._place, self.attempts), self.attempts.delete):
+        self.stop_renewing()
+        for give_up in (lambda: withdraw(self._place, self.staging), self.staging.delete):
             with suppress(OSError, EnvironmentFailure):
                 give_up()
 
     def names_to_delete(self) -> list[str]:
-        """What lies in the work folder, but for claims, our attempts, and what belongs to a later claim."""
-        kept = {CLAIMS_FOLDER, self.attempts.name}
+        """What lies in the work folder, but for leases, our staging, and what belongs to a later lease."""
+        kept = {LEASES_FOLDER, self.staging.name}
         return [
             info.base_name
             for info in self._work.children()
@@ -158,55 +165,70 @@ class Claim:
         ]
 
     def delete_work(self) -> None:
-        """Delete the work folder, and with it the claim. A run that begins at this moment keeps what is its own."""
-        self.stop_beating()
+        """Delete the work folder, and with it the lease. A run that begins at this moment keeps what is its own."""
+        self.stop_renewing()
         with suppress(ReplacedError):  # it is another's by now
             for name in self.names_to_delete():
-                withdraw(self._work / name, self.attempts)
-            withdraw(self._place, self.attempts)
-            self.attempts.delete()
+                withdraw(self._work / name, self.staging)
+            withdraw(self._place, self.staging)
+            self.staging.delete()
             self._delete_empty()
 
     def _delete_empty(self) -> None:
-        for folder in (self._work / CLAIMS_FOLDER, self._work):
+        for folder in (self._work / LEASES_FOLDER, self._work):
             folder.filesystem.delete_empty(folder.path)
 
     def _publish(self, owner: bytes) -> None:
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             try:
-                publish_bytes(self._place, self.attempts, owner)
+                publish_bytes(self._place, self.staging, owner)
                 return
-            except FileNotFoundError:  # the run before has just deleted the folder of claims, which was empty
+            except FileNotFoundError:  # the run before has just deleted the folder of leases, which was empty
                 continue
         raise _busy(str(self._work.parent), "a run that ends at this moment")
 
-    def _beat(self) -> None:
-        while not self._stopped.wait(HEARTBEAT_S):
+    def _renew(self) -> None:
+        while not self._stopped.wait(RENEWAL_INTERVAL_S):
             try:
-                if not self.attempts.exists():
+                if not self.staging.exists():
                     raise FileNotFoundError
                 self._place.filesystem.touch(self._place.path)
             except FileNotFoundError:
                 self._lost.set()
                 return
-            except (OSError, EnvironmentFailure):  # the next beat may go through; who writes will tell if not
+            except (OSError, EnvironmentFailure):  # the next one may succeed; if not, the next write fails
                 continue
 
     def _delete_predecessors(self) -> None:
-        """Delete what owners before us could still publish from; their tasks' folders are the stage's to judge.
+        """Delete what holders before us could still publish from; their tasks' folders are the stage's to judge.
 
-        Raises ReplacedError where a later one did that to us.
+        Raises ReplacedError if a later one did that to us.
         """
         for name in self.names_to_delete():
-            if name.startswith(_DRIVER):
-                withdraw(self._work / name, self.attempts)
+            if name.startswith(_STAGING):
+                withdraw(self._work / name, self.staging)
         for number in _numbers(self._work):
             if number < self.number:
-                withdraw(_place(self._work, number), self.attempts)
+                withdraw(_place(self._work, number), self.staging)
 
 
-def require_unclaimed(work: Place, what: str) -> None:
-    """Raise BusyError if a living run has claimed ``work``, named ``what`` to people. Claims nothing."""
+@contextmanager
+def leased(work: Place, what: str) -> Iterator[Lease]:
+    """Hold a lease during the block, as `Lease.take` does; after it nothing is left of the work folder.
+
+    If the block raises, what earlier runs left stays.
+    """
+    lease = Lease.take(work, what)
+    try:
+        yield lease
+    except BaseException:
+        lease.release()
+        raise
+    lease.delete_work()
+
+
+def require_free(work: Place, what: str) -> None:
+    """Raise BusyError if a living run has the lease of ``work``, named ``what`` to people. Takes nothing."""
     _next_number(work, what, lambda: None)
 
 
@@ -214,27 +236,29 @@ def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
     highest = _highest(work)
     if highest is None:
         return 1
+    place = _place(work, highest)
     try:
-        told = _place(work, highest).read_json()
-        owner = Owner.from_json(told)
+        recorded = place.read_json()
+        owner = Owner.from_json(recorded)
     except FileNotFoundError:  # released this moment
         return highest + 1
-    if owner == Owner.this_process() and told["token"] not in _held:  # given up, though storage failed to delete it
+    is_ours = owner == Owner.this_process()
+    if is_ours and recorded["token"] not in _held:  # given up, though storage failed to delete it
         return highest + 1
-    if owner.is_alive_for_sure() or not (owner.is_dead_for_sure() or _stands_still(_place(work, highest), owner, tick)):
+    if not (owner.is_dead if owner.is_here else _is_stale(place, owner, tick)):
         raise _busy(what, str(owner))
     return highest + 1
 
 
-def _stands_still(claim: Place, owner: Owner, tick: Callable[[], None]) -> bool:
-    """Whether nobody touches the claim for `PATIENCE_S`."""
-    log("claim", f"{claim} is held by {owner}; waiting up to {PATIENCE_S:.0f} s to see whether it is alive")
-    before = claim.info().mtime_ns
-    deadline = time.monotonic() + PATIENCE_S
+def _is_stale(lease: Place, owner: Owner, tick: Callable[[], None]) -> bool:
+    """True if the lease is not renewed for `LEASE_TIMEOUT_S`."""
+    log("lease", f"{lease} is held by {owner}; waiting up to {LEASE_TIMEOUT_S:.0f} s to see whether it is alive")
+    before = lease.info().mtime_ns
+    deadline = time.monotonic() + LEASE_TIMEOUT_S
     while time.monotonic() < deadline:
-        time.sleep(HEARTBEAT_S / 5)
+        time.sleep(RENEWAL_INTERVAL_S / 5)
         tick()
-        if claim.info().mtime_ns != before:
+        if lease.info().mtime_ns != before:
             return False
     return True
 
@@ -244,17 +268,17 @@ def _busy(what: str, owner: str) -> BusyError:
 
 
 def _place(work: Place, number: int) -> Place:
-    return work / CLAIMS_FOLDER / f"{number:06d}.json"
+    return work / LEASES_FOLDER / f"{number:06d}.json"
 
 
 def _number_of(name: str) -> int:
-    """The number of the claim that a file or folder in the work folder belongs to; 0 where it is no claim's."""
-    found = _OF_A_CLAIM.fullmatch(name)
+    """The number of the lease that a file or folder in the work folder belongs to; 0 if it is not a lease's."""
+    found = _OF_A_LEASE.fullmatch(name)
     return int(found[1]) if found else 0
 
 
 def _numbers(work: Place) -> list[int]:
-    names: list[Any] = [info.base_name.removesuffix(".json") for info in (work / CLAIMS_FOLDER).children()]
+    names = [info.base_name.removesuffix(".json") for info in (work / LEASES_FOLDER).children()]
     return sorted(int(name) for name in names if name.isdigit())
 
 

@@ -11,17 +11,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-# options of mrjob with NAME=VALUE, maybe a password: -D, also behind other letters, and long ones, abbreviated too
+# options of mrjob with NAME=VALUE, maybe a password: -D, also behind other letters, and long ones
 _SHORT = re.compile(r"(-[hqv]*D)(.*)", re.DOTALL)
 _LONG = ("--jobconf", "--cmdenv")
 _FOR_HADOOP = "--hadoop-arg"  # and --hadoop-args: words for Hadoop that are one for us
 _VALUE = re.compile(r"=.*?(?=\s+[\"']?-|$)", re.DOTALL)
-_LEAST_ABBREVIATION = len("--j")
 
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
 
-class Run:
+class RunRecord:
     """Where, when and by what a stage was made: the content of ``run.json``."""
 
     def __init__(self, runner: str | None = None, **facts: object) -> None:
@@ -57,7 +56,6 @@ def masked(words: Iterable[str]) -> list[str]:
     shown, is_pair, is_for_hadoop = list[str](), False, False
     for word in words:
         option, equals, value = word.partition("=")
-        is_long = len(option) >= _LEAST_ABBREVIATION and any(name.startswith(option) for name in _LONG)
         if is_pair or is_for_hadoop:
             shown.append(_mask(word) if is_pair else _VALUE.sub("=***", word))
             is_pair = is_for_hadoop = False
@@ -67,7 +65,7 @@ def masked(words: Iterable[str]) -> list[str]:
         elif short := _SHORT.fullmatch(word):
             shown.append(f"{short[1]}{_mask(short[2])}")
             is_pair = not short[2]
-        elif is_long:
+        elif option in _LONG:
             shown.append(f"{option}={_mask(value)}" if equals else option)
             is_pair = not equals
         else:

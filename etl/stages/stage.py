@@ -2,245 +2,225 @@
 
 Stages meet only through files. Each writes one JSON marker last; a folder without its marker does not exist for any
 reader. The marker is the stage's identity and result, equal wherever and whenever it was made; where, when and by what
-it was made stands in ``run.json`` beside it. While a stage is at work its folder holds ``_work`` (the plan, the claim,
-attempts), which goes when the marker has come. A finished stage whose source has changed since can be renewed: see
-`etl.stages.marker`.
+it was made is in ``run.json`` beside it. While a stage is at work its folder has ``_work`` (the plan, the lease,
+staging), which is deleted after the marker is written. A finished stage whose source has changed since can be renewed:
+see `etl.stages.marker`. `etl.stages.run` has what writes.
 """
 
-import enum
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.stages.lease import Claim
-from etl.stages.marker import GENERATIONS_FOLDER, Finished, Renewal, fingerprint_of, kept_generations, unnamed_files
-from etl.stages.marker import PLAN_FILE as PLAN_FILE
-from etl.stages.marker import RUN_FILE as RUN_FILE
-from etl.stages.marker import WORK_FOLDER as WORK_FOLDER
-from etl.stages.run_record import Run as Run
-from etl.storage.atomic import publish_bytes, replace_bytes, withdraw
-from etl.storage.json_files import json_bytes
+from etl.stages.lease import TASKS, Lease
+from etl.stages.marker import Generation, difference, kept_place
+from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, WORK_FOLDER
+from etl.stages.run import Mode, Run
 from etl.storage.place import Place
 
-_TASKS = "tasks-"
 
+@dataclass(frozen=True)
+class Stage:
+    """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name, ``hint`` what to do for
+    another one beside it.
 
-class State(enum.Enum):
-    """What `Stage.begin` found."""
-
-    DONE = "done"
-    RESUMED = "resumed"
-    FRESH = "fresh"
-    RENEWED = "renewed"
-
-
-class Stage(Finished):
-    """One stage's folder, to write it.
-
-    Whoever writes begins with `begin` and ends with `release`: in between it holds the stage's claim
-    (`etl.stages.lease`).
+    ``named_files`` gives the files that a marker names in ``file_folders``, as paths below the stage's; other files
+    there are what a killed run left.
     """
 
-    resumed = False
-    _claim: Claim | None = None
-    _renewed = _again = False
+    name: str
+    folder: Place
+    marker_name: str
+    format: str
+    hint: str = "use another place"
+    file_folders: tuple[str, ...] = ()
+    named_files: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 
     @property
-    def attempts(self) -> Place:
-        """Where the run that holds the claim writes what it is about to publish."""
-        assert self._claim is not None, "begin first"
-        return self._claim.attempts
-
-    def begin(
-        self,
-        identity: dict[str, Any],
-        overwrite: bool = False,
-        listing: str | None = None,
-        *,
-        renewal: Renewal | None = None,
-        again: bool = False,
-    ) -> State:
-        """Claim the folder and make it ready for a run whose ``config`` and ``input`` are those of ``identity``.
-
-        DONE: the marker of the same identity is there, and nothing is claimed. RESUMED: an unfinished run of it was
-        found, what it published can be kept. FRESH: the folder is empty but for the plan. ``listing`` is what an
-        unfinished run must agree on besides, though it is not part of the identity.
-
-        With ``renewal`` a marker that differs in nothing but what that allows is RENEWED: it, and all that it names,
-        stays for readers until `commit`; what an unfinished renewal of the same plan published is there too.
-
-        With ``again`` a stage is never DONE: its marker, whatever its identity, and the files beside it stay until
-        `commit` replaces the marker.
-
-        Raises UsageError where a finished stage of another identity is there and ``overwrite`` is not set, or files
-        that no stage wrote; EnvironmentFailure where another run is at work on the stage, or finished it meanwhile.
-        """
-        renewal, self._again = (None if overwrite else renewal), again
-        if not overwrite and self.marker.exists():
-            if self._judge(identity, renewal) is State.DONE and not self.work.exists():
-                return State.DONE
-        elif not overwrite:
-            self._refuse_foreign_files()
-        self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
-        try:
-            # only now nobody else can be replacing it
-            found = self._judge(identity, renewal) if not overwrite and self.marker.exists() else State.FRESH
-            if found is State.DONE:
-                self._delete_work()
-                return State.DONE
-            if renewal is not None:
-                self._require_parent(renewal)
-            plan = {"identity": identity, "listing": listing, "parent": renewal.parent if renewal else None}
-            self._renewed = found is State.RENEWED
-            return self._resume_or_clear(plan, overwrite, renewal)
-        except BaseException:
-            self.release()
-            raise
-
-    def _judge(self, identity: dict[str, Any], renewal: Renewal | None) -> State:
-        """What a run of this identity has to do where there is a marker."""
-        if self._again:
-            return State.FRESH
-        marker = self.read_marker()
-        differing = {key for key in identity if marker.get(key) != identity[key]}
-        if renewal is None or differing - renewal.changes:
-            self.refuse_another(marker, identity)
-        return State.RENEWED if renewal is not None and (differing or renewal.wanted) else State.DONE
-
-    def _require_parent(self, renewal: Renewal) -> None:
-        current = self.fingerprint() if self.marker.exists() else None
-        if current != renewal.parent:
-            raise EnvironmentFailure(f"another run has written {self.marker} meanwhile; run again")
-
-    def _resume_or_clear(self, plan: dict[str, Any], overwrite: bool, renewal: Renewal | None) -> State:
-        planned = self.plan.read_json() if self.plan.exists() else None
-        if planned == plan and not overwrite and not self._discard.exists():
-            self.resumed = True
-            return State.RENEWED if self._renewed else State.RESUMED
-        if renewal is not None and self._renewed:
-            self._clear_work()
-            self.delete_checked(unnamed_files(self.folder, renewal, self._all_markers()))
-        elif self._again and self.marker.exists():
-            self._clear_work()
-        else:
-            self._clear()
-        publish_bytes(self.plan, self.attempts, json_bytes(plan))
-        self.delete_checked([self._discard])
-        return State.RENEWED if self._renewed else State.FRESH
+    def marker(self) -> Place:
+        return self.folder / self.marker_name
 
     @property
-    def _discard(self) -> Place:
-        """While this file is there, all that lies in the folder is to be thrown away."""
-        return self.work / "discard"
+    def work(self) -> Place:
+        return self.folder / WORK_FOLDER
 
-    def _clear(self) -> None:
-        """Empty the folder but for `_discard`. A run that is killed in here is begun afresh by the next one."""
-        if not self._discard.exists():
-            publish_bytes(self._discard, self.attempts, b"")
-        withdraw(self.marker, self.attempts)  # before anything that it tells of
-        self.folder.filesystem.sync_folder(self.folder.path)
-        names = [info.base_name for info in self.folder.children()]
-        self.delete_checked([self.folder / name for name in names if name != WORK_FOLDER])
-        self._clear_work()
+    @property
+    def plan(self) -> Place:
+        return self.work / PLAN_FILE
 
-    def _clear_work(self) -> None:
-        """Empty the work folder but for claims and `_discard`; the plan goes first, so that nothing is resumed."""
-        assert self._claim is not None
-        names = [name for name in self._claim.names_to_delete() if name != self._discard.name]
-        self.delete_checked([self.plan, *(self.work / name for name in names)])
+    def read_marker(self) -> dict[str, Any]:
+        """The marker of this finished stage.
 
-    def discard_unfinished(self) -> None:
-        """Throw away the work of a run that did not finish, and without a marker all that it published.
-
-        Who holds the claim deletes what no marker names.
+        Raises UsageError if the stage is not finished, or was written by another version of ringslice.
         """
-        if self.marker.exists():
-            self._clear_work()
-        else:
-            self._clear()
-            self._discard.delete()
+        return self.read_generation().marker
 
-    def delete_checked(self, places: Iterable[Place]) -> None:
-        """Delete files and folders, in this order.
+    def read_generation(self) -> Generation:
+        """The current marker with its fingerprint. Raises as `read_marker` does."""
+        if not self.marker.exists():
+            raise UsageError(
+                f"{self.folder} holds no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
+            )
+        return self._checked(self.marker, Generation.read(self.marker))
 
-        Raises ReplacedError where another run has taken the stage over: nothing that it made is deleted.
+    def find_generation(self, fingerprint: str) -> dict[str, Any] | None:
+        """The marker with this fingerprint, the current or an earlier one; None if there is none.
+
+        Raises UsageError if it was written by another version of ringslice.
         """
-        for place in places:
-            withdraw(place, self.attempts)
+        kept = kept_place(self.folder, fingerprint)
+        for place in (self.marker, kept):
+            if place is not None and place.exists():
+                found = Generation.read(place)
+                if found.fingerprint == fingerprint:
+                    return self._checked(place, found).marker
+        return None
 
-    def _all_markers(self) -> list[dict[str, Any]]:
-        return [self.read_marker(), *(kept.marker for kept in kept_generations(self.folder))]
+    def earlier_generations(self) -> Iterator[Generation]:
+        """The earlier generations, by fingerprint."""
+        for info in (self.folder / GENERATIONS_FOLDER).children():
+            yield Generation.read(self.folder / GENERATIONS_FOLDER / info.base_name)
 
-    def open_tasks(self) -> Place:
-        """A new folder for what tasks are about to publish. The tasks of earlier runs can publish no more."""
-        assert self._claim is not None
-        self.delete_checked(self.task_folders())
-        folder = self._tasks_of(self._claim).make_folder()
+    def find_obsolete(self, is_kept: Callable[[Generation], bool]) -> tuple[list[Generation], list[Place]]:
+        """The earlier generations of this finished stage that are not kept, and what to delete, in this order: their
+        markers, then the files that no marker which stays names.
+        """
+        kept, gone = list[Mapping[str, Any]](), list[Generation]()
+        for each in self.earlier_generations():
+            if is_kept(each):
+                kept.append(each.marker)
+            else:
+                gone.append(each)
+        markers = [self.folder / GENERATIONS_FOLDER / f"{each.fingerprint}.json" for each in gone]
+        named = {name for marker in [self.read_marker(), *kept] for name in self.named_files(marker)}
+        files = (
+            f"{below}/{info.base_name}" for below in self.file_folders for info in (self.folder / below).children()
+        )
+        return gone, [*markers, *(self.folder / name for name in files if name not in named)]
+
+    def _checked(self, place: Place, found: Generation) -> Generation:
+        if found.marker.get("format") != self.format:
+            raise UsageError(
+                f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r};"
+                f" use the ringslice that wrote it, or run {self.name} again with --overwrite"
+            )
+        return found
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the marker: what the next stage records as its input."""
+        return self.marker.sha256()
+
+    def read_run(self) -> dict[str, Any]:
+        """What is known of the run that made this stage; empty if nothing is, or the file is not a JSON object."""
+        place = self.folder / RUN_FILE
         try:
-            self._claim.check()
-        except EnvironmentFailure:  # it came too late for the run that has taken over to find it
-            folder.delete()
-            raise
-        return folder
-
-    def _tasks_of(self, claim: Claim) -> Place:
-        return self.work / f"{_TASKS}{claim.number:06d}-{claim.token}"
+            return place.read_json() if place.exists() else {}
+        except DataError:
+            return {}
 
     def task_folders(self) -> list[Place]:
         """Folders of tasks, of earlier runs too."""
         names = [info.base_name for info in self.work.children()]
-        return [self.work / name for name in names if name.startswith(_TASKS)]
+        return [self.work / name for name in names if name.startswith(TASKS)]
 
-    def commit(self, marker: dict[str, Any], run: Run, beside: Mapping[str, bytes] | None = None) -> None:
-        """Write ``run.json``, then the marker, and remove the work folder and with it the claim.
+    def refuse_another(self, marker: dict[str, Any], identity: dict[str, Any]) -> None:
+        """Raise UsageError if ``marker`` differs from ``identity``."""
+        if what := difference(marker, identity):
+            raise UsageError(
+                f"{self.folder} already holds another {self.name} ({what}); {self.hint}, or --overwrite to replace it"
+            )
 
-        A marker that is renewed is kept first. ``beside`` are files, by name, that may be there or not: they are
-        written when the marker is.
+    def begin(self, identity: dict[str, Any], listing: str | None = None, *, overwrite: bool = False) -> Run | None:
+        """Lease the folder and prepare it for a run whose ``config`` and ``input`` are those of ``identity``; None,
+        and no lease, if the marker of this identity is there.
+
+        What an unfinished run of the same plan published is kept, all else is deleted. ``listing`` is what the plans
+        must agree on too, though it is not part of the identity.
+
+        Raises UsageError if a finished stage of another identity is there and ``overwrite`` is not set, or files that
+        no stage wrote; BusyError if another run is at work on the stage.
         """
-        replace_bytes(self.folder / RUN_FILE, self.attempts, json_bytes(run.finished()))
-        if self._renewed:
-            current = self.marker.read_bytes()
-            kept = self.folder / GENERATIONS_FOLDER / f"{fingerprint_of(current)}.json"
-            publish_bytes(kept, self.attempts, current)
-        if self._renewed or self._again:
-            replace_bytes(self.marker, self.attempts, json_bytes(marker))
-        else:
-            publish_bytes(self.marker, self.attempts, json_bytes(marker))
-        for name, data in (beside or {}).items():
-            replace_bytes(self.folder / name, self.attempts, data)
-        self._delete_work()
 
-    def leave(self) -> None:
-        """End a renewal that has nothing to change: its marker stays, the work folder goes and with it the claim."""
-        self._delete_work()
+        def is_done() -> bool:
+            if overwrite or not self.marker.exists():
+                return False
+            self.refuse_another(self.read_marker(), identity)
+            return True
+
+        return self._begin(Mode.NEW, _plan(identity, listing), is_done, overwrite=overwrite)
+
+    def renew(
+        self,
+        identity: dict[str, Any],
+        parent: str | None,
+        listing: str | None = None,
+        *,
+        force: bool = False,
+        changes: frozenset[str] = frozenset({"input"}),
+    ) -> Run | None:
+        """As `begin`, but a marker that differs only in ``changes`` is renewed: it, and all that it names, stays for
+        readers until `Run.commit`, and is an earlier generation then.
+
+        ``parent`` is the fingerprint of the marker that the renewal was planned from, None if there was none. With
+        ``force`` there is something to renew though the identity is the same. Raises EnvironmentFailure if another run
+        has written a marker meanwhile, else as `begin` does.
+        """
+
+        def is_done() -> bool:
+            current = self.read_generation() if self.marker.exists() else None
+            if current is not None:
+                differing = {key for key in identity if current.marker.get(key) != identity[key]}
+                if differing - changes:
+                    self.refuse_another(current.marker, identity)
+                if not (differing or force):
+                    return True
+            if (current and current.fingerprint) != parent:
+                raise EnvironmentFailure(f"another run has written {self.marker} meanwhile; run again")
+            return False
+
+        return self._begin(Mode.RENEWAL, _plan(identity, listing, parent), is_done)
+
+    def reopen(self, identity: dict[str, Any]) -> Run:
+        """As `begin`, but for a run that is never done already: a marker, whatever its identity, and the files beside
+        it stay for readers until `Run.commit` replaces the marker.
+        """
+        run = self._begin(Mode.REWRITE, _plan(identity), lambda: False)
+        assert run is not None
+        return run
+
+    def _begin(
+        self, mode: Mode, plan: dict[str, Any], is_done: Callable[[], bool], *, overwrite: bool = False
+    ) -> Run | None:
+        if is_done() and not self.work.exists():
+            return None
+        if not (overwrite or self.marker.exists()):
+            self._refuse_foreign_files()
+        run = self._take_lease(mode)
+        try:
+            if is_done():  # only now nobody else can be replacing it
+                run.abandon()
+                return None
+            run.prepare(plan, can_resume=not overwrite)
+        except BaseException:
+            run.release()
+            raise
+        return run
+
+    def _take_lease(self, mode: Mode) -> Run:
+        lease = Lease.take(self.work, f"ringslice {self.name} on {self.folder}")
+        return Run(self, lease, mode if self.marker.exists() else Mode.NEW)
 
     @contextmanager
-    def held(self) -> Iterator[Self]:
-        """Hold the stage's claim while the block runs, for what is no run of the stage.
+    def lease(self) -> Iterator[Run]:
+        """Hold the stage's lease while the block runs, for work that is not a run of the stage.
 
-        Raises BusyError where another run is at work on it.
+        Raises BusyError if another run is at work on it.
         """
-        self._claim = Claim.take(self.work, f"ringslice {self.name} on {self.folder}")
-        try:
-            yield self
+        with self._take_lease(Mode.REWRITE) as run:
+            yield run
             if not self.plan.exists():
-                self._delete_work()
-        finally:
-            self.release()
-
-    def _delete_work(self) -> None:
-        assert self._claim is not None
-        self._claim.delete_work()
-        self._claim = None
-
-    def release(self) -> None:
-        """Give up the claim, if this run still holds one; what it published stays for the next run to go on from."""
-        if self._claim is not None:
-            with suppress(OSError, EnvironmentFailure):  # what stays is fenced off by the next run
-                self.delete_checked([self._tasks_of(self._claim)])
-            self._claim.release()
-            self._claim = None
+                run.abandon()
 
     def _refuse_foreign_files(self) -> None:
         if any(info.base_name != WORK_FOLDER for info in self.folder.children()) and not self.work.exists():
@@ -248,6 +228,10 @@ class Stage(Finished):
                 f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
                 " choose another place or remove it"
             )
+
+
+def _plan(identity: dict[str, Any], listing: str | None = None, parent: str | None = None) -> dict[str, Any]:
+    return {"identity": identity, "listing": listing, "parent": parent}
 
 
 def require(condition: bool, message: str) -> None:

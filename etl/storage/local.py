@@ -84,6 +84,6 @@ class LocalFilesystem(Filesystem):
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
 
-    def links_to_nothing(self, folder: str) -> list[str]:
+    def links(self, folder: str) -> list[str]:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path))
+            return sorted(entry.name for entry in entries if entry.is_symlink())

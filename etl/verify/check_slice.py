@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from etl.errors import DataError
 from etl.formats.example import ImageExample
-from etl.slices.manifest import BLOCKS_FILE, EXAMPLES_FILE
+from etl.slices.manifest import table_file
 from etl.slices.writer import index_of, order_key, scan_slice
 from etl.storage.place import Place
 from etl.verify.compare import table_difference
@@ -90,8 +90,8 @@ def check_slice(
         check.examples, check.facts = scan.rows(), scan.facts(sha256)
         if examples.misfit:
             check.findings.append(Finding(MANIFEST, MANIFEST_FILE, f"{place}: {examples.misfit}"))
-        check.findings += _table_faults(name, BLOCKS_FILE, scan.blocks(), blocks)
-        faults = _table_faults(name, EXAMPLES_FILE, check.examples, rows)
+        check.findings += _table_faults(name, table_file("blocks"), scan.blocks(), blocks)
+        faults = _table_faults(name, table_file("examples"), check.examples, rows)
         check.findings += faults
         check.examples = check.examples if faults or rows is None else rows
     if check.examples is not None and (line := _index_fault(index, index_of(check.examples))):

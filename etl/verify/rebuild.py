@@ -13,19 +13,10 @@ from etl.formats.records import read_records
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows, records_place
 from etl.raw.removed import Removed
-from etl.slices.manifest import (
-    BLOCKS_FILE,
-    CLASS_COUNTS_FILE,
-    CONTENTS_FILE,
-    DEPARTED_FILE,
-    EXAMPLES_FILE,
-    GROUPS_FILE,
-    located_slices,
-    slices_of,
-)
+from etl.slices.manifest import TABLES, located_slices, slices_of, table_file
 from etl.slices.manifest_builder import class_counts
-from etl.slices.plan import deal_rows
-from etl.slices.writer import DealtExample, SliceScan, order_key, scan_slice
+from etl.slices.plan import ASSIGNMENTS_FILE, assign_rows
+from etl.slices.writer import SliceScan, SourcedExample, order_key, scan_slice
 from etl.storage.place import Place
 from etl.verify.target import Target
 
@@ -66,17 +57,30 @@ def recorded_slices(target: Target, names: Sequence[str]) -> Iterator[tuple[str,
 
     Slices of about `BATCH_ROWS` are located together. Raises DataError or FileNotFoundError if that table cannot tell.
     """
-    waiting: list[tuple[str, pa.Table]] = []
-    wanted = [each for each in located_slices(target.manifest) if each[1]["name"] in names]
-    for number, (_, entry, first, _) in enumerate(wanted, start=1):
-        place, last = target.slices.folder / EXAMPLES_FILE, first + entry["records"]
-        waiting.append((entry["name"], parquet_tables.read_range(place, first, last, ["key"])))
-        if number == len(wanted) or sum(keys.num_rows for _, keys in waiting) >= BATCH_ROWS:
-            rows = locate(target, pa.concat_tables([keys for _, keys in waiting])["key"])
-            for name, keys in waiting:
-                yield name, rows.slice(0, keys.num_rows)
-                rows = rows.slice(keys.num_rows)
-            waiting = []
+    place = target.slices.folder / table_file("examples")
+    wanted = ((each["name"], first, each["records"]) for _, each, first, _ in located_slices(target.manifest))
+    read = (
+        (name, parquet_tables.read_range(place, first, first + records, ["key"]))
+        for name, first, records in wanted
+        if name in names
+    )
+    for batch in _batches(read):
+        rows = locate(target, pa.concat_tables([keys for _, keys in batch])["key"])
+        for name, keys in batch:
+            yield name, rows.slice(0, keys.num_rows)
+            rows = rows.slice(keys.num_rows)
+
+
+def _batches(tables: Iterable[tuple[str, pa.Table]]) -> Iterator[list[tuple[str, pa.Table]]]:
+    """Named tables together that have about `BATCH_ROWS`."""
+    batch: list[tuple[str, pa.Table]] = []
+    for each in tables:
+        batch.append(each)
+        if sum(table.num_rows for _, table in batch) >= BATCH_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def planned_slices(target: Target, names: Sequence[str], attempts: Place) -> Iterator[tuple[str, pa.Table]]:
@@ -84,25 +88,25 @@ def planned_slices(target: Target, names: Sequence[str], attempts: Place) -> Ite
 
     Raises DataError if the plan does not come out as it was: images or earlier slices are not there any more.
     """
-    plan, fates = target.plan_again(), attempts / "fates.parquet"
-    fates.delete()
-    if plan.decided:
-        parquet_tables.write_tables(fates, attempts, schemas.FATES, plan.decided.tables())
+    plan, assignments = target.plan_again(), attempts / ASSIGNMENTS_FILE
+    assignments.delete()
+    if plan.assignment:
+        parquet_tables.write_tables(assignments, attempts, schemas.ASSIGNMENTS, plan.assignment.tables())
     found: dict[int, list[pa.Table]] = {number: [] for number, name in enumerate(target.slice_names) if name in names}
     for task in plan:
         rows = read_rows(target.root / "normalized", task["part"], [*WANTED, "label", "split"])
-        _, slices = deal_rows(plan.dealing, rows, task, fates if plan.decided else None)
+        _, slices = assign_rows(plan.slice_plan, rows, task, assignments if plan.assignment else None)
         own = _with_source(rows.select(WANTED), task["part"])
         for number, tables in found.items():
             tables.append(own.filter(pa.array(slices == number)))
     for number, tables in found.items():
         rows = pa.concat_tables(tables)
         keys = rows["key"].to_pylist()
-        in_order = sorted(range(len(keys)), key=lambda row: order_key(keys[row], plan.dealing.plan.seed))
+        in_order = sorted(range(len(keys)), key=lambda row: order_key(keys[row], plan.slice_plan.shares.seed))
         yield target.slice_names[number], rows.take(in_order)
 
 
-def read_located(normalized: Place, rows: pa.Table) -> Iterator[DealtExample]:
+def read_located(normalized: Place, rows: pa.Table) -> Iterator[SourcedExample]:
     """The examples of these rows (see `locate`), in order. Raises DamagedPartError if one is not what it should be."""
     files: dict[str, pa.NativeFile] = {}
     try:
@@ -130,34 +134,24 @@ def read_located(normalized: Place, rows: pa.Table) -> Iterator[DealtExample]:
                 file.close()
 
 
-def rebuild_table(file: str, target: Target) -> tuple[pa.Schema, Iterator[pa.Table]]:
-    """Schema and rows of a table beside the manifest, from the slices."""
+def rebuild_table(name: str, target: Target) -> Iterator[pa.Table]:
+    """The rows of a table beside the manifest, from the slices; of none, if later slices alone need it."""
     folder = target.slices.folder
     scans = (scan_slice(folder, split, each["name"])[0] for split, each in slices_of(target.manifest))
-    return {
-        EXAMPLES_FILE: (schemas.EXAMPLES, _examples(target, scans)),
-        BLOCKS_FILE: (schemas.BLOCKS, (scan.blocks() for scan in scans)),
-        CLASS_COUNTS_FILE: (schemas.CLASS_COUNTS, (class_counts([scan.facts("")]) for scan in scans)),
-        DEPARTED_FILE: (schemas.DEPARTED, iter([schemas.DEPARTED.empty_table()])),
-        CONTENTS_FILE: (schemas.CONTENTS, iter([schemas.CONTENTS.empty_table()])),
-        GROUPS_FILE: (schemas.GROUPS, iter([schemas.GROUPS.empty_table()])),
-    }[file]
+    if name == "examples":
+        return _examples(target, scans)
+    if name == "blocks":
+        return (scan.blocks() for scan in scans)
+    if name == "class_counts":
+        return (class_counts([scan.facts("")]) for scan in scans)
+    return iter([TABLES[name].empty_table()])
 
 
 def _examples(target: Target, scans: Iterable[SliceScan]) -> Iterator[pa.Table]:
     """The rows of all slices, with source and sha256 from the parts."""
-    waiting: list[pa.Table] = []
-    for scan in scans:
-        waiting.append(scan.rows())
-        if sum(rows.num_rows for rows in waiting) >= BATCH_ROWS:
-            yield _with_sources(target, pa.concat_tables(waiting))
-            waiting = []
-    if waiting:
-        yield _with_sources(target, pa.concat_tables(waiting))
-
-
-def _with_sources(target: Target, rows: pa.Table) -> pa.Table:
-    located = locate(target, rows["key"])
-    for name in ("source", "sha256"):
-        rows = rows.set_column(rows.schema.get_field_index(name), schemas.EXAMPLES.field(name), located[name])
-    return rows
+    for batch in _batches((scan.name, scan.rows()) for scan in scans):
+        rows = pa.concat_tables([table for _, table in batch])
+        located = locate(target, rows["key"])
+        for name in ("source", "sha256"):
+            rows = rows.set_column(rows.schema.get_field_index(name), schemas.EXAMPLES.field(name), located[name])
+        yield rows

@@ -14,11 +14,11 @@ import pyarrow as pa
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.images.config import NormalizeConfig
-from etl.images.sandbox import ImageHelper
+from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
 from etl.progress import log
-from etl.slices.manifest import CONTENTS_FILE, DEPARTED_FILE, EXAMPLES_FILE, GROUPS_FILE
+from etl.slices.manifest import TABLES, table_file
 from etl.slices.writer import index_of, scan_slice, write_slice
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Stage
@@ -63,14 +63,14 @@ _NO_REPAIR = {
 
 @contextmanager
 def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
-    """Claim a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
+    """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
 
     Raises EnvironmentFailure if another run is at work on it, or its marker is not the one of ``fingerprint``.
     """
-    with stage.held():
+    with stage.lease() as run:
         if not stage.marker.exists() or stage.fingerprint() != fingerprint:
             raise EnvironmentFailure(f"another run has written {stage.marker} meanwhile; run again")
-        yield stage.attempts
+        yield run.staging
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Repair:
             self.left |= {(SLICE, name): why for name in names}
             return
         try:
-            if (TABLE, EXAMPLES_FILE) in things:
+            if (TABLE, table_file("examples")) in things:
                 located = planned_slices(self.target, names, attempts)
             else:
                 located = recorded_slices(self.target, names)
@@ -197,17 +197,18 @@ class Repair:
     def _repair_tables(self, files: Sequence[str], attempts: Place) -> None:
         """Rebuild tables from the slices, which must all be right by now."""
         damaged = [name for what, name in self.left if what == SLICE]
+        tables = {entry["file"]: (name, entry) for name, entry in self.target.manifest["tables"].items()}
         for file in files:
-            entry = next(table for table in self.target.manifest["tables"].values() if table["file"] == file)
+            name, entry = tables[file]
             if damaged:
                 self.left[TABLE, file] = f"{damaged[0]} is damaged and could not be repaired"
-            elif file in (DEPARTED_FILE, CONTENTS_FILE, GROUPS_FILE) and entry["rows"]:
+            elif name in ("departed", "contents", "groups") and entry["rows"]:
                 self.left[TABLE, file] = "there is no other copy of what earlier slices had; put the original back"
-            elif file == EXAMPLES_FILE and self.target.dataset is None:
+            elif name == "examples" and self.target.dataset is None:
                 self.left[TABLE, file] = "the normalised images that its examples come from are not here"
             else:
-                schema, parts = rebuild_table(file, self.target)
-                made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, schema, parts)
+                rows = rebuild_table(name, self.target)
+                made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, TABLES[name], rows)
                 self._put((TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
 
 
@@ -232,12 +233,12 @@ def _normalize_again(
     made.delete()
     classes = next((len(by_label) for by_label in entry["examples"].values()), len(dataset["classes"]))
     own_limits = {"limits": entry["limits"]} if "limits" in entry else {}
-    with ImageHelper(NormalizeConfig.from_json(dataset["config"] | own_limits)) as helper:
+    with DecodeWorker(NormalizeConfig.from_json(dataset["config"] | own_limits)) as worker:
         return normalize_pack(
             root / "raw",
             made,
             Origin.of_part(entry),
-            helper,
+            worker,
             classes=dataset["classes"][:classes],
             attempts=attempts,
         )

@@ -105,7 +105,8 @@ def sort_files(
 
     They are sorted in memory if the command is missing or fails, because the disk is full for example.
     """
-    tie = partial(end_with_parent, signal.SIGKILL)  # takes no lock of other threads, so the child cannot wait for one
+    # There are other threads; this takes no lock of theirs, so the child cannot wait for one
+    tie = partial(end_with_parent, signal.SIGKILL, os.getpid())
     if inputs:
         with open(output, "wb") as lines, suppress(OSError, subprocess.CalledProcessError):
             env = {**os.environ, **variables}

@@ -1,6 +1,8 @@
-"""The rejects of a finished normalisation, tried again: what the driver plans, and what it makes of the results.
+"""Retry the rejects of a finished normalization: with looser limits, or after a night with slow or crashed decoders.
 
-The finished stage is renewed as its next generation, see `etl.normalized.retry_rejects` for its parts.
+The finished stage is renewed as its next generation, for which packs with rejects are normalized again, to a part under
+the next name of their old part. If its images became what they were, the old part stays, and remembers the limits that
+it was made with; the new one is deleted.
 """
 
 from collections.abc import Mapping
@@ -8,33 +10,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from etl.errors import UsageError
-from etl.images.config import NormalizeConfig
-from etl.normalized.live_rows import live_facts
-from etl.normalized.parts import PART_FOLDERS, part_files
-from etl.normalized.retry_rejects import (
-    RETRY,
-    RejectsAgain,
-    kept_entry,
-    parts_to_try,
-    require_other_limits_only,
-    stays_folder,
-)
+from etl.errors import DataError, UsageError
+from etl.formats.parquet_tables import read_facts
+from etl.images.config import FLAGS, NormalizeConfig
+from etl.normalized.live_rows import count_live, live_facts
+from etl.normalized.parts import Origin, read_rows, rows_place
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import raw_stage
-from etl.stages.marker import Generation, Renewal
+from etl.stages.marker import Generation
+from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.storage.place import Place
-from mapreduce.jobs.work import Work, worthwhile_tasks
 
-# what a task needs to know of a part
-NEEDED = ("part", "pack", "pack_sha256", "list_sha256", "rows_sha256", "records", "bytes", "rejects")
+LISTING = "rejects, tried again"  # in the plan of the stage
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Tries the rejects of ``parent``, a generation of ``stage``, again with ``config``."""
+    """Normalizes those packs of ``parent``, a generation of ``stage``, again that have rejects, with ``config``."""
 
     root: Place
     stage: Stage
@@ -43,13 +37,13 @@ class Retry:
 
     @classmethod
     def plan(cls, root: Place, stage: Stage, values: Mapping[str, Any]) -> "Retry":
-        """For these option values. Raises UsageError where ``stage`` is not finished, or more than limits differ."""
+        """For these option values. Raises UsageError if ``stage`` is not finished, or more than limits differ."""
         parent = stage.read_generation()
         raw = raw_stage(root).find_generation(parent.marker["input"])
         if raw is None:
             raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
         config = NormalizeConfig.resolve(values, raw["pixels"])
-        require_other_limits_only(parent.marker["config"], config)
+        _require_looser_limits(parent.marker["config"], config)
         planned = stage.plan.read_json() if stage.plan.exists() else None
         if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
             raise UsageError(f"{stage.folder} was begun anew and is not finished; first run it without --retry-rejects")
@@ -61,56 +55,118 @@ class Retry:
         return {"config": self.config.to_json(), "input": self.parent.marker["input"]}
 
     @cached_property
-    def _parts(self) -> list[RejectsAgain]:
-        raw, normalized = self.root / "raw", self.stage.folder
-        return [RejectsAgain(raw, normalized, part) for part in parts_to_try(self.parent.marker)]
+    def parts(self) -> list[dict[str, Any]]:
+        """The entries of the marker of ``parent`` for parts that have live rejects."""
+        return [part for part in self.parent.marker["parts"] if live_facts(part)["rejects"]["count"]]
 
-    def begin(self) -> Work | None:
-        """Begin the renewal, which may be of the limits alone; None where there is no reject, and no other limit."""
-        if not self._parts and self.parent.marker["config"] == self.config.to_json():
+    def begin(self) -> Run | None:
+        """Begin the renewal, which may be of the limits alone; None if there are no rejects, and no other limits."""
+        if not self.parts and self.parent.marker["config"] == self.config.to_json():
             log(self.stage.name, f"{self.stage.folder} has no rejects to try again")
             return None
         changes = frozenset({"config"})
-        renewal = Renewal(self.parent.fingerprint, PART_FOLDERS, part_files, wanted=True, changes=changes)
-        self.stage.begin(self.identity, listing=RETRY, renewal=renewal)
-        todo = [each for each in self._parts if not (each.is_made or each.stays)]
-        rejects = sum(each.part["rejects"]["count"] for each in todo)
-        size_bytes = sum(each.part["bytes"] for each in todo)
-        job = {
-            "stage": "normalize",
-            "root": self.root.uri,
-            "config": self.config.to_json(),
-            "classes": self.parent.marker["classes"],
-        }
-        lines = [{"retried": {name: each.part[name] for name in NEEDED if name in each.part}} for each in todo]
-        total = sum(each.part["rejects"]["count"] for each in self._parts)
-        tasks = worthwhile_tasks(size_bytes, rejects)
-        return Work(job, lines, tasks, total, self._watch, self.config.limits.memory_bytes)
+        return self.stage.renew(self.identity, self.parent.fingerprint, LISTING, force=True, changes=changes)
 
-    def _watch(self) -> tuple[int, str]:
-        folders = (self.stage.folder / PART_FOLDERS[0], stays_folder(self.stage.folder))
-        made, stay = ({info.base_name for info in folder.children()} for folder in folders)
-        return sum(each.part["rejects"]["count"] for each in self._parts if each.is_among(made, stay)), ""
+    def entries(self, run: Run) -> list[dict[str, Any]]:
+        """The entries of the next marker, for which parts without changes are deleted.
 
-    def entries(self) -> list[dict[str, Any]]:
-        """What the next marker says of each part. Raises DataError where a task has not published what it should."""
-        marker = self.parent.marker
-        removed, tried = Removed.read(self.root, marker), {each.part["part"]: each for each in self._parts}
+        Raises DataError if a task has not published its part, or if a good image is no longer what it was.
+        """
+        normalized, marker = self.stage.folder, self.parent.marker
+        made = {part["part"]: _new_facts(normalized, part) for part in self.parts}
+        unchanged = [part for part in self.parts if _is_unchanged(part, made[part["part"]])]
+        for part in unchanged:
+            self._delete(run, made.pop(part["part"]))
+        changed = {part: key for part, facts in made.items() if (key := _changed_image(normalized, part, facts))}
+        for part in changed:
+            self._delete(run, made[part])
+        for part, key in changed.items():
+            raise DataError(
+                f"{rows_place(normalized, part)}: {key} is not what it was (other versions of libraries, or a decoder"
+                " that was too slow); run again, or normalize again with --overwrite"
+            )
+        removed = Removed.read(self.root, marker)
         return [
-            tried[part["part"]].entry(marker, self.config, removed)
-            if part["part"] in tried
-            else kept_entry(part, marker, self.config)
+            _new_entry(normalized, part, made[part["part"]], removed, len(marker["classes"]))
+            if part["part"] in made
+            else _kept_entry(part, marker, self.config)
             for part in marker["parts"]
         ]
 
+    def _delete(self, run: Run, facts: Mapping[str, Any]) -> None:
+        run.delete(self.stage.folder / file for file in self.stage.named_files({"parts": [facts]}))
+
     def changes_nothing(self, entries: list[dict[str, Any]]) -> bool:
-        """Whether the marker says all this by now."""
+        """True if the marker has these entries and this configuration."""
         return (self.parent.marker["config"], self.parent.marker["parts"]) == (self.config.to_json(), entries)
 
     def notes(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """What ``run.json`` keeps of it."""
         before = {part["part"] for part in self.parent.marker["parts"]}
-        tried = sum(live_facts(each.part)["rejects"]["count"] for each in self._parts)
+        tried = sum(live_facts(part)["rejects"]["count"] for part in self.parts)
         left = sum(live_facts(part)["rejects"]["count"] for part in entries)
         reused = len(before & {part["part"] for part in entries})
-        return {"decoded": tried, "reused": reused, "rejects_tried": tried, "now_good": tried - left}
+        decoded = sum(part["input"] for part in self.parts)
+        return {"decoded": decoded, "reused": reused, "rejects_tried": tried, "now_good": tried - left}
+
+
+def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig) -> None:
+    """Raise UsageError unless ``config`` is the ``recorded`` one with limits that allow as much or more."""
+    for name, value in config.to_json().items():
+        if name != "limits" and recorded.get(name) != value:
+            raise UsageError(
+                f"--{name.replace('_', '-')}: {recorded.get(name)} there, {value} asked; rejects are tried again as all"
+                f" images were normalised, only limits may be looser ({', '.join(FLAGS.values())})"
+            )
+    config.limits.refuse_less_than(NormalizeConfig.from_json(recorded).limits)
+
+
+def _new_facts(normalized: Place, part: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the part that was made in place of ``part``, an entry of the marker.
+
+    Raises DataError if no task has published it, or it was made of other images.
+    """
+    origin = Origin.of_part(part).next()
+    place = rows_place(normalized, origin.part)
+    if not place.exists():
+        raise DataError(f"{place} is missing though the job ended; run again")
+    facts = read_facts(place)
+    if Origin.of_part(facts) != origin or facts["input"] != part["input"]:
+        raise DataError(f"{place} does not hold the images of {part['part']}; remove it, and run again")
+    return facts
+
+
+def _is_unchanged(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """True if the new part has the records of the old one, and as many rejects for each reason."""
+    return (facts["sha256"], facts["rejects"]["by_reason"]) == (part["sha256"], part["rejects"]["by_reason"])
+
+
+def _changed_image(normalized: Place, part: str, facts: Mapping[str, Any]) -> str | None:
+    """The key of an image whose record in the old part is not in the new one of these ``facts``, if there is one."""
+    old, new = (read_rows(normalized, name, ["key", "crc32c"]).to_pylist() for name in (part, facts["part"]))
+    kept = {row["key"]: row["crc32c"] for row in new}
+    return next((row["key"] for row in old if kept.get(row["key"]) != row["crc32c"]), None)
+
+
+def _new_entry(
+    normalized: Place, part: Mapping[str, Any], facts: Mapping[str, Any], removed: Removed, classes: int
+) -> dict[str, Any]:
+    """The next marker's entry for the new part of these ``facts``, which takes the place of ``part``."""
+    entry = {
+        **facts,
+        "rows_sha256": rows_place(normalized, facts["part"]).sha256(),
+        "removed": part["removed"],
+    }
+    if part["removed"]:
+        entry["live"] = count_live(normalized, entry, removed, classes)
+    return entry
+
+
+def _kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: NormalizeConfig) -> dict[str, Any]:
+    """The next marker's entry for a part that stays: with its ``limits``, if those of ``config`` are others.
+
+    A part without rejects is the same with any limits that allow more.
+    """
+    limits = part.get("limits", marker["config"]["limits"])
+    entry = {name: value for name, value in part.items() if name != "limits"}
+    return entry | ({"limits": limits} if part["rejects"]["count"] and limits != config.limits.to_json() else {})

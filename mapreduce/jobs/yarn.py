@@ -122,14 +122,14 @@ class YarnJob:
         failed = [f"{each.id} {each.state.lower()}" for each in self.failed]
         return {"applications": applications, "counters": ours, "attempts_lost": failed}
 
-    def running(self) -> Application | None:
+    def running(self, is_resumed: bool) -> Application | None:
         """A job of this stage that still runs and can be joined; others are ended.
 
         One can be joined where this run goes on with the same plan, and the job's tasks may still publish.
         """
         running = self.manager.tagged(self.tag)
         may_publish = any((folder / JOB_FILE).exists() for folder in self.stage.task_folders())
-        if len(running) == 1 and self.stage.resumed and may_publish and not self.options.restart:
+        if len(running) == 1 and is_resumed and may_publish and not self.options.restart:
             return running[0]
         for each in running:
             log(self.stage.name, f"ending {each.id}, which still runs for {self.stage.folder}")

@@ -4,6 +4,7 @@ As mrjob has it, eight JVMs run one after the other before a job is submitted; h
 """
 
 import functools
+import os
 import re
 import signal
 import subprocess
@@ -83,7 +84,7 @@ class YarnRunner(HadoopJobRunner):
                 env=env,
                 start_new_session=True,
                 # There are other threads; this takes no lock of theirs, so the child cannot wait for one
-                preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),
+                preexec_fn=functools.partial(end_with_parent, signal.SIGKILL, os.getpid()),
             ) as client:
                 try:
                     while client.poll() is None and not self.follow():

@@ -25,7 +25,7 @@ from etl.formats.parquet_tables import Table
 from etl.formats.records import open_record
 from etl.normalized.parts import read_part, records_place
 from etl.options.stage_options import HADOOP
-from etl.slices.writer import DealtExample
+from etl.slices.writer import SourcedExample
 from etl.storage.place import Place
 from mapreduce.jobs.work import TaskSize
 from mapreduce.shuffle.partitioner import partition_prefix
@@ -62,7 +62,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[DealtExample]:
+    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         """The examples, from what was sent, in the order it arrives. Raises DataError as `send` does."""
 
     def key(self, number: int, reducer: int, reducers: int) -> bytes:
@@ -105,7 +105,7 @@ class References(Transport):
         for values in zip(*columns, strict=True):
             yield _Reference(part, *values).to_text()
 
-    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[DealtExample]:
+    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         with LocalFiles() as files:
 
             def path(part: str) -> str:
@@ -135,7 +135,7 @@ class _Bytes(Transport):
             if chosen:
                 yield b"".join((sha256, head, record.data))
 
-    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[DealtExample]:
+    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         for value in values:
             start = SHA256_BYTES + _LENGTHS.size
             end = start + _LENGTHS.unpack_from(value, SHA256_BYTES)[0]
@@ -151,7 +151,7 @@ class Lines(_Bytes):
         for value in super().send(normalized, part, rows, wanted):
             yield binascii.b2a_base64(value, newline=False)
 
-    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[DealtExample]:
+    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         return super().receive(normalized, map(binascii.a2b_base64, values))
 
 

@@ -106,6 +106,9 @@ import json, os, sys
 with open("started.txt", "a") as file:
     print(json.dumps(sys.argv[1:]), file=file)
 print("ringslice: error: this is why", file=sys.stderr)
+if "FAKE_BUSY" in os.environ and len(open("started.txt").readlines()) == 1:
+    print("ringslice: error: it is at work already (process 1 on host)", file=sys.stderr)
+    sys.exit(3)
 summary = {{"removed_or_changed": 0, "images": 10, "rejects": 1, "largest_class": {{"a": 9}}, "manifest_sha256": ""}}
 summary |= {{"smallest_class": {{"b": 3}}, "duplicates": {{"across_splits": 0}}, "examples": 9, "splits": {{}}}}
 print(json.dumps(summary), flush=True)
@@ -185,6 +188,14 @@ def test_what_fails(case: int | dict[str, Any], error: str, started: int, airflo
     if started == 1:
         assert done.states["ingest"] == ("up_for_retry" if status == 3 else "failed")
         assert re.search(r"\[error +\] ringslice: error: this is why", done.log)
+
+
+@pytest.mark.integration
+def test_a_try_waits_for_the_one_before(airflow: Airflow, fake_home: Path) -> None:
+    done = airflow.dags_test("image_dataset", {}, {"RINGSLICE_HOME": str(fake_home), "FAKE_BUSY": "1"})
+    assert done.states["ingest"] == "success"
+    assert done.tries["ingest"] == 1
+    assert [words[0] for words in commands_of(fake_home)][:3] == ["ingest", "ingest", "normalize"]
 
 
 @pytest.mark.integration

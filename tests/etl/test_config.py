@@ -1,48 +1,39 @@
 import json
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import click
 import pytest
 
 from etl.errors import UsageError
-from etl.images.config import NormalizeConfig
-from etl.images.limits import Limits
+from etl.images.config import Limits, NormalizeConfig
+from etl.options.click_command import BYTES, COLOR, COUNTS, FRACTION, NUMBERS, SECONDS, SIZE
 from etl.partition.config import parse_split, resolve_slices
-from etl.values import parse_bytes, parse_color, parse_numbers, parse_size, whole
 
 
 @pytest.mark.parametrize(
-    ("parse", "right", "wrong", "line"),
+    ("kind", "right", "wrong", "line"),
     [
+        (SIZE, {"224": (224, 224), "64x48": (64, 48)}, ["", "0", "12x", "-3", "99999"], "invalid image size"),
+        (BYTES, {"64MB": 64_000_000, "1.5KiB": 1536}, ["", "MB", "-1", "0", "3 parsecs", "9" * 400], "invalid size"),
         (
-            parse_size,
-            {"224": (224, 224), "64x48": (64, 48)},
-            ["", "0", "12x", "-3", "99999"],
-            "image size|out of range",
-        ),
-        (
-            parse_bytes,
-            {"64MB": 64_000_000, "1.5KiB": 1536},
-            ["", "MB", "-1", "0", "3 parsecs", "9" * 400],
-            "size in bytes|less than one|too large",
-        ),
-        (
-            parse_color,
+            COLOR,
             {"#ff8000": (255, 128, 0), "255, 128,0": (255, 128, 0)},
             ["", "red", "#fff", "1,2", "1,2,3,4", "1,2,256", "1,,2", "-1,2,3"],
-            "no colour",
+            "invalid color",
         ),
-        (parse_numbers, {"127.5": (127.5,), "-1,2e-3,0": (-1, 0.002, 0)}, ["", "a", "1,", "nan", "inf"], "no number"),
-        (whole, {"7": 7, "-1": -1, "0": 0}, ["", "a", "1.5", "9" * 5000], "^'.*' is no whole number$"),
+        (NUMBERS, {"127.5": (127.5,), "-1,2e-3,0": (-1, 0.002, 0)}, ["", "a", "1,", "nan", "inf"], "a number"),
+        (COUNTS, {"7": (7,), "1, 2": (1, 2)}, ["", "0", "1,", "a", "9" * 5000], "an integer >= 1"),
+        (FRACTION, {"0": 0, "0.5": 0.5}, ["", "nan", "1.1", "-0.1"], "not a|range"),
+        (SECONDS, {"0.5": 0.5}, ["0", "nan", "inf"], "not a|range"),
     ],
-    ids=["size", "bytes", "colour", "numbers", "whole"],
+    ids=["size", "bytes", "color", "numbers", "counts", "fraction", "seconds"],
 )
-def test_values(parse: Callable[[str], Any], right: dict[str, Any], wrong: list[str], line: str) -> None:
-    assert {text: parse(text) for text in right} == right
+def test_values(kind: click.ParamType[Any], right: dict[str, Any], wrong: list[str], line: str) -> None:
+    assert {text: kind.convert(text, None, None) for text in right} == right
     for text in wrong:
-        with pytest.raises(ValueError, match=line):
-            parse(text)
+        with pytest.raises(click.BadParameter, match=line):
+            kind.convert(text, None, None)
 
 
 def test_splits_are_exact_fractions() -> None:

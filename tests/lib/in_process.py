@@ -4,31 +4,22 @@ What only a process has is left out: signals, the exit itself, and what is writt
 """
 
 import importlib
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import chdir, nullcontext, redirect_stdout
+from contextlib import chdir
 from pathlib import Path
+from typing import NoReturn
 from unittest import mock
 
 import click
 from click.testing import CliRunner
 
-from etl import cli
 from etl.errors import report
 from etl.options.click_command import invoke
-from mapreduce.jobs.stage_job import StageJob
-from mapreduce.normalize import Normalize
-from mapreduce.shard import Shard
-from mapreduce.verify import Verify
+from mapreduce import cli
+from mapreduce.jobs.stage_job import StageJob, script_command
 from tests.lib.commands import REPOSITORY, Finished, environment
-
-JOBS: dict[str, type[StageJob]] = {
-    "mapreduce.normalize": Normalize,
-    "mapreduce.shard": Shard,
-    "mapreduce.verify": Verify,
-}
 
 
 def call(main: Callable[[], int], name: str, *words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
@@ -64,31 +55,20 @@ def call_command(
 
 
 def ringslice_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
-    """Run ``ringslice``; its jobs run in this process, too, and with ``-r inline`` their tasks."""
-    with mock.patch.object(cli, "run_module", _run_module):
+    """Run ``ringslice``; programs that take its place run in this process, and with ``-r inline`` tasks of jobs."""
+    with mock.patch.object(cli, "exec_module", _run_module):
         return call_command(cli.cli, "ringslice", *words, cwd=cwd, **variables)
 
 
 def job_here(job: type[StageJob], *words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
     """Run the script of a job."""
-
-    def main() -> int:
-        job().execute()
-        return 0
-
-    return call(main, f"mapreduce/{job.__name__.lower()}.py", *words, cwd=cwd, **variables)
+    return call_command(script_command(job), f"mapreduce/{job.__name__.lower()}.py", *words, cwd=cwd, **variables)
 
 
-def _run_module(module: str, arguments: Sequence[str], capture: bool = False) -> tuple[int, str]:
-    """Stand in for `etl.processes.run_module`: errors are raised, for the one process to report."""
-    output = io.BytesIO()
-    with redirect_stdout(io.TextIOWrapper(output, write_through=True)) if capture else nullcontext():
-        if module in JOBS:
-            JOBS[module](list(arguments)).execute()
-        else:
-            with mock.patch.object(sys, "argv", [module, *arguments]):
-                invoke(importlib.import_module(module).command, module)
-        return 0, output.getvalue().decode()
+def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Stand in for `etl.processes.exec_module`."""
+    with mock.patch.object(sys, "argv", [module, *arguments]):
+        sys.exit(invoke(importlib.import_module(module).command, module))
 
 
 def _forget_modules(folder: Path) -> None:

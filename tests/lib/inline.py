@@ -1,19 +1,19 @@
 """Whole stages in this process, for tests that run many: what `ringslice STAGE -r inline` does, without its start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etl.erase.command import erase
-from etl.errors import DataError, RingsliceError, UsageError
-from etl.options.option import parse_values
+from etl.errors import RingsliceError
+from etl.options.click_command import invoke, option_values
 from etl.options.stage_options import INGEST_OPTIONS
 from etl.raw.ingest import ingest
 from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
-from mapreduce.jobs.stage_job import StageJob
+from mapreduce.jobs.stage_job import StageJob, script_command
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 
@@ -25,12 +25,16 @@ def ingest_here(source: Path | Place, root: Path | Place, *, overwrite: bool = F
 
 def ingest_values(**values: object) -> dict[str, Any]:
     """What the options of `ingest` give where these are said, as text, and nothing else."""
-    return parse_values(INGEST_OPTIONS, {option.name: option.default for option in INGEST_OPTIONS} | values)
+    words = []
+    for name, value in values.items():
+        if value is not None and value is not False:
+            words.append(f"--{name.replace('_', '-')}" + (f"={value}" if value is not True else ""))
+    return option_values(INGEST_OPTIONS, *words)
 
 
 def run_here(job: type[StageJob], root: Path | Place, *words: object) -> None:
     """Run a job with these words on its command line; errors come as they are raised."""
-    job([str(root), "-r", "inline", *map(str, words)]).run_job()
+    invoke(script_command(job), job.__name__, words=[str(root), "-r", "inline", *map(str, words)])
 
 
 def normalize_here(root: Path | Place, *words: object) -> None:
@@ -45,12 +49,9 @@ def erase_here(root: Path | Place, listed: Path | Place, *, slices: bool = False
     """Erase the images whose keys are listed in a file; errors come as they are raised."""
     jobs: dict[str, type[StageJob]] = {"normalize": Normalize, "shard": Shard}
 
-    def run_job(stage: str, words: Sequence[str]) -> int:
-        try:
-            run_here(jobs[stage], root, *words)
-        except (DataError, UsageError) as error:
-            return error.status
-        return 0
+    def run_job(stage: str, values: Mapping[str, Any]) -> None:
+        job = jobs[stage].of_words(str(root), "-r", "inline")
+        job.run_stage(option_values(job.OPTIONS) | dict(values), lambda summary: None)
 
     return erase(open_place(str(root)), open_place(str(listed)), run_job, slices=slices, dry_run=dry_run)
 

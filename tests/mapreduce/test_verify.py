@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from etl.verify.repair import holding
 from mapreduce.verify import Verify
 from tests.lib.commands import contents, copy_some, failed, flip_bit, succeeded
 from tests.lib.in_process import ringslice_here
+from tests.lib.inline import run_here
 
 pytestmark = pytest.mark.integration
 
@@ -54,12 +56,13 @@ def root(whole: Path, tmp_path: Path) -> Path:
 
 def verify(root: Path, *words: str) -> tuple[Things, str]:
     """The findings of verify, and the error it ends with (empty if there are none)."""
-    job, error = Verify(["-r", "inline", *words, str(root)]), ""
+    given, error = dict(pairwise(words)), ""
+    folder = Path(given.get("--to", root / "verified" / given.get("--name", "default")))
     try:
-        job.run_job()
+        run_here(Verify, root, *words)
     except DataError as raised:
         error = str(raised)
-    marker = json.loads((Path(job.stage.folder.path) / "verification.json").read_text())
+    marker = json.loads((folder / "verification.json").read_text())
     found = {(each["what"], each["name"]) for each in marker["findings"]}
     assert bool(found) == bool(error)
     assert all(each["line"] in error for each in marker["findings"])

@@ -11,7 +11,7 @@ import pytest
 from etl.formats.example import parse, serialize
 from etl.normalized.part_writer import PartWriter
 from etl.slices.manifest_builder import build_manifest
-from etl.slices.writer import DealtExample, write_slice
+from etl.slices.writer import SourcedExample, write_slice
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 from mapreduce import normalize as normalize_module
@@ -21,7 +21,7 @@ from tests.mapreduce.test_verify import FIRST, SECOND, root, source, verify, who
 
 __all__ = ["root", "source", "whole"]  # fixtures
 
-Examples = list[DealtExample]
+Examples = list[SourcedExample]
 Change = Callable[[str, Examples, Examples], Examples]  # of the slice's name, its examples, a list that slices share
 
 
@@ -30,7 +30,7 @@ def shard_wrongly(root: Path, monkeypatch: pytest.MonkeyPatch, change: Change) -
     written: dict[str, int] = {}
     shared: Examples = []
 
-    def write(folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[DealtExample]) -> Any:
+    def write(folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[SourcedExample]) -> Any:
         split, name, _ = planned
         changed = change(name, list(examples), shared)
         written[name] = len(changed)

@@ -93,5 +93,6 @@ def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
     assert choose_run(root, "mine", resume=AUTO).name == "mine"
     with pytest.raises(UsageError, match="is there already; give --resume"):
         choose_run(root, "mine", resume=None)
-    with pytest.raises(UsageError, match="not a plain folder name"):
-        choose_run(root, "../x", resume=None)
+    for name in ("../x", "-m"):
+        with pytest.raises(UsageError, match="not a plain folder name"):
+            choose_run(root, name, resume=AUTO)

@@ -121,7 +121,7 @@ def test_wrong_use_is_refused_before_anything_is_started() -> None:
 
 def torch_ringslice(*words: object) -> Finished:
     require_torch()
-    return in_torch("python", "-m", "etl.cli", *words)
+    return in_torch("python", "-m", "mapreduce.cli", *words)
 
 
 RING = 0.15  # more bytes than the gradient's: of what the ranks agree on, and of heads
@@ -165,7 +165,7 @@ def test_nothing_stays(strategy: str, number: signal.Signals, root: Path, tmp_pa
     python = BIN / "python" if strategy == "ddp" else "python"
     words = ("train", root, "--strategy", strategy, "--ranks", 2, "--model", "mlp", "--epochs", 500, "--run", "long")
     log = tmp_path / "log"
-    with started(python, "-m", "etl.cli", *words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
+    with started(python, "-m", "mapreduce.cli", *words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
         wait_until(lambda: bool(metric_lines(root / "runs/long")), process)
         if number == signal.SIGKILL:
             os.kill(rank_1(str(log)), number)

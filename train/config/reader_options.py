@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from etl.options.option import Parsed
-from etl.values import parse_bytes
+from etl.options.click_command import BYTES
 from train.monitor.launcher import local_rank
 from train.reader.cache import SliceCache
 from train.reader.config import SKIP, STOP, Reading
@@ -28,7 +27,7 @@ _READING = (
     click.option(
         "--reader-memory",
         "budget_bytes",
-        type=Parsed(parse_bytes),
+        type=BYTES,
         default="256MB",
         show_default=True,
         metavar="SIZE",
@@ -71,7 +70,7 @@ _CACHE = (
     ),
     click.option(
         "--cache-size",
-        type=Parsed(parse_bytes),
+        type=BYTES,
         default="100GB",
         show_default=True,
         metavar="SIZE",

@@ -8,7 +8,7 @@ from typing import Any, Self
 import click
 
 from etl.errors import UsageError
-from etl.options.option import click_options
+from etl.options.click_command import add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
@@ -332,7 +332,7 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
     train/main.py"""
-    decorated: Any = reading_options(click_options(ENVIRONMENT_OPTIONS)(with_monitor(run)))
+    decorated: Any = reading_options(add_options(*ENVIRONMENT_OPTIONS)(with_monitor(run)))
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}

@@ -1,5 +1,6 @@
 """When a run is over, and how an option gives a time. Pure, but for a clock that is handed in."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import click
 
 from etl.errors import UsageError
-from etl.values import duration
 
 MAX_VALUE = 1_000_000_000
 EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
@@ -75,6 +75,9 @@ class Time(click.ParamType[float]):
         text = str(value).strip()
         unit = text[-1:] if text[-1:] in UNITS_S else ""
         try:
-            return duration(text.removesuffix(unit)) * UNITS_S.get(unit, 1)
+            seconds = float(text.removesuffix(unit)) * UNITS_S.get(unit, 1)
         except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < math.inf:
             self.fail(f"{value!r} is not a time; give seconds, or something like 90m or 1.5h", parameter, context)
+        return seconds

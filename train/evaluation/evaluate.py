@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import DataError
-from etl.stages.stage import Run as RunRecord
+from etl.stages.run_record import RunRecord
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes

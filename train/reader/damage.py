@@ -9,7 +9,7 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.formats.records import open_record
 from etl.partition.permutation import Integers
-from etl.slices.manifest import EXAMPLES_FILE, Slice
+from etl.slices.manifest import Slice, table_file
 from etl.storage.place import Place
 
 COLUMNS = ["key", "crc32c"]
@@ -64,7 +64,7 @@ def _recorded(folder: Place, each: Slice, records: range) -> Sequence[tuple[str 
     """Key and CRC32C of these records, as the table of examples has them; Nones if it cannot be read."""
     first = each.first_example + records.start
     try:
-        table = parquet_tables.read_range(folder / EXAMPLES_FILE, first, first + len(records), COLUMNS)
+        table = parquet_tables.read_range(folder / table_file("examples"), first, first + len(records), COLUMNS)
     except (DataError, EnvironmentFailure, OSError):
         return [(None, None)] * len(records)
     return list(zip(table["key"].to_pylist(), table["crc32c"].to_pylist(), strict=True))

@@ -13,7 +13,7 @@ from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.records import parse_index
 from etl.partition.permutation import Integers
-from etl.slices.manifest import BLOCKS_FILE, Slice
+from etl.slices.manifest import Slice, table_file
 from etl.storage.place import Place
 from train.reader.retry import Patience
 
@@ -50,7 +50,7 @@ class Layouts:
         """The blocks of a slice. Raises DataError if the table of blocks does not fit the manifest."""
         if (known := self._blocks.get(number)) is not None:
             return known
-        each, place = self._slices[number], self._folder / BLOCKS_FILE
+        each, place = self._slices[number], self._folder / table_file("blocks")
         rows = (each.first_block, each.first_block + each.blocks)
         table = self._patience.call(place, lambda: parquet_tables.read_range(place, *rows))
         if not table.schema.equals(schemas.BLOCKS) or any(column.null_count for column in table.columns):
@@ -82,7 +82,7 @@ class Layouts:
             raise DataError(f"{place} does not list {each.records} records; see: ringslice verify")
         offsets = np.append(starts, each.size_bytes)
         if (np.diff(offsets) != sizes).any() or (offsets[blocks.first] != blocks.offset).any():
-            raise DataError(f"{place} does not fit {BLOCKS_FILE}; see: ringslice verify")
+            raise DataError(f"{place} does not fit {table_file('blocks')}; see: ringslice verify")
         return offsets
 
 

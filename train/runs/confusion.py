@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from etl.stages.run_files import CONFUSION_FORMAT
+from etl.stages.names import CONFUSION_FORMAT
 
 MAX_CLASSES = 5_000  # whose table is counted: it has their square
 CELLS_AT_ONCE = 1 << 20

@@ -9,7 +9,8 @@ from etl.slices.lineage import finished_at, finished_slices
 from etl.slices.manifest import read_manifest
 from etl.stages.champion import CHAMPION
 from etl.stages.layout import is_folder_name, slices_stage
-from etl.stages.stage import WORK_FOLDER, Stage
+from etl.stages.names import WORK_FOLDER
+from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
 RESULT_FORMAT = "ringslice.run/1"
@@ -59,7 +60,7 @@ def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     """
     if name == CHAMPION:
         raise UsageError(f"--run {CHAMPION} is the name of the run that was promoted; give another name")
-    if name is not None and not is_folder_name(name):
+    if name is not None and (not is_folder_name(name) or name.startswith("-")):  # as an argument, -m is an option
         raise UsageError(f"--run {name!r} is not a plain folder name; give something like 'first-try'")
     runs = root / "runs"
     if name is not None:

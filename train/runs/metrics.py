@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from etl.stages.run_files import METRICS_FOLDER
+from etl.stages.names import METRICS_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 from train.parallel.trainer import StepOfRank

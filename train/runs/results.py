@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from etl.progress import Progress
-from etl.stages.run_files import RECIPE_FILE, RESULT_FILE, RUN_SLICES_FILE, confusion_file
-from etl.stages.stage import RUN_FILE, WORK_FOLDER
+from etl.stages.names import RECIPE_FILE, RESULT_FILE, RUN_FILE, RUN_SLICES_FILE, WORK_FOLDER, confusion_file
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes, withdraw
 from etl.storage.json_files import json_bytes

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
-from etl.stages.lease import Claim
-from etl.stages.stage import WORK_FOLDER
-from etl.stages.stage import Run as RunRecord
+from etl.stages.lease import Lease
+from etl.stages.names import WORK_FOLDER
+from etl.stages.run_record import RunRecord
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
@@ -142,23 +142,23 @@ def lock(run: Run, collective: Collective, monitor: Monitor) -> Iterator[Run]:
     over. Raises EnvironmentFailure if another trainer is at work on the run.
     """
     work = run.folder / WORK_FOLDER
-    claims: list[Claim] = []  # rank 0's one
+    leases: list[Lease] = []  # rank 0's one
 
     def take() -> str:
         monitor.local_phase("claiming the run")
-        claims.append(Claim.take(work, f"train/main.py on {run.folder}", monitor.progress))
-        return claims[0].attempts.uri
+        leases.append(Lease.take(work, f"train/main.py on {run.folder}", monitor.progress))
+        return leases[0].staging.uri
 
     try:
         staging = open_place(collective.run_on_root(take))
         monitor.open_log(run.folder)
         yield replace(run, staging=staging)
     except BaseException:
-        for claim in claims:
-            claim.release()
+        for lease in leases:
+            lease.release()
         raise
-    for claim in claims:
-        claim.delete_work()
+    for lease in leases:
+        lease.delete_work()
 
 
 def require_possible(run: Run, ranks: int) -> None:

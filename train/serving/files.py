@@ -14,7 +14,7 @@ from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.stages.champion import CHAMPION, read_champion
-from etl.stages.lease import Claim
+from etl.stages.lease import Lease, leased
 from etl.storage.atomic import publish_bytes, publishing, replace_file, withdraw
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
@@ -50,27 +50,22 @@ def write(made: Path, place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
     files = {name: {"sha256": open_place(str(made / name)).sha256()} for name in names}
     marker = with_checksum(json.loads(json_bytes({"format": FORMAT, **facts, "files": files})))
-    claim = Claim.take(place / WORK_FOLDER, f"train/export.py to {place}")
-    try:
-        new = claim.attempts / "new"
+    with leased(place / WORK_FOLDER, f"train/export.py to {place}") as lease:
+        new = lease.staging / "new"
         for name in names:
-            _copy(made / name, new / name, claim.attempts)
-        publish_bytes(new / MARKER, claim.attempts, json_bytes(marker))
-        _exchange(place, new, [name for name in (*names, MARKER) if name != MODEL] + [MODEL], claim)
-    except BaseException:
-        claim.release()
-        raise
-    claim.delete_work()
+            _copy(made / name, new / name, lease.staging)
+        publish_bytes(new / MARKER, lease.staging, json_bytes(marker))
+        _exchange(place, new, [name for name in (*names, MARKER) if name != MODEL] + [MODEL], lease)
     return marker
 
 
-def _exchange(place: Place, new: Place, names: Sequence[str], claim: Claim) -> None:
+def _exchange(place: Place, new: Place, names: Sequence[str], lease: Lease) -> None:
     """Remove what is in ``place``, and put the files ``names`` of ``new`` there, in this order."""
     there = require_free(place)
     for name in (MODEL, MARKER):
-        withdraw(place / name, claim.attempts)
+        withdraw(place / name, lease.staging)
     for name in there - {WORK_FOLDER}:
-        withdraw(place / name, claim.attempts)
+        withdraw(place / name, lease.staging)
     for name in names:
         replace_file(new / name, place / name)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from etl.errors import UsageError
 from etl.images.config import NormalizeConfig
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, TIFF
-from etl.images.normalize import look
+from etl.images.normalize import read_limited_header
 from etl.images.result import Reason, Reject
 from etl.sources.file_names import is_visible
 from etl.sources.folder import walk
@@ -39,8 +39,7 @@ def _find(word: str) -> Iterator[ImageFile]:
     if place.info().is_file:
         yield ImageFile(word, place)
         return
-    skipped = len(place.path.rstrip("/")) + 1
-    names = sorted(name for info in walk(place, ()) if is_visible(name := info.path[skipped:]))
+    names = sorted(name for name, _ in walk(place) if is_visible(name))
     if not names:
         raise UsageError(f"{word} has no files; give images, or a folder of images")
     for name in names:
@@ -49,7 +48,7 @@ def _find(word: str) -> Iterator[ImageFile]:
 
 def reason_against(data: bytes, config: NormalizeConfig) -> Reject | None:
     """Why a file is not an image that an export with ``config`` takes, by its header."""
-    header = look(data, config)
+    header = read_limited_header(data, config)
     if isinstance(header, Reject):
         return header
     if header.format in _UNKNOWN:

@@ -19,12 +19,12 @@ Convert = Callable[[bytes], bytes]
 def ringslice(root: Path, _: Path) -> Pass:
     """A whole part: read the pack, hash, check, decode, sums, example, CRC, write, and the table of rows."""
     from etl.images.config import NormalizeConfig
-    from etl.images.sandbox import ImageHelper
+    from etl.images.sandbox import DecodeWorker
     from etl.normalized.part_writer import normalize_pack
     from etl.normalized.parts import Origin
     from etl.storage.place import open_place
 
-    helper = ImageHelper(NormalizeConfig(SIDE, SIDE, "shorter", quality=QUALITY))
+    worker = DecodeWorker(NormalizeConfig(SIDE, SIDE, "shorter", quality=QUALITY))
     raw = open_place(str(root / "raw"))
     marker = (raw / "dataset.json").read_json()
 
@@ -33,7 +33,7 @@ def ringslice(root: Path, _: Path) -> Pass:
             made = open_place(folder)
             for pack in marker["packs"]:
                 origin = Origin.of_pack(pack)
-                facts = normalize_pack(raw, made, origin, helper, classes=marker["classes"], attempts=made)
+                facts = normalize_pack(raw, made, origin, worker, classes=marker["classes"], attempts=made)
                 assert facts["records"] == pack["images"], facts
 
     return run

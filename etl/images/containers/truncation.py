@@ -17,25 +17,25 @@ _UINTS = {3: 2, 4: 4, 16: 8}  # bytes of SHORT, LONG, LONG8
 _END_OF_CODESTREAM = b"\xff\xd9"
 
 
-def is_cut(data: bytes, format: str) -> bool:
+def is_truncated(data: bytes, format: str) -> bool:
     """Whether there is less of the file than it says; ``format`` is Pillow's name of it in lower case."""
     try:
-        return format in _CUT and _CUT[format](data)
+        return format in _CHECKS and _CHECKS[format](data)
     except EOFError:
         return True
 
 
-def _bmp_is_cut(data: bytes) -> bool:
+def _is_bmp_truncated(data: bytes) -> bool:
     """By bfSize of BITMAPFILEHEADER (Microsoft, "Bitmap Storage")."""
     return _number(data, 2, 4, "little") > len(data)
 
 
-def _webp_is_cut(data: bytes) -> bool:
+def _is_webp_truncated(data: bytes) -> bool:
     """By the size of the RIFF file (RFC 9649, section 2.4)."""
     return _number(data, 4, 4, "little") + 8 > len(data)
 
 
-def _gif_is_cut(data: bytes) -> bool:
+def _is_gif_truncated(data: bytes) -> bool:
     """Whether the blocks (GIF89a, appendix B) reach the end of the file, and no trailer was among them."""
     position = _GIF_HEADER + _gif_colors_size(data, 10)
     while position < len(data):
@@ -57,7 +57,7 @@ def _gif_colors_size(data: bytes, position: int) -> int:
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
-def _tiff_is_cut(data: bytes) -> bool:
+def _is_tiff_truncated(data: bytes) -> bool:
     """Whether the first directory, or a strip or tile of it, ends behind the file (TIFF 6.0, section 2; BigTIFF)."""
     order: Order = "little" if data.startswith(b"II") else "big"
     big = _number(data, 2, 2, order) == _BIG_TIFF
@@ -89,7 +89,7 @@ def _tiff_numbers(data: bytes, entry: int, wide: int, order: Order) -> list[int]
     return np.frombuffer(values, f"{'<' if order == 'little' else '>'}u{size}").tolist()
 
 
-def _boxes_are_cut(data: bytes) -> bool:
+def _are_boxes_truncated(data: bytes) -> bool:
     """By the sizes of the boxes (ISO/IEC 14496-12, section 4.2), of AVIF and JP2; a bare codestream ends with EOC."""
     if data.startswith(b"\xff"):
         return not data.endswith(_END_OF_CODESTREAM)
@@ -115,11 +115,11 @@ def _bytes(data: bytes, start: int, size: int) -> bytes:
     return data[start : start + size]
 
 
-_CUT: Mapping[str, Callable[[bytes], bool]] = {
-    "bmp": _bmp_is_cut,
-    "webp": _webp_is_cut,
-    "gif": _gif_is_cut,
-    "tiff": _tiff_is_cut,
-    "avif": _boxes_are_cut,
-    "jpeg2000": _boxes_are_cut,
+_CHECKS: Mapping[str, Callable[[bytes], bool]] = {
+    "bmp": _is_bmp_truncated,
+    "webp": _is_webp_truncated,
+    "gif": _is_gif_truncated,
+    "tiff": _is_tiff_truncated,
+    "avif": _are_boxes_truncated,
+    "jpeg2000": _are_boxes_truncated,
 }

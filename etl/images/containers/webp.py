@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from etl.images.containers.truncation import is_cut
+from etl.images.containers.truncation import is_truncated
 from etl.images.result import Reason, Reject
 
 _RIFF_HEADER = 12  # "RIFF", the size of what follows, "WEBP"
@@ -54,7 +54,7 @@ class WebpChunks:
 
 def read_chunks(data: bytes) -> WebpChunks | Reject:
     """Walk the chunks of a whole file; what follows behind it is left alone."""
-    if is_cut(data, "webp"):
+    if is_truncated(data, "webp"):
         return Reject(Reason.TRUNCATED, f"{len(data)} bytes, which is less than they say")
     found, position = WebpChunks(), _RIFF_HEADER
     end = 8 + int.from_bytes(data[4:8], "little")

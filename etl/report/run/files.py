@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from etl.errors import DataError
 from etl.report.run.metrics import Epoch, Metrics, numbers_of, read_metrics
-from etl.stages.run_files import CONFUSION_FORMAT, METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, confusion_file
-from etl.stages.stage import RUN_FILE
+from etl.stages.names import CONFUSION_FORMAT, METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, RUN_FILE, confusion_file
 from etl.storage.place import Place
 
 CONFUSION_FILE = confusion_file("test")

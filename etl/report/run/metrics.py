@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from etl.errors import DataError
-from etl.stages.run_files import METRICS_FOLDER
+from etl.stages.names import METRICS_FOLDER
 from etl.storage.place import Place
 
 PREFIX, SUFFIX = "steps-", ".jsonl"

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from etl.erase.remake import move_folder
+from etl.erase.rebuild import move_folder
 from etl.errors import EnvironmentFailure, UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
@@ -118,7 +118,7 @@ def test_no_file_has_what_was_erased(data: Dataset) -> None:
     facts = data.erase(*KEYS, slices=True)
     assert (facts["contents"], facts["copies"], facts["copied_keys"]) == (5, 1, ["cat/copy.png"])
     assert (facts["images"], facts["unknown_keys"]) == (4, 0)
-    assert facts["slices_made_anew"] == ["experiment", "night-1", "night-2"]
+    assert facts["rebuilt_slices"] == ["experiment", "night-1", "night-2"]
     assert files_with(data.root, needles) == []
     assert not (data.root / "verified/night-2").exists()
     assert data.ends() == ends == ["night-2"]
@@ -151,7 +151,7 @@ def test_the_next_night_keeps_the_splits(is_gone: bool, data: Dataset) -> None:
 
 
 def test_parts_are_those_that_normalize_makes(data: Dataset, tmp_path: Path) -> None:
-    assert data.erase(*KEYS)["packs_made_anew"] > 0
+    assert data.erase(*KEYS)["rebuilt_packs"] > 0
     fresh = tmp_path / "fresh"
     shutil.copytree(data.root / "raw", fresh / "raw")
     normalize_here(fresh, *NORMALIZED)
@@ -170,7 +170,7 @@ def test_slices_that_hold_images_are_listed_and_do_not_pass_verify(data: Dataset
     assert files_with(data.root / "raw", {some_png(3)}) == files_with(data.root / "normalized", with_them) == []
     refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
     again = data.erase("ant/03.png", slices=True)
-    assert (again["copies"], again["slices_made_anew"]) == (1, ["experiment", "night-1", "night-2"])
+    assert (again["copies"], again["rebuilt_slices"]) == (1, ["experiment", "night-1", "night-2"])
     assert files_with(data.root, {some_png(3), *with_them}) == []
     run_here(Verify, data.root, "--name", "night-2")
 
@@ -200,7 +200,7 @@ def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
 def test_an_image_that_is_in_no_slices_needs_no_new_ones(data: Dataset) -> None:
     kept = contents(data.root / "slices")
     facts = data.erase("bee/wrong.png", slices=True)
-    assert (facts["slices_that_hold_them"], facts["slices_made_anew"]) == ({}, [])
+    assert (facts["slices_that_hold_them"], facts["rebuilt_slices"]) == ({}, [])
     assert contents(data.root / "slices") == kept
     assert files_with(data.root, {NO_IMAGE}) == []
 
@@ -209,7 +209,7 @@ def test_an_image_that_is_in_no_slices_needs_no_new_ones(data: Dataset) -> None:
 def test_a_run_at_work_is_not_disturbed(which: str, data: Dataset) -> None:
     place = open_place(str(data.root))
     stages = {"raw": raw_stage, "normalized": normalized_stage, "slices": lambda root: slices_stage(root, "night-1")}
-    with stages[which](place).held():
+    with stages[which](place).lease():
         kept = contents(data.root)
         with pytest.raises(BusyError):
             data.erase(*KEYS, slices=True)
@@ -236,7 +236,7 @@ def test_files_of_unfinished_runs_are_removed(data: Dataset) -> None:
 
 
 @pytest.mark.integration
-def test_slices_that_cannot_be_made_anew_stay_and_end_with_one_line(data: Dataset) -> None:
+def test_slices_that_cannot_be_rebuilt_stay_and_end_with_one_line(data: Dataset) -> None:
     shard_here(data.root, "--workers", 24, "--slices", 24, "--split", "train=0.95,test=0.05", "--name", "many")
     kept = contents(data.root / "slices/many")
     key = next(key for key, split in data.splits("many").items() if split == "train")
@@ -245,7 +245,7 @@ def test_slices_that_cannot_be_made_anew_stay_and_end_with_one_line(data: Datase
     line = "error: 4 sets of slices still hold these images (experiment, many, night-1, night-2)"
     failed(ringslice_here(*words), 1, line)
     facts = data.erase(key, slices=True)
-    assert facts["slices_made_anew"] == ["experiment", "night-1", "night-2"]
+    assert facts["rebuilt_slices"] == ["experiment", "night-1", "night-2"]
     assert facts["slices_that_hold_them"] == {"many": 1}
     assert contents(data.root / "slices/many") == kept
     shutil.rmtree(data.root / "slices/many")
@@ -259,7 +259,7 @@ def test_the_lineage_ends_where_it_ended_if_its_end_stays(tmp_path: Path) -> Non
     (data.source / "ant/05.png").unlink()
     data.night("night-2")
     kept = contents(data.root / "slices/night-2")
-    assert data.erase("ant/05.png", slices=True)["slices_made_anew"] == ["night-1"]
+    assert data.erase("ant/05.png", slices=True)["rebuilt_slices"] == ["night-1"]
     assert contents(data.root / "slices/night-2") == kept
     assert data.ends() == ["night-2"]
     run_here(Verify, data.root, "--name", "night-2")
@@ -322,7 +322,7 @@ def test_on_hdfs(hdfs_root: Place, nights: Dataset, tmp_path: Path) -> None:
     ingest_here(nights.source, root, pack_size="4KB")
     normalize_here(root, *NORMALIZED)
     shard_here(root, *SHARES)
-    assert erase_here(root, listed, slices=True).facts["slices_made_anew"] == ["default"]
+    assert erase_here(root, listed, slices=True).facts["rebuilt_slices"] == ["default"]
     files = [info for info in root.children(recursive=True) if info.is_file]
     assert len(files) > 20
     assert not any(some_png(3) in Place(root.filesystem, info.path).read_bytes() for info in files)

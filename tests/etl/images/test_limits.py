@@ -3,10 +3,9 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import UsageError
-from etl.images.config import NormalizeConfig
-from etl.images.limits import FLAGS, MOST_MEMORY_BYTES, Limits
+from etl.images.config import FLAGS, MAX_MEMORY_BYTES, Limits, NormalizeConfig
 from etl.images.result import Reason, Reject
-from etl.options.option import parse_values
+from etl.options.click_command import option_values
 from etl.options.stage_options import NORMALIZE_OPTIONS
 
 SMALL = Limits(pixels=1000, size_bytes=500, frames=3, aspect=4, least_side=8)
@@ -46,13 +45,13 @@ def test_limits_out_of_range_are_refused_by_name() -> None:
 
 
 def test_the_default_limits_agree() -> None:
-    values = parse_values(NORMALIZE_OPTIONS, {option.name: option.default for option in NORMALIZE_OPTIONS})
+    values = option_values(NORMALIZE_OPTIONS)
     assert NormalizeConfig.resolve(values, None).limits == Limits()
     for given, memory_bytes in (
         ({"max_pixels": 400_000_000}, 3_456_000_000),
         ({"max_bytes": 1_000_000_000}, 1_800_000_000),
         ({"max_pixels": 1000}, 800_000_000),
-        ({"max_pixels": 10**18}, MOST_MEMORY_BYTES),
+        ({"max_pixels": 10**18}, MAX_MEMORY_BYTES),
         ({"max_pixels": 400_000_000, "max_memory": 100_000_000}, 100_000_000),  # enough for JPEGs
     ):
         assert NormalizeConfig.resolve(values | given, None).limits.memory_bytes == memory_bytes

@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 from etl.errors import UsageError
-from etl.images.config import NormalizeConfig
-from etl.images.limits import Limits
-from etl.images.normalize import Normalized, Reason, Reject, channel_sums, normalize_image
+from etl.images.config import Limits, NormalizeConfig
+from etl.images.normalize import channel_sums, normalize_image
+from etl.images.result import Normalized, Reason, Reject
 from tests.lib.pictures.base import save
 from tests.lib.pictures.png import GRAY, chunk, png
 

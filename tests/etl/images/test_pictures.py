@@ -9,8 +9,9 @@ from PIL import Image
 
 from etl.images import pillow_modes
 from etl.images.config import NormalizeConfig
-from etl.images.normalize import Reject, normalize_image
-from etl.sources import FolderSource
+from etl.images.normalize import normalize_image
+from etl.images.result import Reject
+from etl.sources import open_source
 from etl.storage.place import open_place
 from tests.lib.pictures import matrix
 from tests.lib.pictures.base import HEIGHT, Picture, Pixels, luma
@@ -131,7 +132,7 @@ def test_names_mean_nothing(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for file_name, name in called.items():
         (folder / file_name).write_bytes(pictures()[name].data)
-    source = FolderSource(open_place(str(tmp_path / "source")))
+    source = open_source(open_place(str(tmp_path / "source")))
     read = {key.rpartition("/")[2]: data for key, data in contents_of(source).items()}
     for file_name, name in called.items():
         assert fault(replace(pictures()[name], data=read[file_name])) == "", file_name

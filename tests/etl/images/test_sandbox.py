@@ -14,11 +14,10 @@ from PIL import Image
 
 from etl.errors import EnvironmentFailure
 from etl.images import sandbox
-from etl.images.config import NormalizeConfig
-from etl.images.limits import LEAST_MEMORY_BYTES, Limits
-from etl.images.normalize import Normalized, normalize_image
-from etl.images.result import Reason, Reject
-from etl.images.sandbox import PIPE_BYTES, ImageHelper
+from etl.images.config import MIN_MEMORY_BYTES, Limits, NormalizeConfig
+from etl.images.normalize import normalize_image
+from etl.images.result import Normalized, Reason, Reject
+from etl.images.sandbox import PIPE_BYTES, DecodeWorker
 from tests.hadoop.processes import Process
 from tests.lib.commands import wait_until
 from tests.lib.pictures.base import save
@@ -37,21 +36,21 @@ SUSPICIOUS = picture("WEBP")
 
 
 @pytest.fixture
-def helper() -> Iterator[ImageHelper]:
-    with ImageHelper(CONFIG) as helper:
-        yield helper
+def worker() -> Iterator[DecodeWorker]:
+    with DecodeWorker(CONFIG) as worker:
+        yield worker
 
 
-def process_of(helper: ImageHelper) -> int | None:
-    return None if helper._process is None else helper._process.pid
+def process_of(worker: DecodeWorker) -> int | None:
+    return None if worker._process is None else worker._process.pid
 
 
-def started(helper: ImageHelper) -> int:
-    """The process of a helper that has decoded an image."""
-    assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
-    helper_pid = process_of(helper)
-    assert helper_pid is not None
-    return helper_pid
+def started(worker: DecodeWorker) -> int:
+    """The process of a worker that has decoded an image."""
+    assert isinstance(worker.normalize(SUSPICIOUS), Normalized)
+    worker_pid = process_of(worker)
+    assert worker_pid is not None
+    return worker_pid
 
 
 def reason_of(result: Normalized | Reject) -> Reason | None:
@@ -59,47 +58,47 @@ def reason_of(result: Normalized | Reject) -> Reason | None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "PPM"])
-def test_plain_images_need_no_helper(helper: ImageHelper, kind: str) -> None:
-    assert helper.normalize(picture(kind)) == normalize_image(picture(kind), CONFIG)
-    assert process_of(helper) is None
+def test_plain_images_need_no_worker(worker: DecodeWorker, kind: str) -> None:
+    assert worker.normalize(picture(kind)) == normalize_image(picture(kind), CONFIG)
+    assert process_of(worker) is None
 
 
-def test_others_come_back_from_one_process_as_they_would_here(helper: ImageHelper) -> None:
+def test_others_come_back_from_one_process_as_they_would_here(worker: DecodeWorker) -> None:
     suspicious = [picture("JPEG", progressive=True), picture("GIF"), SUSPICIOUS, picture("TIFF"), picture("BMP")]
     for data in (*suspicious, SUSPICIOUS[:200], b"", b"no image"):
-        assert helper.normalize(data) == normalize_image(data, CONFIG)
-    assert process_of(helper) == started(helper)
+        assert worker.normalize(data) == normalize_image(data, CONFIG)
+    assert process_of(worker) == started(worker)
 
 
 @pytest.mark.parametrize(
     ("number", "reason"),
     [(signal.SIGSEGV, Reason.CRASHED), (signal.SIGABRT, Reason.CRASHED), (signal.SIGPROF, Reason.TOO_SLOW)],
 )
-def test_an_image_that_ends_the_helper_is_a_reject_and_the_next_one_is_not(
-    helper: ImageHelper, number: signal.Signals, reason: Reason
+def test_an_image_that_ends_the_worker_is_a_reject_and_the_next_one_is_not(
+    worker: DecodeWorker, number: signal.Signals, reason: Reason
 ) -> None:
     """The signal comes from outside: no decoder at hand is known to crash."""
-    helper_pid = started(helper)
-    os.kill(helper_pid, number)
-    assert reason_of(helper.normalize(SUSPICIOUS)) == reason
-    assert started(helper) != helper_pid
+    worker_pid = started(worker)
+    os.kill(worker_pid, number)
+    assert reason_of(worker.normalize(SUSPICIOUS)) == reason
+    assert started(worker) != worker_pid
 
 
 @pytest.mark.witness
-def test_a_crash_in_the_middle_of_an_image_is_a_reject(helper: ImageHelper) -> None:
-    helper_pid = started(helper)
-    os.kill(helper_pid, signal.SIGSTOP)  # the image waits in the pipe, and whoever sent it for the answer
+def test_a_crash_in_the_middle_of_an_image_is_a_reject(worker: DecodeWorker) -> None:
+    worker_pid = started(worker)
+    os.kill(worker_pid, signal.SIGSTOP)  # the image waits in the pipe, and whoever sent it for the answer
 
     def crash() -> None:
-        os.kill(helper_pid, signal.SIGSEGV)
+        os.kill(worker_pid, signal.SIGSEGV)
         with suppress(ProcessLookupError):
-            os.kill(helper_pid, signal.SIGCONT)
+            os.kill(worker_pid, signal.SIGCONT)
 
     timer = threading.Timer(0.2, crash)
     timer.start()
-    assert helper.normalize(SUSPICIOUS) == Reject(Reason.CRASHED, "SIGSEGV")
+    assert worker.normalize(SUSPICIOUS) == Reject(Reason.CRASHED, "SIGSEGV")
     timer.join()
-    assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
+    assert isinstance(worker.normalize(SUSPICIOUS), Normalized)
 
 
 FRAMED = {"GIF", "WEBP", "TIFF", "PNG"}
@@ -118,47 +117,47 @@ def test_each_limit_is_held_in_every_format(limit: str, kept: float, refused: fl
     """Of three frames of 40x10 where there can be more than one: the very limit is kept, and one less refused."""
     others = [Image.new("RGB", (40, 10), color) for color in ("red", "green", "blue")]
     for value in (kept, refused):
-        with ImageHelper(replace(CONFIG, limits=Limits.from_json({limit: value}))) as helper:
+        with DecodeWorker(replace(CONFIG, limits=Limits.from_json({limit: value}))) as worker:
             for kind in FRAMED | ({"JPEG", "PPM", "BMP", "AVIF", "JPEG2000"} if limit != "frames" else set()):
                 frames = {"save_all": True, "append_images": others[1:]} if kind in FRAMED else {}
-                result = helper.normalize(save(others[0], kind, **frames))
+                result = worker.normalize(save(others[0], kind, **frames))
                 assert reason_of(result) == (reason if value != kept else None)
 
 
 def test_an_image_that_takes_too_much_processor_time_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "PATIENCE", 30_000)  # of the limit, however late the helper has its processor
+    monkeypatch.setattr(sandbox, "PATIENCE", 30_000)  # of the limit, however late the worker has its processor
     slow = picture("PNG", side=1500, compress_level=1, icc_profile=b"x")
-    with ImageHelper(NormalizeConfig(16, 16, limits=Limits(seconds=0.01))) as helper:
-        result = helper.normalize(slow)
+    with DecodeWorker(NormalizeConfig(16, 16, limits=Limits(seconds=0.01))) as worker:
+        result = worker.normalize(slow)
         assert result == Reject(Reason.TOO_SLOW, "more than 0.01 s of processor time")
 
 
 @pytest.mark.witness
 @pytest.mark.parametrize("side", [40, 1200])
-def test_a_helper_that_hangs_is_ended(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_is_ended(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that fits into its pipe, and one that does not."""
     image = picture("TIFF", side)
     assert (len(image) > PIPE_BYTES) == (side == 1200)
-    with ImageHelper(CONFIG) as helper:
-        helper_pid = started(helper)
-        os.kill(helper_pid, signal.SIGSTOP)
+    with DecodeWorker(CONFIG) as worker:
+        worker_pid = started(worker)
+        os.kill(worker_pid, signal.SIGSTOP)
         monkeypatch.setattr(sandbox, "PATIENCE", 0.02)  # of the limit of 10 s
-        assert helper.normalize(image) == Reject(Reason.TOO_SLOW, "no answer in 0.2 s")
-        assert not Path(f"/proc/{helper_pid}").exists()
+        assert worker.normalize(image) == Reject(Reason.TOO_SLOW, "no answer in 0.2 s")
+        assert not Path(f"/proc/{worker_pid}").exists()
 
 
 def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() -> None:
-    """Some libraries say that the file is broken then. One helper serves them all."""
+    """Some libraries say that the file is broken then. One worker serves them all."""
     ways: dict[str, dict[str, object]] = {"PNG": {"icc_profile": b"x"}, "TIFF": {"compression": "tiff_lzw"}}
     ways["WEBP"] = {"lossless": True, "quality": 0}
-    limits = Limits(memory_bytes=LEAST_MEMORY_BYTES)
-    with ImageHelper(replace(CONFIG, limits=limits)) as helper:
+    limits = Limits(memory_bytes=MIN_MEMORY_BYTES)
+    with DecodeWorker(replace(CONFIG, limits=limits)) as worker:
         for kind in (*ways, "GIF", "BMP", "JPEG2000", "AVIF"):
             side = 2600 if kind in ("WEBP", "JPEG2000") else 3400
             flat = Image.new("RGB", (side, side))
-            result = helper.normalize(save(flat, kind, **ways.get(kind, {})))
-            assert result == Reject(Reason.OUT_OF_MEMORY, f"more than {LEAST_MEMORY_BYTES} bytes"), kind
-            assert isinstance(helper.normalize(picture(kind)), Normalized)
+            result = worker.normalize(save(flat, kind, **ways.get(kind, {})))
+            assert result == Reject(Reason.OUT_OF_MEMORY, f"more than {MIN_MEMORY_BYTES} bytes"), kind
+            assert isinstance(worker.normalize(picture(kind)), Normalized)
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("PNG", "RGBA"), ("PNG", "I;16"), ("TIFF", "RGB")])
@@ -168,66 +167,66 @@ def test_the_default_memory_is_enough_for_as_many_pixels(kind: str, mode: str) -
     image = Image.new(mode, (side, side))
     data = save(image, kind)
     memory_bytes = Limits.default_memory(100_000_000, 0) * side * side // 100_000_000 + len(data)
-    with ImageHelper(replace(CONFIG, limits=Limits(memory_bytes=memory_bytes))) as helper:
-        assert isinstance(helper.normalize(data), Normalized)
+    with DecodeWorker(replace(CONFIG, limits=Limits(memory_bytes=memory_bytes))) as worker:
+        assert isinstance(worker.normalize(data), Normalized)
 
 
 def test_a_file_that_does_not_fit_in_memory_is_a_reject_and_the_next_one_is_not() -> None:
-    with ImageHelper(replace(CONFIG, limits=Limits(memory_bytes=LEAST_MEMORY_BYTES))) as helper:
-        assert reason_of(helper.normalize(SUSPICIOUS + bytes(LEAST_MEMORY_BYTES))) == Reason.OUT_OF_MEMORY
-        assert isinstance(helper.normalize(SUSPICIOUS), Normalized)
+    with DecodeWorker(replace(CONFIG, limits=Limits(memory_bytes=MIN_MEMORY_BYTES))) as worker:
+        assert reason_of(worker.normalize(SUSPICIOUS + bytes(MIN_MEMORY_BYTES))) == Reason.OUT_OF_MEMORY
+        assert isinstance(worker.normalize(SUSPICIOUS), Normalized)
 
 
 @pytest.mark.parametrize(("number", "is_same"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
-def test_a_signal_from_others_costs_no_image(helper: ImageHelper, number: signal.Signals, is_same: bool) -> None:
-    """A helper that was killed is started again; Ctrl-C, which its owner handles, does not reach it."""
-    helper_pid = started(helper)
-    os.kill(helper_pid, number)
-    assert (started(helper) == helper_pid) is is_same
+def test_a_signal_from_others_costs_no_image(worker: DecodeWorker, number: signal.Signals, is_same: bool) -> None:
+    """A worker that was killed is started again; Ctrl-C, which its owner handles, does not reach it."""
+    worker_pid = started(worker)
+    os.kill(worker_pid, number)
+    assert (started(worker) == worker_pid) is is_same
 
 
-def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(helper: ImageHelper) -> None:
+def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(worker: DecodeWorker) -> None:
     done = threading.Event()
 
     def end_all() -> None:
         while not done.wait(0.01):
-            if (number := process_of(helper)) is not None:
+            if (number := process_of(worker)) is not None:
                 os.kill(number, signal.SIGKILL)
 
     thread = threading.Thread(target=end_all)
     thread.start()
     try:
-        with pytest.raises(EnvironmentFailure, match="helper process"):
-            helper.normalize(SUSPICIOUS)
+        with pytest.raises(EnvironmentFailure, match="process that decodes images"):
+            worker.normalize(SUSPICIOUS)
     finally:
         done.set()
         thread.join()
 
 
-def test_the_helper_ends_with_its_owner(helper: ImageHelper) -> None:
-    helper_pid = started(helper)
-    os.kill(helper_pid, signal.SIGSTOP)  # in the middle of an image that takes for ever, say
-    helper.__exit__()
-    assert not Path(f"/proc/{helper_pid}").exists()
+def test_the_worker_ends_with_its_owner(worker: DecodeWorker) -> None:
+    worker_pid = started(worker)
+    os.kill(worker_pid, signal.SIGSTOP)  # in the middle of an image that takes for ever, say
+    worker.__exit__()
+    assert not Path(f"/proc/{worker_pid}").exists()
 
 
-def test_the_helper_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+def test_the_worker_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(SUSPICIOUS)
     owner = """
 import sys, time
 from pathlib import Path
 from etl.images.config import NormalizeConfig
-from etl.images.sandbox import ImageHelper
+from etl.images.sandbox import DecodeWorker
 
-helper = ImageHelper(NormalizeConfig(16, 16))
-helper.normalize(Path(sys.argv[1]).read_bytes())
-print(helper._process.pid, flush=True)
+worker = DecodeWorker(NormalizeConfig(16, 16))
+worker.normalize(Path(sys.argv[1]).read_bytes())
+print(worker._process.pid, flush=True)
 time.sleep(60)
 """
     words = [sys.executable, "-c", owner, str(tmp_path / "image")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
-        helper_pid = int(process.stdout.readline())
-        os.kill(helper_pid, signal.SIGSTOP)  # it sees no end of its pipe
+        worker_pid = int(process.stdout.readline())
+        os.kill(worker_pid, signal.SIGSTOP)  # it sees no end of its pipe
         process.kill()
-    wait_until(lambda: Process.find(helper_pid) is None)
+    wait_until(lambda: Process.find(worker_pid) is None)

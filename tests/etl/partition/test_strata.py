@@ -14,8 +14,8 @@ from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig
 from etl.partition.permutation import Integers
 from etl.partition.shares import top_up, worker_of
-from etl.partition.strata import Dealing, count_part, split_sizes
-from etl.slices.plan import deal_rows
+from etl.partition.strata import SlicePlan, count_part, split_sizes
+from etl.slices.plan import assign_rows
 from etl.slices.writer import slice_names
 
 FRACTIONS: tuple[Fractions, ...] = (
@@ -65,7 +65,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 def deal(
     case: Case, seed: int | None = None, cuts: tuple[int, ...] | None = None
-) -> tuple[Dealing, Integers, Integers]:
+) -> tuple[SlicePlan, Integers, Integers]:
     """Splits and slices of all images, dealt part by part."""
     parts = [np.arange(len(case.labels))[bounds] for bounds in _bounds(case, case.cuts if cuts is None else cuts)]
     counts = []
@@ -79,13 +79,13 @@ def deal(
     sizes = split_sizes(total)
     slices = {name: case.config.slices[name] for name in sizes}
     config = ShardConfig(**{**vars(case.config), "slices": slices} | ({} if seed is None else {"seed": seed}))
-    dealing = Dealing.of_total(config, total)
+    plan = SlicePlan.of_total(config, total)
     dealt = []
-    for part, first in zip(parts, dealing.firsts(counts), strict=True):
+    for part, first in zip(parts, plan.firsts(counts), strict=True):
         own = [SPLIT_NAMES[number] for number in case.own[part]]
         rows = pa.table({"label": pa.array(case.labels[part], pa.int32()), "split": pa.array(own, pa.string())})
-        dealt.append(deal_rows(dealing, rows, {"first": first, "row": 0}, None))
-    return dealing, *(np.concatenate(each) for each in zip(*dealt, strict=True))  # type: ignore[return-value]
+        dealt.append(assign_rows(plan, rows, {"first": first, "row": 0}, None))
+    return plan, *(np.concatenate(each) for each in zip(*dealt, strict=True))  # type: ignore[return-value]
 
 
 def _bounds(case: Case, cuts: tuple[int, ...]) -> list[slice]:
@@ -101,18 +101,18 @@ def within_one(counts: Integers) -> bool:
 @given(case=cases())
 def test_everything_is_dealt_exactly_once_and_evenly(case: Case) -> None:
     try:
-        dealing, splits, slices = deal(case)
+        plan, splits, slices = deal(case)
     except DataError:
         assert not (case.own == 0).any()
         return
-    names = slice_names(dict(zip(dealing.splits, dealing.plan.slices, strict=True)), 1, 1)
-    assert [dealing.splits.index(names[number][0]) for number in slices] == splits.tolist()
-    assert np.bincount(slices, minlength=len(names)).tolist() == dealing.plan.slice_records().tolist()
-    assert [SPLIT_NAMES.index(dealing.splits[split]) for split in splits] == case.own.tolist()
+    names = slice_names(dict(zip(plan.splits, plan.shares.slices, strict=True)), 1, 1)
+    assert [plan.splits.index(names[number][0]) for number in slices] == splits.tolist()
+    assert np.bincount(slices, minlength=len(names)).tolist() == plan.shares.slice_records().tolist()
+    assert [SPLIT_NAMES.index(plan.splits[split]) for split in splits] == case.own.tolist()
     first = 0
-    for number, count in enumerate(dealing.plan.slices):
+    for number, count in enumerate(plan.shares.slices):
         here = splits == number
-        groups, workers = (1, 1) if dealing.splits[number] != "train" else (case.config.groups, case.config.workers)
+        groups, workers = (1, 1) if plan.splits[number] != "train" else (case.config.groups, case.config.workers)
         places = np.array([worker_of(each, workers, groups) for each in range(count)])
         own = slices[here] - first
         for places_of_slices in (np.arange(count), places[:, 0], places[:, 0] + groups * places[:, 1]):

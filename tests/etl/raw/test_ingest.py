@@ -246,7 +246,7 @@ def test_options_of_other_sources_are_refused(make_tree: TreeMaker, tmp_path: Pa
         for name in {"split_folders", *columns} - known:
             option = f"--{name.replace('_', '-')}"
             values: dict[str, Any] = {name: name == "split_folders" or "x"}
-            with pytest.raises(UsageError, match=rf"{option} says nothing to a source of the kind '.*{source.name}"):
+            with pytest.raises(UsageError, match=rf"{option} does not apply to a source of the kind '.*{source.name}"):
                 ingest_here(source, tmp_path / "root", **values)
         assert run(source, tmp_path / "roots" / source.name)["images"] >= 1
     with pytest.raises(UsageError, match="--pack-size: with --in-place each file of SOURCE is a pack; leave one of"):

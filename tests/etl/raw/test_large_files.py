@@ -29,7 +29,7 @@ LARGE = "a/001.png"
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is larger than 100 bytes comes in pieces of 64."""
     for module in (folder, archive):
-        monkeypatch.setattr(module, "MOST_WHOLE_BYTES", 100)
+        monkeypatch.setattr(module, "MAX_WHOLE_BYTES", 100)
     for module in (folder, archive, parts):
         monkeypatch.setattr(module, "READ_BUFFER_BYTES", 64)
 

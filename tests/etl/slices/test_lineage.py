@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.slices.lineage import FIRST, Earlier, find_earlier, finished_at, lineage_ends, lineage_of
+from etl.slices.lineage import FIRST, ParentSlices, find_parent, finished_at, lineage_ends, lineage_of
 from etl.stages.layout import SLICES_FORMAT, slices_stage
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
@@ -16,7 +16,7 @@ def root(tmp_path: Path) -> Place:
     return open_place(str(tmp_path))
 
 
-def finish(root: Place, name: str, parent: Earlier | None = None, *, plain: bool = False) -> Earlier:
+def finish(root: Place, name: str, parent: ParentSlices | None = None, *, plain: bool = False) -> ParentSlices:
     """Slices as a run leaves them, without their files; ``plain``: made without --splits-from."""
     folder = Path((root / "slices" / name).path)
     folder.mkdir(parents=True)
@@ -24,11 +24,11 @@ def finish(root: Place, name: str, parent: Earlier | None = None, *, plain: bool
     config = {"splits_from": parent.fingerprint if parent else None}
     marker = with_checksum({"format": SLICES_FORMAT, "name": name, "config": config, "lineage": lineage})
     (folder / "manifest.json").write_bytes(json_bytes(marker))
-    return Earlier(root / "slices" / name, marker, slices_stage(root, name).fingerprint())
+    return ParentSlices(root / "slices" / name, marker, slices_stage(root, name).fingerprint())
 
 
 def newest(root: Place, own: str = "own", *, overwrite: bool = False) -> str | None:
-    found = find_earlier(root, "newest", slices_stage(root, own), overwrite)
+    found = find_parent(root, "newest", slices_stage(root, own), overwrite)
     return found.folder.name if found else None
 
 
@@ -88,13 +88,13 @@ def test_slices_are_named_by_name_folder_or_manifest(root: Place, tmp_path: Path
     finish(root, "a")
     own = slices_stage(root, "own")
     for text in ("a", str(tmp_path / "slices/a"), str(tmp_path / "slices/a/manifest.json")):
-        found = find_earlier(root, text, own)
+        found = find_parent(root, text, own)
         assert found is not None
         assert found.folder == root / "slices" / "a"
-    assert find_earlier(root, None, own) is None
+    assert find_parent(root, None, own) is None
     assert lineage_of(None, None) is None
     with pytest.raises(UsageError, match="no slices there"):
-        find_earlier(root, str(tmp_path / "nothing"), own)
+        find_parent(root, str(tmp_path / "nothing"), own)
     (tmp_path / "slices/a/manifest.json").write_bytes(json_bytes({"format": SLICES_FORMAT, "checksum": ""}))
     with pytest.raises(DataError, match="was edited or damaged"):
         newest(root)
@@ -112,4 +112,4 @@ def test_what_was_begun_continues_with_what_it_began_with(root: Place) -> None:
     with pytest.raises(UsageError, match="only own has splits to keep, and it would be replaced; give another --name"):
         newest(root, overwrite=True)
     with pytest.raises(UsageError, match="--splits-from own: these are the slices to be made; give them another"):
-        find_earlier(root, "own", slices_stage(root, "own"))
+        find_parent(root, "own", slices_stage(root, "own"))

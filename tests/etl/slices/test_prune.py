@@ -10,7 +10,7 @@ import pytest
 from etl.slices.prune import prune
 from etl.slices.prune_runs import KeptRuns
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
-from etl.stages.lease import Claim
+from etl.stages.lease import Lease
 from etl.storage.json_files import json_bytes
 from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, succeeded
@@ -154,6 +154,16 @@ def test_old_runs_of_a_job_go_with_the_slices_that_only_they_name(root: Path) ->
     require_whole(root)
 
 
+@pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json"])
+def test_a_damaged_file_of_a_run_that_stays_is_found_before_anything_is_removed(file: str, root: Path) -> None:
+    record_run(root, 0, "run.json", "airflow-0")
+    (record_run(root, 1, file, "airflow-1") / file).write_text('{"slices": ')
+    before, damaged = contents(root), root / "runs/airflow-1" / file
+    line = f"damaged file of a run: {damaged} (not JSON: Expecting value: line 1 column 12 (char 11)). Remove the file"
+    failed(ringslice_here("prune", root, "--keep-runs", 1), 1, line)
+    assert contents(root) == before
+
+
 def test_slices_at_work_stay(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = open_place(str(root))
     normalized = slices_stage(place, "night-0").read_marker()["input"]
@@ -161,9 +171,9 @@ def test_slices_at_work_stay(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     plan = {"identity": {"config": {"splits_from": source}, "input": normalized}}
     (root / "slices/being-made/_work").mkdir(parents=True)
     (root / "slices/being-made/_work/plan.json").write_bytes(json_bytes(plan))
-    claim = Claim.take(slices_stage(place, "night-2").work, "a test")
+    lease = Lease.take(slices_stage(place, "night-2").work, "a test")
     summary = run(root, keep=1)
-    claim.release()
+    lease.release()
     assert summary["kept_slices"] == {"night-3": "among the newest", "night-1": "worked on"}
     assert list(summary["removed_slices"]) == ["night-0"]  # but not what it was made from
     assert "night-2 stays as it is" in capsys.readouterr().err
@@ -188,7 +198,7 @@ def test_the_command(root: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         failed(ringslice_here("prune", folder, "--keep", 1), 2, f"{folder} is no dataset's root (no raw, no slices)")
     failed(ringslice_here("prune", root), 2, "give --keep N")
-    failed(ringslice_here("prune", root, "--keep", 0), 2, "'0' is no whole number")
+    failed(ringslice_here("prune", root, "--keep", 0), 2, "0 is not in the range x>=1")
     planned = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
     assert list(planned["removed_slices"]) == ["night-0"]
     assert "night-0" in succeeded(ringslice_here("prune", root, "--keep", 3)).stdout

@@ -4,7 +4,7 @@ import pytest
 
 from etl.slices.prune_runs import KeptRuns, choose_runs, remove_runs, run_names
 from etl.stages.champion import publish_champions
-from etl.stages.lease import BusyError, Claim
+from etl.stages.lease import BusyError, Lease
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
@@ -22,7 +22,7 @@ def test_the_newest_the_champions_and_those_at_work_stay(root: Place) -> None:
         make_run(root, name, f"2026-11-{day:02d}T00:00:00.000+00:00")
     make_run(root, "job-0", None)  # not finished, so as new as its folder
     publish_champions(root, [], [{"run": "job-2"}, {"run": "job-1"}])
-    claim = Claim.take(root / "runs/job-3/_work", "a test")
+    lease = Lease.take(root / "runs/job-3/_work", "a test")
     assert choose_runs(root, KeptRuns(1, "job-")) == {
         "job-0": "among the newest",
         "mine": "its name does not begin with 'job-'",
@@ -31,14 +31,14 @@ def test_the_newest_the_champions_and_those_at_work_stay(root: Place) -> None:
         "job-1": "a champion before this one",
     }
     assert remove_runs(root, ["job-3", "job-4", "job-5"]) == ["job-4", "job-5"]
-    claim.release()
+    lease.release()
     assert run_names(root) == ["job-0", "job-1", "job-2", "job-3", "mine"]
     assert not (root / "runs/_work").exists()
 
 
 def test_what_a_killed_prune_left_goes_with_the_next(root: Place) -> None:
     make_run(root, "job-1", None)
-    other = Claim.take(root / "runs/_work", "a test")
+    other = Lease.take(root / "runs/_work", "a test")
     with pytest.raises(BusyError):
         remove_runs(root, ["job-1"])
     other.release()

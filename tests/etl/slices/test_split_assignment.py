@@ -15,10 +15,9 @@ from etl.errors import DataError, UsageError
 from etl.formats import schemas
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.slices.group_assignment import GroupConflict, assign_by_group, split_of_group
+from etl.slices.history import SplitHistory
 from etl.slices.images import COLUMNS, LEFT_OUT, Images, Rules
-from etl.slices.memory import KnownContents, KnownKeys, Memory
-from etl.slices.split_assignment import Decided, decide
-from etl.storage.place import open_place
+from etl.slices.split_assignment import SplitAssignment, assign_splits
 
 SHARES: dict[str, Fraction | int | None] = {
     "train": Fraction(1, 2),
@@ -54,35 +53,33 @@ def part(
     return pa.Table.from_pylist(rows, schema=SCHEMA), np.ones(len(rows), dtype=bool)
 
 
-def memory(
+def history(
     keys: Mapping[str, str] | None = None,
     contents: Mapping[str, str] | None = None,
     groups: Mapping[str, str] | None = None,
-) -> Memory:
-    """Slices that remember these splits; a key is its own content, unless contents are given."""
+) -> SplitHistory:
+    """Slices that record these splits; a key is its own content, unless contents are given."""
     known = dict(keys or {})
     of_contents = [(sha256(name), split) for name, split in (known if contents is None else contents).items()]
-    table = pa.table(
-        {
-            "sha256": pa.array([content for content, _ in of_contents], pa.binary(32)),
-            "split": pa.array([split for _, split in of_contents], pa.string()),
-        }
-    )
-    return Memory(
-        open_place("/not-read"),
-        KnownKeys([pa.table({"key": list(known), "split": pa.array(list(known.values()), pa.string())})]),
-        KnownContents([table]),
+    return SplitHistory.of(
+        pa.table({"key": pa.array(known, pa.string()), "split": pa.array(known.values(), pa.string())}),
+        content_table(of_contents),
         {name: SPLIT_NAMES.index(split) for name, split in (groups or {}).items()},
     )
 
 
-def split_by_key(decided: Decided, keys: Sequence[str]) -> dict[str, str | None]:
-    numbers = np.concatenate(decided.fates).tolist()
+def content_table(rows: Sequence[tuple[bytes, str]]) -> pa.Table:
+    contents, splits = [content for content, _ in rows], [split for _, split in rows]
+    return pa.table({"sha256": pa.array(contents, pa.binary(32)), "split": pa.array(splits, pa.string())})
+
+
+def split_by_key(assignment: SplitAssignment, keys: Sequence[str]) -> dict[str, str | None]:
+    numbers = np.concatenate(assignment.splits).tolist()
     return {key: None if n == LEFT_OUT else SPLIT_NAMES[n] for key, n in zip(keys, numbers, strict=True)}
 
 
 def splits(rules: Rules, keys: Sequence[str], **more: Any) -> dict[str, str | None]:
-    return split_by_key(decide(rules, [part(keys, **more)]), keys)
+    return split_by_key(assign_splits(rules, [part(keys, **more)]), keys)
 
 
 @settings(max_examples=60)
@@ -91,12 +88,14 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     keys = data.draw(st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, min_size=1, max_size=80))
     known = data.draw(st.dictionaries(st.sampled_from(keys), st.sampled_from(SPLIT_NAMES), min_size=1))
     cut = data.draw(st.integers(0, len(keys)))
-    decided = decide(Rules(config(), 3, memory(known | {"gone": "test"})), [part(keys[:cut]), part(keys[cut:])])
-    found = split_by_key(decided, keys)
+    assignment = assign_splits(
+        Rules(config(), 3, history(known | {"gone": "test"})), [part(keys[:cut]), part(keys[cut:])]
+    )
+    found = split_by_key(assignment, keys)
     assert {key: found[key] for key in known} == known
     assert None not in found.values()
-    assert int(decided.dealt.sum()) == np.count_nonzero(decided.dealt_contents) == len(known)
-    assert decided.known.to_json() == {
+    assert int(assignment.keys.sum()) == np.count_nonzero(assignment.contents) == len(known)
+    assert assignment.known.to_json() == {
         "kept": len(known),
         "moved": 0,
         "changed": 0,
@@ -108,7 +107,7 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
         assert isinstance(share, Fraction)
         now = list(found.values()).count(split)
         assert had <= now <= max(Fraction(had), len(keys) * share) + 3  # within one for each class
-    assert sum(int(counts.sum()) for counts in decided.counts()) == len(keys)
+    assert sum(int(counts.sum()) for counts in assignment.counts()) == len(keys)
 
 
 @settings(max_examples=60)
@@ -137,35 +136,29 @@ def test_images_of_a_content_go_to_one_split_and_shares_still_hold(
 
 def test_a_known_content_keeps_its_split_under_any_key() -> None:
     """And if an image is another content by now, that content decides."""
-    known = memory({"a": "test", "b": "train"})
-    decided = decide(Rules(config(), 3, known), [part(["c", "d"], c="a", d="b")])
-    assert split_by_key(decided, ["c", "d"]) == {"c": "test", "d": "train"}
-    assert (decided.known.kept, decided.known.moved) == (2, 2)
-    assert not decided.dealt.any()  # as keys they departed
-    assert decided.dealt_contents.all()
-    decided = decide(Rules(config(), 3, known), [part(["a", "b"], a="another", b="a")])
-    assert split_by_key(decided, ["a", "b"]) == {"a": "test", "b": "test"}
-    assert decided.known.to_json() == {"kept": 1, "moved": 0, "changed": 1, "new": 0, "disagreeing": 1}
-    assert decided.known.named == ("b (train by its key, test now)",)
-    assert not decided.dealt_contents.all()
+    known = history({"a": "test", "b": "train"})
+    assignment = assign_splits(Rules(config(), 3, known), [part(["c", "d"], c="a", d="b")])
+    assert split_by_key(assignment, ["c", "d"]) == {"c": "test", "d": "train"}
+    assert (assignment.known.kept, assignment.known.moved) == (2, 2)
+    assert not assignment.keys.any()  # as keys they departed
+    assert assignment.contents.all()
+    assignment = assign_splits(Rules(config(), 3, known), [part(["a", "b"], a="another", b="a")])
+    assert split_by_key(assignment, ["a", "b"]) == {"a": "test", "b": "test"}
+    assert assignment.known.to_json() == {"kept": 1, "moved": 0, "changed": 1, "new": 0, "disagreeing": 1}
+    assert assignment.known.named == ("b (train by its key, test now)",)
+    assert not assignment.contents.all()
 
 
 def test_copies_of_a_new_content_follow_the_known_keys_among_them() -> None:
-    known = memory({"a": "test", "b": "train", "c": "test"})
+    known = history({"a": "test", "b": "train", "c": "test"})
     found = splits(Rules(config(), 3, known), ["a", "b", "c", "d"], a="x", b="x", c="x", d="x")
     assert set(found.values()) == {"test"}  # two keys of three
 
 
 def test_a_content_that_the_source_put_into_several_splits_stays_in_them() -> None:
     """One that is not known by its key goes to the source's own split if that is one of them, else to the first."""
-    known = Memory(
-        open_place("/not-read"),
-        KnownKeys([pa.table({"key": ["a", "b"], "split": ["test", "validation"]})]),
-        KnownContents(
-            [pa.table({"sha256": pa.array([sha256("x")] * 2, pa.binary(32)), "split": ["test", "validation"]})]
-        ),
-        {},
-    )
+    keys_before = pa.table({"key": ["a", "b"], "split": ["test", "validation"]})
+    known = SplitHistory.of(keys_before, content_table([(sha256("x"), "test"), (sha256("x"), "validation")]), {})
     keys = ["a", "b", "c", "d"]
     own = {"a": "train", "b": "train", "c": "test", "d": "train"}
     found = splits(Rules(config(split=None), 3, known), keys, own=own, **dict.fromkeys(keys, "x"))
@@ -176,13 +169,15 @@ def test_what_is_removed_or_doubled_is_left_out() -> None:
     keys = ["a", "b", "c", "d", "e", "f"]
     rows, live = part(keys, d="same", b="same", f="same")
     live[0] = False
-    known = memory({"d": "test"}, contents={})
-    decided = decide(Rules(config(drop_duplicates=True), 3, known, frozenset({"c", "nowhere", "a"})), [(rows, live)])
-    found = split_by_key(decided, keys)
+    known = history({"d": "test"}, contents={})
+    assignment = assign_splits(
+        Rules(config(drop_duplicates=True), 3, known, frozenset({"c", "nowhere", "a"})), [(rows, live)]
+    )
+    found = split_by_key(assignment, keys)
     assert [key for key, split in found.items() if split is None] == ["a", "b", "c", "f"]
     assert found["d"] == "test"  # the known one of three stays, though it is not the first
-    assert decided.left_out == {"removed_keys": 1, "duplicates": 2}
-    assert decided.removed == {"c"}
+    assert assignment.left_out == {"removed_keys": 1, "duplicates": 2}
+    assert assignment.removed == {"c"}
     without = splits(Rules(config(drop_duplicates=True), 3), keys, d="same", b="same", f="same")
     assert [key for key, split in without.items() if split is None] == ["d", "f"]
 
@@ -195,29 +190,29 @@ def elsewhere(group: str) -> str:
 
 def test_a_known_group_stays_though_all_its_images_are_other_ones() -> None:
     split = elsewhere("x")
-    rules = Rules(config(group_by="patient"), 3, memory({"seen": "train"}, groups={"x": split, "gone": "test"}))
-    decided = decide(rules, [part(["1", "2", "seen"], {"1": "x", "2": "x", "seen": "y"})])
-    assert split_by_key(decided, ["1", "2", "seen"]) == {"1": split, "2": split, "seen": "train"}
-    assert {name: SPLIT_NAMES[n] for name, n in decided.groups.items()} == {"x": split, "gone": "test", "y": "train"}
+    rules = Rules(config(group_by="patient"), 3, history({"seen": "train"}, groups={"x": split, "gone": "test"}))
+    assignment = assign_splits(rules, [part(["1", "2", "seen"], {"1": "x", "2": "x", "seen": "y"})])
+    assert split_by_key(assignment, ["1", "2", "seen"]) == {"1": split, "2": split, "seen": "train"}
+    assert {name: SPLIT_NAMES[n] for name, n in assignment.groups.items()} == {"x": split, "gone": "test", "y": "train"}
 
 
 def test_a_new_group_goes_where_its_known_images_are() -> None:
     split = elsewhere("x")
-    for known in (memory({"1": split}, contents={}), memory({"0": split}, contents={"1": split})):
+    for known in (history({"1": split}, contents={}), history({"0": split}, contents={"1": split})):
         rules = Rules(config(group_by="patient"), 3, known)
         assert splits(rules, ["1", "2", "3"], groups=dict.fromkeys("123", "x")) == dict.fromkeys("123", split)
 
 
 def test_images_in_another_split_than_their_group_are_named() -> None:
     rules = Rules(
-        config(group_by="patient"), 3, memory({"1": "train", "2": "test"}, groups={"x": "train", "y": "test"})
+        config(group_by="patient"), 3, history({"1": "train", "2": "test"}, groups={"x": "train", "y": "test"})
     )
     with pytest.raises(GroupConflict) as conflict:  # the value of 2 was corrected
         splits(rules, ["1", "2", "3"], groups={"1": "x", "2": "x", "3": "y"})
     line = "1 images were in another split than their patient is: 2 (test, patient 'x' in train); correct the column"
     assert str(conflict.value).startswith(line)
     assert conflict.value.keys == ["2"]
-    without = Rules(rules.config, 3, rules.memory, frozenset({"2"}))
+    without = Rules(rules.config, 3, rules.history, frozenset({"2"}))
     assert splits(without, ["1", "2", "3"], groups={"1": "x", "2": "x", "3": "y"}) == {
         "1": "train",
         "2": None,
@@ -226,7 +221,7 @@ def test_images_in_another_split_than_their_group_are_named() -> None:
 
 
 def test_of_copies_in_groups_of_two_splits_one_is_dealt_where_duplicates_are_dropped() -> None:
-    known = memory({"z": "train"}, groups={"x": "train", "y": "test"})
+    known = history({"z": "train"}, groups={"x": "train", "y": "test"})
     keys, groups = ["a", "b", "z"], {"a": "x", "b": "y", "z": "x"}
     dropping = Rules(config(group_by="patient", drop_duplicates=True), 3, known)
     assert splits(dropping, keys, groups=groups, a="1", b="1") == {"a": "train", "b": None, "z": "train"}
@@ -244,19 +239,19 @@ def test_groups_and_contents_are_in_one_split_whatever_they_share(data: st.DataO
     in_splits = st.sampled_from(SPLIT_NAMES)
     known_groups = data.draw(st.dictionaries(names, in_splits))
     known_contents = data.draw(st.dictionaries(st.sampled_from([f"c{n}" for n in range(1, 9)]), in_splits))
-    remembered = memory({"0": "train"}, contents=known_contents, groups=known_groups)
+    remembered = history({"0": "train"}, contents=known_contents, groups=known_groups)
     rules = Rules(config(group_by="patient", drop_duplicates=data.draw(st.booleans())), 3, remembered)
     removed: set[str] = set()
     while True:  # as a user would: leave out what is named
         try:
-            decided = decide(
+            assignment = assign_splits(
                 Rules(rules.config, 3, remembered, frozenset(removed)), [part(list(groups), groups, **contents)]
             )
             break
         except GroupConflict as conflict:
             assert not removed
             removed |= set(conflict.keys)
-    found = {key: split for key, split in split_by_key(decided, list(groups)).items() if split is not None}
+    found = {key: split for key, split in split_by_key(assignment, list(groups)).items() if split is not None}
     of_group, of_content = dict(known_groups), dict(known_contents)
     for key, split in found.items():
         assert of_group.setdefault(groups[key], split) == split
@@ -274,23 +269,34 @@ def test_images_without_a_group_and_strangers_are_refused() -> None:
     some = {"b": "x"}
     for parts in ([part(["a", "b"], some)], [part(["a"]), part(["b"], some)]):
         with pytest.raises(DataError, match="a has no value in the column 'patient'"):
-            decide(grouped, parts)
+            assign_splits(grouped, parts)
     with pytest.raises(UsageError, match=r"--group-by video: no image .* columns there are: patient; add one"):
-        decide(Rules(config(group_by="video"), 3), [part(["a"]), part(["b"], some)])
+        assign_splits(Rules(config(group_by="video"), 3), [part(["a"]), part(["b"], some)])
     with pytest.raises(UsageError, match="columns there are: none"):
-        decide(grouped, [part(["a"])])
+        assign_splits(grouped, [part(["a"])])
     with pytest.raises(UsageError, match="none of the 1 keys of --splits-from is among these images, nor any of their"):
-        decide(Rules(config(), 3, memory({"x": "train"})), [part(["a"])])
+        assign_splits(Rules(config(), 3, history({"x": "train"})), [part(["a"])])
     with pytest.raises(DataError, match="1 images have no split of the source's own"):
-        decide(Rules(config(split=None), 3, memory({"b": "train"})), [part(["a", "b"])])
+        assign_splits(Rules(config(split=None), 3, history({"b": "train"})), [part(["a", "b"])])
 
 
 def test_a_placeholder_image_in_every_group_takes_no_quadratic_time() -> None:
     number = 100_000
+    free, nowhere = np.full(number, -1, dtype=np.int8), np.full(number, -1, dtype=np.int64)
     images = Images(
-        live=np.ones(number, dtype=bool), groups=np.arange(number), clusters=np.zeros(number, dtype=np.int64)
+        sizes=[number],
+        keys=pa.chunked_array([[]], pa.string()),
+        removed=[],
+        live=np.ones(number, dtype=bool),
+        labels=np.zeros(number, dtype=np.int64),
+        own=free,
+        by_key=free,
+        by_content=free,
+        places=nowhere,
+        contents=nowhere,
+        clusters=np.zeros(number, dtype=np.int64),
+        groups=np.arange(number),
+        group_names=[f"p{each}" for each in range(number)],
     )
-    images.by_content = images.by_key = np.full(number, -1, dtype=np.int8)
-    images.group_names = {f"p{each}": each for each in range(number)}
     assigned = assign_by_group(images, {}, {"train": Fraction(1, 2), "test": Fraction(1, 2)}, 0)
-    assert len(set(assigned.of_group.tolist())) == len(set(assigned.fates.tolist())) == 1
+    assert len(set(assigned.of_group.tolist())) == len(set(assigned.splits.tolist())) == 1

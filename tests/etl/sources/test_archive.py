@@ -11,7 +11,7 @@ import pytest
 
 from etl.errors import UsageError
 from etl.raw.ingest import ingest
-from etl.sources import Reading, open_source
+from etl.sources import SourceOptions, open_source
 from etl.storage.local import LocalFilesystem
 from etl.storage.place import Place, open_place
 from tests.lib.faults import READ, Fault, FaultyFilesystem
@@ -181,8 +181,8 @@ def test_shards_of_webdataset(codec: str, tmp_path: Path) -> None:
     assert [image.position[0] for image in source.images] == [number // 10 for number in range(30)]
 
 
-def listed(folder: Path, entries: list[Entry], **reading: Any) -> list[tuple[str, str, str | None]]:
-    source = open_archive(folder / "source", tar_of(entries), reading=Reading(**reading))
+def listed(folder: Path, entries: list[Entry], **options: Any) -> list[tuple[str, str, str | None]]:
+    source = open_archive(folder / "source", tar_of(entries), options=SourceOptions(**options))
     return [(each.key.removeprefix("some/"), source.classes[each.label], each.split) for each in source.images]
 
 
@@ -249,12 +249,12 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "a label apart": (
         {"a/1.jpg": b"", "a/2.jpg": b"", "a/1.cls": b"a"},
         {},
-        "'a/1.cls' .* beside 'a/1.jpg'; both have the key 'a/1' .* --sort=name",
+        "'a/1.cls' .* has no image beside it with the key 'a/1': .* --sort=name",
     ),
     "dots in a key": (
         {"a.1.jpg": b"", "a.1.cls": b"a"},
         {},
-        "'a.1.jpg' .* no label: 'a.1.cls' has the extension '1.cls' and the key 'a' .* up to the first dot .* Rename",
+        "'a.1.jpg' .* no label; 'a.1.cls' is not beside it: .* with the key 'a': .* up to the first dot .* rename",
     ),
     "a JSON apart": ({"a/1.jpg": b"", "meta.json": b"{}"}, {}, "'meta.json' .* has no image beside it"),
     "one label for two": ({"1.cls": b"a", "1.jpg": b"", "1.seg.png": b""}, {}, "'1.seg.png' .* share"),
@@ -262,15 +262,20 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "beside and within": ({"a/1.jpg": b"", "b.tar": INNER}, {}, r"\('b.tar'\) and beside them \('a/1.jpg'\)"),
     "one name by two ways": ({"b.tar": INNER, "b/1.jpg": b""}, {}, "some.tar has two members 'b/1.jpg'"),
     "archives thrice": ({"c.tar": tar_of([Entry("b.tar", INNER)])}, {}, "'c.tar' in .*some.tar contains .* 'b.tar'"),
+    "dots in a key below a folder": (
+        {"b/a.1.jpg": b"", "b/a.1.cls": b"a"},
+        {},
+        "'b/a.1.jpg' .* no label; 'b/a.1.cls' is",
+    ),
     "no image": ({"a/readme.md": b""}, {}, "no images in .*some.tar; expected members such as"),
 }
 BAD_LABELS = {
     "a long label": (".cls", b"a" * 1001, "1001 bytes; a .cls has at most 1000"),
     "a long JSON": (".json", b" " * 1_000_001, "a .json has at most 1000000"),
     "no text": (".cls", NO_TEXT, "'1.cls' .* is not UTF-8"),
-    "deep JSON": (".json", b"[" * 100_000, "'1.json' .* is no JSON"),
-    "a list": (".json", b"[]", "holds no JSON object"),
-    "half a label": (".json", b'{"label": "\\ud800"}', "a label that is not UTF-8"),
+    "deep JSON": (".json", b"[" * 100_000, "'1.json' .* is not JSON"),
+    "a list": (".json", b"[]", "is not a JSON object"),
+    "half a label": (".json", b'{"label": "\\ud800"}', "is not UTF-8"),
     "a label of parts": (".json", b'{"label": ["a"]}', "no text and no whole number"),
 }
 BAD |= {what: ({"1.jpg": b"", f"1{suffix}": data}, {}, line) for what, (suffix, data, line) in BAD_LABELS.items()}
@@ -284,10 +289,10 @@ BAD["no such label"] = (
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.usefixtures("no_collection")
 def test_an_unclear_label_split_or_layout_is_refused(bad: str, tmp_path: Path) -> None:
-    members, reading, line = BAD[bad]
+    members, options, line = BAD[bad]
     entries = [Entry(name, data) for name, data in members.items()]
     with pytest.raises(UsageError, match=line) as raised:
-        open_archive(tmp_path / "source", tar_of(entries), reading=Reading(**reading))
+        open_archive(tmp_path / "source", tar_of(entries), options=SourceOptions(**options))
     assert str(raised.value).isprintable()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources.tar_members import MOST_EXTENDED_BYTES, MOST_MEMBER_BYTES
+from etl.sources.tar_members import MAX_EXTENDED_BYTES, MAX_MEMBER_BYTES
 from tests.lib.commands import contents, run, succeeded
 from tests.lib.inline import ingest_here
 from tests.lib.sources.archives import FORMATS, Entry, contents_of, open_archive, packed, some_images, tar_of
@@ -132,10 +132,10 @@ DAMAGED = {
     "a negative size": (header(size=-5), "a size of -5"),
     "a size that is no number": (pax(record("size", "many")) + header(), "a size of b'many'"),
     "a huge member": (header(size=2 << 30), f"'cats/1.jpg' .* claims {2 << 30} bytes, at byte 0;"),
-    "a member longer than the file": (header(size=MOST_MEMBER_BYTES), "cut off: of the 512 bytes from byte 10737"),
+    "a member longer than the file": (header(size=MAX_MEMBER_BYTES), "cut off: of the 512 bytes from byte 10737"),
     "a text longer than the file": (header("1.json", size=99_999), "cut off: of the 99999 bytes from byte 512"),
     "a huge name": (header(type=tarfile.GNUTYPE_LONGNAME, size=1 << 40), f"an extended header of {1 << 40} bytes"),
-    "a huge pax header": (header(type=tarfile.XHDTYPE, size=MOST_EXTENDED_BYTES + 1), "an extended header of 1048577"),
+    "a huge pax header": (header(type=tarfile.XHDTYPE, size=MAX_EXTENDED_BYTES + 1), "an extended header of 1048577"),
     "pax without records": (pax(b"path\n") + header(), "no list of pax records"),
     "a record that is too short": (pax(b"7 path=x\n") + header(), "no list of pax records"),
     "a name for all": (pax(record("path", "a/b.jpg"), tarfile.XGLTYPE) + header(), "a global header with 'path'"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources import Reading, Source, open_source
+from etl.sources import Source, SourceOptions, open_source
 from etl.storage.place import Place, open_place
 from tests.lib.commands import contents
 from tests.lib.damage.sources import try_list, try_parquet
@@ -91,7 +91,7 @@ def test_labels_splits_and_columns(kind: str, tmp_path: Path) -> None:
     assert [(each.label, each.split) for each in (first, second)] == [(1, "validation"), (0, "train")]
     assert dict(first.columns or ()) == {"age": "30", "fold": "test", "patient": "p1"}
     assert dict(second.columns or ()) == {"age": "31", "fold": "dev"}
-    chosen = open_source(place, Reading(label_column="age", split_column="fold"))
+    chosen = open_source(place, SourceOptions(label_column="age", split_column="fold"))
     assert [chosen.classes[each.label] for each in chosen.images] == ["30", "31"]
     assert [each.split for each in chosen.images] == ["test", "validation"]
 
@@ -99,7 +99,7 @@ def test_labels_splits_and_columns(kind: str, tmp_path: Path) -> None:
 @each_format
 def test_classes_name_the_numbers_of_labels(kind: str, tmp_path: Path) -> None:
     place = write_fields(open_place(str(tmp_path / "source")), kind, {0: {"label": 1}, 1: {"label": 0}})
-    source = open_source(place, Reading(classes=("cat", "dog", "owl")))
+    source = open_source(place, SourceOptions(classes=("cat", "dog", "owl")))
     assert [source.classes[each.label] for each in source.images] == ["dog", "cat"]
     refused(place, UsageError, "the label '1', which is not one of the 1 --classes", classes=("cat",))
 
@@ -126,7 +126,7 @@ def test_a_field_that_cannot_be_is_named(kind: str, change: dict[str, Any], caus
 def test_a_column_of_keys(kind: str, tmp_path: Path) -> None:
     rows = {number: {"label": "a", "id": f"scan/{7 - number}"} for number in range(2)}
     place = write_fields(open_place(str(tmp_path / "source")), kind, rows)
-    source = open_source(place, Reading(key_column="id"))
+    source = open_source(place, SourceOptions(key_column="id"))
     assert contents_of(source) == {"scan/7": some_bytes(0), "scan/6": some_bytes(1)}
     assert {image.columns for image in source.images} == {None}
     refused(place, UsageError, "--key-column name: no such column in", key_column="name")
@@ -153,16 +153,6 @@ def test_packs_contain_the_images_and_stay_when_a_file_is_added(root: Place, kin
         some_bytes(number): (CLASSES[number % 3], "train" if number < 30 else "test", {"patient": f"p{number % 5}"})
         for number in range(34)
     }
-
-
-@pytest.mark.parametrize("kind", ["tar", "tar.gz", "parquet"])
-def test_a_file_that_was_touched_is_compared_and_its_packs_stay(kind: str, tmp_path: Path) -> None:
-    source = write(open_place(str(tmp_path / "source")), kind, train=range(30))
-    ingest_here(source, tmp_path / "root", pack_size="2000")
-    before = contents(tmp_path / "root/raw/packs")
-    os.utime(tmp_path / "source" / f"train-0.{kind}", (1, 1))
-    ingest_here(source, tmp_path / "root", pack_size="2000")
-    assert contents(tmp_path / "root/raw/packs") == before
 
 
 @by_kind

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import UsageError
-from etl.sources import Reading, Source, open_source
+from etl.sources import Source, SourceOptions, open_source
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
 from tests.lib.commands import failed
@@ -32,7 +32,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def opened(place: Path, follow: bool = False) -> Source:
-    return open_source(open_place(str(place)), Reading(follow_links=follow))
+    return open_source(open_place(str(place)), SourceOptions(follow_links=follow))
 
 
 def keys(place: Path, follow: bool = False) -> list[str]:
@@ -131,5 +131,5 @@ def test_the_option_is_that_of_ingest_and_pipeline(source: Path, secret: Path, t
     (source / "a" / "link.png").unlink()
     ingest_here(source, tmp_path / "root", max_removed="1")  # the same dataset, with or without
     (tmp_path / "0.tar").write_bytes(tar_of(some_images(2)))
-    with pytest.raises(UsageError, match="--follow-links says nothing to a source of the kind 'archive'"):
+    with pytest.raises(UsageError, match="--follow-links does not apply to a source of the kind 'archive'"):
         ingest_here(tmp_path / "0.tar", tmp_path / "other", follow_links=True)

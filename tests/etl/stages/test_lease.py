@@ -14,13 +14,13 @@ import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
-from etl.stages.lease import Claim
+from etl.stages.lease import Lease
 from etl.storage.place import Place
 from tests.lib.commands import REPOSITORY, contents, environment, failed, run, succeeded, wait_until
 
 pytestmark = pytest.mark.integration
 
-HEARTBEAT_S, PATIENCE_S = 0.2, 1.0
+RENEWAL_INTERVAL_S, LEASE_TIMEOUT_S = 0.2, 1.0
 ELSEWHERE = "elsewhere/boot/pid:[1]"
 
 HOLDER = textwrap.dedent(
@@ -31,21 +31,21 @@ HOLDER = textwrap.dedent(
     from etl.storage.atomic import publish_bytes
     from etl.storage.place import open_place
 
-    lease.HEARTBEAT_S, lease.PATIENCE_S = float(sys.argv[3]), float(sys.argv[4])
+    lease.RENEWAL_INTERVAL_S, lease.LEASE_TIMEOUT_S = float(sys.argv[3]), float(sys.argv[4])
     if host := sys.argv[2]:
         lease._host = lambda: host
 
     def main():
         root = open_place(sys.argv[1])
-        claim = lease.Claim.take(root / "_work", "the stage")
+        held = lease.Lease.take(root / "_work", "the stage")
         print("has it", flush=True)
         for word in map(str.strip, sys.stdin):
             if word == "check":
-                claim.check()
+                held.check()
             elif word == "release":
-                claim.release()
+                held.release()
             else:
-                publish_bytes(root / word, claim.attempts, b"late")
+                publish_bytes(root / word, held.staging, b"late")
             print("done", flush=True)
         return 0
 
@@ -55,12 +55,12 @@ HOLDER = textwrap.dedent(
 
 
 class Holder:
-    """A process that takes a claim and then obeys commands."""
+    """A process that takes a lease and then obeys commands."""
 
     all: list["Holder"] = []
 
     def __init__(self, root: Place, host: str = "") -> None:
-        words = [sys.executable, "-c", HOLDER, root.uri, host, str(HEARTBEAT_S), str(PATIENCE_S)]
+        words = [sys.executable, "-c", HOLDER, root.uri, host, str(RENEWAL_INTERVAL_S), str(LEASE_TIMEOUT_S)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         self.all.append(self)
@@ -97,8 +97,8 @@ def end_holders() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "HEARTBEAT_S", HEARTBEAT_S)
-    monkeypatch.setattr(lease, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", RENEWAL_INTERVAL_S)
+    monkeypatch.setattr(lease, "LEASE_TIMEOUT_S", LEASE_TIMEOUT_S)
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def names(folder: Place) -> list[str]:
     return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive=True)]
 
 
-def take(work: Place) -> Claim:
-    return Claim.take(work, "the stage")
+def take(work: Place) -> Lease:
+    return Lease.take(work, "the stage")
 
 
 @pytest.mark.witness
@@ -140,12 +140,12 @@ def test_the_dead_are_succeeded_without_waiting(root: Place, work: Place, monkey
     holder = Holder(root).has_it()
     holder.process.kill()
     os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)
-    monkeypatch.setattr(lease, "PATIENCE_S", 1e6)
-    claim = take(work)
-    assert claim.number == 2
-    assert names(work) == ["claims", "claims/000002.json", claim.attempts.name]
-    claim.check()
-    claim.release()
+    monkeypatch.setattr(lease, "LEASE_TIMEOUT_S", 1e6)
+    held = take(work)
+    assert held.number == 2
+    assert names(work) == ["claims", "claims/000002.json", held.staging.name]
+    held.check()
+    held.release()
 
 
 @pytest.mark.witness
@@ -153,8 +153,8 @@ def test_the_dead_are_succeeded_without_waiting(root: Place, work: Place, monkey
 def test_who_slept_too_long_writes_nothing_more(word: str, root: Place, work: Place) -> None:
     holder = Holder(root, ELSEWHERE).has_it()
     os.kill(holder.process.pid, signal.SIGSTOP)
-    claim = take(work)
-    assert claim.number == 2
+    held = take(work)
+    assert held.number == 2
     os.kill(holder.process.pid, signal.SIGCONT)
     assert holder.send(word) == ""
     status, errors = holder.end()
@@ -163,9 +163,9 @@ def test_who_slept_too_long_writes_nothing_more(word: str, root: Place, work: Pl
     assert errors.startswith("ringslice: error: ")
     assert message in errors
     assert errors.count("\n") == 1
-    assert names(root) == ["_work", "_work/claims", "_work/claims/000002.json", f"_work/{claim.attempts.name}"]
-    claim.check()
-    claim.release()
+    assert names(root) == ["_work", "_work/claims", "_work/claims/000002.json", f"_work/{held.staging.name}"]
+    held.check()
+    held.release()
 
 
 @pytest.mark.witness
@@ -175,17 +175,17 @@ def test_of_many_successors_one_wins(root: Place, work: Place) -> None:
         holder.process.kill()
         holder.process.wait()
 
-        def attempt(_: int) -> Claim | None:
+        def attempt(_: int) -> Lease | None:
             try:
                 return take(work)
             except EnvironmentFailure:
                 return None
 
         with ThreadPoolExecutor(6) as pool:
-            (claim,) = filter(None, pool.map(attempt, range(6)))
-        claim.check()
-        assert names(work) == ["claims", f"claims/{claim.number:06d}.json", claim.attempts.name]
-        claim.release()
+            (held,) = filter(None, pool.map(attempt, range(6)))
+        held.check()
+        assert names(work) == ["claims", f"claims/{held.number:06d}.json", held.staging.name]
+        held.release()
 
 
 @pytest.mark.parametrize("ends", ["goes on", "is killed"])

@@ -42,11 +42,11 @@ def test_values_are_masked_and_names_are_kept(words: list[str], shown: list[str]
 def test_no_file_of_a_dataset_has_a_value(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = tmp_path / "root"
     ingest_here(make_tree({"a": 4, "b": 4}), root)
-    secrets = ("-D", "fs.key=hunter2", "-Dfs.other=hunter2", "--cmdenv", "TOKEN=hunter2", "--cmde=MORE=hunter2")
+    secrets = ("-D", "fs.key=hunter2", "-Dfs.other=hunter2", "--cmdenv", "TOKEN=hunter2", "--cmdenv=MORE=hunter2")
     for job, words in ((Normalize, ("--size", "8", "--format", "png")), (Shard, ("--workers", "1"))):
         finished = succeeded(job_here(job, root, "-r", "inline", *words, *secrets, "--debug"))
         assert "hunter2" not in finished.stdout + finished.stderr
     command = json.loads((root / "normalized/run.json").read_bytes())["command"]
-    assert command[-7:-1] == ["-D", "fs.key=***", "-Dfs.other=***", "--cmdenv", "TOKEN=***", "--cmde=MORE=***"]
+    assert command[-7:-1] == ["-D", "fs.key=***", "-Dfs.other=***", "--cmdenv", "TOKEN=***", "--cmdenv=MORE=***"]
     for path in root.rglob("*"):
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path

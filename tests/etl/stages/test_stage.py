@@ -15,8 +15,10 @@ import pytest
 from etl.errors import EnvironmentFailure, UsageError
 from etl.stages import lease
 from etl.stages.lease import Owner
-from etl.stages.marker import Renewal, difference
-from etl.stages.stage import Run, Stage, State
+from etl.stages.marker import difference
+from etl.stages.run import Mode, Run
+from etl.stages.run_record import RunRecord
+from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
 from tests.lib.commands import contents
@@ -29,7 +31,7 @@ OLD, NEW = {"config": {"size": 1}, "input": "x"}, {"config": {"size": 2}, "input
 
 @contextmanager
 def as_a_process_that_is_gone() -> Iterator[None]:
-    """Within the block, claims are those of a process that is dead when the next one looks."""
+    """Within the block, leases are those of a process that is dead when the next one looks."""
     gone = dataclasses.replace(Owner.this_process(), started="never")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease.Owner, "this_process", classmethod(lambda cls: gone))
@@ -37,21 +39,29 @@ def as_a_process_that_is_gone() -> Iterator[None]:
 
 
 def stage_in(place: Place) -> Stage:
-    return Stage("normalize", place / "stage", "dataset.json", "test/1")
+    place /= "stage"
+    return Stage("normalize", place, "dataset.json", "test/1", file_folders=("files",), named_files=named_files)
 
 
-def work_on(stage: Stage, identity: dict[str, Any], overwrite: bool = False) -> State:
-    """A stage with one file, published by a task, whose content is its configuration."""
-    try:
-        state = stage.begin(identity, overwrite)
+def named_files(marker: Mapping[str, Any]) -> list[str]:
+    return [f"files/{name}" for name in marker.get("files", ())]
+
+
+def begun(run: Run | None) -> Run:
+    assert run is not None
+    return run
+
+
+def work_on(stage: Stage, identity: dict[str, Any], overwrite: bool = False) -> bool:
+    """A stage with one file, published by a task, whose content is its configuration; False if it was done."""
+    if (run := stage.begin(identity, overwrite=overwrite)) is None:
+        return False
+    with run:
         file = stage.folder / "part"
-        if state is not State.DONE:
-            if not file.exists():
-                publish_bytes(file, stage.open_tasks(), repr(identity).encode())
-            stage.commit({"format": stage.format, **identity}, Run())
-        return state
-    finally:
-        stage.release()
+        if not file.exists():
+            publish_bytes(file, run.open_tasks(), repr(identity).encode())
+        run.commit({"format": stage.format, **identity}, RunRecord())
+    return True
 
 
 def require_finished(stage: Stage, identity: dict[str, Any]) -> None:
@@ -152,36 +162,29 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     work_on(stage, OLD)
     with pytest.raises(UsageError, match="has format 'test/1', this version reads 'test/2'"):
-        Stage("normalize", stage.folder, "dataset.json", "test/2").read_marker()
+        dataclasses.replace(stage, format="test/2").read_marker()
 
 
 LATER: dict[str, Any] = {"config": {"size": 1}, "input": "y"}
 LAST: dict[str, Any] = {"config": {"size": 1}, "input": "z"}
 
 
-def named_files(marker: Mapping[str, Any]) -> list[str]:
-    return [f"files/{name}" for name in marker["files"]]
+def parent_of(stage: Stage) -> str | None:
+    return stage.read_generation().fingerprint if stage.marker.exists() else None
 
 
-def renewal_of(stage: Stage, wanted: bool = False) -> Renewal:
-    parent = stage.read_generation().fingerprint if stage.marker.exists() else None
-    return Renewal(parent, ("files",), named_files, wanted)
-
-
-def renew(stage: Stage, identity: dict[str, Any], wanted: bool = False) -> State:
+def renew(stage: Stage, identity: dict[str, Any], force: bool = False) -> Mode | None:
     """A stage whose every generation adds a file called after its input, with that input as its content."""
     marker = stage.read_marker() if stage.marker.exists() else {"files": []}
-    try:
-        state = stage.begin(identity, renewal=renewal_of(stage, wanted))
-        if state is not State.DONE:
-            file = stage.folder / "files" / identity["input"]
-            if not file.exists():
-                publish_bytes(file, stage.open_tasks(), identity["input"].encode())
-            files = [*marker["files"], identity["input"]]
-            stage.commit({"format": stage.format, **identity, "files": files}, Run(), {"beside": b"new"})
-        return state
-    finally:
-        stage.release()
+    if (run := stage.renew(identity, parent_of(stage), force=force)) is None:
+        return None
+    with run:
+        file = stage.folder / "files" / identity["input"]
+        if not file.exists():
+            publish_bytes(file, run.open_tasks(), identity["input"].encode())
+        files = [*marker["files"], identity["input"]]
+        run.commit({"format": stage.format, **identity, "files": files}, RunRecord(), {"beside": b"new"})
+    return run.mode
 
 
 def files_of(stage: Stage) -> list[str]:
@@ -198,10 +201,10 @@ def test_a_difference_is_named() -> None:
 
 def test_a_renewal_keeps_what_was_there(root: Place) -> None:
     stage = stage_in(root)
-    assert [renew(stage, OLD), renew(stage, OLD)] == [State.FRESH, State.DONE]
+    assert [renew(stage, OLD), renew(stage, OLD)] == [Mode.NEW, None]
     first = stage.marker.read_bytes()
     fingerprint = stage.fingerprint()
-    assert [renew(stage, LATER), renew(stage, LATER)] == [State.RENEWED, State.DONE]
+    assert [renew(stage, LATER), renew(stage, LATER)] == [Mode.RENEWAL, None]
     assert (stage.folder / "generations" / f"{fingerprint}.json").read_bytes() == first
     assert stage.find_generation(fingerprint) == json.loads(first)
     assert stage.find_generation(stage.fingerprint()) == stage.read_marker()
@@ -215,18 +218,18 @@ def test_a_renewal_keeps_what_was_there(root: Place) -> None:
     with pytest.raises(UsageError, match="made from other input"):
         work_on(stage, OLD)
     assert files_of(stage) == kept
-    assert work_on(stage_in(root), NEW, overwrite=True) is State.FRESH
+    assert work_on(stage_in(root), NEW, overwrite=True)
     require_finished(stage, NEW)
 
 
 def test_a_renewal_may_change_what_it_says_and_no_more(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     renew(stage, OLD)
-    wide = dataclasses.replace(renewal_of(stage), changes=frozenset({"config"}))
+    changes = frozenset({"config"})
     with pytest.raises(UsageError, match="made from other input"):
-        stage.begin(LATER, renewal=wide)
-    assert stage.begin(NEW, renewal=wide) is State.RENEWED
-    stage.commit({"format": stage.format, **NEW, "files": ["x"]}, Run())
+        stage.renew(LATER, parent_of(stage), changes=changes)
+    run = begun(stage.renew(NEW, parent_of(stage), changes=changes))
+    run.commit({"format": stage.format, **NEW, "files": ["x"]}, RunRecord())
     assert stage.read_marker()["config"] == NEW["config"]
     assert len(list((tmp_path / "stage/generations").iterdir())) == 1
 
@@ -235,40 +238,36 @@ def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(tmp_path: Path) -> 
     stage = stage_in(open_place(str(tmp_path)))
     renew(stage, OLD)
     before = contents(tmp_path)
-    assert stage.begin(OLD, renewal=renewal_of(stage, wanted=True)) is State.RENEWED
-    stage.leave()
-    stage.release()
+    begun(stage.renew(OLD, parent_of(stage), force=True)).abandon()
     assert contents(tmp_path) == before
-    assert renew(stage, OLD, wanted=True) is State.RENEWED
+    assert renew(stage, OLD, force=True) is Mode.RENEWAL
     assert stage.read_marker()["files"] == ["x", "x"]
 
 
 def test_a_renewal_planned_before_another_is_refused(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     for identity, later in ((OLD, LATER), (LATER, LAST)):
-        planned = renewal_of(stage)
+        parent = parent_of(stage)
         renew(stage, identity)
         with pytest.raises(EnvironmentFailure, match="another run has written"):
-            stage.begin(later, renewal=planned)
+            stage.renew(later, parent)
 
 
 def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     renew(stage, OLD)
     before = stage.marker.read_bytes()
-    for _ in range(2):
-        assert stage.begin(LATER, renewal=renewal_of(stage)) is State.RENEWED
-        if not stage.resumed:
-            publish_bytes(stage.folder / "files" / "y", stage.attempts, b"y")
-        stage.release()
-    assert stage.resumed
-    stage = stage_in(open_place(str(tmp_path)))
-    assert stage.begin(LAST, renewal=renewal_of(stage)) is State.RENEWED
-    assert not stage.resumed
+    for is_resumed in (False, True):
+        with begun(stage.renew(LATER, parent_of(stage))) as run:
+            assert run.is_resumed is is_resumed
+            if not is_resumed:
+                publish_bytes(stage.folder / "files" / "y", run.staging, b"y")
+    run = begun(stage.renew(LAST, parent_of(stage)))
+    assert not run.is_resumed
     assert sorted(path.name for path in (tmp_path / "stage/files").iterdir()) == ["x"]
     assert stage.marker.read_bytes() == before
-    stage.release()
-    assert renew(stage_in(open_place(str(tmp_path))), OLD) is State.DONE  # the source went back to what it was
+    run.release()
+    assert renew(stage, OLD) is None  # the source went back to what it was
     assert files_of(stage) == ["beside", "dataset.json", "files/x", "run.json"]
 
 
@@ -276,20 +275,17 @@ def test_a_stage_that_is_repeated_replaces_its_marker(tmp_path: Path) -> None:
     """Readers have the old marker until the new one is there; an unfinished repetition is resumed."""
     stage = stage_in(open_place(str(tmp_path)))
 
-    def repeat(identity: dict[str, Any], finishes: bool = True) -> State:
-        try:
-            state = stage.begin(identity, again=True)
+    def is_resumed(identity: dict[str, Any], finishes: bool = True) -> bool:
+        with stage.reopen(identity) as run:
             if finishes:
-                stage.commit({"format": stage.format, **identity}, Run())
+                run.commit({"format": stage.format, **identity}, RunRecord())
             else:
-                publish_bytes(stage.work / "half", stage.attempts, b"")
-            return state
-        finally:
-            stage.release()
+                publish_bytes(stage.work / "half", run.staging, b"")
+            return run.is_resumed
 
-    assert [repeat(OLD), repeat(OLD), repeat(NEW), repeat(OLD, finishes=False)] == [State.FRESH] * 4
+    assert [is_resumed(OLD), is_resumed(OLD), is_resumed(NEW), is_resumed(OLD, finishes=False)] == [False] * 4
     assert stage.read_marker()["config"] == NEW["config"]
-    assert [repeat(OLD), repeat(OLD, finishes=False), repeat(NEW)] == [State.RESUMED, State.FRESH, State.FRESH]
+    assert [is_resumed(OLD), is_resumed(OLD, finishes=False), is_resumed(NEW)] == [True, False, False]
     assert files_of(stage) == ["dataset.json", "run.json"]
 
 

@@ -10,10 +10,12 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import Owner
-from etl.stages.stage import Run, Stage
+from etl.stages.run import Run
+from etl.stages.run_record import RunRecord
+from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
-from tests.etl.stages.test_stage import NEW, OLD, as_a_process_that_is_gone, require_finished, stage_in, work_on
+from tests.etl.stages.test_stage import NEW, OLD, as_a_process_that_is_gone, begun, require_finished, stage_in, work_on
 from tests.lib.faults import Fault, faulty
 
 STEP = 10
@@ -66,17 +68,17 @@ def sleep_while_another_finishes(place: Place, numbers: Iterable[int]) -> None:
         assert marker["config"] in (NEW["config"], OTHER["config"])
 
 
-def begin(stage: Stage) -> None:
-    stage.begin(OTHER, overwrite=True)
-    publish_bytes(stage.folder / "part", stage.open_tasks(), repr(OTHER).encode())
+def begin(stage: Stage, runs: list[Run]) -> None:
+    runs.append(run := begun(stage.begin(OTHER, overwrite=True)))
+    publish_bytes(stage.folder / "part", run.open_tasks(), repr(OTHER).encode())
 
 
 def sleep_while_another_works(place: Place, numbers: Iterable[int]) -> None:
     for number in numbers:
         own = place / f"works-{number}"
-        stage = stage_in(own)
-        replace_sleeping(own, number, partial(begin, stage))
-        stage.commit({"format": stage.format, **OTHER}, Run())
+        stage, runs = stage_in(own), list[Run]()
+        replace_sleeping(own, number, partial(begin, stage, runs))
+        runs[0].commit({"format": stage.format, **OTHER}, RunRecord())
         require_finished(stage, OTHER)
 
 

@@ -13,8 +13,6 @@ from tests.lib.commands import REPOSITORY
 INTERNAL = {
     "etl/hadoop/yarn_api.py",
     "etl/images/sandbox.py",
-    "etl/sources/csv_jsonl.py",
-    "etl/sources/webdataset.py",
     "mapreduce/jobs/python_archive.py",
     "train/config/recipe_options.py",
     "train/monitor/kv_store.py",

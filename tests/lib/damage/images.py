@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 
 from etl.images.config import NormalizeConfig
-from etl.images.normalize import Normalized, Reason, Reject, channel_sums
-from etl.images.sandbox import ImageHelper
+from etl.images.normalize import channel_sums
+from etl.images.result import Normalized, Reason, Reject
+from etl.images.sandbox import DecodeWorker
 from tests.lib.damage.mutations import mutate
 from tests.lib.pictures.table import pictures
 
@@ -31,11 +32,11 @@ def _images() -> dict[str, bytes]:
 
 
 @cache
-def _helper(config: NormalizeConfig, fill: int) -> ImageHelper:
-    """The helper process of a task; one for each content of memory."""
-    helper = ImageHelper(config)
-    atexit.register(helper.__exit__)
-    return helper
+def _worker(config: NormalizeConfig, fill: int) -> DecodeWorker:
+    """The worker process of a task; one for each content of memory."""
+    worker = DecodeWorker(config)
+    atexit.register(worker.__exit__)
+    return worker
 
 
 def try_picture(number: int) -> str:
@@ -64,7 +65,7 @@ def _try(data: bytes, number: int, name: str) -> str:
 
 def _normalize_after(fill: int, config: NormalizeConfig, data: bytes) -> Normalized | Reject:
     fill_memory(fill)
-    return _helper(config, fill).normalize(data)
+    return _worker(config, fill).normalize(data)
 
 
 def fill_memory(value: int) -> None:

@@ -1,18 +1,41 @@
 """Ranks of a training in simulated time: the real heartbeats and stall detectors, a store in memory, and a script of
-what each rank does. A collective ends when all ranks are in it.
+what each rank does. A collective ends when all ranks are in it. And single beats for tests.
 """
 
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from train.monitor.heartbeat import READING, Status
+from train.monitor.heartbeat import READING, Beat, Status
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
 from train.monitor.notes import Note, Verdict
 from train.monitor.stall_detector import Stalls, Timeouts
+
+BEAT = Beat(
+    rank=0,
+    size=4,
+    generation=0,
+    host="host0",
+    pid=100,
+    count=10,
+    epoch=1,
+    step=14,
+    phase="reading",
+    alone=False,
+    slice="train-00003-of-00008",
+    offset=123_456,
+    idle_s=46.0,
+    number=50,
+)
+
+
+def beat(rank: int, **fields: object) -> Beat:
+    """One of ``rank``, of four, in its 10th phase, without progress for 46 s, but for ``fields``."""
+    return replace(BEAT, rank=rank, host=f"host{rank}", **fields)  # type: ignore[arg-type]
+
 
 RANKS = 3
 TIMEOUTS = Timeouts(20.0)
@@ -121,11 +144,7 @@ class SimulatedRing:
     """All ranks, and their time. With ``local`` that many ranks share a host and its board."""
 
     def __init__(
-        self,
-        script: Callable[[Status, int], Script],
-        size: int = RANKS,
-        local: int = 0,
-        timeouts: Timeouts = TIMEOUTS,
+        self, script: Callable[[Status, int], Script], size: int = RANKS, local: int = 0, timeouts: Timeouts = TIMEOUTS
     ) -> None:
         self.now, self.size, self.store, self.timeouts = 1000.0, size, MemoryStore(), timeouts
         self.arrived = Counter[int]()  # ranks, by collective

@@ -15,7 +15,7 @@ import pytest
 
 from etl.errors import RingsliceError
 from etl.raw.packs import pieces
-from etl.sources import Reading, Source, open_source
+from etl.sources import Source, SourceOptions, open_source
 from etl.storage.place import Place, open_place
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -66,11 +66,11 @@ def some_images(count: int = 6) -> list[Entry]:
     ]
 
 
-def open_archive(folder: Path, data: bytes, name: str = "some.tar", reading: Reading | None = None) -> Source:
+def open_archive(folder: Path, data: bytes, name: str = "some.tar", options: SourceOptions | None = None) -> Source:
     """The source of a folder with this archive in it, written again."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
-    return open_source(open_place(str(folder)), reading or Reading())
+    return open_source(open_place(str(folder)), options or SourceOptions())
 
 
 def contents_of(source: Source) -> dict[str, bytes]:
@@ -79,10 +79,10 @@ def contents_of(source: Source) -> dict[str, bytes]:
     return {image.key: b"".join(pieces(content)) for image, content in contents}
 
 
-def refused(place: Place | Path, kind: type[RingsliceError], *texts: str, **reading: Any) -> None:
-    """Opening the source, or reading all of it, fails with one line that has all this in it."""
+def refused(place: Place | Path, kind: type[RingsliceError], *texts: str, **options: Any) -> None:
+    """Opening the source, or options all of it, fails with one line that has all this in it."""
     with pytest.raises(RingsliceError) as raised:
-        contents_of(open_source(open_place(str(place)), Reading(**reading)))
+        contents_of(open_source(open_place(str(place)), SourceOptions(**options)))
     assert type(raised.value) is kind, raised.value
     assert str(raised.value).isprintable(), repr(str(raised.value))
     for each in texts:

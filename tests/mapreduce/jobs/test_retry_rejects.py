@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from etl.formats.example import serialize
 from etl.inspection.command import inspect_example
 from etl.inspection.record_file import open_record_file
+from etl.normalized import part_writer
 from etl.raw.removed import Removed
 from etl.report.dataset.samples import sample_rejects
 from etl.slices.prune import prune
@@ -19,6 +22,7 @@ from mapreduce.normalize import Normalize
 from tests.lib.commands import contents, flip_bit
 from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
 from tests.lib.nights import some_png
+from tests.lib.sources.archives import Entry, tar_of
 from tests.mapreduce.test_verify import verify
 
 WORDS = ("--size", "8", "--format", "png", "--max-rejects", "1", "--max-aspect", "100")
@@ -242,20 +246,41 @@ def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -
     assert verify(root, "--name", "new", "--every-stage") == (set(), "")
 
 
-@pytest.mark.parametrize(
-    ("name", "position"),
-    [
-        ("rejects/pack-00000.tar", 700),
-        ("rejects/pack-00000.parquet", 200),
-        ("parts/pack-00000.parquet", 200),
-        ("parts/pack-00000.tfrecord", 300),
-    ],
-)
-def test_damage_is_reported_and_changes_nothing(name: str, position: int, root: Path) -> None:
-    flip_bit(root / "normalized" / name, position)
+def test_damage_of_a_pack_is_reported_and_changes_nothing(root: Path) -> None:
+    flip_bit(root / "raw/packs/pack-00000.tar", 700)
     before = {file for file in contents(root) if "_work" not in file}
-    refused(Normalize, 1, name.rpartition("/")[2], root, *WORDS, *LOOSEST, RETRY)
+    refused(Normalize, 1, "pack-00000.tar is damaged", root, *WORDS, *LOOSEST, RETRY)
     assert {file for file in contents(root) if "_work" not in file} == before
-    flip_bit(root / "normalized" / name, position)
+    flip_bit(root / "raw/packs/pack-00000.tar", 700)
     normalize_here(root, *WORDS, *LOOSEST, RETRY)
     require_nothing_is_lost(root)
+
+
+def test_a_good_image_that_is_another_now_is_refused_and_the_part_stays(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with other versions of libraries."""
+    before = contents(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(part_writer, "serialize", lambda example: serialize(replace(example, width=7)))
+        refused(Normalize, 1, "pack-00000.parquet: a/0-0.png is not what it was", root, *WORDS, *LOOSEST, RETRY)
+    assert {name: data for name, data in contents(root).items() if "pack-00000" in name} == {
+        name: data for name, data in before.items() if "pack-00000" in name
+    }
+    normalize_here(root, *WORDS, *LOOSEST, RETRY)
+
+
+def test_a_file_in_place_that_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    entries = [Entry(f"a/{number}.png", some_png(number, side, side)) for number, side in enumerate((9, 20))]
+    (tmp_path / "source" / "some.tar").write_bytes(tar_of(entries))
+    ingest_here(tmp_path / "source", tmp_path / "root", in_place=True)
+    normalize_here(tmp_path / "root", *WORDS, *STRICT)
+    before = contents(tmp_path / "root", "run.json")
+    (tmp_path / "source" / "some.tar").rename(tmp_path / "gone.tar")
+    line = "some.tar is missing; put the original back, or ingest again"
+    refused(Normalize, 1, line, tmp_path / "root", *WORDS, *LOOSE, RETRY)
+    assert {n: d for n, d in contents(tmp_path / "root", "run.json").items() if "_work" not in n} == before
+    (tmp_path / "gone.tar").rename(tmp_path / "source" / "some.tar")
+    normalize_here(tmp_path / "root", *WORDS, *LOOSE, RETRY)
+    assert marker_of(tmp_path / "root")["counts"]["rejects"] == 0

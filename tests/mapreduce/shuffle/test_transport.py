@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from etl.errors import DataError
 from etl.formats.records import read_records
 from etl.normalized.parts import read_rows, records_place
-from etl.slices.writer import DealtExample
+from etl.slices.writer import SourcedExample
 from etl.storage.place import Place, open_place
 from mapreduce.shuffle import range_reads
 from mapreduce.shuffle.range_reads import LocalFiles, looking_ahead
@@ -38,7 +38,7 @@ def part_of(normalized: Place, number: int) -> tuple[str, pa.Table, list[bytes]]
 @by_transport
 def test_what_is_sent_is_received(transport: Transport, normalized: Place) -> None:
     sent: list[tuple[int, bytes]] = []
-    expected: dict[int, DealtExample] = {}
+    expected: dict[int, SourcedExample] = {}
     for number in range(3):
         part, rows, examples = part_of(normalized, number)
         wanted = np.arange(len(examples)) % 3 != number

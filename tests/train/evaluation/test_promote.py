@@ -127,6 +127,7 @@ def test_what_cannot_be_compared(mine: TrainedRun) -> None:
     words = ("--data", mine.root, "mine")
     failed(promote_here("--data", mine.root), 2, "give RUN: the runs to compare")
     failed(promote_here(*words, "--rollback"), 2, "give RUN: the runs to compare")
+    failed(promote_here(*words[:2], "--rollback", "--split", "test"), 2, "--split has no meaning with --rollback")
     failed(promote_here(*words, "--max-p", 5), 2, "--max-p 5 is out of range")
     failed(promote_here(*words, "--name", "apart"), 2, "does not keep its splits (--splits-from)")
     (mine.source / "new").mkdir()

@@ -13,7 +13,7 @@ import pytest
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.formats.example import parse
-from etl.slices.manifest import EXAMPLES_FILE, Manifest
+from etl.slices.manifest import Manifest, table_file
 from etl.storage.place import open_place
 from tests.lib.commands import copy_some
 from tests.lib.inline import ingest_here, normalize_here, shard_here
@@ -57,7 +57,10 @@ class Written:
 
 def read_examples(folder: Path) -> dict[int, bytes]:
     """The serialized examples of the training split, by their numbers; without the reader's help."""
-    found, keys = dict[int, bytes](), parquet_tables.read_table(open_place(str(folder / EXAMPLES_FILE)), ["key"])["key"]
+    found, keys = (
+        dict[int, bytes](),
+        parquet_tables.read_table(open_place(str(folder / table_file("examples"))), ["key"])["key"],
+    )
     for each in read_manifest(folder).splits["train"]:
         data = (folder / f"{each.name}.tfrecord").read_bytes()
         for number, (offset, size) in enumerate(index(folder / f"{each.name}.idx"), each.first_example):
@@ -172,7 +175,7 @@ def test_damage_is_named(harm: Callable[[Path], None] | None, tiny: Written) -> 
     """Without the table of examples only the key is unknown."""
     path, first = flip_record(tiny, slice=1, number=1), read_manifest(tiny.folder).splits["train"][1].first_example
     if harm is not None:
-        harm(tiny.folder / EXAMPLES_FILE)
+        harm(tiny.folder / table_file("examples"))
     key = parse(tiny.examples[first + 1]).key if harm is None else None
     with pytest.raises(DataError, match=re.escape(f"{path} is damaged at offset 237: key {key!r}, record 1 ")):
         list(tiny.read(tiny.open(on_damage=STOP)))

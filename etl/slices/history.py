@@ -1,0 +1,116 @@
+"""What slices record of splits: that of each key, content and group that they, or slices before them, ever had.
+
+A content is the SHA-256 of a source image. Keys and contents of the examples are in the table of examples; those that
+are not among them any more in ``departed.parquet`` and ``contents.parquet``; groups in ``groups.parquet``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from etl.errors import DataError
+from etl.formats import parquet_tables, schemas
+from etl.partition.config import SPLIT_NAMES
+from etl.partition.permutation import Integers
+from etl.slices.manifest import table_file
+from etl.storage.place import Place
+
+Bools = npt.NDArray[np.bool_]
+Bits = npt.NDArray[np.uint8]  # sets of splits: bit n for SPLIT_NAMES[n]
+
+TABLES_OF_HISTORY = ("examples", "departed", "contents", "groups")
+
+
+def find(values: pa.ChunkedArray, known: pa.ChunkedArray) -> Integers:
+    """The place of each value among those that are ``known``, -1 for any other: int64 of shape (values,)."""
+    import pyarrow.compute as pc  # a quarter of what a task takes to start, which needs none of it
+
+    return pc.index_in(values, value_set=known).fill_null(-1).to_numpy().astype(np.int64)
+
+
+def split_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int8]:
+    """The number of each split name in SPLIT_NAMES, -1 for none: int8 of shape (rows,)."""
+    return find(column, pa.chunked_array([pa.array(SPLIT_NAMES)])).astype(np.int8)
+
+
+@dataclass(frozen=True)
+class SplitHistory:
+    """All that finished slices record.
+
+    ``keys`` (string, each once) have ``key_splits``: int8, a number in SPLIT_NAMES, -1 for a key that was removed
+    before it had any. ``contents`` (binary(32), each once) have ``content_splits``: one, unless the source put copies
+    of an image into several. ``groups`` has the number of each group's split, ``removed`` the keys that were removed
+    for good.
+    """
+
+    keys: pa.ChunkedArray
+    key_splits: npt.NDArray[np.int8]
+    contents: pa.ChunkedArray
+    content_splits: Bits
+    groups: Mapping[str, int]
+    removed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls, keys: pa.Table, contents: pa.Table, groups: Mapping[str, int], removed: frozenset[str] = frozenset()
+    ) -> "SplitHistory":
+        """From tables with the columns key and split (each key once), and sha256 and split."""
+        encoded = contents["sha256"].combine_chunks().dictionary_encode()
+        bits = np.zeros(len(encoded.dictionary), dtype=np.uint8)
+        splits = np.left_shift(1, split_numbers(contents["split"])).astype(np.uint8)
+        np.bitwise_or.at(bits, encoded.indices.to_numpy(), splits)
+        known = pa.chunked_array([encoded.dictionary])
+        return cls(keys["key"], split_numbers(keys["split"]), known, bits, groups, removed)
+
+    @classmethod
+    def read(cls, folder: Place, manifest: Mapping[str, Any]) -> "SplitHistory":
+        """That of the slices in ``folder``. Raises DataError if a table is not the one that the manifest names."""
+        for name in TABLES_OF_HISTORY:
+            _require_as_written(folder, manifest["tables"][name])
+        examples = parquet_tables.read_table(folder / table_file("examples"), ["key", "split", "sha256"])
+        departed = parquet_tables.read_table(folder / table_file("departed"), ["key", "split"])
+        contents = parquet_tables.read_table(folder / table_file("contents"), ["sha256", "split"])
+        groups = parquet_tables.read_table(folder / table_file("groups"), ["group", "split"])
+        return cls.of(
+            pa.concat_tables([examples.select(["key", "split"]), departed]),
+            pa.concat_tables([examples.select(["sha256", "split"]), contents]),
+            dict(zip(groups["group"].to_pylist(), split_numbers(groups["split"]).tolist(), strict=True)),
+            frozenset(removed_keys(folder)),
+        )
+
+    def retired_keys(self, assigned: Bools) -> pa.Table:
+        """Rows (key, split) of the keys that are not ``assigned``: bool by a key's place."""
+        splits = pa.array(self.key_splits[~assigned], mask=self.key_splits[~assigned] < 0)
+        return pa.table({"key": self.keys.filter(pa.array(~assigned)), "split": pa.array(SPLIT_NAMES).take(splits)})
+
+    def retired_contents(self, assigned: Bits) -> pa.Table:
+        """`schemas.CONTENTS` of the contents in those splits that are not ``assigned``, by a content's place."""
+        left = self.content_splits & ~assigned
+        tables = []
+        for number, name in enumerate(SPLIT_NAMES):
+            contents = self.contents.filter(pa.array(left >> number & 1 == 1))
+            tables.append(pa.table({"sha256": contents, "split": pa.repeat(name, len(contents))}))
+        rows = pa.concat_tables(tables).sort_by([("sha256", "ascending"), ("split", "ascending")])
+        return rows.cast(schemas.CONTENTS)
+
+
+def _require_as_written(folder: Place, recorded: Mapping[str, Any]) -> None:
+    place = folder / recorded["file"]
+    remedy = "run ringslice verify --repair" if place.name == table_file("examples") else "put the original back"
+    try:
+        if place.sha256() != recorded["sha256"]:
+            raise DataError(
+                f"{place} has another SHA-256 than its manifest records, and splits cannot be kept by it; {remedy}"
+            )
+    except FileNotFoundError:
+        raise DataError(f"{place} is missing, and splits cannot be kept without it; {remedy}") from None
+
+
+def removed_keys(folder: Place) -> list[str]:
+    """Keys that the slices in ``folder`` record as removed for good."""
+    table = parquet_tables.read_table(folder / table_file("departed"), ["key", "removed"])
+    return list(table.filter(table["removed"])["key"].to_pylist())

@@ -1,0 +1,136 @@
+"""A run of a stage: it holds the stage's lease, and is the only one that writes to its folder."""
+
+import enum
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from etl.errors import EnvironmentFailure
+from etl.stages.lease import Lease
+from etl.stages.marker import fingerprint_of
+from etl.stages.names import GENERATIONS_FOLDER, RUN_FILE, WORK_FOLDER
+from etl.stages.run_record import RunRecord
+from etl.storage.atomic import publish_bytes, replace_bytes, withdraw
+from etl.storage.json_files import json_bytes
+from etl.storage.place import Place
+
+if TYPE_CHECKING:  # which imports this module
+    from etl.stages.stage import Stage
+
+
+class Mode(enum.Enum):
+    """What `Run.commit` does with the marker that is there."""
+
+    NEW = "there is none"
+    RENEWAL = "keep it as an earlier generation"
+    REWRITE = "replace it"
+
+
+class Run:
+    """A run of ``stage``, from `Stage.begin` to `commit`, `abandon` or `release`.
+
+    ``staging`` is where it writes what it is about to publish. ``is_resumed`` is true if an unfinished run of the same
+    plan was found.
+    """
+
+    def __init__(self, stage: "Stage", lease: Lease, mode: Mode) -> None:
+        self.stage, self.folder, self.work, self.staging = stage, stage.folder, stage.work, lease.staging
+        self.mode, self.is_resumed = mode, False
+        self._lease: Lease | None = lease
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    @property
+    def lease(self) -> Lease:
+        assert self._lease is not None, "the run has ended"
+        return self._lease
+
+    def prepare(self, plan: dict[str, Any], *, can_resume: bool) -> None:
+        """Resume the unfinished run of this plan if there is one; else delete what is there, and write the plan."""
+        planned = self.stage.plan.read_json() if self.stage.plan.exists() else None
+        self.is_resumed = planned == plan and can_resume and not self._discard.exists()
+        if self.is_resumed:
+            return
+        self._clear()
+        if self.mode is Mode.RENEWAL:
+            self.delete(self.stage.find_obsolete(lambda _: True)[1])
+        publish_bytes(self.stage.plan, self.staging, json_bytes(plan))
+        self.delete([self._discard])
+
+    @property
+    def _discard(self) -> Place:
+        """While this file is there, all that lies in the folder is to be deleted."""
+        return self.work / "discard"
+
+    def _clear(self) -> None:
+        """Empty the work folder but for leases and `_discard`; without a marker that stays, the whole folder.
+
+        A run that is killed in here is begun afresh by the next one.
+        """
+        if self.mode is Mode.NEW:
+            if not self._discard.exists():
+                publish_bytes(self._discard, self.staging, b"")
+            withdraw(self.stage.marker, self.staging)  # before anything that it names
+            self.folder.filesystem.sync_folder(self.folder.path)
+            names = [info.base_name for info in self.folder.children()]
+            self.delete(self.folder / name for name in names if name != WORK_FOLDER)
+        names = [name for name in self.lease.names_to_delete() if name != self._discard.name]
+        self.delete([self.stage.plan, *(self.work / name for name in names)])  # the plan first: nothing is resumed
+
+    def discard_unfinished(self) -> None:
+        """Delete the work of a run that did not finish, and without a marker all that it published."""
+        self._clear()
+        self.delete([self._discard])
+
+    def delete(self, places: Iterable[Place]) -> None:
+        """Delete files and folders, in this order.
+
+        Raises ReplacedError if another run has taken the stage over: nothing that it made is deleted.
+        """
+        for place in places:
+            withdraw(place, self.staging)
+
+    def open_tasks(self) -> Place:
+        """A new folder for what tasks are about to publish. The tasks of earlier runs can publish no more."""
+        self.delete(self.stage.task_folders())
+        folder = self.lease.tasks.make_folder()
+        try:
+            self.lease.check()
+        except EnvironmentFailure:  # it came too late for the run that has taken over to find it
+            folder.delete()
+            raise
+        return folder
+
+    def commit(self, marker: dict[str, Any], record: RunRecord, beside: Mapping[str, bytes] | None = None) -> None:
+        """Write ``run.json``, then the marker, and delete the work folder and with it the lease.
+
+        A marker that is renewed is kept first. ``beside`` are files, by name, that may be there or not: they are
+        written when the marker is.
+        """
+        replace_bytes(self.folder / RUN_FILE, self.staging, json_bytes(record.finished()))
+        if self.mode is Mode.RENEWAL:
+            current = self.stage.marker.read_bytes()
+            kept = self.folder / GENERATIONS_FOLDER / f"{fingerprint_of(current)}.json"
+            publish_bytes(kept, self.staging, current)
+        write = publish_bytes if self.mode is Mode.NEW else replace_bytes
+        write(self.stage.marker, self.staging, json_bytes(marker))
+        for name, data in (beside or {}).items():
+            replace_bytes(self.folder / name, self.staging, data)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End a run that has nothing (more) to change: delete the work folder and with it the lease."""
+        self.lease.delete_work()
+        self._lease = None
+
+    def release(self) -> None:
+        """Give up the lease, if this run still holds it; what it published stays for the next run to go on from."""
+        if self._lease is not None:
+            with suppress(OSError, EnvironmentFailure):  # what stays is fenced off by the next run
+                self.delete([self._lease.tasks])
+            self._lease.release()
+            self._lease = None

@@ -1,0 +1,119 @@
+"""The site's files are read as Hadoop reads them: ``${…}``, XInclude, and nothing that grows without a bound."""
+
+import getpass
+from pathlib import Path
+
+import pytest
+
+from etl.errors import EnvironmentFailure
+from etl.hadoop.site_config import MAX_SUBSTITUTIONS, UMASK, read_site_file, resolve, site_configuration, site_umask
+
+XI = "http://www.w3.org/2001/XInclude"
+
+
+def properties(**values: str) -> str:
+    return "".join(f"<property><name>{name}</name><value>{value}</value></property>" for name, value in values.items())
+
+
+def write(path: Path, *content: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'<?xml version="1.0"?><configuration xmlns:xi="{XI}">{"".join(content)}</configuration>')
+    return path
+
+
+# --- variables ---
+
+PLAIN = {"host": "nn1", "port": "8021", "which": "port", "ring2": "${ring}"}
+VARIABLES = {  # text and what it resolves to; no second text: to itself
+    "address": ("hdfs://${host}:${${which}}/x", "hdfs://nn1:8021/x"),
+    "set": ("${env.RINGSLICE_SET}/${env.RINGSLICE_UNSET-a-b}", "yes/a-b"),
+    "empty": ("${env.RINGSLICE_EMPTY-one}|${env.RINGSLICE_EMPTY:-two}|${env.RINGSLICE_UNSET:-three}", "|two|three"),
+    "user": ("/tmp/${user.name}", f"/tmp/{getpass.getuser()}"),
+    "unknown": ("${no.such.thing}/${host}",),
+    "unset": ("${env.RINGSLICE_UNSET}",),
+    "loop": ("a${loop}",),
+    "ring": ("${ring2}",),
+    "spaced": ("${a b} ${host}", "${a b} nn1"),
+    "dollar": ("$host {host} ${}",),
+}
+VALUES = PLAIN | {name: texts[0] for name, texts in VARIABLES.items()}
+RESOLVED = {name: texts[-1] for name, texts in VARIABLES.items()}
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGSLICE_SET", "yes")
+    monkeypatch.setenv("RINGSLICE_EMPTY", "")
+    monkeypatch.delenv("RINGSLICE_UNSET", raising=False)
+
+
+@pytest.mark.usefixtures("variables")
+def test_variables_are_resolved() -> None:
+    assert {name: resolve(VALUES)[name] for name in RESOLVED} == RESOLVED
+
+
+def test_variables_are_replaced_a_bounded_number_of_times() -> None:
+    chain = {f"v{number}": f"${{v{number + 1}}}" for number in range(MAX_SUBSTITUTIONS + 5)}
+    assert resolve(chain)["v0"] == "${v1}"
+    bomb = {f"b{number}": f"${{b{number + 1}}}${{c{number + 1}}}" for number in range(50)}
+    assert len(max(resolve(bomb).values(), key=len)) < 1000
+
+
+def test_the_files_of_a_site_share_their_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "core-site.xml", properties(**{"fs.defaultFS": "hdfs://${nn.host}:8020"}))
+    write(tmp_path / "yarn-site.xml", properties(**{"nn.host": "nn7"}))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert site_configuration()["fs.defaultFS"] == "hdfs://nn7:8020"
+
+
+def test_a_umask_is_octal() -> None:
+    octal = {"022": 0o022, "27": 0o027, "0077": 0o077, "0": 0}
+    assert {text: site_umask({UMASK: text}) for text in octal} == octal
+    assert site_umask({}) == 0o022
+    for text in ("", "888", "u=rwx,g=rx,o="):
+        with pytest.raises(EnvironmentFailure, match="is not an octal number; set it to one like 027"):
+            site_umask({UMASK: text})
+
+
+# --- includes ---
+
+
+def test_includes_are_read_where_they_stand(tmp_path: Path) -> None:
+    write(tmp_path / "more" / "far.xml", properties(a="far", b="far"), '<xi:include href="near.xml"/>')
+    write(tmp_path / "more" / "near.xml", properties(b="near"))
+    site = write(
+        tmp_path / "core-site.xml", properties(a="1"), '<xi:include href="more/far.xml"/>', properties(c="3", b="4")
+    )
+    assert read_site_file(site) == {"a": "far", "b": "4", "c": "3"}
+    for href in (tmp_path / "more" / "near.xml", (tmp_path / "more" / "near.xml").as_uri()):
+        assert read_site_file(write(tmp_path / "core-site.xml", f'<xi:include href="{href}"/>')) == {"b": "near"}
+
+
+def test_a_fallback_stands_for_what_is_not_there(tmp_path: Path) -> None:
+    fallback = f"<xi:fallback>{properties(a='fallback')}</xi:fallback>"
+    site = write(tmp_path / "core-site.xml", f'<xi:include href="missing.xml">{fallback}</xi:include>')
+    assert read_site_file(site) == {"a": "fallback"}
+    write(tmp_path / "missing.xml", properties(b="there"))
+    assert read_site_file(site) == {"b": "there"}
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        ('<xi:include href="missing.xml"/>', "includes 'missing.xml', which is no file"),
+        ('<xi:include href="core-site.xml"/>', "includes itself, or more than"),
+        ('<xi:include href="broken.xml"/>', "broken.xml is not XML"),
+    ],
+)
+def test_an_include_that_cannot_be_read_is_named(content: str, cause: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.xml").write_text("<configuration>")
+    with pytest.raises(EnvironmentFailure, match=cause):
+        read_site_file(write(tmp_path / "core-site.xml", content))
+
+
+def test_entities_do_not_grow_without_a_bound(tmp_path: Path) -> None:
+    entities = "".join(f'<!ENTITY e{number} "{f"&e{number - 1};" * 10}">' for number in range(1, 12))
+    document = f'<!DOCTYPE c [<!ENTITY e0 "{"x" * 1000}">{entities}]>'
+    (tmp_path / "core-site.xml").write_text(f"{document}<configuration>{properties(a='&e11;')}</configuration>")
+    with pytest.raises(EnvironmentFailure, match=r"is not XML.*amplification"):
+        read_site_file(tmp_path / "core-site.xml")

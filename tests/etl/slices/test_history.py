@@ -1,0 +1,118 @@
+"""The splits of keys, contents and groups that slices record."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from etl.errors import DataError
+from etl.formats import parquet_tables, schemas
+from etl.partition.config import SPLIT_NAMES
+from etl.slices.history import TABLES_OF_HISTORY, SplitHistory, find, removed_keys
+from etl.storage.place import Place, open_place
+
+EXAMPLES = {f"image-{number:03d}": SPLIT_NAMES[number % 3] for number in range(50)}
+GONE: dict[str, tuple[str | None, bool]] = {
+    "gone-a": ("test", False),
+    "gone-b": ("validation", False),
+    "removed": ("train", True),
+    "never-there": (None, True),
+}
+CHANGED = {"before-it-changed": "test", "image-001": "train"}  # a content in two splits, by the source
+PATIENTS = {"x": "train", "y": "test"}
+
+
+def sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Place:
+    """The tables of slices: their own examples, and those of the slices before them."""
+    tables: dict[str, tuple[pa.Schema, list[dict[str, Any]]]] = {
+        "examples": (
+            schemas.EXAMPLES,
+            [{"key": key, "split": split, "sha256": sha256(key)} for key, split in EXAMPLES.items()],
+        ),
+        "departed": (
+            schemas.DEPARTED,
+            [{"key": key, "split": split, "removed": removed} for key, (split, removed) in GONE.items()],
+        ),
+        "contents": (schemas.CONTENTS, [{"sha256": sha256(name), "split": split} for name, split in CHANGED.items()]),
+        "groups": (schemas.GROUPS, [{"group": group, "split": split} for group, split in PATIENTS.items()]),
+    }
+    for name, (schema, rows) in tables.items():
+        table = parquet_tables.table_of(schema, rows)
+        (tmp_path / f"{name}.parquet").write_bytes(parquet_tables.table_bytes(table))
+    return open_place(str(tmp_path))
+
+
+def facts_of(folder: Place) -> dict[str, Any]:
+    files = {name: f"{name}.parquet" for name in TABLES_OF_HISTORY}
+    return {"tables": {name: {"file": file, "sha256": (folder / file).sha256()} for name, file in files.items()}}
+
+
+def read(folder: Place) -> SplitHistory:
+    return SplitHistory.read(folder, facts_of(folder))
+
+
+def keys_of(names: Iterable[str]) -> pa.ChunkedArray:
+    return pa.chunked_array([list(names)], pa.string())
+
+
+def test_every_key_that_was_ever_an_example_keeps_its_split(folder: Place) -> None:
+    known = read(folder)
+    assert len(known.keys) == len(EXAMPLES) + len(GONE)
+    expected: dict[str, str | None] = {**EXAMPLES, **{key: split for key, (split, _) in GONE.items()}}
+    places = find(keys_of([*expected, "new"]), known.keys)
+    assert places[-1] == -1
+    splits = [None if split < 0 else SPLIT_NAMES[split] for split in known.key_splits[places[:-1]].tolist()]
+    assert dict(zip(expected, splits, strict=True)) == expected
+
+
+def test_every_content_has_the_splits_that_it_was_ever_in(folder: Place) -> None:
+    known = read(folder)
+    assert len(known.contents) == len(EXAMPLES) + 1
+    names = [*EXAMPLES, "before-it-changed", "new"]
+    places = find(pa.chunked_array([[sha256(name) for name in names]], pa.binary(32)), known.contents)
+    assert places[-1] == -1
+    expected = [1 << SPLIT_NAMES.index(split) for split in EXAMPLES.values()]
+    expected[1] |= 1  # validation, and train
+    assert known.content_splits[places[:-1]].tolist() == [*expected, 4]
+    assert known.groups == {"x": 0, "y": 2}
+
+
+@pytest.mark.parametrize("name", TABLES_OF_HISTORY)
+def test_a_table_that_is_not_as_it_was_written_is_refused(name: str, folder: Place) -> None:
+    """Rewritten without its first row, as Parquet that reads well."""
+    facts = facts_of(folder)
+    place = folder / f"{name}.parquet"
+    Path(place.path).write_bytes(parquet_tables.table_bytes(parquet_tables.read_table(place).slice(1)))
+    with pytest.raises(DataError, match=rf"{name}.parquet has another SHA-256 than its manifest records"):
+        SplitHistory.read(folder, facts)
+
+
+def test_keys_that_retire_are_recorded_with_those_that_retired_before(folder: Place) -> None:
+    history = read(folder)
+    assigned = np.zeros(len(history.keys), dtype=bool)
+    assigned[find(keys_of([*list(EXAMPLES)[1:], "gone-a"]), history.keys)] = True  # the first left, and one came back
+    rows = history.retired_keys(assigned).to_pylist()
+    assert {row["key"]: row["split"] for row in rows} == {
+        "image-000": EXAMPLES["image-000"],
+        **{key: split for key, (split, _) in GONE.items() if key != "gone-a"},
+    }
+    assert sorted(removed_keys(folder)) == ["never-there", "removed"]
+
+
+def test_contents_that_retire_are_recorded_with_all_their_splits(folder: Place) -> None:
+    history = read(folder)
+    all_splits = np.full(len(history.contents), 7, dtype=np.uint8)
+    assert history.retired_contents(all_splits).to_pylist() == []
+    assert {row["split"] for row in history.retired_contents(all_splits - 4).to_pylist()} == {"test"}
+    rows = history.retired_contents(all_splits - 7).to_pylist()
+    expected = {(sha256(key), split) for key, split in (*EXAMPLES.items(), *CHANGED.items())}
+    assert [(row["sha256"], row["split"]) for row in rows] == sorted(expected)

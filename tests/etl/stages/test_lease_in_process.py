@@ -1,0 +1,129 @@
+"""Claims within one process: whose they are, and what an owner does that lost its own."""
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.errors import EnvironmentFailure
+from etl.stages import lease
+from etl.stages.lease import BusyError, Lease, Owner
+from etl.storage.place import Place, open_place
+from tests.etl.stages.test_stage import as_a_process_that_is_gone
+
+NEVER_S = 3600.0  # no heart beats of itself within a test
+NO_PROCESS = 1 << 30  # above the kernel's largest number
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", 0.05)
+    monkeypatch.setattr(lease, "LEASE_TIMEOUT_S", 1.0)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Place]:
+    yield open_place(str(tmp_path / "_work"))
+
+
+def take(work: Place) -> Lease:
+    return Lease.take(work, "the stage")
+
+
+def take_elsewhere(work: Place) -> Lease:
+    """The lease of a process on another host, whose number none has here; this process renews it."""
+    owner = Owner("elsewhere/boot/pid:[1]", NO_PROCESS, "17")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease.Owner, "this_process", classmethod(lambda cls: owner))
+        return take(work)
+
+
+def names(work: Place) -> list[str]:
+    return sorted(info.path.removeprefix(work.path + "/") for info in work.children(recursive=True))
+
+
+def file_of(held: Lease) -> str:
+    return f"claims/{held.number:06d}.json"
+
+
+def test_an_owner_on_another_host_lives_while_its_heart_beats(work: Place) -> None:
+    """Its process cannot be looked for here, where there is none of its number."""
+    owner = take_elsewhere(work)
+    with pytest.raises(BusyError, match=rf"at work already \(process {NO_PROCESS} on elsewhere\)"):
+        take(work)
+    owner.check()
+    owner.stop_renewing()
+    held = take(work)
+    assert held.number == 2
+    held.release()
+
+
+def test_a_number_that_is_published_late_is_no_claim(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between looking and publishing two others had the stage: the second of them has it still."""
+    look = lease._next_number
+    winners: list[Lease] = []
+
+    def look_and_sleep(*arguments: object) -> int:
+        number = look(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(lease, "_next_number", look)
+        with as_a_process_that_is_gone():
+            take(work)
+        winners.append(take(work))
+        return number
+
+    with as_a_process_that_is_gone():
+        take(work)
+    monkeypatch.setattr(lease, "_next_number", look_and_sleep)
+    with pytest.raises(BusyError, match="a run that began at this moment"):
+        take(work)
+    (winner,) = winners
+    winner.check()
+    assert [name for name in names(work) if name.startswith("driver-")] == [winner.staging.name]
+    with pytest.raises(BusyError):
+        take(work)
+    winner.release()
+
+
+def test_who_lost_the_claim_does_not_renew_that_of_its_number(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It slept; others came and went, and its number is another's by now."""
+    monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", NEVER_S)
+    with as_a_process_that_is_gone():
+        sleeper = take(work)
+    take(work).release()
+    owner = take(work)
+    assert owner.number == sleeper.number
+    place = work / file_of(owner)
+    before = place.info().mtime_ns
+    monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", 0.01)
+    wakes = threading.Thread(target=sleeper._renew, daemon=True)
+    wakes.start()
+    wakes.join(5)
+    assert not wakes.is_alive()
+    assert place.info().mtime_ns == before
+    with pytest.raises(EnvironmentFailure, match="another run has taken over"):
+        sleeper.check()
+    sleeper.stop_renewing()
+    owner.check()
+    owner.release()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "for a moment"), EnvironmentFailure("the NameNode is away")])
+def test_a_heart_beats_on_after_a_touch_that_failed(
+    error: Exception, work: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, touched = take(work), 0
+
+    def touch(path: str) -> None:
+        nonlocal touched
+        touched += 1
+        if touched == 1:
+            raise error
+        held._stopped.set()
+
+    monkeypatch.setattr(held._place.filesystem, "touch", touch)
+    held._renewer.join(120)
+    assert touched == 2
+    held.check()
+    held.release()

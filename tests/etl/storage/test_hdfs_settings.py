@@ -1,0 +1,114 @@
+"""Addresses of places: a local one, and an HDFS by the site's default, with or without the default port."""
+
+from pathlib import Path
+
+import pytest
+
+from etl.errors import UsageError
+from etl.hadoop.yarn_api import ResourceManager
+from etl.stages.layout import normalized_stage
+from etl.storage.hdfs_settings import authority_of
+from etl.storage.place import open_place
+from mapreduce.jobs.yarn import ClusterOptions, YarnJob
+from tests.hadoop.configuration import write_site
+
+SITE = {
+    "fs.defaultFS": "hdfs://${nn}/",
+    "nn": "NN1.example",
+    "dfs.nameservices": "pair, single",
+    "dfs.ha.namenodes.pair": "a,b",
+    "dfs.namenode.rpc-address.pair.a": "nn1.example:8020",
+    "dfs.namenode.rpc-address.single": "nn3.example:9000",
+}
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The site's core-site.xml."""
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    write_site(tmp_path / "core-site.xml", SITE)
+    return tmp_path / "core-site.xml"
+
+
+@pytest.mark.parametrize(
+    ("given", "authority"),
+    [
+        ("", "nn1.example:8020"),
+        ("nn1.example", "nn1.example:8020"),
+        ("NN1.Example:8020", "nn1.example:8020"),
+        ("nn1.example:09000", "nn1.example:9000"),
+        ("[::1]", "[::1]:8020"),
+        ("[::1]:9000", "[::1]:9000"),
+        ("pair", "pair"),
+        ("single", "nn3.example:9000"),
+        ("other", "other:8020"),
+    ],
+)
+def test_one_spelling(given: str, authority: str) -> None:
+    assert authority_of(given) == authority
+
+
+def test_roots_are_compared_by_filesystem() -> None:
+    for uri, spellings in {
+        "hdfs://nn1.example:8020/x/y": (
+            *("hdfs:///x/y", "hdfs://nn1.example/x/y/", "HDFS://NN1.example:8020//x/./y", "hdfs:///z/../x/y"),
+        ),
+        "/x/y": ("/x/y", "/x/y/", "//x/y", "file:///x/y", "FILE://localhost/x/./y", "/x/z/../y"),
+    }.items():
+        places = [open_place(spelling) for spelling in spellings]
+        assert {place.uri for place in places} == {uri}
+        assert len(set(places)) == 1
+        assert open_place("hdfs://pair/x/y") not in places
+
+
+def test_a_path_and_a_uri_name_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b").write_text("x")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for text in (f"{tmp_path}/a b", f"file://{tmp_path}/a%20b", f"file:{tmp_path}/a%20b", "~/a b"):
+        assert open_place(text).read_bytes() == b"x"
+    assert open_place("data").path == str(Path.cwd() / "data")
+
+
+def test_the_jobs_of_a_root_have_one_tag() -> None:
+    """By which a second start finds a job that runs, and joins or ends it."""
+    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
+    for spellings in (("hdfs:///x", "hdfs://nn1.example/x/", "hdfs://NN1.example:8020/x"), ("/x", "file:///x/")):
+        stages = [normalized_stage(open_place(uri)) for uri in spellings]
+        assert len({YarnJob(stage, options, ResourceManager([])).tag for stage in stages}) == 1
+
+
+def test_another_site_has_another_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = open_place("hdfs:///x")
+    (tmp_path / "other").mkdir()
+    write_site(tmp_path / "other" / "core-site.xml", {"fs.defaultFS": "hdfs://elsewhere:9000"})
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "other"))
+    assert (first.uri, open_place("hdfs:///x").uri) == ("hdfs://nn1.example:8020/x", "hdfs://elsewhere:9000/x")
+
+
+@pytest.mark.parametrize(
+    ("uri", "cause"),
+    [
+        ("hdfs://pair:8020/x", "pair is a nameservice of the site, not a host; leave out the port"),
+        ("hdfs://nn1:http/x", "the port 'http' is not a number; give hdfs://namenode:8020/path"),
+        ("viewfs://cluster/x", r"\(a mount table of the site; take what that path is a link to, fs.viewfs.mounttable"),
+        ("s3a://bucket/x", r"\(object storage has no rename that refuses a taken name"),
+        ("webhdfs://nn1:9870/x", r"\(HDFS by its web port; take that of its RPC, 8020 by default\)"),
+        *((uri, f"cannot open '{uri}': give a") for uri in ("carrier://x/y", "C:/x", "file://host/x")),
+        ("", "the place is empty; give a folder"),
+        (r"C:\x", "give "),
+        ("~nobody-here/x", "give "),
+    ],
+)
+def test_other_addresses_are_refused(uri: str, cause: str) -> None:
+    with pytest.raises(UsageError, match=cause) as raised:
+        open_place(uri)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("default", ["viewfs://cluster/", "file:///", "hdfs:///", ""])
+def test_a_default_that_is_no_hdfs(default: str, site: Path) -> None:
+    write_site(site, {"fs.defaultFS": default} if default else {})
+    found = r" \(it is " + default + r"\)" if default else ""
+    with pytest.raises(UsageError, match="no fs.defaultFS with hdfs://" + found + "; set HADOOP_CONF_DIR"):
+        open_place("hdfs:///x")

@@ -1,0 +1,267 @@
+"""Recipes, schedules and settings: checked before TensorFlow is loaded, read from TOML, written again."""
+
+import math
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.errors import UsageError
+from train.config.recipe import Recipe
+from train.config.recipe_options import known_recipes, read_recipe, to_toml
+from train.config.schedule import Schedule
+from train.config.settings import Settings, command
+from train.config.stopping import Stopping, Time, scores_of
+from train.reader.config import Reading
+
+
+def settings_of(*words: object, **variables: str) -> Settings:
+    """What the command line gives."""
+    started: list[Settings] = []
+    parsed = command(lambda settings, monitor: started.append(settings))
+    result = CliRunner().invoke(parsed, ["--data", "d", *map(str, words)], env=variables)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return started[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"batch": 0}, "--batch 0 is out of range; give a number from 1 to 1000000000"),
+        ({"lr": 0.0}, "--lr 0.0 is out of range; give a number above 0"),
+        ({"momentum": 1.0}, "--momentum 1.0 is out of range; give a number from 0 to below 1"),
+        ({"warmup_epochs": -1.0}, "--warmup-epochs -1.0 is out of range; give at least 0"),
+        ({"decay": "step", "decay_until": 7.0}, "--decay-until 7 has no effect with --decay step; leave it out"),
+        ({"crop_area": 0.0}, "--crop-area 0.0 is out of range"),
+        ({"seed": -1}, "--seed -1 is out of range; give a number from 0 to 4294967295"),
+        ({"batch": 10**400}, "is out of range; give a number from 1 to 1000000000"),
+        ({"optimizer": "rmsprop"}, "--optimizer 'rmsprop': give sgd or lars or adam or adamw"),
+        ({"augment": "crop,spin"}, "there is no 'spin'; give none, or some of crop, flip, colour"),
+        ({"crop": 0}, "--crop 0 is out of range; give at least 1"),
+        ({"decay": "step", "decay_epochs": "60,30"}, "--decay-epochs '60,30' are not ascending epochs"),
+        ({"xla": True, "batch_norm": "synchronised"}, "--xla and --batch-norm synchronised do not go together"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        Recipe(**settings)
+
+
+@pytest.mark.parametrize(
+    ("examples", "ranks", "more", "batch"),
+    [
+        (1437, 1, {}, 64),
+        (1437, 8, {}, 8),  # 23 steps
+        (1437, 8, {"accumulate": 2}, 4),
+        (1437, 8, {"batch": 64}, 64),
+        (19 * 64 + 1, 1, {}, 64),  # 20 steps
+        (19 * 64, 1, {}, 32),
+        (20 * 64 - 1, 1, {"drop_last": True}, 32),
+        (20, 8, {}, 2),  # a rank's share
+    ],
+)
+def test_the_default_batch_leaves_steps_in_an_epoch(
+    examples: int, ranks: int, more: dict[str, Any], batch: int
+) -> None:
+    assert Recipe(**more).with_batch(examples, ranks).batch == batch
+
+
+def test_flags_override_variables_and_these_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('model = "mlp"\nbatch = 8\nlr = 1\nseed = 5\nepochs = 7\nxla = true\n')
+    settings = settings_of("--recipe", tmp_path / "mine.toml", "--batch", 16, RINGSLICE_SEED="6")
+    assert settings.recipe == Recipe(model="mlp", batch=16, lr=1.0, seed=6, xla=True)
+    assert settings.stopping == Stopping(epochs=7)
+
+
+@pytest.mark.parametrize("name", known_recipes())
+def test_recipes_that_come_along_are_sound(name: str) -> None:
+    result = read_recipe(name)
+    settings = settings_of("--recipe", name)
+    for key, value in result.items():
+        assert {**settings.recipe.to_json(), **asdict(settings.stopping)}[key] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("bach = 8", "has no setting 'bach'; known: accumulate, augment, batch"),
+        ('batch = "8"', 'batch = "8" is not a whole number'),
+        ("xla = 1", "xla = 1 is not true or false"),
+        ("model = 3", "model = 3 is not a text in quotes"),
+        ("batch = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UsageError, match=f"mine.toml.*{line}") as raised:
+        read_recipe(str(tmp_path / "mine.toml"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_recipe_is_reported() -> None:
+    with pytest.raises(
+        UsageError, match=r"--recipe 'resnet51': No such file or directory; give a TOML file, or one of"
+    ):
+        read_recipe("resnet51")
+
+
+def test_what_is_stored_is_a_recipe_again(tmp_path: Path) -> None:
+    settings = settings_of("--model", 'a:"b"\\é', "--lr", 1e-9, "--crop", 7, "--patience", 3, "--max-time", "90m")
+    (tmp_path / "again.toml").write_text(settings.as_recipe())
+    assert settings_of("--recipe", tmp_path / "again.toml") == settings
+
+
+@given(
+    st.dictionaries(
+        st.from_regex("[a-z]+", fullmatch=True), st.text() | st.booleans() | st.integers(-(2**63), 2**63 - 1)
+    )
+)
+def test_toml_is_toml(settings: dict[str, Any]) -> None:
+    assert tomllib.loads(to_toml(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("stopping", "step", "scores", "seconds", "why"),
+    [
+        (Stopping(2), 9, [0.1], 0, ""),
+        (Stopping(2), 9, [0.1, 0.2], 0, "epochs"),
+        (Stopping(9, max_steps=10), 9, [], 0, ""),
+        (Stopping(9, max_steps=9), 9, [], 0, "steps"),
+        (Stopping(9, until_accuracy=0.9), 9, [0.95, 0.89], 0, ""),
+        (Stopping(9, until_accuracy=0.9), 9, [0.1, 0.9], 0, "accuracy"),
+        (Stopping(9, patience=2), 9, [0.3, 0.2, 0.3], 0, "no progress"),
+        (Stopping(9, patience=2), 9, [0.3, 0.2, 0.31], 0, ""),
+        (Stopping(3, patience=2), 9, [0.3, 0.2, 0.3], 0, "no progress"),
+        (Stopping(9, max_time_s=5), 9, [], 4.9, ""),
+        (Stopping(9, max_time_s=5), 9, [], 5, "time"),
+    ],
+)
+def test_a_run_is_over(stopping: Stopping, step: int, scores: list[float], seconds: float, why: str) -> None:
+    history = [{"epoch": number, "test_accuracy": score} for number, score in enumerate(scores, 1)]
+    assert stopping.why(len(history) + 1, step, scores_of(history, "test"), seconds) == why
+
+
+@pytest.mark.parametrize(
+    "values", [{"epochs": 0}, {"epochs": 10**400}, {"epochs": 1, "max_steps": 0}, {"epochs": 1, "until_accuracy": 1.5}]
+)
+def test_a_condition_that_is_out_of_range_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is out of range; give"):
+        Stopping(**values)
+
+
+COSINE = Schedule(0.1, warmup_epochs=1, until=11)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "global_batch", "rates"),
+    [
+        (COSINE, 8 * 256, {0: 0.1, 0.5: 0.45, 1: 0.8, 3.5: 0.4 * (1 + 0.5**0.5), 6: 0.4, 11: 0, 12: 0}),
+        (COSINE, 4 * 256, {6: 0.2}),  # it follows the world size
+        (COSINE, 128, {0: 0.005, 0.5: 0.0275, 1: 0.05}),  # a small batch warms up from a tenth
+        (Schedule(0.1, 5, 90, "step", (30, 60, 80)), 8192, {5: 3.2, 29.9: 3.2, 30: 0.32, 60: 0.032, 89: 0.0032}),
+        (Schedule(0.1, 0, 1, "none"), 512, {0.9: 0.2}),
+    ],
+)
+def test_the_rate_warms_up_to_the_scaled_one_and_decays(
+    schedule: Schedule, global_batch: int, rates: dict[float, float]
+) -> None:
+    assert {done: schedule.rate(done, global_batch) for done in rates} == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 10])
+@pytest.mark.parametrize("decay", ["cosine", "step", "none"])
+def test_by_default_every_run_leaves_the_warm_up(epochs: int, decay: str) -> None:
+    """In a fifth of its epochs, or 1; and a cosine reaches its end with the epochs."""
+    schedule = Schedule.of(Recipe(decay=decay).resolved(epochs))
+    peak = schedule.peak(1024)
+    assert schedule.warmup_epochs == pytest.approx(min(1, epochs / 5))
+    assert schedule.rate(schedule.warmup_epochs, 1024) == pytest.approx(peak)
+    assert schedule.rate(0.5 * schedule.warmup_epochs, 1024) < peak
+    assert schedule.rate(epochs, 1024) == pytest.approx(0 if decay == "cosine" else peak)
+
+
+def test_what_is_given_is_taken_as_given() -> None:
+    given = Recipe(lr=0.1, warmup_epochs=5, decay_until=2.5)
+    assert given.resolved(10, {"warmup_epochs": 1.0, "decay_until": 10.0}) == given
+    assert Recipe(warmup_epochs=0).resolved(10).warmup_epochs == 0
+    assert Recipe(decay_until=2.5).resolved(10).warmup_epochs == 0.5
+
+
+def test_a_run_keeps_the_schedule_that_it_was_begun_with() -> None:
+    begun = Recipe().resolved(3)
+    assert Recipe().resolved(20, begun.to_json()) == begun
+    assert Recipe(decay="none").resolved(20, Recipe(decay="none").resolved(3).to_json()).warmup_epochs == 0.6
+    assert Schedule.of(Recipe(decay="none").resolved(10)).until == math.inf
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1])
+def test_a_stall_timeout_is_a_finite_number(value: float) -> None:
+    with pytest.raises(UsageError, match=f"--stall-timeout {value} is out of range; give at least 0"):
+        Settings("d", stall_timeout_s=value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0])
+def test_a_read_timeout_is_a_finite_number(value: float) -> None:
+    with pytest.raises(UsageError, match=f"--read-timeout {value} is out of range; give more than 0"):
+        Reading(silence_s=value)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), (" 2h ", 7200)])
+def test_a_time_has_a_unit_or_none(text: str, seconds: float) -> None:
+    assert Time().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["500ms", "s", "", "nan", "inf", "-3m", "0", "1d"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a time; give seconds"):
+        Time().convert(text, None, None)
+
+
+NOT_OF_PARTS = {"accumulate": 2, "precision": "float16", "batch_norm": "synchronised"}
+NOT_OF_SERVERS = {"precision": "float16", "batch_norm": "synchronised", "device": "gpu", "deterministic": True}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("mirrored", {"compression": "fp16", "xla": True}),
+        ("ddp", {"xla": True}),
+        ("pipeline", {**NOT_OF_PARTS, "xla": True}),
+        ("tensor-parallel", NOT_OF_PARTS),
+        ("synchronous-parameter-server", NOT_OF_SERVERS),
+        ("parameter-server", {**NOT_OF_SERVERS, "accumulate": 2}),
+    ],
+)
+def test_what_a_strategy_does_not_support_is_refused(strategy: str, options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        settings = {name: value} if name in ("device", "deterministic") else {"recipe": Recipe(**{name: value})}
+        with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}.* is not supported by --strategy {strategy}"):
+            Settings("d", strategy=strategy, **settings)
+
+
+def test_parts_of_a_step_with_synchronised_statistics_are_of_horovod() -> None:
+    recipe = Recipe(accumulate=2, batch_norm="synchronised")
+    Settings("d", recipe)
+    with pytest.raises(UsageError, match="--accumulate 2 is not supported by --strategy mirrored with --batch-norm"):
+        Settings("d", recipe, strategy="mirrored")
+
+
+def test_some_strategies_have_options_of_their_own() -> None:
+    with pytest.raises(UsageError, match="--replicas 2 is for --strategy mirrored"):
+        Settings("d", replicas=2)
+    own: dict[str, Any] = {"micro_batches": 8, "pipeline_schedule": "gpipe", "model_ranks": 2}
+    Settings("d", strategy="pipeline", **own)
+    for name, value in own.items():
+        with pytest.raises(UsageError, match="is for --strategy pipeline"):
+            Settings("d", strategy="ddp", **{name: value})
+    for name in ("micro_batches", "model_ranks"):
+        with pytest.raises(UsageError, match="out of range"):
+            Settings("d", strategy="pipeline", **{**own, name: 0})

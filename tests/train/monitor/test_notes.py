@@ -1,0 +1,295 @@
+"""Notes of ranks by the launcher's own store, a real one, and by boards of their hosts."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from horovod.runner.http.http_server import RendezvousServer
+
+from tests.lib.ranks.simulated_ring import beat
+from tests.train.monitor.conftest import Clock, CountingStore
+from train.monitor import host_board, messages, watchdog_process
+from train.monitor.host_board import HostBoard
+from train.monitor.host_notes import FRESH_S, REQUESTS_PER_S, HostNotes
+from train.monitor.kv_store import Letterbox
+from train.monitor.notes import ExitNotice, Note, Verdict, key, notes_of, scope
+from train.monitor.peers import AFTER_ALL, Peers, observes
+
+
+def always() -> bool:
+    return True
+
+
+def test_the_last_note_stays_and_no_proxy_is_used(
+    letterbox: Letterbox, server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert letterbox.get("ringslice-0", "beat-1") is None
+    letterbox.put("ringslice-0", "beat-1", {"number": 1})
+    letterbox.put("ringslice-0", "beat-1", {"number": 2, "text": "é\n"})
+    letterbox.put("ringslice-1", "beat-1", {"number": 3})
+    assert letterbox.get("ringslice-0", "beat-1") == {"number": 2, "text": "é\n"}
+    for other in (b"\x80pickle", b"[1]"):
+        server._httpd.cache["ringslice-0"] = {"beat-1": other}
+        assert letterbox.get("ringslice-0", "beat-1") is None
+
+
+def test_a_launcher_that_is_gone_or_hangs_is_an_oserror() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # it takes connections, and never answers
+        port = listening.getsockname()[1]
+        with pytest.raises(OSError):
+            Letterbox("127.0.0.1", port).get("ringslice-0", "beat-1")
+    with pytest.raises(OSError):
+        Letterbox("127.0.0.1", port).put("ringslice-0", "beat-1", {})
+
+
+def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox, clock: Clock) -> None:
+    peers = Peers(HostNotes(letterbox), 0, 4, 0, clock)
+    for rank in (1, 2):
+        Note(beat(rank, number=1), f"log-{rank}").put_into(letterbox)
+    peers.look(always)
+    assert sorted(peers.beats) == [1, 2]
+    assert peers.silent == [1, 2, 3]
+    Note(beat(1, number=2)).put_into(letterbox)
+    Note(beat(3, number=9), "", ExitNotice(0)).put_into(letterbox)
+    clock.now += 7
+    peers.look(always)
+    assert (peers.silent, peers.moving, peers.without_exit_notice) == ([2], [1], [1, 2])
+    assert peers.silent_s == {1: 0, 2: 7}
+    assert peers.beats[3].count == AFTER_ALL
+    assert peers.notes[2].log == "log-2"
+    peers.begin_to_look()
+    assert peers.silent_s[2] == 0
+
+
+NOTES = {rank: Note(beat(rank)) for rank in (1, 2, 3)}
+FAILED, STOPPED = ExitNotice(1, "ringslice: error: no"), ExitNotice(130)
+
+
+def test_the_lost_are_those_that_failed_else_the_dead_else_those_that_left() -> None:
+    left = replace(NOTES[1], exit_notice=STOPPED)
+    failed = replace(NOTES[2], exit_notice=FAILED)
+    found = messages.find_lost({1: left, 2: failed, 3: NOTES[3]}, silent=[3])
+    assert [(each.rank, each.host, each.status, each.line) for each in found] == [(2, "host2", 1, FAILED.line)]
+    found = messages.find_lost({1: left, 2: NOTES[2], 3: NOTES[3]}, silent=[3])
+    assert [(each.rank, each.status) for each in found] == [(3, None)]
+    assert [each.rank for each in messages.find_lost({1: left, 2: NOTES[2]}, silent=[])] == [1]
+    assert messages.find_lost({2: NOTES[2]}, silent=[]) == []
+    assert messages.leaving({1: STOPPED, 2: FAILED, 3: ExitNotice(0)}, size=4) == [1]
+
+
+def test_of_a_large_ring_few_ranks_observe_and_not_one_hosts_alone() -> None:
+    assert [rank for rank in range(15) if observes(rank, 15)] == list(range(15))
+    assert [rank for rank in range(64) if observes(rank, 64)] == list(range(0, 64, 8))
+    assert all(8 <= sum(observes(rank, size) for rank in range(size)) <= 15 for size in range(8, 2000))
+    assert messages.leaving({8: STOPPED, 9: STOPPED}, size=64) == [8]
+
+
+def test_messages_name_rank_host_slice_and_step() -> None:
+    [lost] = messages.find_lost(NOTES, silent=[2])
+    assert messages.died([lost], "--resume goes on") == (
+        "rank 2 on host2 was killed or died without a word in epoch 1, step 14, reading train-00003-of-00008"
+        " at offset 123,456; --resume goes on"
+    )
+    unknown = messages.find_lost({}, silent=[1, 2])
+    assert messages.died(unknown, "x") == "rank 1 was killed or died without a word at its start (and ranks 2); x"
+    assert messages.late(beat(0), [2, 3], NOTES, {}) == (
+        "rank 2 on host2 is late (so are ranks 3): epoch 1, step 14, reading train-00003-of-00008 at offset 123,456,"
+        " without progress for 46 s"
+    )
+    assert "is late: silent for 60 s, last seen in epoch 1" in messages.late(beat(0), [2], NOTES, {2: 60.0})
+    assert messages.late(beat(0), [2], {}, {2: 30.0}) == "rank 2 is late: it has sent no heartbeat for 30 s"
+    assert messages.prefix_of(beat(2), is_ranked=True) == (
+        "rank 2 on host2, epoch 1, step 14 (reading train-00003-of-00008 at offset 123,456): "
+    )
+    assert messages.prefix_of(beat(0, epoch=None, step=None), is_ranked=False) == ""
+
+
+SIZE = 4
+NotesOn = Callable[[str], HostNotes]
+
+
+@pytest.fixture
+def notes_on(
+    tmp_path: Path, letterbox: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NotesOn]:
+    """Notes of a rank on a host of this name."""
+    monkeypatch.setattr("train.monitor.host_board.time.monotonic", clock)
+    made: list[HostNotes] = []
+
+    def make(host: str) -> HostNotes:
+        made.append(HostNotes(letterbox, HostBoard(tmp_path / host), 20.0, clock))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def ranks_at(letterbox: CountingStore, lowest: int) -> list[int]:
+    return [note.beat.rank for note in notes_of(letterbox.get(scope(0), key(lowest)))]
+
+
+def test_the_lowest_living_rank_puts_the_note_of_its_host(
+    notes_on: NotesOn, letterbox: CountingStore, clock: Clock
+) -> None:
+    first, second = notes_on("a"), notes_on("a")
+    first.put(Note(beat(2, number=1)))
+    second.put(Note(beat(3, number=1)))
+    assert (first.is_reporter, second.is_reporter) == (True, False)
+    assert ranks_at(letterbox, 2) == [2]
+    clock.now += 1
+    first.put(Note(beat(2, number=2)))
+    assert ranks_at(letterbox, 2) == [2, 3]
+    clock.now += FRESH_S  # the first one hangs, or was killed
+    second.put(Note(beat(3, number=9)))
+    assert second.is_reporter
+    found = notes_of(letterbox.get(scope(0), key(2)))
+    assert [(note.beat.rank, note.beat.number) for note in found] == [(2, 2), (3, 9)]
+
+
+def test_a_watchdogs_note_is_put_by_another_rank(notes_on: NotesOn, letterbox: CountingStore, clock: Clock) -> None:
+    first, second = notes_on("a"), notes_on("a")
+    first.put(Note(beat(2, number=5)))
+    ending = Note(beat(2, number=5), "", ExitNotice(3, "killed"))
+    assert first.exit_messages(ending)["store"] is not None  # it is alone on its host
+    second.put(Note(beat(3, number=5)))
+    first.put(Note(beat(2, number=6)), at_once=True)
+    words = first.exit_messages(ending)
+    assert words["store"] is None
+    watchdog_process._leave_note(words)
+    clock.now += 1
+    second.put(Note(beat(3, number=7)))
+    assert second.is_reporter
+    peers = Peers(second, 3, SIZE, 0)
+    peers.look(lambda: True, [2])
+    assert peers.exit_notices == {2: ExitNotice(3, "killed")}
+
+
+def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, letterbox: CountingStore) -> None:
+    first, second, other = notes_on("a"), notes_on("a"), notes_on("b")
+    other.put(Note(beat(2)))
+    first.put(Note(beat(0)))
+    second.put(Note(beat(1)))
+    letterbox.requests = 0
+    peers = Peers(second, 1, SIZE, 0)
+    peers.look(lambda: True, [0])
+    assert (sorted(peers.notes), letterbox.requests) == ([0], 0)
+    peers.look(lambda: True)
+    assert (sorted(peers.notes), letterbox.requests) == ([0, 2], 2)  # of rank 3 there is nothing
+
+
+def test_the_hosts_of_a_large_ring_take_turns(notes_on: NotesOn, letterbox: CountingStore, clock: Clock) -> None:
+    size = 1024
+    notes = notes_on("a")
+    turn_s = size / REQUESTS_PER_S
+    put_at = []
+    for second in range(200):
+        letterbox.requests = 0
+        idle_s = max(0.0, second - 120.0)
+        notes.put(Note(beat(512, size=size, idle_s=idle_s, number=second)))
+        put_at += [second] * letterbox.requests
+        clock.now += 1
+    assert notes.is_crowded
+    first, again, stalled, *_ = put_at
+    assert abs(first - turn_s / 2) <= 1
+    assert abs(again - first - turn_s) <= 1
+    assert 120 + 2 * 20 <= stalled <= 120 + 2.5 * 20 + 1
+    letterbox.requests = 0
+    notes.put(Note(beat(512, size=size, idle_s=0.0), "", ExitNotice(3)))
+    assert letterbox.requests == 1
+
+
+def test_exit_notices_that_are_put_at_the_same_time_are_all_read(tmp_path: Path, letterbox: CountingStore) -> None:
+    def put(notes: HostNotes, note: Note, ready: threading.Barrier) -> None:
+        ready.wait()
+        notes.put(note, at_once=True)
+
+    for attempt in range(5):
+        boards = [HostNotes(letterbox, HostBoard(tmp_path / "a")) for _ in range(SIZE)]
+        ready = threading.Barrier(SIZE)
+        with ThreadPoolExecutor(SIZE) as pool:
+            for rank, notes in enumerate(boards):
+                pool.submit(put, notes, Note(beat(rank, generation=attempt), "", ExitNotice(3)), ready)
+        found = notes_of(letterbox.get(scope(attempt), key(0)))
+        assert [note.beat.rank for note in found if note.exit_notice is not None] == [0, 1, 2, 3]
+        for notes in boards:
+            notes.close()
+
+
+def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: NotesOn, letterbox: CountingStore) -> None:
+    first, second, judge = notes_on("a"), notes_on("a"), notes_on("b")
+    assert first.verdict(0, asks=True) is None
+    verdict = Verdict(2, (1,), "late", (0,))
+    Peers(judge, 2, SIZE, 0).judge(verdict)
+    assert second.verdict(0, asks=False) is None
+    assert Peers(first, 0, SIZE, 0).verdict() == verdict
+    letterbox.requests = 0
+    assert second.verdict(0, asks=False) == verdict
+    assert letterbox.requests == 0
+    assert Peers(first, 0, SIZE, 1).verdict() is None
+
+
+def test_what_a_job_that_was_killed_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_board, "MEMORY", tmp_path)
+    monkeypatch.setenv("HOROVOD_HOSTNAME", "host1")
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "1")
+    prefix = f"ringslice-{os.getuid()}-host1-127.0.0.1-"
+    for port in (1, 2):
+        (tmp_path / f"{prefix}{port}").mkdir()
+        (tmp_path / f"{prefix}{port}" / "0-0").write_text("{}")
+    living = HostBoard(tmp_path / f"{prefix}3")
+    living.put("0-0", {})
+    board = HostBoard.of_job()
+    assert board is not None
+    assert board.names("") == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{prefix}1", f"{prefix}3"]
+    assert living.get("0-0") == {}
+    living.close()
+    board.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.monitor.host_board.os.getuid", lambda: 12345)
+    with pytest.raises(OSError, match="is not this user's"):
+        HostBoard(tmp_path / "a")
+
+
+def test_a_board_that_another_rank_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It removes the folder between two calls of the one that makes it."""
+    made: list[Path] = []
+
+    def make(folder: Path, **options: object) -> None:
+        made.append(folder)
+        os.makedirs(folder, exist_ok=True)
+        if len(made) == 1:
+            folder.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    HostBoard(tmp_path / "a").close()
+    assert len(made) == 2
+
+
+def test_a_board_that_is_full_is_left(
+    letterbox: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = HostBoard(tmp_path / "a")
+    notes = HostNotes(letterbox, board)
+    notes.put(Note(beat(0)))
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(board, "put", fail)
+    notes.put(Note(beat(0, number=51)), at_once=True)
+    assert [note.beat.number for note in notes_of(letterbox.get(scope(0), key(0)))] == [51]
+    assert notes.local(0) == []
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,326 @@
+"""Ranks that stop, hang and fail, as real processes: all end, one line names rank and place, no process is left."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from horovod.runner.http.http_server import RendezvousServer
+
+from tests.hadoop.processes import Process
+from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, environment, failed, run
+from tests.lib.ranks.running import marked, started, wait_until
+from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
+
+pytestmark = pytest.mark.integration
+
+SCRIPT = "tests/lib/ranks/watched_ring.py"
+RANKS, FAILING, TIMEOUT_S = 3, 1, 6.0
+READING = rf"reading {SLICE} at offset [\d,]+"
+STEP = rf"epoch 1, step \d+, {READING}"
+RANK = r"\[\d\]<stderr>:ringslice: error: rank 1 on \S+"
+
+FAILURES = {
+    "stopped": rf"{RANK} \(process \d+\) was silent for 4 s, stopped or hung in epoch 1, .*{SLICE}.*;"
+    r" its guard ends it",
+    "sleeps": rf"{RANK} is late: epoch 1, step {FATAL_STEP}, {READING}, without progress for \d+ s; all ranks end"
+    r" \(--stall-timeout 6; its log: .*/logs/rank-0001-.*\.log\)",
+    "raises": rf"{RANK}, epoch 1, step {FATAL_STEP} \({READING}\): {SLICE} is damaged at offset 1,234",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """For what the ranks write; none of them is left afterwards."""
+    yield tmp_path
+    wait_until(lambda: not marked(str(tmp_path)))
+
+
+def launch_words(folder: Path, kind: str) -> list[str]:
+    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, FAILING, kind)
+    return [str(word) for word in words]
+
+
+def messages(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "ringslice:" in line]
+
+
+@pytest.mark.witness
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_rank_that_fails_ends_all_with_one_line(kind: str, folder: Path) -> None:
+    """The log of the failed rank has where it was, if that rank could still write."""
+    result = run(*launch_words(folder, kind), MARK=str(folder))
+    assert result.returncode != 0
+    [line] = messages(result.stderr)
+    assert re.fullmatch(FAILURES[kind], line)
+    if kind != "stopped":
+        [log] = (folder / "run/logs").glob(f"rank-{FAILING:04d}-*.log")
+        assert "in fail" in log.read_text()
+
+
+ALONE = """
+import sys, time
+from train.monitor.host_notes import HostNotes
+from train.monitor.kv_store import Letterbox
+from train.monitor.heartbeat import Status
+from train.monitor.watch import Watch
+from train.monitor.rank_log import RunLog
+from train.monitor.stall_detector import Timeouts
+
+timeouts = Timeouts(float(sys.argv[1]), verdict_s=0.5, launcher_s=1, ending_s=0.5)
+notes = HostNotes(Letterbox("127.0.0.1", 1))  # no server listens there
+status = Status()
+status.joined(1, 2)
+status.phase("stepping", 3, 4)
+watching = Watch(status, RunLog(), notes, timeouts=timeouts, remedy="go on")
+watching.start()
+if sys.argv[2:]:
+    watching.announce_exit(1, sys.argv[2])
+time.sleep(60)
+"""
+
+
+def end_of(*words: str) -> tuple[int, list[str]]:
+    result = run(sys.executable, "-c", ALONE, *words)
+    return result.returncode, result.stderr.splitlines()
+
+
+def test_a_process_that_has_announced_its_exit_ends_whatever_its_main_thread_does() -> None:
+    assert end_of("60", "ringslice: error: it failed") == (1, ["ringslice: error: it failed"])
+
+
+def test_a_rank_without_progress_that_cannot_ask_the_others_ends() -> None:
+    status, [line] = end_of("1.5")
+    assert status == 3
+    assert re.fullmatch(
+        r"ringslice: error: rank 1 on \S+ got no further for \d+ s \(epoch 3, step 4, stepping\), .*", line
+    )
+
+
+UNRANKED = """
+import sys, time
+import click
+from etl.errors import DataError
+from train.monitor.rank_process import run_rank, with_monitor
+
+@click.command()
+@click.argument("fails", type=bool)
+@with_monitor
+def command(monitor, fails):
+    monitor.start(5)
+    monitor.phase("stepping", 1, 2)
+    if fails:
+        raise DataError("it is damaged")
+    print("here", flush=True)
+    while True:  # a signal ends no main thread
+        time.sleep(1)
+
+run_rank(command, "alone", "run it again")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line(number: signal.Signals) -> None:
+    words = [sys.executable, "-c", UNRANKED, "no"]
+    with subprocess.Popen(
+        words, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        _, result = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
+
+
+def test_a_process_that_is_not_a_rank_reports_where_it_failed() -> None:
+    result = run(sys.executable, "-c", UNRANKED, "yes")
+    failed(result, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
+
+
+def test_ctrl_c_is_reported_once(folder: Path) -> None:
+    with subprocess.Popen(
+        launch_words(folder, "none"),
+        cwd=REPOSITORY,
+        env=environment(MARK=str(folder)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
+        launcher.send_signal(signal.SIGINT)
+        _, result = launcher.communicate(timeout=PATIENCE_S)
+    assert launcher.returncode != 0
+    assert messages(result) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
+
+
+def test_a_paused_machine_is_no_stall(folder: Path) -> None:
+    def step() -> int:
+        return max((int(path.name.split("-")[1]) for path in folder.glob("step-*")), default=0)
+
+    with started(*launch_words(folder, "none"), log=folder / "log", MARK=str(folder)) as launcher:
+        wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
+        processes = marked(str(folder))
+        for process in processes:
+            process.send(signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT_S)
+        before = step()
+        for process in processes:
+            process.send(signal.SIGCONT)
+        wait_until(lambda: step() > before + 100, launcher)  # of 0.1 s at least
+        assert "ringslice" not in (folder / "log").read_text()
+
+
+def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path, server: RendezvousServer) -> None:
+    """Each rank without a launcher that would end the others; its store is there."""
+    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port)}
+    words = [sys.executable, SCRIPT, str(folder), str(TIMEOUT_S), str(FAILING), "sleeps", "--elastic"]
+    ranks = [
+        subprocess.Popen(
+            words,
+            cwd=REPOSITORY,
+            env=environment(MARK=str(folder), HOROVOD_RANK=str(rank), HOROVOD_SIZE=str(RANKS), **store),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    _, result = ranks[FAILING].communicate(timeout=PATIENCE_S)
+    [line] = messages(result)
+    assert re.fullmatch(rf"ringslice: error: rank 1 on \S+ is late: {STEP}, .*; it ends, the others go on", line)
+    assert ranks[FAILING].returncode == 3
+    ranks[2].send_signal(signal.SIGTERM)  # its host is taken away
+    assert ranks[2].communicate(timeout=PATIENCE_S)[1] == ""
+    assert ranks[2].returncode == 130
+    assert ranks[0].poll() is None
+    ranks[0].kill()
+    ranks[0].communicate()
+
+
+FEEDING = """
+import sys, time
+from train.monitor.watchdog_process import start_guard
+guard = start_guard(float(sys.argv[1]))
+guard.feed("it fell silent")
+print(guard._process.pid, flush=True)
+while True:
+    time.sleep(0.1)
+    guard.feed("it fell silent")
+"""
+
+
+@dataclass
+class Rank:
+    """A process that feeds its guard, and the guard."""
+
+    process: "subprocess.Popen[str]"
+    guard: Process
+
+    def end(self) -> str:
+        """What it printed to stderr, once it and its guard have ended."""
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        wait_until(lambda: not self.guard.lives)
+        return errors
+
+
+@pytest.fixture
+def rank() -> Iterator[Rank]:
+    """One that is never ended for its silence."""
+    words = [sys.executable, "-c", FEEDING, str(10 * PATIENCE_S)]
+    with subprocess.Popen(
+        words, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        guard = Process.find(int(process.stdout.readline()))
+        assert guard is not None
+        yield Rank(process, guard)
+        process.kill()
+
+
+def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
+    """Also after a line that is too long for the pipe."""
+    first = 'guard.feed("long line" * 1000, {"path": "x" * 9000}, 1000)\n'
+    stops = "    import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
+    finished = run(sys.executable, "-c", FEEDING.replace('guard.feed("it fell silent")\n', first, 1) + stops, 0.5)
+    assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
+
+
+def test_it_ends_with_its_rank_silently(rank: Rank) -> None:
+    rank.process.kill()
+    assert rank.end() == ""
+
+
+def test_it_hands_sigterm_on_but_not_ctrl_c(rank: Rank) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        rank.guard.send(number)
+    assert rank.end() == ""
+    assert rank.process.returncode == -signal.SIGTERM
+
+
+def test_it_spares_a_process_that_did_not_start_it(tmp_path: Path) -> None:
+    """As if its rank is gone, and another process has the number now."""
+    reading, writing = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as other:
+        words = [sys.executable, "-I", "-S", str(REPOSITORY / "train/monitor/watchdog_process.py"), str(other.pid)]
+        guard = subprocess.Popen(words, stdin=reading, cwd=tmp_path)
+        os.write(writing, b'{"line": "killed", "silence_s": 0.1, "note": null}\n')
+        assert guard.wait(PATIENCE_S) == 0
+        assert other.poll() is None
+        other.kill()
+    os.close(reading)
+    os.close(writing)
+
+
+FEEDS = """
+import os, sys
+from train.monitor.watchdog_process import start_guard
+guard = start_guard(60)
+os.kill(guard._process.pid, int(sys.argv[1]))
+for _ in range(2000):  # more than its pipe takes
+    guard.feed("line" * 100)
+guard._process.kill()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_goes_on_if_its_guard_is_gone_or_stopped(number: signal.Signals) -> None:
+    finished = run(sys.executable, "-c", FEEDS, int(number))
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+COMPUTES = """
+import json, sys, time
+from pathlib import Path
+from train.monitor.watchdog_process import start_guard
+
+SILENCE_S, NUMBER = 3, 5
+board = Path(sys.argv[1])
+beat = {"number": NUMBER, "idle_s": 1.0}
+note = {"file": str(board), "body": {"at": 0, "note": {"beat": beat, "exit_notice": {"status": 3}}}, "store": None}
+guard = start_guard(SILENCE_S)
+guard.feed("it fell silent", note, None, sys.argv[2] == "computes")
+while not board.exists() or json.loads(board.read_text())["note"]["beat"]["number"] <= NUMBER + SILENCE_S:
+    sum(range(10**6)) if sys.argv[3] == "busy" else time.sleep(0.1)
+print(board.read_text(), flush=True)
+"""
+
+
+def test_a_rank_that_computes_is_reported_alive_though_it_is_silent(tmp_path: Path) -> None:
+    """Each second of its CPU time, and for longer than it may be silent."""
+    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", "computes", "busy")
+    assert (result.returncode, result.stderr) == (0, "")
+    note = json.loads(result.stdout)["note"]
+    assert (note["exit_notice"], note["beat"]["idle_s"]) == (None, 0.0)
+
+
+@pytest.mark.parametrize("words", [("computes", "asleep"), ("reads", "busy")])
+def test_a_silent_rank_that_does_not_compute_is_killed(words: tuple[str, str], tmp_path: Path) -> None:
+    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", *words)
+    assert (result.returncode, result.stderr) == (-signal.SIGKILL, "it fell silent\n")
+    assert json.loads((tmp_path / "0-0").read_text())["note"]["exit_notice"] == {"status": 3}

@@ -1,0 +1,270 @@
+"""Who is late, as arithmetic and in simulated time: no alarm while ranks get on, and one in time once one does not."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.lib.ranks.simulated_ring import MEET, TIMEOUTS, Action, Script, SimulatedRing, Training, beat
+from tests.train.monitor.conftest import Clock
+from train.monitor.heartbeat import GAP_S, OUT, READING, Beat, Status
+from train.monitor.notes import Verdict
+from train.monitor.stall_detector import Observation, Timeouts, find_late
+
+SLICE = "train-00003-of-00008"
+
+
+def test_it_reports_its_position() -> None:
+    status = Status()
+    assert status.beat().where == "starting"
+    status.phase(READING, epoch=2, step=13)
+    status.progress(SLICE, 1_234_567)
+    assert status.beat().where == f"epoch 2, step 13, reading {SLICE} at offset 1,234,567"
+    status.phase("stepping")
+    assert status.beat().where == f"epoch 2, step 13, stepping, its reader at {SLICE} at offset 1,234,567"
+    status.phase("evaluating", epoch=2)
+    assert status.beat().when == "epoch 2, step 13"
+    status.phase("evaluating", epoch=3)
+    assert status.beat().when == "epoch 3"
+
+
+def test_only_what_all_ranks_go_through_is_counted() -> None:
+    status = Status()
+    status.phase("reading")
+    status.local_phase("loading the checkpoint")
+    status.progress()
+    assert (status.beat().count, status.beat().alone) == (1, True)
+    status.phase("stepping")
+    assert (status.beat().count, status.beat().alone) == (2, False)
+    status.joined(3, 4, generation=1)
+    beat = status.beat()
+    assert (beat.rank, beat.size, beat.generation, beat.count) == (3, 4, 1, 0)
+
+
+def test_out_of_the_ring_nothing_counts() -> None:
+    status = Status()
+    status.phase("stepping")
+    status.left()
+    status.phase("reading")
+    assert status.beat().count == OUT
+    status.joined(0, 2, generation=1)
+    status.phase("reading")
+    assert status.beat().count == 1
+
+
+def test_many_threads_lose_no_count_and_no_beat() -> None:
+    status = Status()
+
+    def work(thread: int) -> list[int]:
+        numbers = []
+        for step in range(500):
+            status.phase(READING, thread, step)
+            numbers.append(status.beat().number)
+        return numbers
+
+    with ThreadPoolExecutor(8) as pool:
+        numbers = [number for own in pool.map(work, range(8)) for number in own]
+    assert sorted(numbers) == list(range(1, 4001))
+    assert status.beat().count == 4000
+
+
+TIMEOUT_S = 40.0
+PATIENCE_S = TIMEOUT_S / 2
+STEPPING = "stepping"
+Rings = tuple[list[Beat], dict[int, float]]
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> Rings:
+    """The beats of all ranks, and for how long each was silent."""
+    size = draw(st.integers(2, 6))
+    beats = [
+        replace(
+            beat(rank),
+            size=size,
+            count=draw(st.integers(5, 8)),
+            alone=draw(st.booleans()),
+            phase=draw(st.sampled_from([READING, STEPPING])),
+            idle_s=draw(st.floats(0, 100)),
+            generation=draw(st.sampled_from([2, 2, 2, 1])),
+        )
+        for rank in range(size)
+    ]
+    return beats, {rank: draw(st.sampled_from([0.0, 1.0, PATIENCE_S, 60.0])) for rank in range(size)}
+
+
+def judged(ring: Rings, own: int) -> list[int]:
+    beats, silent_s = ring
+    others = {each.rank: each for each in beats if each.rank != own}
+    return find_late(Observation(beats[own], others, silent_s), TIMEOUT_S)
+
+
+@given(rings(), st.integers(0, 5))
+def test_none_is_late_while_the_observer_has_progress(ring: Rings, own: int) -> None:
+    own %= len(ring[0])
+    ring[0][own] = replace(ring[0][own], idle_s=TIMEOUT_S - 0.1)
+    assert judged(ring, own) == []
+
+
+@given(rings(), st.integers(0, 5))
+def test_the_late_are_silent_or_idle_and_where_all_are_at_one_place_they_read(ring: Rings, own: int) -> None:
+    beats, silent_s = ring
+    own %= len(beats)
+    late = judged(ring, own)
+    assert late == sorted(set(late))
+    silent = [rank for rank in silent_s if rank != own and silent_s[rank] >= PATIENCE_S]
+    if silent and beats[own].idle_s >= TIMEOUT_S:
+        assert late == silent
+        return
+    assert all(beats[rank].idle_s >= PATIENCE_S for rank in late)
+    if beats[own].idle_s >= TIMEOUT_S and len({(each.count, each.alone, each.generation) for each in beats}) == 1:
+        assert late == [each.rank for each in beats if each.phase == READING and each.idle_s >= PATIENCE_S]
+
+
+@given(st.integers(2, 6), st.data())
+def test_of_ranks_that_hang_all_name_the_same(size: int, data: st.DataObject) -> None:
+    """Where nothing at all gets on, every observer comes to the same, whatever the counts and phases."""
+    counts = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    phases = data.draw(st.lists(st.sampled_from([READING, STEPPING]), min_size=size, max_size=size))
+    places = enumerate(zip(counts, phases, strict=True))
+    beats = [beat(rank, size=size, count=count, phase=phase) for rank, (count, phase) in places]
+    ring = beats, dict.fromkeys(range(size), 0.0)
+    if min(counts) == max(counts):
+        expected = [rank for rank, phase in enumerate(phases) if phase == READING]
+    else:
+        expected = [rank for rank, count in enumerate(counts) if count == min(counts)]
+    assert all(judged(ring, own) == expected for own in range(size))
+
+
+def test_at_one_place_those_that_do_something_alone_are_waited_for() -> None:
+    loading = beat(0, alone=True, phase="loading the checkpoint")
+    beats = [loading, *(beat(rank, phase="waiting for rank 0") for rank in (1, 2, 3))]
+    assert judged((beats, {}), 1) == judged((beats, {}), 0) == [0]
+    assert judged(([replace(each, alone=True) for each in beats], {}), 1) == []
+    beats[0] = replace(beats[0], idle_s=1.0)  # it loads, and gets on
+    assert judged((beats, {}), 1) == []
+
+
+def test_who_has_not_come_back_into_the_ring_is_late() -> None:
+    beats = [beat(0, generation=2), beat(1, generation=2), beat(2, generation=1, count=99), beat(3, generation=2)]
+    assert judged((beats, {}), 0) == [2]
+
+
+RUNS, LIMIT_S = 20, 4000.0
+HANGS = ("building the model", READING, f"{READING} test", "evaluating test")
+
+
+def run_slowly(seed: int) -> Verdict | None:
+    """A training with slow builds, steps, evaluations and checkpoints, and pauses of the whole machine."""
+    chance = random.Random(seed)
+    pauses = tuple((at, chance.uniform(10, 300)) for at in sorted(chance.uniform(5, 250) for _ in range(2)))
+    return SimulatedRing(Training(seed)).run(LIMIT_S, pauses)
+
+
+def test_slow_runs_raise_no_alarm() -> None:
+    alarms = {seed: verdict.line for seed in range(RUNS) if (verdict := run_slowly(seed)) is not None}
+    assert alarms == {}
+
+
+def test_without_samples_of_cpu_time_the_same_runs_raise_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    monkeypatch.setattr(Status, "sample", lambda status, limit_s: None)
+    assert sum(run_slowly(seed) is not None for seed in range(RUNS)) > RUNS / 2
+
+
+@pytest.mark.parametrize("phase", HANGS)
+def test_a_rank_that_hangs_is_named_in_time(phase: str) -> None:
+    for rank in range(3):
+        ring = SimulatedRing(Training(rank, (rank, phase)))
+        verdict = ring.run(LIMIT_S)
+        assert verdict is not None
+        assert verdict.late == (rank,)
+        idle_s = ring.ranks[rank].status.beat().idle_s
+        others_wait_s = min(each.status.beat().idle_s for each in ring.ranks)
+        assert TIMEOUTS.stall_s <= idle_s
+        assert others_wait_s <= TIMEOUTS.stall_s + TIMEOUTS.verdict_s + 2
+
+
+@pytest.fixture
+def many_hosts(monkeypatch: pytest.MonkeyPatch) -> int:
+    """So many ranks, each on a host of its own, that their turn comes every 20 s."""
+    for module in ("host_notes", "stall_detector"):
+        monkeypatch.setattr(f"train.monitor.{module}.REQUESTS_PER_S", 1.0)
+    return 20
+
+
+def test_slow_runs_on_many_hosts_raise_no_alarm(many_hosts: int) -> None:
+    for seed in range(4):
+        assert SimulatedRing(Training(seed), many_hosts).run(LIMIT_S, ((50, 100), (200, 30))) is None
+
+
+def test_on_many_hosts_a_rank_that_hangs_is_named(many_hosts: int) -> None:
+    ring = SimulatedRing(Training(1, (13, READING)), many_hosts)
+    verdict = ring.run(LIMIT_S)
+    assert verdict is not None
+    assert verdict.late == (13,)
+    assert min(each.status.beat().idle_s for each in ring.ranks) <= 4.5 * TIMEOUTS.stall_s
+
+
+@pytest.mark.chaos
+def test_of_4096_ranks_the_one_that_hangs_is_named_and_the_launcher_has_few_requests() -> None:
+    """On 512 hosts, after 20 steps."""
+    late, stall_s = 2563, 45
+    hangs: list[tuple[float, int]] = []  # when it does, and the requests until then
+
+    def script(status: Status, rank: int) -> Script:
+        for step in count(1):
+            status.phase(READING, 1, step)
+            if rank == late and step > 20:
+                hangs.append((ring.now, ring.store.requests))
+                yield Action(1e9)
+            yield Action(2)
+            status.phase("stepping")
+            yield MEET
+
+    ring = SimulatedRing(script, 4096, 8, Timeouts(stall_s))
+    begun = ring.now
+    verdict = ring.run(LIMIT_S)
+    assert verdict is not None
+    assert verdict.late == (late,)
+    [(at, requests)] = hangs
+    assert ring.now - at <= 2.1 * stall_s
+    assert requests / (at - begun) < 12
+    assert (ring.store.requests - requests) / (ring.now - at) < 20
+
+
+def test_cpu_time_is_progress_in_phases_of_computing_only(clock: Clock) -> None:
+    status = Status(clock, lambda: clock.cpu_s)
+
+    def idle_after(seconds: int, cores: float) -> float:
+        for _ in range(seconds):
+            clock.now += 1
+            clock.cpu_s += cores
+            status.sample(limit_s=100)
+        return status.beat().idle_s
+
+    status.local_phase("building the model")
+    assert idle_after(50, cores=0.3) == 0
+    assert idle_after(20, cores=0.2) == 20
+    assert idle_after(10, cores=1) == 0
+    assert idle_after(40, cores=1) == 21  # 100 s after its begin it is taken for a loop without an end
+    for begin, phase in (
+        (status.phase, READING),
+        (status.local_phase, f"{READING} test"),
+        (status.phase, "waiting for rank 0"),
+    ):
+        begin(phase)
+        assert idle_after(20, cores=1) == 20
+
+
+def test_time_in_which_the_process_stood_still_is_not_idle(clock: Clock) -> None:
+    status = Status(clock, lambda: clock.cpu_s)
+    status.phase(READING)
+    for seconds, idle_s in ((1, 1), (1, 2), (300, 2), (1, 3), (GAP_S, 3 + GAP_S)):
+        clock.now += seconds
+        status.sample(100)
+        assert status.beat().idle_s == idle_s

@@ -1,0 +1,150 @@
+"""Which processes a cluster has, the CPUs of each rank, and the bytes that it sends and receives."""
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from etl.errors import UsageError
+from tests.lib.ranks.running import wait_until
+from train.parallel.cluster import CHIEF, require_servers, require_workers, workers_of
+from train.parallel.cores import cpu_list, physical_cores, share_cores
+from train.parallel.usage import tcp_counters, transferred, usage_since
+
+TASK = {"type": "worker", "index": 1}
+
+
+def test_workers_are_those_of_the_cluster() -> None:
+    assert workers_of(json.dumps({"cluster": {"worker": ["a:1", "b:2222"]}, "task": TASK})) == ["a:1", "b:2222"]
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {},
+        {"worker": "127.0.0.1:1"},
+        {"worker": ["a:1"]},  # without the second, which this process is
+        {"worker": ["a:1", "b"]},
+        {"worker": ["a:1", "a:1"]},
+        {"worker": ["a:1", "b:2"], "ps": ["c:3"]},
+    ],
+)
+def test_others_are_refused(cluster: object) -> None:
+    with pytest.raises(UsageError, match="names no workers HOST:PORT with this process among them"):
+        require_workers(json.dumps({"cluster": cluster, "task": TASK}))
+
+
+CHIEF_TASK = {"type": "chief", "index": 0}
+SERVED = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+
+
+def test_a_process_beside_servers_knows_its_role() -> None:
+    task = require_servers(json.dumps({"cluster": SERVED, "task": CHIEF_TASK}))
+    assert (task.role, task.index, task.cluster["worker"]) == (CHIEF, 0, ["b:1", "c:1"])
+    assert require_servers(json.dumps({"cluster": SERVED, "task": TASK})).index == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "task"),
+    [
+        ({"ps": []}, CHIEF_TASK),
+        ({"ps": ["b:1"]}, CHIEF_TASK),
+        ({"evaluator": ["e:1"]}, CHIEF_TASK),
+        ({}, {"type": "ps", "index": 1}),
+    ],
+)
+def test_clusters_without_a_chief_workers_and_servers_are_refused(
+    changes: dict[str, object], task: dict[str, object]
+) -> None:
+    with pytest.raises(UsageError, match="names no chief, workers and ps HOST:PORT with this process among them"):
+        require_servers(json.dumps({"cluster": {**SERVED, **changes}, "task": task}))
+
+
+# 2 sockets x 4 cores x 2 threads, as Linux numbers them: first threads first, socket by socket
+SERVER = {cpu: [cpu % 8, cpu % 8 + 8] for cpu in range(16)}
+SOCKETS = {0: "0-3,8-11", 1: "4-7,12-15"}
+# the same, where neighbours alternate between the sockets, and the threads of a core are neighbours
+ALTERNATING = {cpu: [cpu // 2 * 2, cpu // 2 * 2 + 1] for cpu in range(16)}
+ALTERNATING_SOCKETS = {0: "0-1,4-5,8-9,12-13", 1: "2-3,6-7,10-11,14-15"}
+
+
+def described(folder: Path, siblings: Mapping[int, Sequence[int]], nodes: Mapping[int, str]) -> Path:
+    """These CPUs, as the kernel describes them in /sys/devices/system."""
+    for cpu, of_core in siblings.items():
+        (folder / f"cpu/cpu{cpu}/topology").mkdir(parents=True)
+        (folder / f"cpu/cpu{cpu}/topology/thread_siblings_list").write_text(",".join(map(str, of_core)) + "\n")
+    for node, cpus in nodes.items():
+        (folder / f"node/node{node}").mkdir(parents=True)
+        (folder / f"node/node{node}/cpulist").write_text(cpus + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("siblings", "nodes", "allowed", "shares"),
+    [
+        (SERVER, SOCKETS, range(16), [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]),
+        (SERVER, SOCKETS, range(16), [[0, 1, 8, 9], [2, 3, 4, 10, 11, 12], [5, 6, 7, 13, 14, 15]]),
+        (SERVER, SOCKETS, range(2, 8), [[2, 3, 4], [5, 6, 7]]),  # a cpuset of one thread per core
+        (SERVER, SOCKETS, [3, 8, 11], [[8], [3, 11]]),
+        (SERVER, SOCKETS, [0, 8], [[0], [8], [0]]),
+        (SERVER, {}, range(16), [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]),
+        (ALTERNATING, ALTERNATING_SOCKETS, range(16), [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]),
+        ({}, {}, range(4), [[0, 1], [2, 3]]),  # a container without /sys
+    ],
+)
+def test_ranks_have_whole_cores_of_one_socket(
+    siblings: Mapping[int, Sequence[int]],
+    nodes: Mapping[int, str],
+    allowed: Sequence[int],
+    shares: list[list[int]],
+    tmp_path: Path,
+) -> None:
+    cores = physical_cores(allowed, described(tmp_path, siblings, nodes))
+    assert [share_cores(cores, rank, len(shares)) for rank in range(len(shares))] == shares
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("cores", "ranks"), [(2, 1), (2, 8), (16, 3), (4, 6)])
+def test_ranks_share_cpus_evenly(cores: int, ranks: int, threads: int) -> None:
+    machine = [[core * threads + thread for thread in range(threads)] for core in range(cores)]
+    own = [share_cores(machine, rank, ranks) for rank in range(ranks)]
+    uses = [sum(cpu in each for each in own) for cpu in range(cores * threads)]
+    assert all(own)
+    assert max(uses) - min(uses) <= 1
+    assert min(uses) >= 1
+    assert max(map(len, own)) - min(map(len, own)) <= threads
+
+
+def test_lists_of_the_kernel() -> None:
+    assert cpu_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
+    assert cpu_list("\n") == []
+
+
+SIZE = 3_000_000
+
+
+def test_the_payload_of_open_connections_is_counted() -> None:
+    """Both ends are here, so what is sent is received, too; a connection that was closed meanwhile does not count."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+        before = tcp_counters()
+        assert transferred(before, tcp_counters()) == (0, 0)
+        left = SIZE
+        while left:
+            client.sendall(bytes(10_000))
+            left -= 10_000
+            assert len(peer.recv(10_000, socket.MSG_WAITALL)) == 10_000
+        wait_until(lambda: usage_since(before).sent_bytes >= SIZE)
+        found = usage_since(before)
+        assert (found.sent_bytes, found.received_bytes) == (SIZE, SIZE)
+        assert 10**7 < found.peak_memory_bytes < 10**11
+        client.close()
+        peer.close()
+        assert transferred(before, tcp_counters()) == (0, 0)
+
+
+def test_a_new_connection_counts_from_its_start() -> None:
+    assert transferred({1: (10, 20), 2: (5, 5)}, {1: (11, 22), 3: (100, 200)}) == (101, 202)
