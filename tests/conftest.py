@@ -10,15 +10,34 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
+from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
 from tests.lib.commands import DIGITS_OPTIONS, forget_caller, succeeded
 from tests.lib.digits import write_digits
 from tests.lib.in_process import ringslice_here
-from tests.lib.tiers import note_process_starts
-
-# modules with fixtures and hooks
-pytest_plugins = (
-    *("tests.hadoop.fixture", "tests.lib.on_hadoop", "tests.lib.run_folder", "tests.lib.session", "tests.lib.tiers"),
+from tests.lib.on_hadoop import expected, few_digits, hdfs
+from tests.lib.run_folder import pytest_runtest_setup, run_folder
+from tests.lib.session import end_sessions
+from tests.lib.tiers import (
+    note_process_starts,
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
 )
+
+__all__ = [
+    "end_sessions",
+    "expected",
+    "few_digits",
+    "hadoop",
+    "hadoop_alone",
+    "hadoop_undisturbed",
+    "hdfs",
+    "pytest_collection_modifyitems",
+    "pytest_runtest_protocol",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "run_folder",
+]  # fixtures, and hooks
 
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")

@@ -96,7 +96,7 @@ class References(Transport):
         chosen = rows.filter(wanted)
         columns = (chosen[name].to_pylist() for name in ("offset", "size", "crc32c", "sha256"))
         for offset, size, crc32c, sha256 in zip(*columns, strict=True):
-            yield json.dumps(_Reference(part, offset, size, crc32c, sha256.hex())).encode()
+            yield json.dumps(_Reference(part, offset, size, crc32c, sha256.hex()), allow_nan=False).encode()
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         with LocalFiles() as files:
