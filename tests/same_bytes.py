@@ -111,7 +111,7 @@ def main(commit: str) -> None:
         folder = Path(name)
         archive = subprocess.run(["git", "archive", commit], cwd=REPOSITORY, stdout=subprocess.PIPE, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(folder / "tree", filter="data")
+            tar.extractall(folder / "tree")
         write_sources(folder / "sources")
         found = []
         for tree in (folder / "tree", REPOSITORY):

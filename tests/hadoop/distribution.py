@@ -192,7 +192,7 @@ def _fetch_libhdfs_sources(folder: Path) -> Path:
     if (found := hashlib.sha256(packed).hexdigest()) != LIBHDFS_SOURCES_SHA256:
         raise EnvironmentFailure(f"{failed} has the SHA-256 {found}, not {LIBHDFS_SOURCES_SHA256}. Check the proxy")
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder)
     return folder / Path(LIBHDFS_SOURCES).stem
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from etl.doctor.check import run
 from etl.errors import EnvironmentFailure
-from mapreduce.jobs.python_archive import check
+from mapreduce.jobs.python_archive import SITE, check
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
 from tests.hadoop.processes import Process
@@ -157,14 +157,16 @@ def test_a_python_of_the_nodes_own() -> None:
 @pytest.mark.integration
 def test_the_packed_python_is_tried_unpacked(tmp_path: Path) -> None:
     """Archives of a link to this Python and of empty modules."""
-    archive, jobs = tmp_path / "python.tar.gz", tmp_path / "mapreduce"
+    archive, jobs, own = tmp_path / "python.tar.gz", tmp_path / "mapreduce", tmp_path / "pyvenv.cfg"
     jobs.mkdir()
     (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
+    own.write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
     for module in ("normalize.py", "shard.py"):
         (jobs / module).touch()
         with tarfile.open(archive, "w:gz") as tar:
             tar.add(tmp_path / "python", "bin/python")
-            tar.add(jobs, "mapreduce")
+            tar.add(own, own.name)
+            tar.add(jobs, f"{SITE}/mapreduce")
         if module == "normalize.py":
             with pytest.raises(EnvironmentFailure, match=r"No module named 'mapreduce.shard'"):
                 check(archive)
