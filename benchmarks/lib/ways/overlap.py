@@ -2,8 +2,7 @@
 
     horovodrun -np 2 benchmarks/lib/ways/overlap.py STEPS ROUNDS MODEL:SIDE:BATCH|delayed:GRADIENTS:MB BYTES …
 
-Rank 0 prints a line of JSON for each size and round, in turns: the bytes, and milliseconds per step (median); of a
-delayed step also when the first one ``started`` and when each gradient was ``there``, in seconds since 1970.
+Rank 0 prints a line of JSON for each size and round, in turns: the bytes, and milliseconds per step (median).
 """
 
 import json
@@ -55,16 +54,15 @@ def make_step(model: str, side: int, batch: int, replicas: RingReplicas) -> Any:
     return lambda: train_step(pixels, labels, weights, **numbers)
 
 
-def make_delayed_step(count: int, megabytes: int, replicas: RingReplicas, there: list[float]) -> Any:
+def make_delayed_step(count: int, megabytes: int, replicas: RingReplicas) -> Any:
     """The same of a backward pass that takes no thread of TensorFlow's, as on an accelerator: a gradient
-    each `DELAY_S`, whose time goes to ``there``.
+    each `DELAY_S`.
     """
     device = tf.queue.FIFOQueue(count, [tf.float32], [()])
 
     def compute() -> None:
         for _ in range(count):
             time.sleep(DELAY_S)
-            there.append(time.time())
             device.enqueue(1.0)
 
     @tf.function(autograph=False)
@@ -90,25 +88,20 @@ def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
     replicas = RingReplicas(ring, Monitor())
     model, side, batch = job.rsplit(":", 2)
     ways = {}
-    there: list[float] = []
     for size in sizes:
         strategies.BUCKET_BYTES = int(size)  # read when the step is traced
-        make = make_delayed_step(int(side), int(batch), replicas, there) if model == DELAYED else None
+        make = make_delayed_step(int(side), int(batch), replicas) if model == DELAYED else None
         ways[size] = make or make_step(model, int(side), int(batch), replicas)
         ways[size]()
     for _ in range(int(rounds)):
         for size, take_step in ways.items():
-            seconds, begun = [], time.time()
-            there.clear()
+            seconds = []
             for _ in range(int(steps)):
                 started = time.perf_counter()
                 take_step()
                 seconds.append(time.perf_counter() - started)
-            told: dict[str, Any] = {"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}
-            if there:
-                told |= {"started": begun, "there": there[: int(side)]}
             if ring.rank == 0:
-                print(json.dumps(told), flush=True)
+                print(json.dumps({"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}), flush=True)
     ring.close()
 
 
