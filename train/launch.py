@@ -32,6 +32,7 @@ import click
 from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.processes import block_interrupts, stop_all, tied_environment
+from train.monitor.launcher import without_place
 from train.parallel.cluster import CHIEF, SERVER, WORKER
 
 POLL_S = 0.1
@@ -87,7 +88,9 @@ class Task:
         with block_interrupts():  # until it has handlers
             process = subprocess.Popen(
                 [sys.executable, "-u", *self.words],
-                env=tied_environment(signal.SIGTERM, os.environ | self.variables),  # it ends with us, however we end
+                env=tied_environment(
+                    signal.SIGTERM, without_place(os.environ) | self.variables
+                ),  # it ends with us, however we end
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -87,6 +87,9 @@ def test_a_strategy_that_does_not_fit_its_launcher_is_refused(root: Path) -> Non
         line = f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored"
         failed(launch(2, MAIN, "--data", root, "--strategy", strategy), 2, line)
     failed(launch(2, "train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
+    of_torchrun = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}  # of the caller
+    words = (*LAUNCH, MAIN, "--data", root, *SYNCHRONOUS, "--lr", "none")
+    failed(run(*words, variables=of_torchrun), 2, "Invalid value for '--lr'")
     result = horovodrun(2, MAIN, "--data", root, *MIRRORED)
     assert result.returncode != 0
     assert result.stderr.count("for all devices of a host; start it without horovodrun") == 1
