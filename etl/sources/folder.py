@@ -8,21 +8,18 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.progress import log
-from etl.sources.base import (
-    MAX_WHOLE_BYTES,
+from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile, NotInPlaceError, SourceImage, SourceOptions
+from etl.sources.fields import number_labels
+from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
+from etl.sources.names import (
+    LIST_NAMES,
     SPLITS_BY_WORD,
-    Content,
-    LargeFile,
-    NotInPlaceError,
-    SourceImage,
-    SourceOptions,
-    number_labels,
+    checked_key,
+    is_large_file,
+    is_visible,
     split_of,
     words_of,
 )
-from etl.sources.fields import checked_key
-from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
@@ -55,7 +52,7 @@ class FolderSource:
         links.log()
         names = sorted({name for (_, name, _), _ in found})
         is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
-        refuse_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
+        reject_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
         self.classes, labels = number_labels(names, options, place)
         self.images = sorted(
             (
@@ -121,7 +118,7 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
     return split, folders[1]
 
 
-def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
+def reject_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
     """Raise UsageError if the folders that give the labels are those of splits, or the one that contains all classes.
 
     Folders look like splits if their ``names`` differ only by words for splits (seg_train, seg_test). ``is_deep`` is

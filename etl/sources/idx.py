@@ -13,15 +13,9 @@ import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
 from etl.progress import log
-from etl.sources.base import (
-    LargeFile,
-    NotInPlaceError,
-    SourceImage,
-    SourceOptions,
-    number_labels,
-    split_of,
-)
-from etl.sources.file_names import is_visible
+from etl.sources.base import LargeFile, NotInPlaceError, SourceImage, SourceOptions
+from etl.sources.fields import number_labels
+from etl.sources.names import is_visible, split_of
 from etl.storage.place import Place
 
 IDX_ENDINGS = ("-ubyte", "-ubyte.gz")

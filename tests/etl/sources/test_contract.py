@@ -219,7 +219,7 @@ def test_a_file_named_by_no_key_is_refused(kind: str, tmp_path: Path) -> None:
     source = write(open_place(str(tmp_path / "source")), kind, train=range(3))
     (tmp_path / "source" / f"train-0.{kind}").rename(tmp_path / "source" / f"a\nb.{kind}")
     with pytest.raises(
-        UsageError, match=r"'a\\nb' cannot be a key, for it holds control characters; rename it"
+        UsageError, match=r"'a\\nb' cannot be a key, because it has control characters; rename it"
     ) as raised:
         open_source(source)
     assert "\n" not in str(raised.value)
