@@ -28,7 +28,7 @@ from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.threads import in_threads
 
 _LISTED_AT_ONCE = 4
-_LISTING_BUFFER = 1 << 16  # between two headers lies a member that is passed over
+_LISTING_BUFFER = 1 << 16  # small, because most of what follows a header is the content of an image, which is not read
 _READING_BUFFER = 1 << 18
 
 
@@ -36,8 +36,8 @@ class ArchiveSource:
     """Images in archives; an image's key is the archive's path below the source, without suffixes, and its own name.
 
     Labels come from the samples of WebDataset, else from the folders within an archive, as in `FolderSource`, or from
-    the names of archives within it, as in ImageNet's. What is hidden, and members that are neither images nor say
-    anything of one, are skipped and counted.
+    the names of archives within it, as in ImageNet's. Hidden members, and members that neither are images nor describe
+    one, are skipped and counted.
     """
 
     kind = "archive"
@@ -86,7 +86,7 @@ class ArchiveSource:
                     unused.close()
 
     def _take_open(self, archive: "_Archive") -> DecompressedFile | None:
-        """The reader that was left last, if it is one of this archive."""
+        """The reader that was left open last, if it is one of this archive."""
         with self._lock:
             if self._left is None or self._left.place != archive.file:
                 return None
@@ -94,7 +94,7 @@ class ArchiveSource:
             return file
 
     def _leave_open(self, file: DecompressedFile) -> DecompressedFile | None:
-        """Leave a reader for the next call; returns the one that was left before."""
+        """Keep a reader open for the next call; returns the one that was kept before."""
         with self._lock:
             before, self._left = self._left, file
         return before
@@ -109,7 +109,7 @@ def _read(file: DecompressedFile, offset: int, size: int) -> Content:
 
 
 class _Archive:
-    """One file, as it was when its images were listed.
+    """One archive: what its listing found, until the images are taken, and how the file was then.
 
     ``labels`` are those of its images, ``folders`` those that folders gave; ``is_deep`` is True if all labels came from
     folders, and all images lie in folders below these.
@@ -144,7 +144,7 @@ class _Archive:
         self._names.clear()
 
     def take_images(self, numbers: Mapping[str, int]) -> Iterator[SourceImage]:
-        """The images, which are forgotten here; ``numbers`` are those of the classes by label."""
+        """Yield the images and release the memory of the listing; ``numbers`` are those of the classes by label."""
         images, self.images = self.images, []
         for each in images:
             yield SourceImage(

@@ -64,8 +64,8 @@ class SourceOptions:
 class NotInPlaceError(UsageError):
     """The images of this source cannot be left where they are."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"--in-place is for plain tar files and Parquet files, and of this source {why}; leave it out")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"--in-place is for plain tar files and Parquet files, but {reason}; leave it out")
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class Source(Protocol):
 
     @property
     def pixels(self) -> dict[str, int] | None:
-        """Height, width and channels that all images share, if the source states them."""
+        """Height, width and channels of all images, if the source states them and they are the same."""
 
     def large_files(self) -> list[LargeFile]:
-        """The files that hold the images, by the numbers in their positions.
+        """The files that contain the images, by the numbers in their positions.
 
-        Raises UsageError if images cannot be read from where they lie.
+        Raises UsageError if images cannot be read from where they are.
         """
         ...
 

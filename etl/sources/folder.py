@@ -1,4 +1,4 @@
-"""A folder with a folder per class, and symbolic links in it: those that lead out, and those that double images."""
+"""A folder with a folder per class; how folders and symbolic links in them are walked, and files of images are read."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -167,8 +167,8 @@ def _changed(place: Place) -> DataError:
 class Links:
     """The links below the folder ``source``, which may itself be one. Hard links are files like others.
 
-    Unless ``are_followed``, a link that leads out of it is refused: whoever can write to a source may not choose what
-    else of this machine goes into a dataset.
+    Unless ``are_followed``, a link that leads out of it is an error: somebody who can write to a source must not be
+    able to choose which other files of this machine become part of a dataset.
     """
 
     def __init__(self, source: Place, are_followed: bool) -> None:
@@ -192,7 +192,7 @@ class Links:
         self._require_inside(target, f"{where}: {file}")
 
     def log(self) -> None:
-        """Log how many of the links that were followed lead to what is in the source, too."""
+        """Log how many links lead to files or folders of the source itself, because these images come twice."""
         if self._within:
             log(
                 "ingest",
@@ -215,7 +215,7 @@ def walk(
     """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not itself a folder.
 
     Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
-    UsageError for a circle, for a link to nothing, and for a link that ``links`` refuses.
+    UsageError for a circle, for a link to nothing, and for a link that leads out of the source of ``links``.
     """
     real_path = folder.real_path
     if real_path in above:

@@ -1,4 +1,4 @@
-"""Parquet files that hold the bytes of images, as Hugging Face `datasets` writes them."""
+"""Parquet files with the bytes of images in a column, as Hugging Face `datasets` writes them."""
 
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,10 +35,10 @@ _Row = tuple[str, str | None, str | None, int, Columns | None]
 class ParquetSource:
     """Parquet files with a row for each image: its bytes, its label, perhaps its split, and further scalars.
 
-    The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers,
-    which the schema's metadata may name (`class_names`): then all those classes are there, in that order. An image's
-    key is that of the column of keys, if one is named; else the path of its file without suffix, and the number of its
-    row, from 0.
+    The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers; the
+    schema's metadata may have names for these (`class_names`), and then the classes are these names in their order. The
+    key of an image is its value in the column of keys, if the user names one; else the path of its file without suffix,
+    and the number of its row, from 0.
 
     Listing reads the files once, because their metadata do not contain the sizes of images. Raises UsageError for a
     wrong column or cell, DataError for a damaged file.
@@ -121,12 +121,12 @@ class _File:
         progress.advance()
 
     def take_rows(self) -> list[_Row]:
-        """The rows, which are forgotten here."""
+        """Return the rows and release them."""
         rows, self.rows = self.rows, []
         return rows
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of this file; it is read from the front again if a row comes before another."""
+        """The bytes of these images of this file. It is read from the front again for a row before the last one."""
         for run in _forward(images):
             if self.place.info().mtime_ns != self.version:
                 raise self._changed()
@@ -182,7 +182,7 @@ class _File:
 
 
 def _forward(images: Sequence[SourceImage]) -> Iterator[Sequence[SourceImage]]:
-    """``images`` in runs whose rows never go back."""
+    """Split ``images`` into runs of ascending rows."""
     ends = [number for number, (one, other) in enumerate(pairwise(images), 1) if other.position < one.position]
     return (images[start:end] for start, end in pairwise([0, *ends, len(images)]))
 

@@ -1,4 +1,4 @@
-"""Find the columns of a Parquet file with images, by the user's options, else by name and type; read them."""
+"""Open Parquet files with images: find the columns by the user's options, else by name and type, and read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

@@ -44,7 +44,7 @@ _RECORD = re.compile(rb"([1-9][0-9]{0,6}) ([^=]+)=")
 
 
 class ByteRange:
-    """Bytes by their offset: those of a file, or of a part of one. Its text names it in messages."""
+    """Bytes by their offset: those of a file, or of a part of one. `str` is its name in messages."""
 
     of_content = ""  # what follows an offset in a message
     forms = "plain or by gzip or zstd"  # of an archive in it
