@@ -38,13 +38,13 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 PATIENCE = 6
 MAX_PIXELS_HERE = 25_000_000
-# BLAS keeps memory for each of its threads, and there is no use for them
+# BLAS keeps memory for each of its threads, which are not used
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 
 
 class DecodeWorker:
-    """Normalises images as ``config`` says, in a process of its own; a context manager."""
+    """Normalise images as in ``config``, in a process of its own; a context manager."""
 
     def __init__(self, config: NormalizeConfig) -> None:
         self.config = config
@@ -57,18 +57,18 @@ class DecodeWorker:
         self._stop(kill=True)  # nobody waits for what it may still be doing
 
     def normalize(self, data: bytes) -> Normalized | Reject:
-        """What `normalize_image` returns, or a reject for what it did to the worker.
+        """Return what `normalize_image` returns, or a reject if the image made the worker fail.
 
         Raises EnvironmentFailure if the worker cannot be started, or is ended by somebody else.
         """
-        # here, for most processes that import this module decode nothing
+        # imported here, because most processes that import this module decode nothing
         from etl.images.header import Header, is_maybe_plain
         from etl.images.normalize import normalize_decoded, read_limited_header
 
         header = read_limited_header(data, self.config) if is_maybe_plain(data) else None
         if isinstance(header, Header) and header.is_plain and header.width * header.height <= MAX_PIXELS_HERE:
             return normalize_decoded(data, header, self.config)
-        answer = self._ask(data) or self._ask(data)  # it may have been ended by what is no fault of the image
+        answer = self._ask(data) or self._ask(data)  # once more, because it may have been ended by somebody else
         if answer is None:
             raise EnvironmentFailure("the process that decodes images was ended twice; is there enough memory?")
         return answer

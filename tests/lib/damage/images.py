@@ -9,7 +9,7 @@ import numpy as np
 
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import channel_sums
-from etl.images.result import LONGEST_DETAIL, Normalized, Reject
+from etl.images.result import MAX_DETAIL_CHARS, Normalized, Reject
 from etl.images.sandbox import DecodeWorker
 from tests.lib.damage.mutations import mutate
 from tests.lib.pictures.table import pictures
@@ -50,7 +50,7 @@ def _try(data: bytes, number: int, name: str) -> str:
         assert result == other, "not the same each time"
         if isinstance(result, Reject):
             assert result.detail.isprintable(), result.detail
-            assert len(result.detail) <= LONGEST_DETAIL, result.detail
+            assert len(result.detail) <= MAX_DETAIL_CHARS, result.detail
             return str(result.reason.value)
         pixels = np.frombuffer(result.encoded, np.uint8).reshape(config.height, config.width, config.channels)
         assert channel_sums(pixels) == (result.sums, result.squares), "its sums are not those of its pixels"
