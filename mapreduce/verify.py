@@ -29,8 +29,7 @@ from etl.verify.target import Target
 from etl.verify.task import TaskCheck, task_place
 from etl.verify.work_list import SLICES
 from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner
-from mapreduce.jobs.work import Work, worthwhile_tasks
+from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
 
 RESULTS_FOLDER = "results"  # below the folder of a job's tasks
 BUCKET_EXAMPLES = 100_000  # about so many the driver has in memory at once
