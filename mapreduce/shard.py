@@ -117,7 +117,7 @@ class Shard(StageJob):
             yield keys[number], (order_key(key, plan.shares.seed), value)
         sums = PixelSums()
         sums.add(rows.filter(splits == plan.splits.index("train")))
-        publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
+        publish_bytes(sums_place(open_place(self.job["folder"]), part), self.staging, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
 
     def _assignments(self) -> Place | None:
@@ -128,7 +128,7 @@ class Shard(StageJob):
         split, name, records = planned = self.job["slices"][self.transport.slice_number(key)]
         normalized = open_place(self.job["root"]) / "normalized"
         examples = self.transport.receive(normalized, (value for _, value in values))
-        facts = write_slice(open_place(self.job["folder"]), self.attempts, planned, examples)
+        facts = write_slice(open_place(self.job["folder"]), self.staging, planned, examples)
         self.count_task(0, facts["bytes"])
         self.increment_counter("examples", split, records)
         yield name, records

@@ -45,7 +45,7 @@ class Verify(StageJob):
         """From a line of slices, parts or files: check them."""
         check = TaskCheck(self.job)
         check.check(task)
-        check.publish(self.attempts / RESULTS_FOLDER, self.attempts, task["line"])
+        check.publish(self.staging / RESULTS_FOLDER, self.staging, task["line"])
         self.count_task(check.counts["bytes"] + check.counts["other_bytes"], 0)
         yield f"line {task['line']}", check.counts["examples"]
 
