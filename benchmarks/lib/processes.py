@@ -44,10 +44,14 @@ def command_failure(command: Sequence[object], status: int) -> Failure:
     return Failure("command", words, f"it exited with status {status}", "Read its own message above")
 
 
-def run_ranks(ranks: int, script: str, *words: object) -> list[dict[str, Any]]:
+def run_ranks(
+    ranks: int, script: str, *words: object, variables: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """Run ``lib/ways/SCRIPT`` under horovodrun; the lines of JSON that its ranks print. Raises Failure."""
     command = ["horovodrun", "-np", str(ranks), sys.executable, str(BENCHMARKS / "lib/ways" / script), *map(str, words)]
-    done = subprocess.run(command, env=with_repository(environment()), stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, env=with_repository(environment()) | dict(variables or {}), stdout=subprocess.PIPE, text=True
+    )
     if done.returncode:
         raise command_failure(command[:5], done.returncode)
     return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if line.endswith("}")]

@@ -2,7 +2,8 @@
 
     horovodrun -np 2 benchmarks/lib/ways/overlap.py STEPS ROUNDS MODEL:SIDE:BATCH|delayed:GRADIENTS:MB BYTES …
 
-Rank 0 prints a line of JSON for each size and round, in turns: the bytes, and milliseconds per step (median).
+Rank 0 prints a line of JSON for each size and round, in turns: the bytes, and milliseconds per step (median); of a
+delayed step also when the first one ``started`` and when each gradient was ``there``, in seconds since 1970.
 """
 
 import json
@@ -54,15 +55,16 @@ def make_step(model: str, side: int, batch: int, replicas: RingReplicas) -> Any:
     return lambda: train_step(pixels, labels, weights, **numbers)
 
 
-def make_delayed_step(count: int, megabytes: int, replicas: RingReplicas) -> Any:
+def make_delayed_step(count: int, megabytes: int, replicas: RingReplicas, there: list[float]) -> Any:
     """The same of a backward pass that takes no thread of TensorFlow's, as on an accelerator: a gradient
-    each `DELAY_S`.
+    each `DELAY_S`, whose time goes to ``there``.
     """
     device = tf.queue.FIFOQueue(count, [tf.float32], [()])
 
     def compute() -> None:
         for _ in range(count):
             time.sleep(DELAY_S)
+            there.append(time.time())
             device.enqueue(1.0)
 
     @tf.function(autograph=False)
@@ -88,20 +90,25 @@ def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
     replicas = RingReplicas(ring, Monitor())
     model, side, batch = job.rsplit(":", 2)
     ways = {}
+    there: list[float] = []
     for size in sizes:
         strategies.BUCKET_BYTES = int(size)  # read when the step is traced
-        make = make_delayed_step(int(side), int(batch), replicas) if model == DELAYED else None
+        make = make_delayed_step(int(side), int(batch), replicas, there) if model == DELAYED else None
         ways[size] = make or make_step(model, int(side), int(batch), replicas)
         ways[size]()
     for _ in range(int(rounds)):
         for size, take_step in ways.items():
-            seconds = []
+            seconds, begun = [], time.time()
+            there.clear()
             for _ in range(int(steps)):
                 started = time.perf_counter()
                 take_step()
                 seconds.append(time.perf_counter() - started)
+            told: dict[str, Any] = {"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}
+            if there:
+                told |= {"started": begun, "there": there[: int(side)]}
             if ring.rank == 0:
-                print(json.dumps({"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}), flush=True)
+                print(json.dumps(told), flush=True)
     ring.close()
 
 
