@@ -16,7 +16,9 @@ import numpy as np
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import SHARD_OPTIONS
+from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
+from etl.partition.shares import SlicePlan
 from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.plan import (
@@ -26,7 +28,6 @@ from etl.slices.plan import (
     is_done_before,
     make_plan,
     recorded_options,
-    slice_plan_of,
 )
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
@@ -104,7 +105,7 @@ class Shard(StageJob):
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
         rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
-        plan = slice_plan_of(self.job)
+        plan = SlicePlan.from_json(self.job["plan"])
         splits, slices = assign_rows(plan, rows, task, self._assignments())
         keys = {
             number: self.transport.key(number, place % reducers, reducers)
@@ -114,9 +115,9 @@ class Shard(StageJob):
         values = self.transport.send(normalized, part, rows, is_sent)
         sent_keys = rows["key"].filter(is_sent).to_pylist()
         for number, key, value in zip(slices[is_sent].tolist(), sent_keys, values, strict=True):
-            yield keys[number], (order_key(key, plan.shares.seed), value)
+            yield keys[number], (order_key(key, plan.seed), value)
         sums = PixelSums()
-        sums.add(rows.filter(splits == plan.splits.index("train")))
+        sums.add(rows.filter(splits == SPLIT_NAMES.index("train")))
         publish_bytes(sums_place(open_place(self.job["folder"]), part), self.staging, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
 
@@ -184,14 +185,12 @@ class Shard(StageJob):
         size = sum(part["bytes"] for part in normalized["parts"])
         records = sum(records for _, _, records in slices)
         worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
-        job = {
+        job: dict[str, Any] = {
             "stage": "shard",
             "root": root.uri,
             "folder": folder.uri,
-            "config": plan.config.to_json(),
-            "classes": normalized["classes"],
+            "plan": plan.slice_plan.to_json(),
             "has_assignments": plan.assignment is not None,
-            "counts": plan.slice_plan.shares.counts.tolist(),
             "slices": slices,
             "todo": todo,
             "transport": transport,
@@ -210,7 +209,7 @@ class Shard(StageJob):
 
 def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
     """Split, name and number of examples of each slice."""
-    records = [int(count) for count in plan.slice_plan.shares.slice_records()]
+    records = [int(count) for count in plan.slice_plan.slice_records()]
     names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
     return [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
 

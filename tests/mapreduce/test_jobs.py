@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from etl.errors import UsageError
-from etl.formats.example import parse
-from etl.formats.preview import picture_of
+from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
