@@ -101,9 +101,9 @@ def _part(parts: Place, name: str) -> RecordFile | None:
     stage = normalized_stage(root)
     if parts.parent.name != "normalized" or not stage.marker.exists():
         return None
-    marker = stage.read_marker()
-    markers = [marker, *(kept.marker for kept in stage.earlier_generations())]
-    entry = next((part for each in markers for part in each["parts"] if part["part"] == name), None)
+    current = stage.read_generation()
+    generations = [current, *stage.earlier_generations()]
+    entry = next((part for each in generations for part in each.entries if part["part"] == name), None)
     if entry is None:
         raise UsageError(f"{stage.marker} has no part {name}")
     return RecordFile(
@@ -111,7 +111,7 @@ def _part(parts: Place, name: str) -> RecordFile | None:
         name=name,
         place=records_place(stage.folder, name),
         stage=stage,
-        marker=marker,
+        marker=current.marker,
         entry=entry,
         rows_file=rows_place(stage.folder, name),
         root=root,
