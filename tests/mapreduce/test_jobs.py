@@ -61,8 +61,8 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     succeeded(ringslice("normalize", root, *SMALL))
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
     plan = {"sizes": [[4], [0], [0]], "slices": [2, 0, 0], "seed": 0}
-    job = {"folder": str(root / "slices/x"), "slices": names, "transport": transport, "plan": plan}
-    job |= {"has_assignments": False, "reducers": 1}
+    job: dict[str, object] = {"folder": str(root / "slices/x"), "slices": names, "transport": transport}
+    job |= {"plan": plan, "has_assignments": False, "reducers": 1}
     arguments = ["--job-file", job_file(root, **job, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])
     mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
