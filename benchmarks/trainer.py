@@ -5,12 +5,14 @@
     python benchmarks/trainer.py --part ring --model resnet50 --batch 16 --noise 640 --side 96
     python benchmarks/trainer.py --part input --input hdfs://127.0.0.1:8020/datasets/fashion
 
-Each sample is a process of its own, started by the command that a user gives. Three parts:
+Each sample is a process of its own, started by the command that a user gives. Four parts:
 
 - loop: one rank, which reads slices and decodes them, against Keras' `fit` of the same model, with the same batch,
   optimizer, cores and threads, on the decoded pictures in memory; without XLA, and with the choice of Keras (auto).
 - ring: `horovodrun -np 2`, each rank on its half of the cores, against two independent runs of one rank on such a half
   each, side by side; their images per second are added up.
+- ddp, if --torch is an environment with PyTorch: `torchrun --nproc-per-node 2`, --strategy ddp, against `horovodrun -np
+  2`; each rank on its half of the cores.
 - input: a consumer that works on each batch for a fixed time, such that it takes 80 percent of the pictures that can be
   read from --input (it sleeps, as for a busy accelerator, and takes one batch ahead): on the pictures from there,
   against one batch in memory.
@@ -53,9 +55,10 @@ from train.parallel.cores import physical_cores, share_cores
 from train.runs.folder import Dataset, find_dataset
 
 TRAIN = REPOSITORY / "train" / "main.py"
-LOOP, RING, INPUT = PARTS = ("loop", "ring", "input")
+LOOP, RING, DDP, INPUT = PARTS = ("loop", "ring", "ddp", "input")
 VERSIONS = ("tensorflow-cpu", "keras", "horovod", "pyarrow", "numpy")
 RANKS = 2
+TORCH = REPOSITORY / ".venvs/torch"
 LR = 0.02
 SHORT = {"noise": 4_000, "epochs": 3, "rounds": 1, "seconds": 2.0}
 
@@ -76,6 +79,7 @@ class Options:
     epochs: int
     rounds: int
     seconds: float
+    torch: Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +115,18 @@ def measure_ring(training: Training) -> Rates:
     for copy in range(RANKS):
         own = ",".join(str(core) for core in share_cores(cores, copy, RANKS))
         copies.append(["taskset", "--cpu-list", own, sys.executable, *training.words])
-    return {
-        "ring": side_by_side(training, [["horovodrun", "-np", str(RANKS), *training.words]]),
-        "copies": side_by_side(training, copies),
-    }
+    return {"ring": side_by_side(training, [in_ring(training)]), "copies": side_by_side(training, copies)}
+
+
+def in_ring(training: Training) -> list[str]:
+    return ["horovodrun", "-np", str(RANKS), *training.words]
+
+
+def measure_ddp(training: Training, environment: Path) -> Rates:
+    """Two ranks of PyTorch, whose environment is given; two ranks of Horovod."""
+    launcher = [str(environment / "bin/python"), "-m", "torch.distributed.run", "--standalone"]
+    ranks = [*launcher, "--nproc-per-node", str(RANKS), "--", *training.words, "--strategy", "ddp"]
+    return {"ddp": side_by_side(training, [ranks]), "horovod": side_by_side(training, [in_ring(training)])}
 
 
 def measure_input(dataset: Dataset, seconds: float) -> Rates:
@@ -187,6 +199,7 @@ def measure_parts(parts: Sequence[str], options: Options, data: str) -> list[Res
     measures: dict[str, tuple[str, Callable[[], Rates]]] = {
         LOOP: (f"{trained}, one rank", lambda: measure_loop(training)),
         RING: (f"{trained}, {RANKS} ranks", lambda: measure_ring(training)),
+        DDP: (f"{trained}, {RANKS} ranks", lambda: measure_ddp(training, options.torch)),
         INPUT: (f"{source.folder}: a consumer", lambda: measure_input(source, options.seconds)),
     }
     results = []
@@ -242,15 +255,26 @@ def make_noise(folder: Path, images: int, side: int) -> str:
 @click.option("--batch", type=COUNT, default=64, show_default=True, help="Batch of each rank.")
 @click.option("--epochs", type=click.IntRange(2), default=4, show_default=True, help="Epochs; the first is not used.")
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Samples of each way, in turns.")
+@click.option(
+    "--torch",
+    type=click.Path(path_type=Path),
+    default=TORCH,
+    show_default=".venvs/torch",
+    help="An environment with PyTorch, for ddp.",
+)
 @click.option("--seconds", type=SECONDS, default=10.0, show_default=True, help="Seconds of each consumer of input.")
 def main(**values: Any) -> list[Result]:
     """See the module."""
     options = Options(**values)
-    parts = options.parts or PARTS
+    has_torch = (options.torch / "bin/python").exists()
+    parts = options.parts or [part for part in PARTS if part != DDP or has_torch]
+    if DDP in parts and not has_torch:
+        raise Failure("--torch", str(options.torch), "no bin/python there", "Make it: make torch")
     if options.uri and "://" in options.uri:
         check_hdfs("--input", options.uri, needs_command=False)
     if RING in parts:
         require_program("taskset", "Install it: apt-get install util-linux")
+    if RING in parts or DDP in parts:
         require_program("horovodrun", "Install it: make install")
     click.echo(describe_machine(VERSIONS))
     with tempfile.TemporaryDirectory() as temporary:

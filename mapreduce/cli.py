@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from etl import __version__
-from etl.doctor.context import Surroundings
-from etl.doctor.run import GROUPS, diagnose
+from etl.doctor.check import Context
+from etl.doctor.command import GROUPS, diagnose
 from etl.erase.command import erase as run_erase
 from etl.erase.command import require_clean
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
@@ -261,7 +261,7 @@ def doctor(uri: str, queue: str | None, python_bin: str | None, groups: tuple[st
 
     Exit status 0 if nothing fails, else 3. Temporary files are deleted. Default of URI: $RINGSLICE_DATA, else ./data.
     """
-    return diagnose(Surroundings(uri, queue, python_bin), groups, values["json"])
+    return diagnose(Context(uri, queue, python_bin), groups, values["json"])
 
 
 @cli.command(epilog="Example: ringslice pipeline photos/by-class data/flowers --size 224 --workers 8")

@@ -44,8 +44,8 @@ class Verify(StageJob):
         check = TaskCheck(self.job)
         check.check(task)
         check.publish(self.attempts / RESULTS_FOLDER, self.attempts, task["line"])
-        self.count_task(check.result.counts["bytes"] + check.result.counts["other_bytes"], 0)
-        yield f"line {task['line']}", check.result.counts["examples"]
+        self.count_task(check.counts["bytes"] + check.counts["other_bytes"], 0)
+        yield f"line {task['line']}", check.counts["examples"]
 
     def stage_at(self, root: Place, values: dict[str, Any]) -> Stage:
         target = Target.find(root, values["name"])
@@ -130,7 +130,7 @@ class Verify(StageJob):
 
 def _plan_again(target: Target) -> tuple[Plan | None, str]:
     """The plan of the slices, made again; else why it cannot be, empty if what it was made of is gone."""
-    if target.dataset is None or not target.knows_earlier:
+    if target.dataset is None or not target.knows_parent:
         return None, ""
     try:
         return target.plan_again(), ""

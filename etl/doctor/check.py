@@ -1,110 +1,176 @@
-"""What a look at this machine finds: one line per check, for people, for logs and for programs."""
+"""What a check of `ringslice doctor` is, the context that it gets, and how all of them are run and shown."""
 
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-
-from rich.console import Console
-from rich.text import Text
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from etl.errors import EnvironmentFailure, explain
+from etl.hadoop.site_config import SITE_VARIABLES, site_configuration
+from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
+from etl.storage.place import Place, open_place
 
-OK, NOTE, WARNING, FAILS = STATES = ("ok", "note", "warning", "fails")
+KILL_TIMEOUT_S = 5.0
 
-_STYLES = {OK: "green", NOTE: "dim", WARNING: "yellow", FAILS: "bold red"}
+OK, NOTE, WARNING, FAILS = "ok", "note", "warning", "fails"
+
+# Group, name, and the function that returns one line if all is well, and raises what is not, with the remedy.
+Check = tuple[str, str, Callable[[], str]]
+Checks = Iterator[Check]
 
 
-class Notice(Exception):
-    """What a check raises in order to end as a note or a warning."""
+class Skipped(Exception):
+    """Ends a check as a note, or as a warning."""
 
     def __init__(self, text: str, state: str = NOTE) -> None:
         super().__init__(text)
         self.state = state
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a check found; ``text`` is one line, with the remedy where there is something to do."""
-
-    group: str
-    check: str
-    state: str
-    text: str
-
-
 @dataclass
-class Check:
-    """One thing to look at: ``look`` returns what is told of it where all is well, and raises what is not."""
+class Context:
+    """What the checks depend on: the options, the site's configuration, and the states of the checks before, by name.
 
-    group: str
-    name: str
-    look: Callable[[], str]
-    finding: Finding | None = field(default=None, init=False)
-
-    @property
-    def passed(self) -> bool:
-        return self.finding is not None and self.finding.state in (OK, WARNING)
-
-    @property
-    def failed(self) -> bool:
-        return self.finding is not None and self.finding.state == FAILS
-
-    def run(self) -> Finding:
-        """Look, whatever comes of it: no failure of a check ends the others."""
-        state, text = OK, ""
-        try:
-            text = self.look()
-        except Notice as notice:
-            state, text = notice.state, str(notice)
-        except subprocess.TimeoutExpired as error:
-            state, text = FAILS, f"{_command(error.cmd)} did not end within {error.timeout:.0f} s"
-        except Exception as error:
-            explained = explain(error)
-            state, text = FAILS, explained[1] if explained else f"the check broke off: {type(error).__name__}: {error}"
-        self.finding = Finding(self.group, self.name, state, " ".join(text.split()))
-        return self.finding
-
-
-def _command(words: object) -> str:
-    return words if isinstance(words, str) else " ".join(map(str, words)) if isinstance(words, list) else "a program"
-
-
-def run_checks(checks: Iterable[Check], as_json: bool, **about: str) -> int:
-    """Run the checks, show each finding as it comes, and return the exit status.
-
-    Checks are asked for one by one: which come next may depend on what those before have found.
+    ``place`` is None if the configuration that it depends on cannot be read, which is ``site_problem`` then.
     """
-    console = Console()
-    findings: list[Finding] = []
-    for check in checks:
-        with Console(stderr=True).status(f"{check.group}: {check.name}"):  # on a terminal only
-            finding = check.run()
+
+    uri: str
+    queue: str | None = None
+    python_bin: str | None = None
+    place: Place | None = field(default=None, init=False)
+    site: dict[str, str] = field(default_factory=dict, init=False)
+    site_problem: str = field(default="", init=False)
+    states: dict[str, str] = field(default_factory=dict, init=False)
+    hangs: bool = field(default=False, init=False)  # the place
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a place that there is no filesystem for."""
+        self.settings = HdfsSettings.from_environment()
+        try:
+            self.site = site_configuration()
+            self.place = open_place(self.uri)
+        except (EnvironmentFailure, OSError) as error:
+            self.site_problem = str(error)
+
+    @property
+    def has_site(self) -> bool:
+        """True if this machine is configured for a Hadoop site."""
+        return any(os.environ.get(name) for name in SITE_VARIABLES)
+
+    @property
+    def is_on_hdfs(self) -> bool:
+        return self.uri.lower().startswith("hdfs://")
+
+    @property
+    def needs_java(self) -> bool:
+        """True if a missing Java is a failure; HDFS alone needs none, with hdfs-native."""
+        return self.has_site or (self.is_on_hdfs and self.settings.driver == LIBHDFS)
+
+    def has_passed(self, *names: str) -> bool:
+        return all(self.states.get(name) in (OK, WARNING) for name in names)
+
+    def require_site(self) -> None:
+        """Raise Skipped if the site's configuration cannot be read, which one check reports as a failure."""
+        if self.site_problem:
+            raise Skipped("not checked, because Hadoop's configuration cannot be read; mend that first")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a child process ended; ``status`` is negative after a signal, also after that of its timeout."""
+
+    status: int
+    output: str
+    errors: str
+    timeout_s: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it failed: its own error line, if it has one."""
+        if self.timeout_s is not None:
+            return f"did not end within {self.timeout_s:.0f} s"
+        if self.status < 0:
+            return f"crashed ({signal.Signals(-self.status).name})"
+        lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
+        own = [line for line in lines if line.startswith("ringslice: error: ")]
+        last = (own or lines or [f"ended with status {self.status} and no message"])[-1]
+        return last.removeprefix("ringslice: error: ")
+
+
+def run(
+    words: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None, cwd: str | None = None
+) -> Result:
+    """Run a program that may crash or hang; after ``timeout_s`` or an interrupt it and its children are killed.
+
+    ``variables`` are its whole environment. Raises FileNotFoundError if there is no such program.
+    """
+    child = subprocess.Popen(
+        words,
+        env=variables,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # what it starts is killed with it, and Ctrl-C does not reach it
+    )
+    try:
+        output, errors = child.communicate(timeout=timeout_s)
+        return Result(child.returncode, output, errors)
+    except subprocess.TimeoutExpired:
+        return Result(-signal.SIGKILL, *_kill(child), timeout_s)
+    except BaseException:
+        _kill(child)
+        raise
+
+
+def _kill(child: "subprocess.Popen[str]") -> tuple[str, str]:
+    """Kill it and what it started; returns what it printed, nothing if it is stuck in the kernel (a dead NFS)."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        return child.communicate(timeout=KILL_TIMEOUT_S)
+    return "", ""
+
+
+def run_python(words: Sequence[str], timeout_s: float, **variables: str) -> Result:
+    """Run this Python in this environment with ``variables`` added."""
+    return run([sys.executable, "-P", *words], timeout_s, os.environ | variables)
+
+
+def run_checks(context: Context, checks: Iterable[Check], as_json: bool) -> int:
+    """Run the checks and print each finding, or all as one line of JSON; returns the exit status: 0, or 3 for failures.
+
+    Checks are asked for one by one, because the next ones depend on the states of those before.
+    """
+    findings = []
+    for group, name, check in checks:
+        state, text = _run_one(check)
+        context.states[name] = state
+        findings.append({"group": group, "check": name, "state": state, "text": text})
         if not as_json:
-            _show(console, finding, is_first=not findings or findings[-1].group != finding.group)
-        findings.append(finding)
-    failures = sum(finding.state == FAILS for finding in findings)
+            print(f"{state:<8} {group}: {name}: {text}", flush=True)
+    failed = sum(finding["state"] == FAILS for finding in findings)
     if as_json:
-        told = {**about, "healthy": not failures, "checks": [asdict(finding) for finding in findings]}
-        print(json.dumps(told, ensure_ascii=False, allow_nan=False), flush=True)
+        facts = {"place": context.uri, "healthy": not failed, "checks": findings}
+        print(json.dumps(facts, ensure_ascii=False, allow_nan=False), flush=True)
     else:
-        _show_sum(console, failures, len(findings))
-    return EnvironmentFailure.status if failures else 0
+        print(f"{failed} of {len(findings)} checks failed" if failed else "nothing fails", flush=True)
+    return EnvironmentFailure.status if failed else 0
 
 
-def _show(console: Console, finding: Finding, is_first: bool) -> None:
-    if not console.is_terminal:
-        print(f"{finding.state:<8} {finding.group}: {finding.check}: {finding.text}", flush=True)
-        return
-    if is_first:
-        console.print(Text(finding.group, style="bold"))
-    state = Text(f"  {finding.state:<8}", style=_STYLES[finding.state])
-    console.print(Text.assemble(state, (f"{finding.check}: ", "bold"), finding.text))
-
-
-def _show_sum(console: Console, failures: int, total: int) -> None:
-    line = f"{failures} of {total} checks {'fails' if failures == 1 else 'fail'}" if failures else "nothing fails"
-    if console.is_terminal:
-        console.print(Text(line, style=_STYLES[FAILS if failures else OK]))
-    else:
-        print(line, flush=True)
+def _run_one(check: Callable[[], str]) -> tuple[str, str]:
+    """State and text of a check, whatever it raises: no failure of a check ends the others."""
+    try:
+        state, text = OK, check()
+    except Skipped as skipped:
+        state, text = skipped.state, str(skipped)
+    except Exception as error:
+        explained = explain(error)
+        state, text = FAILS, explained[1] if explained else f"the check failed: {type(error).__name__}: {error}"
+    return state, " ".join(text.split())

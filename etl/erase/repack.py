@@ -55,7 +55,7 @@ class PackedImages:
         return []
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """The bytes of these images, in their order. Raises DataError where a pack does not hold them."""
+        """The bytes of these images, in their order. Raises DataError if a pack does not hold them."""
         for number, run in groupby(images, lambda image: image.position[0]):
             rows = [self.rows[number][image.position[1]] for image in run]
             pack = pack_place(self.raw, self.packs[number])

@@ -5,7 +5,7 @@ protobuf at run time, in a pool of its own, so that a process may hold TensorFlo
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
@@ -63,29 +63,8 @@ def serialize(example: ImageExample) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
-class ExampleFacts(NamedTuple):
-    """What a row about an example tells; the fields are those of `ImageExample`."""
-
-    key: str
-    label: int
-    width: int
-    height: int
-
-
-def parse_facts(data: bytes) -> ExampleFacts:
-    """The facts of a serialized example, in half the time that `parse` takes. Raises DataError as it does."""
-    message = _Example()
-    try:
-        message.ParseFromString(data)
-        feature = message.features.feature
-        label, width, height = (int(feature[name].int64_list.value[0]) for name in (LABEL, WIDTH, HEIGHT))
-        return ExampleFacts(feature[KEY].bytes_list.value[0].decode(), label, width, height)
-    except (DecodeError, IndexError, UnicodeDecodeError) as error:
-        raise DataError(f"not an example of an image: {error}") from None
-
-
 def parse(data: bytes) -> ImageExample:
-    """Inverse of `serialize`. Raises DataError for bytes that are no such example."""
+    """Inverse of `serialize`. Raises DataError for other bytes."""
     message = _Example()
     try:
         message.ParseFromString(data)
@@ -114,7 +93,7 @@ def parse(data: bytes) -> ImageExample:
 def read_features(data: bytes) -> dict[str, tuple[str, list[Any]]]:
     """The features of any serialized ``tf.train.Example``: kind (bytes, float or int64) and values, sorted by name.
 
-    Raises DataError for bytes that are no example.
+    Raises DataError for other bytes.
     """
     message = _Example()
     try:

@@ -147,9 +147,9 @@ def iterate_groups(place: Place, columns: list[str] | None = None) -> Iterator[p
 
 
 def read_range(place: Place, start: int, stop: int, columns: list[str] | None = None) -> pa.Table:
-    """Rows ``start`` to before ``stop`` of a table; only the row groups that hold them are read.
+    """Rows ``start`` to before ``stop`` of a table; only the row groups that contain them are read.
 
-    Raises DataError where it cannot be read, or has not as many rows.
+    Raises DataError if it cannot be read, or has fewer rows.
     """
     with _reading(place) as source:
         file = pq.ParquetFile(source)
@@ -169,24 +169,14 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
 
 
 def take_rows(place: Place, positions: Sequence[int], columns: list[str]) -> pa.Table:
-    """The rows at these ascending ``positions``; only the row groups that hold one are read.
+    """The rows at these ascending ``positions``; only the row groups that contain one are read, one at a time.
 
-    Raises DataError where it cannot be read as a table, or has not so many rows.
+    Raises DataError if it cannot be read as a table, or has fewer rows.
     """
-    with _reading(place) as source:
-        file = pq.ParquetFile(source)
-        ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
-        wanted = np.asarray(positions, dtype=np.int64)
-        groups = np.searchsorted(ends, wanted, side="right")
-        if len(wanted) and groups[-1] == len(ends):
-            raise KeyError(f"no row {wanted[-1]}")
-        schema = pa.schema([file.schema_arrow.field(name) for name in columns])
-        taken = [schema.empty_table()]
-        for group in np.unique(groups):
-            first = ends[group] - file.metadata.row_group(int(group)).num_rows
-            rows = file.read_row_group(int(group), columns=columns)
-            taken.append(rows.take(wanted[groups == group] - first).select(columns))
-        return pa.concat_tables([each.replace_schema_metadata(None) for each in taken])
+    wanted = np.asarray(positions, dtype=np.int64)
+    runs = np.split(wanted, np.flatnonzero(np.diff(wanted // GROUP_ROWS)) + 1) if len(wanted) else []
+    taken = [read_range(place, int(run[0]), int(run[-1]) + 1, columns).take(pa.array(run - run[0])) for run in runs]
+    return pa.concat_tables(taken or [read_range(place, 0, 0, columns)])
 
 
 def read_facts(place: Place) -> dict[str, Any]:

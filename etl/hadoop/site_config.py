@@ -1,21 +1,36 @@
-"""What a Hadoop site tells its clients: the files under HADOOP_CONF_DIR, and where its programs and libraries lie."""
+"""The configuration of a Hadoop site as Hadoop's own clients read it, and where its programs and libraries are.
+
+Site files may have XInclude and ``${...}`` in values.
+"""
 
 import functools
 import os
+import pwd
+import re
 import shutil
 import subprocess
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 from etl.errors import EnvironmentFailure
-from etl.hadoop.site_files import read_site_file, resolve
 
 SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # which say where they are
 SITE_FILES = ("core-site.xml", "hdfs-site.xml", "mapred-site.xml", "yarn-site.xml")
 COMMAND_TIMEOUT_S = 60
+MAX_INCLUDES = 100  # files that one site file includes, directly or not
+MAX_SUBSTITUTIONS = 20  # in one value; Hadoop's own limit
+UMASK, DEFAULT_UMASK = "fs.permissions.umask-mode", "022"  # Hadoop's own
+
+_XINCLUDE = "{http://www.w3.org/2001/XInclude}"
+_VARIABLE = re.compile(r"\$\{([^}$ ]+)\}")
+_ENVIRONMENT = re.compile(r"env\.([^-:]+)(?:(:?-)(.*))?")
 
 
 def configuration_folder() -> Path | None:
-    """HADOOP_CONF_DIR, else HADOOP_HOME/etc/hadoop where that is a folder; None where the site names neither."""
+    """HADOOP_CONF_DIR, else HADOOP_HOME/etc/hadoop if that is a folder; None if the site names neither."""
     if folder := os.environ.get("HADOOP_CONF_DIR"):
         return Path(folder)
     home = os.environ.get("HADOOP_HOME")
@@ -24,11 +39,9 @@ def configuration_folder() -> Path | None:
 
 
 def site_configuration() -> dict[str, str]:
-    """The properties of the site's files by name; a later file of `SITE_FILES` wins. Empty where there are none.
+    """The properties of the site's files by name; a later file of `SITE_FILES` wins. Empty if there are none.
 
-    Values are as Hadoop has them, with what they include and name (`etl.hadoop.site_files`).
-
-    Raises EnvironmentFailure where one of them is not XML, or HADOOP_CONF_DIR names no folder.
+    Raises EnvironmentFailure if one of them is not XML, or HADOOP_CONF_DIR is not a folder.
     """
     folder = configuration_folder()
     if folder is None:
@@ -40,6 +53,109 @@ def site_configuration() -> dict[str, str]:
         if path.is_file():
             properties |= read_site_file(path)
     return resolve(properties)
+
+
+def site_umask(site: Mapping[str, str]) -> int:
+    """The site's umask for new files and folders. Raises EnvironmentFailure if it is not octal."""
+    text = site.get(UMASK, DEFAULT_UMASK)
+    if not re.fullmatch(r"[0-7]{1,4}", text):
+        raise EnvironmentFailure(
+            f"{UMASK} {text!r} of the files under HADOOP_CONF_DIR is not an octal number; set it to one like 027"
+        )
+    return int(text, 8) & 0o777
+
+
+def read_site_file(path: Path) -> dict[str, str]:
+    """The properties of one site file, with those of the files it includes; the last of a name wins.
+
+    Raises EnvironmentFailure for a file that is not XML, and for an include without a file or a fallback.
+    """
+    return _properties(path, _parse(path), [0])
+
+
+def resolve(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties with their ``${…}`` replaced: Java's system properties, ``env.NAME``, then other properties.
+
+    As in Hadoop, what has no value stays, and so does a value that leads back to itself.
+    """
+    return {name: _resolved(value, properties) for name, value in properties.items()}
+
+
+def _parse(path: Path) -> ElementTree.Element:
+    try:
+        return ElementTree.parse(path).getroot()  # noqa: S314 - the site's own file, as trusted as its programs
+    except ElementTree.ParseError as error:
+        raise EnvironmentFailure(f"{path} is not XML ({error}); mend it, or set HADOOP_CONF_DIR to another") from None
+
+
+def _properties(path: Path, parent: ElementTree.Element, included: list[int]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in parent:
+        if each.tag == f"{_XINCLUDE}include":
+            found |= _included(path, each, included)
+        elif each.tag == "property":
+            name, value = each.findtext("name"), each.findtext("value")
+            if name and value is not None:
+                found[name.strip()] = value.strip()
+        else:  # a configuration may contain another one
+            found |= _properties(path, each, included)
+    return found
+
+
+def _included(path: Path, include: ElementTree.Element, included: list[int]) -> dict[str, str]:
+    """The properties of the file of an include, or of its fallback if there is no such file."""
+    included[0] += 1
+    if included[0] > MAX_INCLUDES:
+        raise EnvironmentFailure(f"{path} includes itself, or more than {MAX_INCLUDES} files; mend its xi:include")
+    href = include.get("href", "")
+    file = path.parent / (unquote(href.removeprefix("file:")) if href.startswith("file:/") else href)
+    if href and file.is_file():
+        return _properties(file, _parse(file), included)
+    fallback = include.find(f"{_XINCLUDE}fallback")
+    if fallback is None:
+        raise EnvironmentFailure(
+            f"{path} includes {href!r}, which is no file of this machine; copy it there, or mend the xi:include"
+        )
+    return _properties(path, fallback, included)
+
+
+def _resolved(value: str, properties: Mapping[str, str]) -> str:
+    text = value
+    for _ in range(MAX_SUBSTITUTIONS):
+        variable = _VARIABLE.search(text)
+        if variable is None:
+            return text
+        replacement = _value_of(variable[1], properties)
+        if replacement is None:
+            return text
+        if variable[0] in replacement:  # a loop
+            return value
+        text = text[: variable.start()] + replacement + text[variable.end() :]
+    return value
+
+
+def _value_of(name: str, properties: Mapping[str, str]) -> str | None:
+    if variable := _ENVIRONMENT.fullmatch(name):
+        found = os.environ.get(variable[1])
+        if found is None or (not found and variable[2] == ":-"):
+            found = variable[3]
+        if found is not None:
+            return found
+    system = _system_property(name)
+    return properties.get(name) if system is None else system
+
+
+def _system_property(name: str) -> str | None:
+    """The value of a Java system property that site files use, if it is the same in any program."""
+    if name == "java.io.tmpdir":
+        return tempfile.gettempdir()
+    if name == "user.dir":
+        return os.getcwd()
+    try:
+        user = pwd.getpwuid(os.getuid())
+    except KeyError:  # a container's user may have no name
+        return None
+    return {"user.name": user.pw_name, "user.home": user.pw_dir}.get(name)
 
 
 def hadoop_command() -> str:

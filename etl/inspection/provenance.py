@@ -12,10 +12,10 @@ from etl.storage.place import Place
 
 
 def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, Any]:
-    """What the part's rows and the pack's image list tell of the image ``key``, by name.
+    """The facts of the image ``key`` in the part's rows and the pack's image list, by name.
 
-    ``sha256`` is that of the source image, where the caller knows it: rows of another image under the same key do not
-    count. What is not there any more is told under ``unknown``.
+    ``sha256`` is that of the source image, if the caller knows it: rows of another image under the same key do not
+    count. The reason why something is missing is ``unknown``.
     """
     normalized = root / "normalized"
     found: dict[str, Any] = {}
@@ -25,7 +25,12 @@ def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, A
         place = records_place(normalized, part)
         found["part"] = {"file": place.uri, "record": number, "offset": row["offset"], "size": row["size"]}
         source = {name: row[f"source_{name}"] for name in ("format", "width", "height")}
-        found["image"] = {"sha256": row["sha256"].hex(), **source, "split": row["split"], "columns": _columns(row)}
+        found["image"] = {
+            "sha256": row["sha256"].hex(),
+            **source,
+            "split": row["split"],
+            "columns": dict(row.get("columns") or ()),
+        }
         facts = parquet_tables.read_facts(rows)
         found["pack"] = _in_pack(root / "raw", pack_of(facts), facts.get("file"), key, row["sha256"])
     except DataError as error:
@@ -34,32 +39,27 @@ def trace(root: Place, part: str, key: str, sha256: bytes | None) -> dict[str, A
 
 
 def _in_pack(raw: Place, pack: str, file: str | None, key: str, sha256: bytes) -> dict[str, Any]:
-    """Where an image lies in its pack: an offset and a size, the column and the row of a Parquet file left in place."""
+    """Position in the pack: an offset and a size, or the column and the row of a Parquet file left in place."""
     listed = list_place(raw, pack)
     number, image = _row_of(listed, key, sha256)
-    told = {"file": pack_place(raw, pack, file).uri}
+    facts = {"file": pack_place(raw, pack, file).uri}
     if file is None:
-        return told | {"member": number, "offset": image["offset"], "size": image["size"]}
+        return facts | {"member": number, "offset": image["offset"], "size": image["size"]}
     if column := parquet_tables.read_facts(listed).get("column"):
-        return told | {"column": column, "row": image["offset"], "size": image["size"]}
-    return told | {"offset": image["offset"], "size": image["size"]}
-
-
-def _columns(row: dict[str, Any]) -> dict[str, Any]:
-    told = row.get("columns") or {}  # pyarrow gives a map as pairs
-    return dict(told)
+        return facts | {"column": column, "row": image["offset"], "size": image["size"]}
+    return facts | {"offset": image["offset"], "size": image["size"]}
 
 
 def _row_of(place: Place, key: str, sha256: bytes | None) -> tuple[int, dict[str, Any]]:
-    """Number and content of the row of ``key``. Raises DataError where there is none."""
+    """Number and content of the row of ``key``. Raises DataError if there is none."""
     try:
         rows = parquet_tables.read_table(place)
     except FileNotFoundError:
         raise DataError(f"{place} is not there any more") from None
     number = pc.index(rows["key"], key).as_py()
     if number < 0:
-        raise DataError(f"{place} does not tell of {key}")
+        raise DataError(f"{place} has no row of {key}")
     row: dict[str, Any] = rows.slice(number, 1).to_pylist()[0]
     if sha256 is not None and row["sha256"] != sha256:
-        raise DataError(f"{place} tells of another image called {key}")
+        raise DataError(f"{place} has another image called {key}")
     return number, row

@@ -75,7 +75,7 @@ def _check_request(text: str, request: SplitRequest) -> None:
 def resolve_fractions(request: SplitRequest, total: int) -> Fractions:
     """The fractions of ``total`` examples that ``request`` asks for; they add up to 1.
 
-    Raises DataError where there are not as many examples as it counts.
+    Raises DataError if there are not as many examples as it counts.
     """
     fractions = {
         name: share if isinstance(share, Fraction) else Fraction(share, max(total, 1))
@@ -92,7 +92,7 @@ def resolve_fractions(request: SplitRequest, total: int) -> Fractions:
 class ShardConfig:
     """How examples go to splits and slices.
 
-    ``split`` is None where the source gave the splits; ``splits_from`` the SHA-256 of the manifest whose splits are
+    ``split`` is None if the source gave the splits; ``splits_from`` the SHA-256 of the manifest whose splits are
     kept, ``removed_keys`` that of the list of keys to leave out.
     """
 
@@ -145,7 +145,7 @@ def resolve_slices(
     The training split gets ``slices``, or as many as make about ``slice_bytes`` each, rounded up to a multiple of
     ``workers``; the others in proportion to their examples, at least one.
 
-    Raises UsageError where a split would have more slices than examples.
+    Raises UsageError if a split would have more slices than examples.
     """
     total = sum(counts.values())
     train = counts["train"]

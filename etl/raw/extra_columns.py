@@ -1,4 +1,4 @@
-"""Further columns of images, from a table of the user's: CSV or Parquet, with a column ``key`` and any others."""
+"""Further columns of images from the user's table: CSV or Parquet, with a column ``key`` and any others."""
 
 import dataclasses
 import io
@@ -11,7 +11,7 @@ from pyarrow import csv, fs
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.sources import SourceImage
-from etl.sources.base import Columns
+from etl.sources.base import Columns, refuse_twice
 from etl.sources.fields import known_columns
 from etl.sources.file_names import PARQUET_NAMES
 from etl.storage.place import Place
@@ -22,27 +22,24 @@ Joined = tuple[list[SourceImage], dict[str, int]]
 
 
 def read_columns(place: Place) -> pa.Table:
-    """The table, all columns as text; a cell without a value is null.
+    """The table with all columns as text; a cell without a value is null.
 
-    Raises UsageError where it has no column ``key``, no other, a key twice, or columns that are neither text nor
-    numbers; DataError where it cannot be read.
+    Raises UsageError if it has no column ``key``, no other, a key twice, or columns that are neither text nor numbers;
+    DataError if it cannot be read.
     """
     if place.info().type != fs.FileType.File:
         raise UsageError(f"--columns {place}: no such file; give a CSV or Parquet table with a column 'key'")
     table = _read(place)
     names = table.column_names
     if KEY not in names or len(names) < 2 or len(set(names)) < len(names):
-        told = ", ".join(map(repr, names))
-        raise UsageError(f"--columns {place} has the columns {told}; it needs 'key' and others, each once")
+        found = ", ".join(map(repr, names))
+        raise UsageError(f"--columns {place} has the columns {found}; it needs 'key' and others, each once")
     keys = table[KEY].combine_chunks()
     if keys.null_count:
         raise UsageError(
             f"--columns {place} has {keys.null_count} rows without a key; give each row the key of its image"
         )
-    counts = pc.value_counts(keys)
-    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    if len(twice):
-        raise UsageError(f"--columns {place} has the key {twice[0].as_py()!r} more than once; leave one row of each")
+    refuse_twice(keys.to_pylist(), lambda row: f"row {row + 1} of --columns {place}")
     return table
 
 
@@ -72,9 +69,9 @@ def _read(place: Place) -> pa.Table:
 
 
 def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:
-    """The images with the columns of their rows beside their own, and how many images and rows are without the other.
+    """The images with the columns of their rows and their own, and the numbers of images and rows without the other.
 
-    Where both have a column, the table's cell is taken if there is one.
+    If both have a column, the table's cell is taken if it has a value.
     """
     rows = pc.index_in(pa.array([image.key for image in images], pa.string()), value_set=table[KEY])
     names = sorted(name for name in table.column_names if name != KEY)
@@ -88,5 +85,5 @@ def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:
     return joined, facts | {"images_without_row": unknown}
 
 
-def _joined(own: Columns | None, told: Columns | None) -> Columns | None:
-    return tuple(sorted((dict(own or ()) | dict(told or ())).items())) or None
+def _joined(own: Columns | None, others: Columns | None) -> Columns | None:
+    return tuple(sorted((dict(own or ()) | dict(others or ())).items())) or None

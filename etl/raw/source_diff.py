@@ -37,7 +37,7 @@ _REWRITTEN = "files were written again since they were packed; comparing their c
 
 @dataclass(frozen=True)
 class KeptPack:
-    """A pack that stays as it is; ``removed`` are the rows of it that hold no image any more: int64, ascending."""
+    """A pack that stays as it is; ``removed`` are its rows without a live image: int64, ascending."""
 
     name: str
     removed: Integers
@@ -45,22 +45,22 @@ class KeptPack:
 
 @dataclass(frozen=True)
 class RenewalPlan:
-    """The packs that stay, in their order, and the images that none of them holds: int64, ascending."""
+    """The packs that stay, in their order, and the images that are in none of them: int64, ascending."""
 
     kept: tuple[KeptPack, ...]
     unpacked: Integers
 
 
 def plan_renewal(packs: Iterable[tuple[str, Integers]], images: int) -> RenewalPlan:
-    """What becomes of ``packs``, each a name and the image of each row (`NO_IMAGE` for none): int64 of shape (rows,).
+    """Choose which of ``packs`` stay, each a name and the image of each row (or `NO_IMAGE`): int64 of shape (rows,).
 
-    A pack with more than half of its rows removed is not kept: what it still holds is packed anew. Of two rows with the
+    A pack with more than half of its rows removed does not: its other images are packed again. Of two rows with the
     same image the second one is removed.
     """
     packed = np.zeros(images, dtype=np.bool_)
     kept = []
     for name, held in packs:
-        live = _first_of_each(held) & ~packed[held]  # NO_IMAGE reads the last image's, and is live nowhere
+        live = _first_of_each(held) & ~packed[held]  # NO_IMAGE indexes the last image, and is never live
         removed = np.flatnonzero(~live)
         if 2 * len(removed) > len(held) or len(removed) == len(held):
             continue
@@ -187,7 +187,7 @@ def _read_lists(raw: Place, packs: Sequence[Mapping[str, Any]]) -> pa.Table:
             require(table.num_rows == pack["images"], f"{place} has {table.num_rows} rows, not {pack['images']}")
             tables.append(table.replace_schema_metadata(None))
             progress.advance()
-    return pa.concat_tables(tables).combine_chunks()
+    return pa.concat_tables(tables)
 
 
 def _live_rows(keys: pa.ChunkedArray, packs: Sequence[Mapping[str, Any]], bounds: Integers, removed: Removed) -> Mask:
@@ -259,5 +259,5 @@ def _removed_rows(keys: pa.ChunkedArray, plan: RenewalPlan, starts: Mapping[str,
     rows = np.concatenate([np.zeros(0, np.int64), *(starts[pack.name] + pack.removed for pack in plan.kept)])
     names = pa.array([pack.name for pack in plan.kept], pa.string())
     which = np.repeat(np.arange(len(plan.kept)), [len(pack.removed) for pack in plan.kept])
-    columns = [names.take(pa.array(which)), keys.combine_chunks().take(pa.array(rows))]
+    columns = [names.take(pa.array(which)), keys.take(pa.array(rows)).combine_chunks()]
     return pa.Table.from_arrays(columns, schema=schemas.REMOVED)

@@ -44,7 +44,7 @@ def folders_around(run: Place) -> list[Place]:
 
 def check_target(file: Place, folders: Iterable[Place]) -> None:
     """Raise UsageError if a page cannot be written to ``file``, or it lies below one of the ``folders``."""
-    if not file.parent.exists():
+    if file.parent.info().type.name != "Directory":
         raise UsageError(f"{file.parent}: no such folder; make it, or give another place with -o")
     if file.info().type.name == "Directory":
         raise UsageError(f"{file} is a folder; give the page a name of its own with -o")

@@ -12,14 +12,14 @@ BYTE_ORDER_MARK = "\ufeff"
 def read_keys(place: Place, option: str = "--remove") -> list[str]:
     """The keys in a text file of one on each line, sorted, each once; a byte order mark is skipped.
 
-    Raises UsageError where it is no such file.
+    Raises UsageError if it is not such a file.
     """
     wrong = {"NotFound": "there is no such file", "Directory": "it is a folder"}.get(place.info().type.name, "")
     text = ""
     try:
         text = "" if wrong else place.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
-        wrong = "it is no text"
+        wrong = "it is not text"
     if wrong:
         raise UsageError(f"{option} {place}: {wrong}; give a text file of keys, one on each line")
     return sorted({line.rstrip("\r") for line in text.split("\n") if line.rstrip("\r")})

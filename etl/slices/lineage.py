@@ -77,9 +77,9 @@ def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = Fa
     """The slices that ``asked`` names: a manifest, a folder of slices, a name below ``root``, or 'newest'.
 
     'newest' is the end of the root's lineage, ``own`` left aside; without a lineage the only finished slices; None
-    where there are none. For ``own`` that is finished, and is not to be overwritten, it is what they were made from.
+    if there are none. For ``own`` that is finished, and is not to be overwritten, it is what they were made from.
 
-    Raises UsageError where there are none, or several ends, or ``own`` would be lost; DataError where their manifest is
+    Raises UsageError if there are none, or several ends, or ``own`` would be lost; DataError if their manifest is
     damaged.
     """
     if asked is None:

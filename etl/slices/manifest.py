@@ -27,7 +27,7 @@ def table_file(name: str) -> str:
 def read_manifest(stage: Stage) -> dict[str, Any]:
     """The manifest of finished slices.
 
-    Raises UsageError where there is none of this version, DataError where it is not as it was written.
+    Raises UsageError if there is none of this version, DataError if it is not as it was written.
     """
     manifest = stage.read_marker()
     content = {name: value for name, value in manifest.items() if name != "checksum"}
@@ -60,7 +60,7 @@ class Slice:
     """One slice as the manifest names it; ``name`` is its path below the manifest without an ending.
 
     ``first_example`` and ``first_block`` are the rows of the tables of examples and of blocks at which its own begin;
-    ``group`` is the group of workers that it was cut for, None where there is one for all.
+    ``group`` is the group of workers that it was cut for, None if there is one for all.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Slice:
 class Manifest:
     """What a reader needs of the manifest: ``mean`` and ``std`` are by channel, on the scale 0 to 255.
 
-    ``height`` and ``width`` are None where images differ in size. Pixels that are kept as floats are
+    ``height`` and ``width`` are None if images differ in size. Pixels that are kept as floats are
     (pixel - ``subtract``) / ``divide_by``, by channel.
     """
 
@@ -94,7 +94,7 @@ class Manifest:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of every image. Raises UsageError where they differ."""
+        """Height and width of every image. Raises UsageError if they differ."""
         if self.height is None or self.width is None:
             raise UsageError(
                 "the images of these slices differ in size, and a batch takes one; normalize again with --fit crop,"
@@ -104,7 +104,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, marker: Mapping[str, Any]) -> Self:
-        """Raises DataError where something is missing."""
+        """Raises DataError if something is missing."""
         try:
             image, statistics = marker["image"], marker["statistics"]
             return cls(
@@ -125,7 +125,7 @@ class Manifest:
     def of_group(self, group: int) -> Self:
         """The same, but the training split has the slices of one group of workers only.
 
-        Raises UsageError where there is no such group.
+        Raises UsageError if there is no such group.
         """
         groups = sorted({each.group for each in self.splits["train"] if each.group is not None})
         if group not in groups:

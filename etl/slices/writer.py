@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.formats.example import ExampleFacts, ImageExample, parse, parse_facts
+from etl.formats.example import ImageExample, parse
 from etl.formats.records import ByteReader, Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
 from etl.stages.names import WORK_FOLDER
@@ -64,7 +64,7 @@ def blocks_place(folder: Place, name: str) -> Place:
 
 
 class SliceScan:
-    """What the records of a slice tell, taken in order: its rows, blocks, index and facts.
+    """What follows from the records of a slice, in order: its rows, blocks, index and facts.
 
     A slice that is written and one that is read give the same.
     """
@@ -76,7 +76,7 @@ class SliceScan:
         self._labels: Counter[int] = Counter()
         self._blocks: list[dict[str, Any]] = []
 
-    def add(self, record: Record, example: ExampleFacts | ImageExample, source: tuple[str, bytes] | None) -> None:
+    def add(self, record: Record, example: ImageExample, source: tuple[str, bytes] | None) -> None:
         """Add the next record, and the example in it; ``source``, if known: its part, and its image's SHA-256."""
         row = {"key": example.key, "label": example.label, "split": self.split, "slice": self.name}
         row |= {"offset": record.offset, "size": record.size, "crc32c": record.crc32c}
@@ -135,14 +135,14 @@ def write_slice(
     ``planned`` are its split, its name and how many examples it is to have; what is written lies in the folder
     ``attempts`` until it is published. Returns the facts.
 
-    Raises DataError where there are not as many as planned.
+    Raises DataError if there are not as many as planned.
     """
     split, name, expected = planned
     scan = SliceScan(split, name)
     with publishing(folder / f"{name}.tfrecord", attempts) as output:
         for data, part, sha256 in examples:
             framed, crc = frame(data)
-            scan.add(Record(scan.size_bytes, data, crc, framed), parse_facts(data), (part, sha256))
+            scan.add(Record(scan.size_bytes, data, crc, framed), parse(data), (part, sha256))
             output.write(framed)
         if scan.records != expected:
             raise DataError(f"slice {name} got {scan.records} of {expected} examples; run again with --overwrite")
@@ -173,7 +173,7 @@ class _HashingReader:
 def scan_slice(
     folder: Place, split: str, name: str, check: Callable[[ImageExample], None] | None = None
 ) -> tuple[SliceScan, str]:
-    """Read a slice below ``folder``, front to back; returns what its records tell, and its SHA-256.
+    """Read a slice below ``folder``, front to back; returns what follows from its records, and its SHA-256.
 
     ``check`` is given each example. Memory goes with the number of examples.
 

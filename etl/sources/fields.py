@@ -95,7 +95,8 @@ def parse_object(text: bytes) -> dict[str, Any]:
     """Parse a JSON object in UTF-8; NaN and infinities become None. Raises ValueError with the reason."""
     try:
         found = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: None)
-        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # fails for half a surrogate pair
+        if b"\\u" in text:
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # fails for half a surrogate pair
     except UnicodeError as error:
         raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None  # type: ignore[attr-defined]
     except (ValueError, RecursionError) as error:

@@ -33,8 +33,7 @@ from etl.sources.fields import (
     one_line,
     scalar_text,
 )
-from etl.sources.folder import read_file
-from etl.sources.links import Links
+from etl.sources.folder import Links, read_file
 from etl.storage.place import Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")

@@ -1,6 +1,5 @@
 """``ROOT/models/champion.json``: the run and checkpoint in use, and those before; ``ringslice promote`` writes it."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,13 +28,9 @@ def read_champions(root: Place) -> list[Promoted]:
     place = champion_file(root)
     if not place.exists():
         return []
-    try:
-        record = json.loads(place.read_bytes())
-        content = {name: value for name, value in record.items() if name != "checksum"}
-        is_whole = record.get("format") == FORMAT and with_checksum(content) == record
-    except (ValueError, AttributeError):  # not JSON, or not an object
-        is_whole = False
-    if not is_whole:
+    record = place.read_json()
+    content = {name: value for name, value in record.items() if name != "checksum"}
+    if record.get("format") != FORMAT or with_checksum(content) != record:
         raise DataError(f"{place} is damaged, or of another version; put it back, or remove it to begin anew")
     return [record["champion"], *record["history"]]
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from etl.errors import EnvironmentFailure
+from etl.errors import DataError
 from etl.stages.names import GENERATIONS_FOLDER
 from etl.storage.place import Place
 
@@ -29,7 +29,7 @@ class Generation:
 
     @classmethod
     def read(cls, place: Place) -> "Generation":
-        """The marker in this file. Raises EnvironmentFailure if it cannot be parsed."""
+        """The marker in this file. Raises DataError if it cannot be parsed."""
         data = place.read_bytes()
         fingerprint = fingerprint_of(data)
         try:
@@ -40,9 +40,7 @@ class Generation:
                 raise ValueError("it is not an object")
             return cls(marker, fingerprint)
         except ValueError as error:
-            raise EnvironmentFailure(
-                f"{place} is not JSON ({error}); it was damaged or written by something else"
-            ) from None
+            raise DataError(f"{place} is not JSON ({error}); it was damaged or written by something else") from None
 
 
 def _with_compact_counts(parsed: dict[str, Any]) -> dict[str, Any]:

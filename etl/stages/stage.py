@@ -116,7 +116,7 @@ class Stage:
         place = self.folder / RUN_FILE
         try:
             return place.read_json() if place.exists() else {}
-        except EnvironmentFailure:
+        except DataError:
             return {}
 
     def task_folders(self) -> list[Place]:

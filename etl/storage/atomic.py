@@ -1,11 +1,11 @@
 """Files that appear whole or not at all.
 
-A file is written under a name of its attempt's own and then *published*: renamed, atomically, to a final name that is
-not there yet. Of two attempts at one file the first to publish wins; the other removes its own.
+A file is written under a name of its own and then *published*: renamed, atomically, to a final name that is free. Of
+two attempts at one file the first one to publish wins; the other one removes its own.
 
-Attempts lie in a folder of their owner's (a run of a stage, or its tasks). Whoever takes a stage over deletes the
-folders of those before it: from then on none of their attempts can be written or published (the rename and the deletion
-are ordered by the filesystem), so an owner that has been replaced stops at its next write.
+Attempts are in the staging folder of their owner (a run of a stage, or its tasks). A run that takes a stage over
+deletes the staging folders of those before it: from then on none of their attempts can be written or published (the
+filesystem orders the rename and the deletion), so an owner that was replaced stops at its next write.
 """
 
 import errno
@@ -30,7 +30,7 @@ class TakenError(EnvironmentFailure):
 
 
 class ReplacedError(EnvironmentFailure):
-    """The folder of this owner's attempts is gone: another run has taken over."""
+    """The staging folder of this owner is gone: another run has taken over."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class OutputFile:
         self.size_bytes += len(data)
 
     def sync(self) -> None:
-        """Return when what was written so far outlasts a crash, where that can be had of an open file."""
+        """Return when what was written so far survives a crash, if the filesystem can do that for an open file."""
         self.stream.flush()
         self.attempt.filesystem.sync(self.attempt.path)
 
@@ -62,15 +62,15 @@ class OutputFile:
 
 
 @contextmanager
-def publishing(final: Place, attempts: Place) -> Iterator[OutputFile]:
-    """Write ``final``: it is there, whole, after the block, and untouched when the block raises.
+def publishing(final: Place, staging: Place) -> Iterator[OutputFile]:
+    """Write ``final``: it is whole after the block, and untouched if the block raises.
 
-    The bytes go to an attempt's own name in the folder ``attempts`` (of the same filesystem), which must be there.
-    Where another attempt has published ``final`` meanwhile, its bytes must equal ours.
+    The bytes go to a name of their own in the folder ``staging`` (of the same filesystem), which must exist. If another
+    attempt has published ``final`` meanwhile, its bytes must equal ours.
 
-    Raises TakenError where ``final`` is there with other bytes, ReplacedError where ``attempts`` is gone.
+    Raises TakenError if ``final`` exists with other bytes, ReplacedError if ``staging`` is gone.
     """
-    with _attempt(final, attempts) as (attempt, output):
+    with _attempt(final, staging) as (attempt, output):
         yield output
         output.stream.close()
         output.won = publish(attempt, final)
@@ -78,21 +78,21 @@ def publishing(final: Place, attempts: Place) -> Iterator[OutputFile]:
             raise TakenError(f"{final} was there with other bytes; remove it, or run again with --overwrite")
 
 
-def _own_name(attempts: Place) -> Place:
-    return attempts / f"attempt-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+def _own_name(staging: Place) -> Place:
+    return staging / f"attempt-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 @contextmanager
-def _attempt(final: Place, attempts: Place) -> Iterator[tuple[Place, OutputFile]]:
-    attempt = _own_name(attempts)
+def _attempt(final: Place, staging: Place) -> Iterator[tuple[Place, OutputFile]]:
+    attempt = _own_name(staging)
     stream = None
     try:
         stream = attempt.filesystem.open_new(attempt.path)
-        final.parent.make_folder()  # only now: who was replaced makes no folder again
+        final.parent.make_folder()  # only now: an owner that was replaced makes no folder again
         yield attempt, OutputFile(final, attempt, stream)
     except BaseException as error:
         was_deleted = isinstance(error, FileNotFoundError) and not attempt.exists()  # its folder may go a moment later
-        with suppress(OSError, EnvironmentFailure):  # the first error is the one to tell
+        with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
             if stream is not None:
                 stream.close()
         with suppress(OSError, EnvironmentFailure):
@@ -100,17 +100,17 @@ def _attempt(final: Place, attempts: Place) -> Iterator[tuple[Place, OutputFile]
         if was_deleted:
             raise ReplacedError(f"{final} was not written: another run has taken this stage over") from None
         if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
-            error.filename = str(final)  # pyarrow does not say where
+            error.filename = str(final)  # pyarrow does not name it
         raise
 
 
 def publish(attempt: Place, final: Place) -> bool:
     """Give the closed file ``attempt`` the name ``final``, in one atomic step, if that name is free.
 
-    Its bytes outlast a crash before it has that name, and the name does on return: whatever is published after it, such
-    as a marker that names it, is never there without it.
+    Its bytes survive a crash before it has that name, and the name does on return: what is published after it, such as
+    a marker that names it, never exists without it.
 
-    Returns False where it was taken; the attempt's file is then removed.
+    Returns False if the name was taken; the attempt is then removed.
     """
     attempt.filesystem.sync(attempt.path)
     try:
@@ -122,50 +122,50 @@ def publish(attempt: Place, final: Place) -> bool:
     return True
 
 
-def publish_bytes(final: Place, attempts: Place, data: bytes) -> OutputFile:
+def publish_bytes(final: Place, staging: Place, data: bytes) -> OutputFile:
     """Publish a file of ``data``."""
-    with publishing(final, attempts) as output:
+    with publishing(final, staging) as output:
         output.write(data)
     return output
 
 
 @contextmanager
-def replacing(final: Place, attempts: Place) -> Iterator[OutputFile]:
-    """Write ``final`` anew: after the block it has these bytes, in one atomic step, whether it was there or not.
+def replacing(final: Place, staging: Place) -> Iterator[OutputFile]:
+    """Write ``final``, in place of one that exists: after the block it has these bytes, in one atomic step.
 
-    It is untouched when the block raises. Raises ReplacedError where ``attempts`` is gone.
+    It is untouched if the block raises. Raises ReplacedError if ``staging`` is gone.
     """
-    with _attempt(final, attempts) as (attempt, output):
+    with _attempt(final, staging) as (attempt, output):
         yield output
         output.stream.close()
         _replace(attempt, final)
 
 
-def replace_bytes(final: Place, attempts: Place, data: bytes) -> None:
-    """Put a file of ``data`` in the place of ``final``, in one atomic step, whether it is there or not."""
-    with replacing(final, attempts) as output:
+def replace_bytes(final: Place, staging: Place, data: bytes) -> None:
+    """Write ``final`` with ``data``, in one atomic step, in place of one that exists."""
+    with replacing(final, staging) as output:
         output.write(data)
 
 
-def withdraw(final: Place, attempts: Place) -> None:
-    """Take the file or folder ``final`` away, by way of the folder ``attempts``; it may be gone already.
+def withdraw(final: Place, staging: Place) -> None:
+    """Delete the file or folder ``final`` by way of the folder ``staging``; it may be gone already.
 
-    One atomic step moves it there, so that what another run, which took over a moment ago, put in its place is safe.
+    One atomic step moves it there, so that what a run which took over a moment ago put in its place is safe.
 
-    Raises ReplacedError where ``attempts`` is gone: who was replaced takes nothing away.
+    Raises ReplacedError if ``staging`` is gone: an owner that was replaced deletes nothing.
     """
-    attempt = _own_name(attempts)
+    attempt = _own_name(staging)
     try:
         final.filesystem.replace(final.path, attempt.path)
     except FileNotFoundError:
-        if not attempts.exists():
+        if not staging.exists():
             raise ReplacedError(f"{final} was not removed: another run has taken this stage over") from None
         return
     attempt.delete()
 
 
 def replace_file(made: Place, final: Place) -> None:
-    """Put the finished file ``made`` in the place of ``final``, in one atomic step, whether that is there or not."""
+    """Give the finished file ``made`` the name ``final``, in one atomic step, in place of a file that has it."""
     final.parent.make_folder()
     _replace(made, final)
 

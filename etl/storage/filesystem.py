@@ -1,12 +1,11 @@
 """What a filesystem offers beyond ``pyarrow.fs``: renames that are atomic and exclusive, and files that are new.
 
-Publishing, claiming and fencing stand on four promises, the same for local files and for HDFS; one contract suite holds
-all of them to it:
+Publishing, leases and fencing depend on four promises, which one contract suite tests on local files and on HDFS:
 
-- `Filesystem.open_new` makes a file in a folder that is there, and never the folder;
-- `Filesystem.rename_new` gives a file a name that is free, in one step, and fails where it is not;
+- `Filesystem.open_new` makes a file in an existing folder, and never the folder;
+- `Filesystem.rename_new` gives a file a free name in one step, and fails if the name is taken;
 - `Filesystem.replace` gives a file a name, taken or free, in one step;
-- each fails with FileNotFoundError where the file's own folder was deleted meanwhile, whatever else happens at once.
+- each raises FileNotFoundError if the file's own folder was deleted meanwhile, whatever else happens at once.
 """
 
 from abc import ABC, abstractmethod
@@ -35,40 +34,40 @@ class Filesystem(ABC):
 
     @abstractmethod
     def open_new(self, path: str) -> pyarrow.NativeFile:
-        """Open a file for writing in a folder that is there.
+        """Open a file for writing in an existing folder.
 
-        Raises FileExistsError where there is one of that name, FileNotFoundError where there is no such folder.
+        Raises FileExistsError if the name is taken, FileNotFoundError if there is no such folder.
         """
 
     @abstractmethod
     def sync(self, path: str) -> None:
-        """Return when a closed file's bytes outlast a crash of its machine."""
+        """Return when the bytes of a closed file survive a crash of its machine."""
 
     @abstractmethod
     def sync_folder(self, path: str) -> None:
-        """Return when the names of a folder's files outlast a crash."""
+        """Return when the names of a folder's files survive a crash."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, with those above it; it may be there. Its name outlasts a crash."""
+        """Make a folder, with those above it; it may exist. Its name survives a crash."""
         self.arrow.create_dir(path, recursive=True)
 
     @abstractmethod
     def rename_new(self, path: str, target: str) -> None:
-        """Give the file ``path`` the name ``target``; raises FileExistsError where that is taken, and changes nothing.
+        """Give the file ``path`` the name ``target``; raises FileExistsError if that is taken, and changes nothing.
 
-        Raises FileNotFoundError where ``path`` is not there.
+        Raises FileNotFoundError if ``path`` does not exist.
         """
 
     @abstractmethod
     def replace(self, path: str, target: str) -> None:
         """Give the file ``path`` the name ``target``, in place of a file that has it. Raises FileNotFoundError.
 
-        A folder takes a name that is free.
+        A folder needs a free name.
         """
 
     @abstractmethod
     def delete_empty(self, path: str) -> None:
-        """Delete a folder if nothing is in it, in one step; it may be gone already."""
+        """Delete a folder if it is empty, in one step; it may be gone already."""
 
     @abstractmethod
     def touch(self, path: str) -> None:
@@ -84,6 +83,6 @@ class Filesystem(ABC):
         return []
 
     def explaining(self, path: str) -> AbstractContextManager[None]:
-        """Within this context, what goes wrong at ``path`` is told in words of ours."""
+        """Within this context, failures at ``path`` are explained in one line with a remedy."""
         del path
         return nullcontext()

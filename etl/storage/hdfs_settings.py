@@ -1,4 +1,7 @@
-"""How HDFS is spoken with: settings that options leave in the environment, for this process and all its children."""
+"""Addresses and settings of HDFS: options and the site's configuration decide both, and child processes inherit them.
+
+There is one spelling of each address: ``host:port``, or a highly available nameservice of the site.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -6,7 +9,11 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from etl.errors import UsageError
+from etl.hadoop.site_config import site_configuration
 from etl.values import parse_bytes
+
+SCHEME = "hdfs"
+DEFAULT_PORT = 8020  # of a NameNode's RPC server, by Hadoop 3
 
 NATIVE, LIBHDFS = DRIVERS = ("native", "libhdfs")
 
@@ -23,7 +30,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class HdfsSettings:
-    """How HDFS is spoken with. None: as the site has it."""
+    """The options ``--hdfs-...``. None: the site's configuration decides."""
 
     driver: str = NATIVE
     user: str | None = None
@@ -39,9 +46,9 @@ class HdfsSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """The settings of this process: the options ``--hdfs-…`` leave them in the environment, for all its children.
+        """The settings of this process: options leave them in the environment, for all child processes.
 
-        Raises UsageError for a value that is none.
+        Raises UsageError for an invalid value.
         """
         try:
             return cls(
@@ -57,3 +64,52 @@ class HdfsSettings:
 
 def _optional(parse: Callable[[str], Value], text: str | None) -> Value | None:
     return parse(text) if text else None
+
+
+def authority_of(given: str) -> str:
+    """The one spelling of the address ``given`` in a URI; an empty one is that of the site's default filesystem.
+
+    Raises UsageError if there is no such default, or a nameservice has a port.
+    """
+    site = site_configuration()
+    authority = given or _default_authority(site)
+    host, port = split_authority(authority)
+    if f"dfs.ha.namenodes.{host}" in site:
+        if port:
+            raise UsageError(f"hdfs://{authority}: {host} is a nameservice of the site, not a host; leave out the port")
+        return host
+    if not port and host in nameservices(site):  # of a single NameNode
+        host, port = split_authority(site.get(f"dfs.namenode.rpc-address.{host}", host))
+    if port and not port.isdecimal():
+        raise UsageError(
+            f"hdfs://{authority}: the port {port!r} is not a number; give hdfs://namenode:{DEFAULT_PORT}/path"
+        )
+    return f"{host.lower()}:{int(port or DEFAULT_PORT)}"
+
+
+def nameservices(site: Mapping[str, str]) -> list[str]:
+    """The nameservices of the site."""
+    return [name for each in site.get("dfs.nameservices", "").split(",") if (name := each.strip())]
+
+
+def default_filesystem(site: Mapping[str, str]) -> str:
+    """The URI of the site's default filesystem; empty if it has none."""
+    return site.get("fs.defaultFS") or site.get("fs.default.name", "")
+
+
+def _default_authority(site: Mapping[str, str]) -> str:
+    default = default_filesystem(site)
+    scheme, _, rest = default.partition("://")
+    if scheme.lower() != SCHEME or not rest.strip("/"):
+        found = f" (it is {default})" if default else ""
+        raise UsageError(
+            f"hdfs:/// names the site's default filesystem, but core-site.xml has no fs.defaultFS with hdfs://{found};"
+            " set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"
+        )
+    return rest.partition("/")[0]
+
+
+def split_authority(authority: str) -> tuple[str, str]:
+    """Host and port of an address; the port may be empty."""
+    host, colon, port = authority.rpartition(":")
+    return (host, port) if colon and "]" not in port else (authority, "")

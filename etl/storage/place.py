@@ -12,11 +12,10 @@ from urllib.parse import unquote
 import pyarrow
 from pyarrow import fs
 
-from etl.errors import EnvironmentFailure, UsageError, require_utf8
+from etl.errors import DataError, UsageError, require_utf8
 from etl.hadoop.site_config import SITE_VARIABLES
 from etl.storage.filesystem import Filesystem
-from etl.storage.hdfs_address import authority_of
-from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings
+from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings, authority_of
 from etl.storage.local import LocalFilesystem
 
 DATA_PLACE = "RINGSLICE_DATA"
@@ -67,7 +66,7 @@ class Place:
         return bool(self.info().type != fs.FileType.NotFound)
 
     def children(self, recursive: bool = False) -> list[fs.FileInfo]:
-        """What lies below, sorted by path; empty where there is no such folder.
+        """What is below, sorted by path; empty if there is no such folder.
 
         Raises UsageError for a name that is not UTF-8.
         """
@@ -79,7 +78,7 @@ class Place:
 
     @property
     def real_path(self) -> str:
-        """The path with symbolic links followed, where the filesystem has them."""
+        """The path with symbolic links followed, if the filesystem has them."""
         return self.filesystem.real_path(self.path)
 
     def open_input(self) -> pyarrow.NativeFile:
@@ -98,16 +97,14 @@ class Place:
             return cast(bytes, stream.read())
 
     def read_json(self) -> dict[str, Any]:
-        """The JSON object in this file. Raises EnvironmentFailure where it cannot be parsed."""
+        """The JSON object in this file. Raises DataError if it is not one."""
         try:
             text = self.read_bytes().decode()  # the bytes are gone before the objects come: markers may be large
             if not isinstance(found := json.loads(text), dict):
-                raise ValueError(f"it is {type(found).__name__}, no object")
+                raise ValueError(f"it is {type(found).__name__}, not an object")
             return found
         except ValueError as error:
-            raise EnvironmentFailure(
-                f"{self} is not JSON ({error}); it was damaged or written by something else"
-            ) from None
+            raise DataError(f"{self} is not JSON ({error}); it was damaged or written by something else") from None
 
     def sha256(self) -> str:
         """SHA-256 of the file's content, in hexadecimal, read in chunks."""
@@ -125,7 +122,7 @@ class Place:
         return self
 
     def delete(self) -> None:
-        """Delete this file or folder with all below it; nothing happens where there is none."""
+        """Delete this file or folder with all below it, if it exists."""
         info = self.info()
         try:
             if info.type == fs.FileType.Directory:
@@ -139,7 +136,7 @@ class Place:
 def open_place(uri: str) -> Place:
     """The place that ``uri`` names: a bare local path, a ``file://`` or an ``hdfs://`` URI.
 
-    Raises UsageError for a scheme that there is no filesystem for.
+    Raises UsageError for a scheme without a filesystem.
     """
     return Place(*locate(uri))
 
@@ -150,11 +147,11 @@ _OPENED: dict[tuple[object, ...], Filesystem] = {}
 
 
 def locate(uri: str) -> tuple[Filesystem, str]:
-    """The filesystem and the path that ``uri`` names; nothing is connected to before it is used.
+    """The filesystem and the path that ``uri`` names; it connects when it is first used.
 
     Within one process, the same address and settings give the same connection.
 
-    Raises UsageError for a scheme that there is no filesystem for, and for bytes that are not UTF-8.
+    Raises UsageError for a scheme without a filesystem, and for bytes that are not UTF-8.
     """
     require_utf8("the place", uri)
     if not uri:
@@ -171,7 +168,7 @@ def locate(uri: str) -> tuple[Filesystem, str]:
         return _LOCAL, _local_path(unquote(f"/{path}", errors="surrogateescape"))
     if scheme.lower() == "hdfs":
         return _hdfs(authority), posixpath.normpath(f"/{path.lstrip('/')}")
-    why = next((f" ({told})" for schemes, told in _REFUSED.items() if scheme.lower() in schemes), "")
+    why = next((f" ({reason})" for schemes, reason in _REFUSED.items() if scheme.lower() in schemes), "")
     raise UsageError(
         f"cannot open {uri!r}{why}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path"
     )
@@ -209,7 +206,7 @@ def _hdfs(authority: str) -> Filesystem:
 
 
 def open_hdfs(authority: str, settings: HdfsSettings) -> Filesystem:
-    """The HDFS at ``authority``, as `authority_of` has it, by the driver of ``settings``."""
+    """The HDFS at ``authority``, as `authority_of` spells it, with the driver of ``settings``."""
     from etl.storage.libhdfs import LibhdfsHdfs  # local work needs no HDFS client
     from etl.storage.native import NativeHdfs
 

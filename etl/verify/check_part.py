@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 
 from etl.errors import RingsliceError
 from etl.formats import parquet_tables
-from etl.formats.example import ExampleFacts, parse_facts
+from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.normalized.parts import Origin, pack_of, part_facts, read_images
 from etl.raw.removed import Removed
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.verify.compare import differences, table_difference
-from etl.verify.findings import DATASET, INPUT, LISTED, MANIFEST, RAW_DATASET, REMOVED, Finding
+from etl.verify.findings import DATASET, INPUT, LISTED, RAW_DATASET, REMOVED, Finding, marker_fault
 
 COLUMNS = ["key", "sha256", "label", "split", "columns"]  # what a row and a reject have from the pack's list
-RECORD_COLUMNS = (*ExampleFacts._fields, "offset", "size", "crc32c")
+RECORD_COLUMNS = ("key", "label", "width", "height", "offset", "size", "crc32c")
 DEFAULTS = {"split", "columns"}  # columns that may be null
 
 Entry = Mapping[str, Any]
@@ -40,12 +40,14 @@ def table_fault(table: pa.Table, schema: pa.Schema) -> str | None:
 class PartCheck:
     """A part, and what the markers record of it and of its pack (None if that is not known).
 
-    ``removed`` are the removed images of all packs. Tables that cannot be read are not given to its methods.
+    ``removed`` are the removed images of all packs; ``image`` has what all images of these parts have: height and width
+    (None if they differ) and channels.
     """
 
     part: Entry
     pack: Entry | None
     removed: Removed
+    image: Entry
 
     def live(self, table: pa.Table) -> pa.Table:
         """The rows of the images that are not removed."""
@@ -56,48 +58,41 @@ class PartCheck:
     def list_findings(self, images: pa.Table) -> Iterator[Finding]:
         """The list of the pack against its own facts, the table of removed images, and the marker of the packs."""
         name, facts = pack_of(self.part), parquet_tables.facts_of(images)
+        removed = self.removed.number(name)
         due = facts | {"name": name, "images": images.num_rows}
-        found = [*differences(due, facts, "its facts"), *_strange_packs(images, name)]
+        others = (pack for pack in pc.unique(images["pack"]).to_pylist() if pack != name)
+        found = [*differences(due, facts, "its facts"), *(f"it has an image of {pack}" for pack in others)]
         yield from (Finding(LISTED, name, f"the list of {name}: {line}") for line in found[:1])
-        if images.num_rows - self.live(images).num_rows != self.removed.number(name):
+        if images.num_rows - self.live(images).num_rows != removed:
             yield Finding(REMOVED, name, f"the table of removed images has some that {name} does not have")
         if self.pack is not None and not found:
-            due |= {"list_sha256": self.part["list_sha256"], "removed": self.removed.number(name)}
-            for line in differences(due, self.pack, name):
-                yield Finding(MANIFEST, RAW_DATASET, f"{RAW_DATASET}: {line}")
+            due |= {"list_sha256": self.part["list_sha256"], "removed": removed}
+            yield from (marker_fault(line, RAW_DATASET) for line in differences(due, self.pack, name))
 
-    def input_findings(self, images: pa.Table, rows: pa.Table, rejects: pa.Table) -> Iterator[Finding]:
-        """Whether the images of the pack are the good ones and the rejects of the part: one finding at most."""
-        held = pa.concat_tables([rows.select(COLUMNS), rejects.select(COLUMNS)])
-        if line := table_difference(images.select(COLUMNS).sort_by("key"), held.sort_by("key")):
-            counts = (
-                f"{images.num_rows} images of {pack_of(self.part)}, {rows.num_rows} good + {rejects.num_rows} rejects"
-            )
-            yield self._input(f"{counts}, by key: {line}")
-
-    def row_findings(self, rows: pa.Table, rejects: pa.Table, image: Entry) -> Iterator[Finding]:
-        """The facts that rows and rejects give, against those in the table of rows; and whether pixels are possible.
-
-        ``image`` has what all images of these parts have: height and width (None if they differ) and channels.
+    def row_fault(self, images: pa.Table | None, rows: pa.Table, rejects: pa.Table) -> Finding | None:
+        """Whether ``images``, those of the pack (None if its list is damaged), are the good ones and the rejects of the
+        part; the facts that these give, against those in the table of rows; and whether pixels are possible.
         """
-        facts = parquet_tables.facts_of(rows)
+        facts, line = parquet_tables.facts_of(rows), None
+        if images is not None:
+            own = pa.concat_tables([rows.select(COLUMNS), rejects.select(COLUMNS)]).sort_by("key")
+            if line := table_difference(images.select(COLUMNS).sort_by("key"), own):
+                counts = f"{len(images)} images of {pack_of(self.part)}, {len(rows)} good + {len(rejects)} rejects"
+                line = f"{counts}, by key: {line}"
         try:
             due = self._facts(facts, rows, rejects)
+            line = line or next(differences(due, facts, "its facts"), None) or pixel_fault(rows, self.image)
         except (KeyError, TypeError, AttributeError):
-            yield self._input("its rows have no facts")
-            return
-        lines = [*differences(due, facts, "its facts")] or [line for line in [pixel_fault(rows, image)] if line]
-        yield from (self._input(line) for line in lines[:1])
+            line = line or "its rows have no facts"
+        return Finding(INPUT, self.part["part"], f"{self.part['part']}: {line}") if line else None
 
     def entry_findings(self, rows: pa.Table, rejects: pa.Table) -> Iterator[Finding]:
-        """What the marker of the normalised images records of the part, against its rows and rejects."""
-        kept = {name: self.part[name] for name in ("rows_sha256", "limits") if name in self.part}
-        removed = self.removed.number(pack_of(self.part))
-        due = self._facts(parquet_tables.facts_of(rows), rows, rejects) | kept | {"removed": removed}
-        if removed:
+        """What the marker of the normalised images records of the part, against rows and rejects without a fault."""
+        due = parquet_tables.facts_of(rows) | {"removed": self.removed.number(pack_of(self.part))}
+        due |= {name: self.part[name] for name in ("rows_sha256", "limits") if name in self.part}
+        if due["removed"]:
             due["live"] = _counts(self.live(rows), self.live(rejects), self.part.get("live", {}).get("examples", {}))
-        for line in differences(due, self.part, self.part["part"]):
-            yield Finding(MANIFEST, DATASET, f"{DATASET}: {line}")
+        yield from (marker_fault(line, DATASET) for line in differences(due, self.part, self.part["part"]))
 
     def _facts(self, facts: Entry, rows: pa.Table, rejects: pa.Table) -> dict[str, Any]:
         """The facts that a part of these rows has; of ``facts``, hashes, and how many classes there were, are taken."""
@@ -106,13 +101,6 @@ class PartCheck:
         if rejects.num_rows:
             due["rejects"] |= {name: facts["rejects"][name] for name in ("sha256", "list_sha256")}
         return due
-
-    def _input(self, line: str) -> Finding:
-        return Finding(INPUT, self.part["part"], f"{self.part['part']}: {line}")
-
-
-def _strange_packs(images: pa.Table, name: str) -> list[str]:
-    return [f"it has an image of {pack}" for pack in pc.unique(images["pack"]).to_pylist() if pack != name]
 
 
 def _counts(rows: pa.Table, rejects: pa.Table, examples: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -124,8 +112,8 @@ def _counts(rows: pa.Table, rejects: pa.Table, examples: Mapping[str, Sequence[i
 def pixel_fault(rows: pa.Table, image: Entry) -> str | None:
     """Why sizes or sums of pixels cannot be; only decoding the images could compare them."""
     for name in ("height", "width"):
-        sides = set(rows[name].to_pylist())
-        if min(sides, default=1) < 1 or (sides - {image[name]} and image[name] is not None):
+        sides, of_source = (set(rows[each].to_pylist()) for each in (name, f"source_{name}"))
+        if min(sides | of_source, default=1) < 1 or (sides - {image[name]} and image[name] is not None):
             return f"a row has another {name} than its images have"
     values = (rows[name].to_pylist() for name in ("key", "height", "width", "sums", "squares"))
     for key, height, width, *counted in zip(*values, strict=True):
@@ -145,9 +133,10 @@ def records_fault(place: Place, rows: pa.Table) -> str | None:
     expected = zip(*(rows[name].to_pylist() for name in RECORD_COLUMNS), strict=True)
     with place.open_stream() as stream:
         for record in read_records(stream, str(place)):
-            facts = parse_facts(record.data)
-            if next(expected, None) != (*facts, record.offset, record.size, record.crc32c):
-                return f"{place} at offset {record.offset}: {facts.key} is not as in its rows"
+            found = parse(record.data)
+            facts = (found.key, found.label, found.width, found.height, record.offset, record.size, record.crc32c)
+            if next(expected, None) != facts:
+                return f"{place} at offset {record.offset}: {found.key} is not as in its rows"
     left = next(expected, None)
     return f"{place} has no {left[0]}, which its rows have" if left else None
 

@@ -31,12 +31,14 @@ def _short(value: Any) -> str:
 
 
 def table_difference(expected: pa.Table, recorded: pa.Table) -> str | None:
-    """The first row in which ``recorded`` is not ``expected``, which has the same columns; None if it is.
+    """The first row in which ``recorded`` is not ``expected``, None if it is.
 
     A row is named by its key, if both tables have the same one there.
     """
     if expected.equals(recorded):
         return None
+    if expected.column_names != recorded.column_names:
+        return f"it has the columns {_short(recorded.column_names)}, not {_short(expected.column_names)}"
     rows = min(expected.num_rows, recorded.num_rows)
     for name in expected.column_names:
         pairs = zip(expected[name].to_pylist(), recorded[name].to_pylist(), strict=False)

@@ -1,6 +1,7 @@
 """The markers of slices, normalised images and packs, computed again by the functions that write them, and compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables
+from etl.normalized.erased import erased_config
 from etl.normalized.live_rows import count_live_images
 from etl.normalized.parts import pack_of
 from etl.partition.config import SPLIT_NAMES, ShardConfig
@@ -17,11 +19,12 @@ from etl.slices.manifest import slices_of, table_file
 from etl.slices.manifest_builder import class_counts, image_of, splits_of
 from etl.slices.plan import Plan
 from etl.slices.writer import slice_names
+from etl.stages.layout import normalized_stage
 from etl.stages.names import RUN_FILE, WORK_FOLDER
 from etl.stages.stage import Stage
-from etl.storage.place import Place
 from etl.verify.compare import differences, table_difference
-from etl.verify.findings import DATASET, MANIFEST, MANIFEST_FILE, RAW_DATASET, STRAY, TABLE, Finding
+from etl.verify.findings import DATASET, MANIFEST_FILE, RAW_DATASET, STRAY, TABLE, Finding, marker_fault
+from etl.verify.target import Target
 
 MAX_LINES = 10  # differences of one marker that are named
 
@@ -29,33 +32,52 @@ Marker = Mapping[str, Any]
 Facts = Mapping[str, Any]  # of a slice, as `etl.slices.writer.SliceScan` gives them
 
 
-def fault(line: str, marker: str = MANIFEST_FILE) -> Finding:
-    """A finding about a marker."""
-    return Finding(MANIFEST, marker, f"{marker}: {line}")
-
-
-def _compare(expected: Marker, recorded: Marker, marker: str) -> Iterator[Finding]:
-    return (fault(line, marker) for line in islice(differences(expected, recorded), MAX_LINES))
-
-
-def manifest_findings(
-    manifest: Marker,
-    facts: Sequence[Facts] | None,
-    dataset: Marker | None,
-    plan: Plan | None,
-    earlier: ParentSlices | None,
+def marker_findings(
+    target: Target, plan: Plan | None, facts: Sequence[Facts] | None, live: Mapping[str, int] | None
 ) -> Iterator[Finding]:
+    """Files that nothing names, and where markers and tables are not what they can be computed from.
+
+    ``facts`` of the slices and counts of ``live`` images are None if something of them is damaged.
+    """
+    folder, manifest, dataset = target.slices.folder, target.manifest, target.dataset
+    yield from _stray_files(target.slices, manifest)
+    yield from _manifest_findings(target, plan, facts)
+    tables = dict(plan.history) if plan else {}
+    if facts is not None:
+        tables["class_counts"] = class_counts(facts)
+    for name, table in tables.items():
+        with suppress(DataError, FileNotFoundError, pa.ArrowException):  # found by its SHA-256
+            if line := table_difference(table, parquet_tables.read_table(folder / table_file(name))):
+                line = f"{table_file(name)}: {line}"
+                yield Finding(TABLE, table_file(name), line) if name == "class_counts" else marker_fault(line)
+    if dataset is not None:
+        yield from _dataset_findings(dataset, target.raw)
+    elif erased_config(target.root, manifest["input"]) is None:
+        yield marker_fault(
+            f"its normalised images are none that {normalized_stage(target.root).folder} has or had: were the slices"
+            " copied from another root?"
+        )
+    if target.raw is not None and dataset is not None:
+        yield from _raw_findings(target.raw, dataset, live)
+
+
+def _compare(expected: Marker, recorded: Marker, marker: str = MANIFEST_FILE) -> Iterator[Finding]:
+    return (marker_fault(line, marker) for line in islice(differences(expected, recorded), MAX_LINES))
+
+
+def _manifest_findings(target: Target, plan: Plan | None, facts: Sequence[Facts] | None) -> Iterator[Finding]:
     """The manifest against ``facts`` of its slices, the normalised images and the plan, as far as these are known."""
+    manifest, dataset = target.manifest, target.dataset
     try:
         config = ShardConfig.from_json(manifest["config"])
     except (RingsliceError, TypeError, ValueError, ZeroDivisionError) as error:
-        yield fault(f"config is not one that shard takes ({error})")
+        yield marker_fault(f"config is not one that shard takes ({error})")
         return
     names = [(split, each["name"]) for split, each in slices_of(manifest)]
     if names != slice_names(config.slices, config.workers, config.groups):
-        yield fault(f"it names {len(names)} slices that are not those of its config")
+        yield marker_fault(f"it names {len(names)} slices that are not those of its config")
         return
-    expected = {**manifest, "lineage": lineage_of(manifest, earlier)}
+    expected = {**manifest, "lineage": _lineage_of(manifest, target.parent)}
     rows = {}
     if facts is not None:
         expected["splits"] = splits_of(facts, len(manifest["classes"]), manifest["config"])
@@ -72,18 +94,18 @@ def manifest_findings(
         name: {"file": table_file(name), "rows": rows.get(name, table["rows"]), "sha256": table["sha256"]}
         for name, table in manifest["tables"].items()
     }
-    yield from _compare(expected, manifest, MANIFEST_FILE)
+    yield from _compare(expected, manifest)
     if facts is not None:
         yield from _imbalances(manifest, facts, config)
 
 
-def lineage_of(manifest: Marker, earlier: ParentSlices | None) -> dict[str, Any] | None:
+def _lineage_of(manifest: Marker, parent: ParentSlices | None) -> dict[str, Any] | None:
     """The lineage that a manifest should have; an experiment, or slices that `erase` rebuilt, have none."""
-    recorded, parent = manifest["lineage"], manifest["config"]["splits_from"]
-    if recorded is None or earlier is not None:
-        return earlier.next_lineage if recorded and earlier else None
-    ancestors = [parent, *recorded["ancestors"][1:]]
-    return {"number": len(ancestors) + 1, "ancestors": ancestors} if parent else FIRST
+    recorded, splits_from = manifest["lineage"], manifest["config"]["splits_from"]
+    if recorded is None or parent is not None:
+        return parent.next_lineage if recorded and parent else None
+    ancestors = [splits_from, *recorded["ancestors"][1:]]
+    return {"number": len(ancestors) + 1, "ancestors": ancestors} if splits_from else FIRST
 
 
 def _imbalances(manifest: Marker, facts: Sequence[Facts], config: ShardConfig) -> Iterator[Finding]:
@@ -96,58 +118,35 @@ def _imbalances(manifest: Marker, facts: Sequence[Facts], config: ShardConfig) -
             if max(counts) - min(counts) > 1:
                 of_class = "" if label is None else f" of class {manifest['classes'][int(label)]}"
                 line = f"slices of {split} have {min(counts)} to {max(counts)} examples{of_class}"
-                yield fault(f"the slices are not balanced: {line}")
-
-
-def memory_findings(folder: Place, manifest: Marker, plan: Plan) -> Iterator[Finding]:
-    """The tables of what is remembered, against those of the ``plan``."""
-    for name, table in plan.history.items():
-        file = manifest["tables"][name]["file"]
-        try:
-            same = parquet_tables.read_table(folder / file).equals(table)
-        except (DataError, FileNotFoundError, pa.ArrowException):  # found by its SHA-256
-            continue
-        if not same:
-            yield fault(f"{file} is not what the config gives")
-
-
-def class_count_findings(folder: Place, facts: Sequence[Facts]) -> Iterator[Finding]:
-    """The table of class counts, against the facts of all slices."""
-    place = folder / table_file("class_counts")
-    try:
-        line = table_difference(class_counts(facts), parquet_tables.read_table(place))
-    except (DataError, FileNotFoundError, pa.ArrowException) as error:
-        line = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
-    if line:
-        yield Finding(TABLE, table_file("class_counts"), f"{table_file('class_counts')}: {line}")
+                yield marker_fault(f"the slices are not balanced: {line}")
 
 
 def statistics_findings(manifest: Marker, sums: PixelSums, left_out: Mapping[str, int]) -> Iterator[Finding]:
     """The statistics of the training images, and the counts of what was left out."""
     due = {"statistics": sums.to_json() if sums.pixels else None, "left_out": left_out}
-    yield from _compare({**manifest, **due}, manifest, MANIFEST_FILE)
+    yield from _compare({**manifest, **due}, manifest)
 
 
-def dataset_findings(dataset: Marker, raw: Marker | None) -> Iterator[Finding]:
+def _dataset_findings(dataset: Marker, raw: Marker | None) -> Iterator[Finding]:
     """The marker of the normalised images, against what it records of its parts, and against that of their packs."""
     if raw is None:
-        yield fault("its packs are of no generation of raw", DATASET)
+        yield marker_fault("its packs are of no generation of raw", DATASET)
         return
     expected: dict[str, Any] = {name: raw[name] for name in ("classes", "removed")}
     try:
         expected["counts"] = count_live_images(dataset["parts"], len(dataset["classes"]))
     except ValueError:
-        yield fault("a part has more classes than there are", DATASET)
+        yield marker_fault("a part has more classes than there are", DATASET)
     yield from _compare({**dataset, **expected}, dataset, DATASET)
     lines = differences(*_packs(raw, dataset), "packs of its parts")
-    yield from (fault(line, DATASET) for line in islice(lines, MAX_LINES))
+    yield from (marker_fault(line, DATASET) for line in islice(lines, MAX_LINES))
 
 
 def _packs(raw: Marker, dataset: Marker) -> tuple[list[str], list[str]]:
     return [pack["name"] for pack in raw["packs"]], [pack_of(part) for part in dataset["parts"]]
 
 
-def raw_findings(raw: Marker, dataset: Marker, live: Mapping[str, int] | None) -> Iterator[Finding]:
+def _raw_findings(raw: Marker, dataset: Marker, live: Mapping[str, int] | None) -> Iterator[Finding]:
     """The marker of the packs, against the counts of their ``live`` images; None if a list is damaged."""
     counts: dict[str, Any] = {}
     if live is not None and len(set(map(tuple, _packs(raw, dataset)))) == 1:
@@ -160,12 +159,14 @@ def raw_findings(raw: Marker, dataset: Marker, live: Mapping[str, int] | None) -
     in_place, size = any("file" in pack for pack in raw["packs"]), raw["config"]["pack_bytes"]
     config = raw["config"] | {"in_place": in_place, "pack_bytes": None if in_place else size or "a size"}
     yield from _compare({**raw, "config": config, "counts": raw["counts"] | counts}, raw, RAW_DATASET)
+    if (raw["kind"] == "idx") != (raw["pixels"] is not None):
+        yield marker_fault(f"a source of the kind {raw['kind']} has the pixels {raw['pixels']}", RAW_DATASET)
     numbers = [int(pack["name"].removeprefix("pack-")) for pack in raw["packs"]]
     if raw["next_pack"] <= max(numbers, default=-1) or (not raw["parent"] and raw["next_pack"] != len(numbers)):
-        yield fault(f"the next pack is not number {raw['next_pack']}", RAW_DATASET)
+        yield marker_fault(f"the next pack is not number {raw['next_pack']}", RAW_DATASET)
 
 
-def stray_findings(stage: Stage, manifest: Marker) -> Iterator[Finding]:
+def _stray_files(stage: Stage, manifest: Marker) -> Iterator[Finding]:
     """Files in the folder of these slices that nothing names."""
     named = {stage.marker_name, RUN_FILE, *(table["file"] for table in manifest["tables"].values())}
     named |= {f"{each['name']}.{ending}" for _, each in slices_of(manifest) for ending in ("tfrecord", "idx")}

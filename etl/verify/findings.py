@@ -24,6 +24,9 @@ MISSING, UNKNOWN, DOUBLED, DIFFERENT, DEPARTED = "missing", "unknown", "doubled"
 SAME_CONTENT = "same content"  # as another, though duplicates were to be left out
 SPLIT_GROUP = "split group"  # a group whose images are in several splits
 
+# Contents (by SHA-256 of the source image) that several keys have, and the examples that have them: what is counted.
+DUPLICATE_COUNTS = ("contents", "examples", "across_splits", "across_classes")
+
 
 @dataclass(frozen=True, order=True)
 class Finding:
@@ -34,30 +37,30 @@ class Finding:
     line: str
 
 
+def marker_fault(line: str, marker: str = MANIFEST_FILE) -> Finding:
+    """A finding about a marker."""
+    return Finding(MANIFEST, marker, f"{marker}: {line}")
+
+
 @dataclass
 class KeyFindings:
-    """What is wrong with keys, by kind: all are counted, the first `MAX_KEYS` of a kind are named, with a line each."""
+    """What is wrong with keys, by kind: all are counted, the first `MAX_KEYS` of a kind are named."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    named: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    named: dict[str, list[Finding]] = field(default_factory=dict)
 
     def add(self, kind: str, number: int, first: Iterable[tuple[str, str]]) -> None:
-        self.counts[kind] += number
-        named = self.named.setdefault(kind, [])
-        named += list(first)[: MAX_KEYS - len(named)]
+        """Count so many; ``first`` are the keys of the first ones, with a line each."""
+        if number:
+            self.counts[kind] += number
+            named = self.named.setdefault(kind, [])
+            named += [Finding(KEY, key, line) for key, line in first][: MAX_KEYS - len(named)]
 
-    def without(self, *kinds: str) -> "KeyFindings":
-        """The same but for these kinds."""
-        counts = Counter({kind: count for kind, count in self.counts.items() if kind not in kinds})
-        return KeyFindings(counts, {kind: named for kind, named in self.named.items() if kind not in kinds})
-
-    def findings(self) -> list[Finding]:
-        """Those that are named."""
-        return [Finding(KEY, key, line) for kind in sorted(self.named) for key, line in self.named[kind]]
-
-
-# Contents (by SHA-256 of the source image) that several keys have, and the examples that have them: what is counted.
-DUPLICATE_COUNTS = ("contents", "examples", "across_splits", "across_classes")
+    def drop(self, kinds: Iterable[str]) -> None:
+        """Forget these kinds."""
+        for kind in kinds:
+            self.counts.pop(kind, None)
+            self.named.pop(kind, None)
 
 
 @dataclass
@@ -74,23 +77,18 @@ class Outcome:
         """How many findings there are."""
         return len(self.files) + self.keys.counts.total()
 
-    @property
-    def by_kind(self) -> dict[str, int]:
-        """Findings by what they are about; keys by what is wrong with them."""
-        files = Counter(each.what for each in self.files)
-        return dict(sorted(files.items())) | {f"{KEY} {kind}": self.keys.counts[kind] for kind in self.keys.counts}
-
     def findings(self) -> list[Finding]:
         """The named ones, files first."""
-        return [*self.files, *self.keys.findings()]
+        return [*self.files, *(each for kind in sorted(self.keys.named) for each in self.keys.named[kind])]
 
     def to_json(self) -> dict[str, Any]:
-        """As verification.json has it."""
-        kept = self.findings()[:MAX_KEPT]
+        """As verification.json has it: files by what they are, keys by what is wrong with them."""
+        kept, files = self.findings()[:MAX_KEPT], Counter(each.what for each in self.files)
+        by_kind = dict(sorted(files.items())) | {f"{KEY} {kind}": count for kind, count in self.keys.counts.items()}
         return {
             "findings": [vars(each) for each in kept],
             "more_findings": self.number - len(kept),
-            "findings_by_kind": self.by_kind,
+            "findings_by_kind": by_kind,
             "counts": self.counts,
             "duplicates": {name: self.duplicates[name] for name in DUPLICATE_COUNTS},
         }

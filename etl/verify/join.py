@@ -151,21 +151,17 @@ class Reconciler:
 
     def check_contents(self, found: pa.Table) -> pa.Table:
         """All examples of one bucket of contents; returns the rows of `DUPLICATES`."""
-        rows = found.select(COPIES.names).sort_by([(name, "ascending") for name in COPIES.names])
-        shas = np.array(rows["sha256"].to_pylist(), dtype=object)
-        keys = np.array(rows["key"].to_pylist(), dtype=object)
-        is_same = shas[1:] == shas[:-1]
-        again = np.concatenate(([False], is_same & (keys[1:] == keys[:-1])))[: len(rows)]  # found by its key
-        rows = rows.filter(~again)
+        ascending = [(name, "ascending") for name in COPIES.names]
+        first = [(name, "first") for name in COPIES.names[2:]]  # a key that is there twice is found by its key
+        by_key = found.select(COPIES.names).sort_by(ascending).group_by(COPIES.names[:2], use_threads=False)
+        rows = by_key.aggregate(first).rename_columns(COPIES.names).sort_by(ascending)  # groups come in any order
         several = rows.group_by("sha256").aggregate(
             [("key", "count"), ("split", "count_distinct"), ("label", "count_distinct"), ("key", "min")]
         )
         several = several.filter(pc.greater(several["key_count"], 1))
         rows = rows.filter(_is_in(rows["sha256"], several["sha256"]))
-        across = [
-            int(pc.sum(pc.greater(several[f"{name}_count_distinct"], 1)).as_py() or 0) for name in ("split", "label")
-        ]
-        numbers = (several.num_rows, rows.num_rows, *across)
+        across = (_mask(pc.greater(several[f"{name}_count_distinct"], 1)).sum() for name in ("split", "label"))
+        numbers = (several.num_rows, rows.num_rows, *map(int, across))
         self.duplicates.update(dict(zip(DUPLICATE_COUNTS, numbers, strict=True)))
         if self.dropped:
             several = several.append_column("key", several["key_min"])

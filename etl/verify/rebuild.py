@@ -57,17 +57,30 @@ def recorded_slices(target: Target, names: Sequence[str]) -> Iterator[tuple[str,
 
     Slices of about `BATCH_ROWS` are located together. Raises DataError or FileNotFoundError if that table cannot tell.
     """
-    waiting: list[tuple[str, pa.Table]] = []
-    wanted = [each for each in located_slices(target.manifest) if each[1]["name"] in names]
-    for number, (_, entry, first, _) in enumerate(wanted, start=1):
-        place, last = target.slices.folder / table_file("examples"), first + entry["records"]
-        waiting.append((entry["name"], parquet_tables.read_range(place, first, last, ["key"])))
-        if number == len(wanted) or sum(keys.num_rows for _, keys in waiting) >= BATCH_ROWS:
-            rows = locate(target, pa.concat_tables([keys for _, keys in waiting])["key"])
-            for name, keys in waiting:
-                yield name, rows.slice(0, keys.num_rows)
-                rows = rows.slice(keys.num_rows)
-            waiting = []
+    place = target.slices.folder / table_file("examples")
+    wanted = ((each["name"], first, each["records"]) for _, each, first, _ in located_slices(target.manifest))
+    read = (
+        (name, parquet_tables.read_range(place, first, first + records, ["key"]))
+        for name, first, records in wanted
+        if name in names
+    )
+    for batch in _batches(read):
+        rows = locate(target, pa.concat_tables([keys for _, keys in batch])["key"])
+        for name, keys in batch:
+            yield name, rows.slice(0, keys.num_rows)
+            rows = rows.slice(keys.num_rows)
+
+
+def _batches(tables: Iterable[tuple[str, pa.Table]]) -> Iterator[list[tuple[str, pa.Table]]]:
+    """Named tables together that have about `BATCH_ROWS`."""
+    batch: list[tuple[str, pa.Table]] = []
+    for each in tables:
+        batch.append(each)
+        if sum(table.num_rows for _, table in batch) >= BATCH_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def planned_slices(target: Target, names: Sequence[str], attempts: Place) -> Iterator[tuple[str, pa.Table]]:
@@ -136,18 +149,9 @@ def rebuild_table(name: str, target: Target) -> Iterator[pa.Table]:
 
 def _examples(target: Target, scans: Iterable[SliceScan]) -> Iterator[pa.Table]:
     """The rows of all slices, with source and sha256 from the parts."""
-    waiting: list[pa.Table] = []
-    for scan in scans:
-        waiting.append(scan.rows())
-        if sum(rows.num_rows for rows in waiting) >= BATCH_ROWS:
-            yield _with_sources(target, pa.concat_tables(waiting))
-            waiting = []
-    if waiting:
-        yield _with_sources(target, pa.concat_tables(waiting))
-
-
-def _with_sources(target: Target, rows: pa.Table) -> pa.Table:
-    located = locate(target, rows["key"])
-    for name in ("source", "sha256"):
-        rows = rows.set_column(rows.schema.get_field_index(name), schemas.EXAMPLES.field(name), located[name])
-    return rows
+    for batch in _batches((scan.name, scan.rows()) for scan in scans):
+        rows = pa.concat_tables([table for _, table in batch])
+        located = locate(target, rows["key"])
+        for name in ("source", "sha256"):
+            rows = rows.set_column(rows.schema.get_field_index(name), schemas.EXAMPLES.field(name), located[name])
+        yield rows

@@ -33,7 +33,7 @@ from etl.verify.work_list import (
 class Target:
     """Finished slices, and the markers of the normalised images that they were made from, and of those images' packs.
 
-    Those are None if they are gone, and so is ``earlier``, the slices whose splits were kept.
+    Those are None if they are gone, and so is ``parent``, the slices whose splits were kept.
     """
 
     root: Place
@@ -41,7 +41,7 @@ class Target:
     manifest: dict[str, Any]
     dataset: dict[str, Any] | None
     raw: dict[str, Any] | None
-    earlier: ParentSlices | None
+    parent: ParentSlices | None
 
     @classmethod
     def find(cls, root: Place, name: str) -> "Target":
@@ -62,23 +62,12 @@ class Target:
         raw = raw_stage(root).find_generation(dataset["input"]) if dataset is not None else None
         if raw is not None:
             _require_shape(raw, raw_stage(root))
-        return cls(root, slices, manifest, dataset, raw, _find_earlier(root, manifest["config"]["splits_from"]))
+        return cls(root, slices, manifest, dataset, raw, _find_parent(root, manifest["config"]["splits_from"]))
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the manifest."""
         return self.slices.fingerprint()
-
-    @property
-    def dropped(self) -> bool:
-        """Whether duplicates were left out."""
-        return bool(self.manifest["config"]["drop_duplicates"])
-
-    @property
-    def by_source(self) -> bool:
-        """Whether each example is to be in the split that its source gave."""
-        config = self.manifest["config"]
-        return config["split"] == SOURCE_SPLIT and not config["splits_from"]
 
     @property
     def slice_names(self) -> list[str]:
@@ -89,16 +78,16 @@ class Target:
         return next((split, each) for split, each in slices_of(self.manifest) if each["name"] == name)
 
     @property
-    def knows_earlier(self) -> bool:
+    def knows_parent(self) -> bool:
         """Whether it is known which splits were to be kept."""
-        return self.earlier is not None or self.manifest["config"]["splits_from"] is None
+        return self.parent is not None or self.manifest["config"]["splits_from"] is None
 
     def plan_again(self) -> Plan:
         """The plan that these slices were made by.
 
         Raises DataError if it does not come out as it was: images or earlier slices are damaged or gone.
         """
-        if self.dataset is None or not self.knows_earlier:
+        if self.dataset is None or not self.knows_parent:
             raise DataError("the normalised images, or the slices whose splits were kept, are not there")
         recorded = self.manifest["config"]
         config = ShardConfig.from_json(recorded)
@@ -109,7 +98,7 @@ class Target:
         }
         # perhaps more than were given, by those that were removed before
         removed = removed_keys(self.slices.folder) if config.removed_keys else None
-        plan = plan_slices(self.root, values, self.dataset, self.earlier, removed)
+        plan = plan_slices(self.root, values, self.dataset, self.parent, removed)
         if plan.config.to_json() | {"removed_keys": None} != recorded | {"removed_keys": None}:
             raise DataError(f"a new plan is not the one of {self.slices.marker}")
         return plan
@@ -139,15 +128,15 @@ class Target:
             lines += part_lines(self.dataset, self.raw, plan)
             files += removed_files(self.root, self.dataset)
             files += stage_files(self.root, self.dataset) if every_stage else ()
-        if self.earlier is not None:
-            files += table_files(self.earlier.folder, self.earlier.manifest, EARLIER)
+        if self.parent is not None:
+            files += table_files(self.parent.folder, self.parent.manifest, EARLIER)
         if every_stage:
             files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]
         lines += file_lines(files)
         return [line | {"line": number} for number, line in enumerate(lines)]
 
 
-def _find_earlier(root: Place, fingerprint: str | None) -> ParentSlices | None:
+def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
             return ParentSlices(stage.folder, _require_shape(read_manifest(stage), stage), fingerprint)

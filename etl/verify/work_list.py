@@ -44,12 +44,12 @@ def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
 def part_lines(dataset: Mapping[str, Any], raw: Mapping[str, Any] | None, plan: Plan | None) -> Iterator[Line]:
     """Runs of parts of a normalised generation.
 
-    Of each: what the markers record of it and of its pack, and what deals it by the ``plan``; None if not known.
+    Of each: what the markers record of it and of its pack, and its line of the ``plan``; None if not known.
     """
     packs = {pack["name"]: pack for pack in raw["packs"]} if raw else {}
-    dealing = iter(plan) if plan else repeat(None)
+    plans = iter(plan) if plan else repeat(None)
     for run in _runs(dataset["parts"], lambda part: part["input"] / LINE_ROWS):
-        kept = [{"entry": each, "pack": packs.get(pack_of(each)), "dealing": next(dealing)} for each in run]
+        kept = [{"entry": each, "pack": packs.get(pack_of(each)), "plan": next(plans)} for each in run]
         yield {"kind": PARTS, "parts": kept}
 
 

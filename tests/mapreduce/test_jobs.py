@@ -63,7 +63,7 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     succeeded(ringslice("normalize", root, *SMALL))
     config = {"partition": "uniform", "split": "source", "slices": {"train": 2}, "seed": 0}
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
-    plan = {"config": config, "classes": ["a"], "decided": False, "counts": [[4], [0], [0]], "reducers": 1}
+    plan = {"config": config, "classes": ["a"], "has_assignments": False, "counts": [[4], [0], [0]], "reducers": 1}
     job = {"folder": str(root / "slices/x"), "slices": names, "transport": transport, **plan}
     arguments = ["--job-file", job_file(root, **job, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -55,12 +56,13 @@ def root(whole: Path, tmp_path: Path) -> Path:
 
 def verify(root: Path, *words: str) -> tuple[Things, str]:
     """The findings of verify, and the error it ends with (empty if there are none)."""
-    folder, error = next((each for each in words if "/" in each), root / "verified/default"), ""
+    given, error = dict(pairwise(words)), ""
+    folder = Path(given.get("--to", root / "verified" / given.get("--name", "default")))
     try:
         run_here(Verify, root, *words)
     except DataError as raised:
         error = str(raised)
-    marker = json.loads(Path(folder, "verification.json").read_text())
+    marker = json.loads((folder / "verification.json").read_text())
     found = {(each["what"], each["name"]) for each in marker["findings"]}
     assert bool(found) == bool(error)
     assert all(each["line"] in error for each in marker["findings"])

@@ -18,7 +18,7 @@ from etl.formats import parquet_tables
 from mapreduce.verify import Verify
 from tests.lib.commands import copy_some
 from tests.lib.edits import REMOVED, Edit, edit_value, fields, publish, set_value
-from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
+from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +63,10 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("nights", "normalized/rejects/pack-00000.parquet", "offset.0", None),
     ("nights", "normalized/dataset.json", "counts.rejects_by_reason", {"truncated": 1}),
     ("nights", "normalized/parts/pack-00000.parquet", "sums.1", [None]),
+    ("nights", "normalized/parts/pack-00000.parquet", "source_width.1", 0),
+    ("nights", "normalized/parts/pack-00000.parquet", "source_height.0", -3),
+    ("nights", "raw/dataset.json", "kind", "idx"),
+    ("nights", "raw/dataset.json", "pixels", {"height": 8, "width": 8, "channels": 1}),
     ("grouped", "normalized/dataset.json", "parts.0.rejects.count", 1),
     ("grouped", MANIFEST, "config.drop_duplicates", False),
     ("grouped", MANIFEST, "config.group_by", None),
@@ -221,6 +225,24 @@ def test_slices_that_did_not_keep_their_splits_are_found(nights: Path, tmp_path:
     assert {"key different", "manifest"} <= kinds(root, "moved")
     (root / EXAMPLES).write_bytes(b"?")  # damaged earlier slices prove nothing
     assert kinds(root, "moved") == {"earlier"}
+
+
+def test_splits_are_compared_with_those_that_were_kept_without_normalized_images(nights: Path, tmp_path: Path) -> None:
+    """An image of no slices is erased, and with it the generations of normalized that all slices were made from."""
+    root, listed = shutil.copytree(nights, tmp_path / "root"), tmp_path / "keys"
+    shard_here(root, "--name", "moved", "--seed", "3", "--workers", "2", "--slices", "2")
+    listed.write_text("1/bad.png\n")
+    erase_here(root, listed)
+    assert [found(root, name) for name in (*NIGHTS, "moved")] == [""] * 3, "the negative control"
+    fingerprint = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()
+    set_value(root, "slices/moved/manifest.json", "config.splits_from", fingerprint)
+    assert kinds(root, "moved") == {"key different", "manifest"}
+    for table in ("departed", "contents"):
+        copied = shutil.copytree(root, tmp_path / table)
+        file = f"slices/night-2/{table}.parquet"
+        before = pq.read_table(copied / file)["split"][0].as_py()
+        set_value(copied, file, "split.0", "test" if before != "test" else "train")
+        assert f"{table}.parquet is not what the slices whose splits were kept give" in found(copied, "night-2")
 
 
 def kinds(root: Path, name: str) -> set[str]:

@@ -103,9 +103,10 @@ def test_lines_of_torchrun_are_kept_off() -> None:
     assert shown_of(TORCHRUN, TORCH_LINES.format(status=-11)) == (139, killed)
 
 
-def test_lines_of_ours_are_bare_and_an_error_comes_once() -> None:
-    text = "[0] x\n[worker 1] y\n[0] ringslice: error: z\n[1] ringslice: error: z\n"
-    assert shown_of(LAUNCH, text, 2) == (2, "x\n[worker 1] y\nringslice: error: z\n")
+def test_lines_of_ours_are_bare_and_an_ending_comes_once() -> None:
+    for last in ("error: z", "interrupted; z"):
+        text = f"[0] x\n[worker 1] y\n[0] ringslice: {last}\n[1] ringslice: {last}\n"
+        assert shown_of(LAUNCH, text, 2) == (2, f"x\n[worker 1] y\nringslice: {last}\n")
 
 
 def test_wrong_use_is_refused_before_anything_is_started() -> None:

@@ -11,7 +11,7 @@ from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER,
 SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
 HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
 OURS = "ringslice"  # what lines begin with that name their rank, if it matters
-ERROR = f"{OURS}: error:"
+ERROR, INTERRUPTION = f"{OURS}: error:", f"{OURS}: interrupted"
 FIRST = ("0", "chief 0")
 
 
@@ -111,7 +111,7 @@ class RankLines:
     launcher: str
     kept: list[str] = field(default_factory=list)  # the launcher's own
     is_explained: bool = False  # by a rank
-    _errors: set[str] = field(default_factory=set)
+    _endings: set[str] = field(default_factory=set)
     _pending: dict[str, str] = field(default_factory=dict)  # by stream
     _is_torch_ending: bool = False
 
@@ -143,12 +143,12 @@ class RankLines:
         return []
 
     def _of_rank(self, rank: str, line: str) -> list[str]:
-        """As it is if it is of the first rank, or one of ours; else with its rank before it. An error comes once."""
-        is_error = line.startswith(ERROR)
-        if is_error and line in self._errors:
+        """As it is if it is of the first rank, or one of ours; else with its rank before it. An ending comes once."""
+        is_ending = line.startswith((ERROR, INTERRUPTION))
+        if is_ending and line in self._endings:
             return []
-        self._errors |= {line} if is_error else set()
-        self.is_explained |= line.startswith((ERROR, f"{OURS}: interrupted", TORCH_END[0]))
+        self._endings |= {line} if is_ending else set()
+        self.is_explained |= is_ending or line.startswith(TORCH_END[0])
         return [line if rank in FIRST or line.startswith(OURS) else f"[{rank}] {line}"]
 
     def ending(self, status: int) -> tuple[int, list[str]]:

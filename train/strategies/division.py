@@ -25,7 +25,9 @@ def measure(layers: Sequence[nn.Module], shape: Shape, device: torch.device) -> 
         if is_out_of_memory(error):
             raise
         first = next(iter(str(error).splitlines()), "")
-        raise UsageError(f"--model cannot train on {shape[0]} examples at a time: {first}") from error
+        raise UsageError(
+            f"--model cannot train on a batch of {shape[0]} ({first}). Give a larger --batch, or fewer --micro-batches"
+        ) from error
 
 
 def _measure(layers: Sequence[nn.Module], shape: Shape, device: torch.device) -> tuple[list[float], list[Shape]]:

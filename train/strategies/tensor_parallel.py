@@ -49,7 +49,9 @@ class OwnBranches(Branches):
         ]
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        own = self.merged(self.shared(features))
+        features = self.shared(features)
+        own = self.merged(features)
+        own = own + features[:0].sum()  # 0, so that each rank has a gradient of the features
         if torch.is_autocast_enabled(own.device.type):
             own = own.to(torch.get_autocast_dtype(own.device.type))  # which may be that of some branches only
         if self.training and not own.requires_grad:

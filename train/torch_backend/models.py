@@ -7,6 +7,7 @@ split, and gives logits of shape (batch, classes).
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -198,12 +199,12 @@ def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
     """What ``build`` makes, with weights that have no memory yet (`torch.nn.Module.to_empty`); or as it is, if it
     needs their values, or if tensors would be left without memory that are not among the model's state.
     """
-    try:
-        with torch.device("meta"):
-            model = build()
-    except Exception:  # whatever a user's code raises where it reads a value
-        return build()
+    state: set[int] | None = None
+    with suppress(Exception), torch.device("meta"):  # whatever a user's code raises where it reads a value
+        model = build()
+        state = {id(each) for each in model.state_dict(keep_vars=True).values()}
     gc.collect()
-    state = {id(each) for each in model.state_dict(keep_vars=True).values()}
     tensors = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor))
-    return build() if any(each.is_meta and id(each) not in state for each in tensors) else model
+    if state is None or any(each.is_meta and id(each) not in state for each in tensors):
+        return build()
+    return model

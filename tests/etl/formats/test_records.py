@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import DataError
-from etl.formats.example import ImageExample, parse, parse_facts, serialize
+from etl.formats.example import ImageExample, parse, serialize
 from etl.formats.records import frame, index_bytes, parse_index, read_records
 
 EXAMPLE = ImageExample("a/ü.png", 3, "ü", "PNG", 2, 1, 3, b"\x89PNG\0\xff")
@@ -58,12 +58,9 @@ def test_an_example_is_tensorflows_example() -> None:
     assert theirs.features.feature["image/key"].bytes_list.value[0].decode() == "a/ü.png"
     assert theirs.SerializeToString(deterministic=True) == serialize(EXAMPLE)
     assert parse(theirs.SerializeToString()) == EXAMPLE
-    assert parse_facts(theirs.SerializeToString()) == (EXAMPLE.key, EXAMPLE.label, EXAMPLE.width, EXAMPLE.height)
 
 
 @pytest.mark.parametrize("wrong", [b"\xff\xff", b"", serialize(EXAMPLE)[:-3]])
 def test_bytes_that_are_no_example_are_refused(wrong: bytes) -> None:
     with pytest.raises(DataError, match="not an example"):
         parse(wrong)
-    with pytest.raises(DataError, match="not an example"):
-        parse_facts(wrong)

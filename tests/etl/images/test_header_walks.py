@@ -58,6 +58,6 @@ def test_more_than_any_program_writes_is_still_good(make: Callable[[], bytes]) -
 
 
 @pytest.mark.parametrize("data", [b"P6 2 # a comment\n2 255\n" + bytes(12), b"P3 1 1 255\n1 2 3\n"])
-def test_a_header_that_pillow_reads_byte_by_byte_is_left_to_the_helper(data: bytes) -> None:
+def test_a_header_that_pillow_reads_byte_by_byte_is_left_to_the_worker(data: bytes) -> None:
     assert isinstance(read_header(data), Header)
     assert not is_maybe_plain(data)

@@ -48,9 +48,9 @@ def process_of(worker: DecodeWorker) -> int | None:
 def started(worker: DecodeWorker) -> int:
     """The process of a worker that has decoded an image."""
     assert isinstance(worker.normalize(SUSPICIOUS), Normalized)
-    helper_pid = process_of(worker)
-    assert helper_pid is not None
-    return helper_pid
+    worker_pid = process_of(worker)
+    assert worker_pid is not None
+    return worker_pid
 
 
 def reason_of(result: Normalized | Reject) -> Reason | None:
@@ -74,25 +74,25 @@ def test_others_come_back_from_one_process_as_they_would_here(worker: DecodeWork
     ("number", "reason"),
     [(signal.SIGSEGV, Reason.CRASHED), (signal.SIGABRT, Reason.CRASHED), (signal.SIGPROF, Reason.TOO_SLOW)],
 )
-def test_an_image_that_ends_the_helper_is_a_reject_and_the_next_one_is_not(
+def test_an_image_that_ends_the_worker_is_a_reject_and_the_next_one_is_not(
     worker: DecodeWorker, number: signal.Signals, reason: Reason
 ) -> None:
     """The signal comes from outside: no decoder at hand is known to crash."""
-    helper_pid = started(worker)
-    os.kill(helper_pid, number)
+    worker_pid = started(worker)
+    os.kill(worker_pid, number)
     assert reason_of(worker.normalize(SUSPICIOUS)) == reason
-    assert started(worker) != helper_pid
+    assert started(worker) != worker_pid
 
 
 @pytest.mark.witness
 def test_a_crash_in_the_middle_of_an_image_is_a_reject(worker: DecodeWorker) -> None:
-    helper_pid = started(worker)
-    os.kill(helper_pid, signal.SIGSTOP)  # the image waits in the pipe, and whoever sent it for the answer
+    worker_pid = started(worker)
+    os.kill(worker_pid, signal.SIGSTOP)  # the image waits in the pipe, and whoever sent it for the answer
 
     def crash() -> None:
-        os.kill(helper_pid, signal.SIGSEGV)
+        os.kill(worker_pid, signal.SIGSEGV)
         with suppress(ProcessLookupError):
-            os.kill(helper_pid, signal.SIGCONT)
+            os.kill(worker_pid, signal.SIGCONT)
 
     timer = threading.Timer(0.2, crash)
     timer.start()
@@ -134,16 +134,16 @@ def test_an_image_that_takes_too_much_processor_time_is_a_reject(monkeypatch: py
 
 @pytest.mark.witness
 @pytest.mark.parametrize("side", [40, 1200])
-def test_a_helper_that_hangs_is_ended(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_is_ended(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that fits into its pipe, and one that does not."""
     image = picture("TIFF", side)
     assert (len(image) > PIPE_BYTES) == (side == 1200)
     with DecodeWorker(CONFIG) as worker:
-        helper_pid = started(worker)
-        os.kill(helper_pid, signal.SIGSTOP)
+        worker_pid = started(worker)
+        os.kill(worker_pid, signal.SIGSTOP)
         monkeypatch.setattr(sandbox, "PATIENCE", 0.02)  # of the limit of 10 s
         assert worker.normalize(image) == Reject(Reason.TOO_SLOW, "no answer in 0.2 s")
-        assert not Path(f"/proc/{helper_pid}").exists()
+        assert not Path(f"/proc/{worker_pid}").exists()
 
 
 def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() -> None:
@@ -180,9 +180,9 @@ def test_a_file_that_does_not_fit_in_memory_is_a_reject_and_the_next_one_is_not(
 @pytest.mark.parametrize(("number", "is_same"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
 def test_a_signal_from_others_costs_no_image(worker: DecodeWorker, number: signal.Signals, is_same: bool) -> None:
     """A worker that was killed is started again; Ctrl-C, which its owner handles, does not reach it."""
-    helper_pid = started(worker)
-    os.kill(helper_pid, number)
-    assert (started(worker) == helper_pid) is is_same
+    worker_pid = started(worker)
+    os.kill(worker_pid, number)
+    assert (started(worker) == worker_pid) is is_same
 
 
 def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(worker: DecodeWorker) -> None:
@@ -203,14 +203,14 @@ def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(worker:
         thread.join()
 
 
-def test_the_helper_ends_with_its_owner(worker: DecodeWorker) -> None:
-    helper_pid = started(worker)
-    os.kill(helper_pid, signal.SIGSTOP)  # in the middle of an image that takes for ever, say
+def test_the_worker_ends_with_its_owner(worker: DecodeWorker) -> None:
+    worker_pid = started(worker)
+    os.kill(worker_pid, signal.SIGSTOP)  # in the middle of an image that takes for ever, say
     worker.__exit__()
-    assert not Path(f"/proc/{helper_pid}").exists()
+    assert not Path(f"/proc/{worker_pid}").exists()
 
 
-def test_the_helper_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+def test_the_worker_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(SUSPICIOUS)
     owner = """
 import sys, time
@@ -226,7 +226,7 @@ time.sleep(60)
     words = [sys.executable, "-c", owner, str(tmp_path / "image")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
-        helper_pid = int(process.stdout.readline())
-        os.kill(helper_pid, signal.SIGSTOP)  # it sees no end of its pipe
+        worker_pid = int(process.stdout.readline())
+        os.kill(worker_pid, signal.SIGSTOP)  # it sees no end of its pipe
         process.kill()
-    wait_until(lambda: Process.find(helper_pid) is None)
+    wait_until(lambda: Process.find(worker_pid) is None)

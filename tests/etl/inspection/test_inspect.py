@@ -98,7 +98,6 @@ def test_a_slice_is_summarised_by_any_of_its_names(raw_root: Path) -> None:
     summary = inspect_file(open_record_file(f"file://{raw_root / SLICE}"))
     digest = hashlib.sha256(data).hexdigest()
     assert (summary["examples"], summary["bytes"], summary["sha256"]) == (len(records), len(data), digest)
-    assert summary["as_written"] == {"sha256": True, "index": True}
     assert sum(summary["classes"].values()) == len(records)
     assert [row["key"] for row in summary["first"]] == [parse(record).key for record in records[:5]]
 
@@ -106,11 +105,11 @@ def test_a_slice_is_summarised_by_any_of_its_names(raw_root: Path) -> None:
 def test_a_part_can_be_inspected(raw_root: Path) -> None:
     path = sorted((raw_root / "normalized/parts").glob("*.tfrecord"))[1]
     file = open_record_file(str(path))
-    assert inspect_file(file)["as_written"] == {"sha256": True}
+    assert inspect_file(file)["bytes"] == path.stat().st_size
     data = records_of(path.with_suffix(""))[3]
     example = inspect_example(file, 3)
     assert (example["key"], example["origin"]["part"]["record"]) == (parse(data).key, 3)
-    with pytest.raises(UsageError, match="part pack-00001 holds no example with the key 'nope'"):
+    with pytest.raises(UsageError, match="part pack-00001 has no example with the key 'nope'"):
         file.find("nope")
 
 
@@ -129,10 +128,8 @@ def swap(root: Path) -> None:
     [
         (lambda root: flip_bit(root / f"{SLICE}.tfrecord", 40), "wrong CRC of the data at offset 0"),
         (lambda root: cut(root, f"{SLICE}.tfrecord", 30), "ends within the record at offset 0"),
-        (lambda root: (root / f"{SLICE}.idx").write_text("0 5 7\n"), "is no index"),
-        (lambda root: (root / f"{SLICE}.idx").write_text("0 5\n"), "tells of 1 records"),
         (lambda root: (root / f"{SLICE}.tfrecord").unlink(), r"\.tfrecord is missing"),
-        (swap, "that examples.parquet tells of"),
+        (swap, "at offset|of examples.parquet"),
         (lambda root: flip_bit(root / "slices/default/manifest.json", 1500), "edited or damaged"),
     ],
 )
@@ -145,14 +142,6 @@ def test_damage_is_reported_with_a_remedy(damage: Damage, line: str, root: Path)
     assert any(remedy in str(raised.value) for remedy in remedies)
 
 
-def test_damage_elsewhere_is_found_by_the_summary_alone(root: Path) -> None:
-    flip_bit(root / f"{SLICE}.tfrecord", 100)
-    assert inspect_example(open_record_file(str(root / SLICE)), 3)["key"]
-    finished = ringslice_here("inspect", root / SLICE, "--json")
-    failed(finished, 1, "is not as it was written (sha256); run: ringslice verify")
-    assert json.loads(finished.stdout)["as_written"] == {"sha256": False, "index": True}
-
-
 def test_wrong_use_gets_one_line(raw_root: Path) -> None:
     for words, line in (("--key a --index 1", "give either --index or --key"), ("--save x.png", "with --save")):
         failed(ringslice_here("inspect", raw_root / SLICE, *words.split()), 2, line)
@@ -161,11 +150,11 @@ def test_wrong_use_gets_one_line(raw_root: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "asked", "line"),
     [
-        ("ROOT/slices/default/train/train-00009-of-00002", (), "tells of no slice train/train-00009-of-00002"),
-        ("ROOT/raw/packs/pack-00000.tar", (), "is no slice"),
-        ("TMP/nothing", (), r"is no slice: no manifest\.json above it tells of it"),
+        ("ROOT/slices/default/train/train-00009-of-00002", (), "has no slice train/train-00009-of-00002"),
+        ("ROOT/raw/packs/pack-00000.tar", (), "is not a slice"),
+        ("TMP/nothing", (), r"is not a slice: there is no manifest\.json above it"),
         ("SLICE", (99,), "out of range: slice train/train-00001-of-00002 has 12 examples, 0 to 11"),
-        ("SLICE", (None, "nope"), "holds no example with the key 'nope'"),
+        ("SLICE", (None, "nope"), "has no example with the key 'nope'"),
         ("SLICE", (0, None, "TMP/missing/x.png"), "no such folder"),
     ],
 )
@@ -194,7 +183,7 @@ def test_the_image_is_saved(raw_root: Path, digits_root: Path, tmp_path: Path) -
     shown = succeeded(ringslice_here("inspect", digit, "--index", 1, "--save", target, "--force"))
     assert target.read_bytes() == parse(records_of(digit)[1]).encoded
     assert [path.name for path in tmp_path.iterdir()] == ["image.png"]
-    for word in ("features", "image/encoded", "position", "came from: pack", "block"):
+    for word in ("features", "image/encoded", "position", "origin", "pack", "block"):
         assert word in shown.stdout
 
 
@@ -220,5 +209,4 @@ def test_another_image_of_the_same_key_is_not_its_origin(root: Path) -> None:
 def test_slices_that_were_copied_away(raw_root: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(raw_root / "slices/default", tmp_path / "copied")
     file = open_record_file(str(copied / "train/train-00001-of-00002"))
-    assert inspect_file(file)["as_written"] == {"sha256": True, "index": True}
     assert inspect_example(file, 1)["origin"] == {"unknown": "these slices lie outside of their dataset"}

@@ -282,7 +282,7 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("x.csv", "key,a\nx,1\nx,2\n", "has the key 'x' more than once"),
+        ("x.csv", "key,a\nx,1\nx,2\n", r"the key x comes twice: in row 1 of --columns .*x\.csv and in row 2 of"),
         ("x.csv", "name,a\nx,1\n", "has the columns 'name', 'a'; it needs 'key'"),
         ("x.csv", "key,a\n\x1b[2J\x0e\n", r"is no CSV table: .* got 1: \\x1b\[2J\\x0e"),
         ("x.csv", "key,a\n,1\n", "has 1 rows without a key"),

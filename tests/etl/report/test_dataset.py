@@ -310,7 +310,7 @@ def test_what_it_draws_with_is_missing(mixed_root: Path, tmp_path: Path) -> None
         (("TMP/missing", None, "TMP/page.html"), "neither a dataset's root .* nor the folder of a run"),
         (("TMP/run", "other", "TMP/page.html"), "--name 'other' is of slices"),
         (("TMP/run", None, "TMP/run/page.html"), "lies among the files"),
-        (("TMP/run", None, "TMP/missing/page.html"), "no such folder"),
+        (("TMP/run", None, f"{__file__}/page.html"), "no such folder"),
     ],
 )
 def test_wrong_use(words: tuple[str, str | None, str], line: str, mixed_root: Path, tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ STEP = '{"kind": "step", "step": 1, "epoch": 1, "examples": 8, "ranks": 1'
     ("name", "content", "what", "status"),
     [
         ("recipe.toml", "epochs = ", "recipe.toml is damaged", 1),
-        ("result.json", "{", "result.json is not JSON", 3),
+        ("result.json", "{", "result.json is not JSON", 1),
         ("result.json", '{"format": "other/1"}', "result.json is damaged (its format is 'other/1')", 1),
         ("confusion-test.json", '{"format": "ringslice.confusion/2"}', "its format is 'ringslice.confusion/2'", 1),
         ("confusion-test.json", HEAD + "[[1]]}", "counts of shape (1, 1) for 2 classes", 1),

@@ -198,7 +198,7 @@ def test_the_command(root: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         failed(ringslice_here("prune", folder, "--keep", 1), 2, f"{folder} is no dataset's root (no raw, no slices)")
     failed(ringslice_here("prune", root), 2, "give --keep N")
-    failed(ringslice_here("prune", root, "--keep", 0), 2, "'0' is no whole number")
+    failed(ringslice_here("prune", root, "--keep", 0), 2, "0 is not in the range x>=1")
     planned = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
     assert list(planned["removed_slices"]) == ["night-0"]
     assert "night-0" in succeeded(ringslice_here("prune", root, "--keep", 3)).stdout

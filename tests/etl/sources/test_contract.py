@@ -155,16 +155,6 @@ def test_packs_contain_the_images_and_stay_when_a_file_is_added(root: Place, kin
     }
 
 
-@pytest.mark.parametrize("kind", ["tar", "tar.gz", "parquet"])
-def test_a_file_that_was_touched_is_compared_and_its_packs_stay(kind: str, tmp_path: Path) -> None:
-    source = write(open_place(str(tmp_path / "source")), kind, train=range(30))
-    ingest_here(source, tmp_path / "root", pack_size="2000")
-    before = contents(tmp_path / "root/raw/packs")
-    os.utime(tmp_path / "source" / f"train-0.{kind}", (1, 1))
-    ingest_here(source, tmp_path / "root", pack_size="2000")
-    assert contents(tmp_path / "root/raw/packs") == before
-
-
 @by_kind
 @pytest.mark.parametrize("at_once", ["1", "4"])
 def test_an_interrupted_run_goes_on(at_once: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

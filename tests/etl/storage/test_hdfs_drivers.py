@@ -8,10 +8,8 @@ import textwrap
 from pathlib import Path
 
 import hdfs_native
-import pyarrow
 import pytest
 
-from etl.storage.hdfs import writable
 from etl.storage.hdfs_settings import (
     BLOCK_SIZE_VARIABLE,
     DRIVER_VARIABLE,
@@ -19,9 +17,7 @@ from etl.storage.hdfs_settings import (
     NATIVE,
     REPLICATION_VARIABLE,
     USER_VARIABLE,
-    HdfsSettings,
 )
-from etl.storage.native import NativeHdfs
 from etl.storage.place import Place
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
@@ -45,26 +41,6 @@ def run_python(script: str, *words: str, **environment: str) -> str:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stderr == "", done.stderr
     return done.stdout
-
-
-def test_a_write_larger_than_the_buffer_reaches_the_driver_as_bytes() -> None:
-    """hdfs-native converts any other buffer one byte at a time: 5 MB/s, and a core of its own."""
-    written = list[object]()
-
-    class Driver:
-        def write(self, data: object) -> int:
-            written.append(data)
-            return len(data)  # type: ignore[arg-type]
-
-        def close(self) -> None: ...
-
-    hdfs = NativeHdfs("nowhere:8020", HdfsSettings())
-    data = b"x" * (3 * MIB)
-    with pyarrow.BufferedOutputStream(writable(hdfs, "/file", Driver()), MIB) as stream:
-        for large in (data, memoryview(data), pyarrow.py_buffer(data)):
-            stream.write(large)
-    assert {type(each) for each in written} == {bytes}
-    assert written == [data] * 3
 
 
 @by_driver
@@ -168,7 +144,7 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
     site = {
         "nn": host,
         "fs.defaultFS": "hdfs://${nn}",
-        "fs.permissions.umask-mode": "u=rwx,g=r-x,o=",
+        "fs.permissions.umask-mode": "027",
         "dfs.replication": "1",
     }
     write_site(tmp_path / "more.xml", site)
@@ -179,8 +155,6 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
 
         root = open_place(sys.argv[1])
         publish_bytes(root / "folder" / "below" / "file", root, b"x")
-        with (root / "stream").filesystem.arrow.open_output_stream((root / "stream").path) as stream:
-            stream.write(b"x")
         print(root.uri)
         """
     with Proxy((host, 8020), ("127.0.0.1", cluster.ports["namenode"])):
@@ -191,9 +165,4 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
     client = hdfs_native.Client(cluster.uri)
     found = {info.path.removeprefix(hdfs_root.path): info for info in client.list_status(hdfs_root.path, True)}
     permissions = {name: oct(info.permission) for name, info in found.items() if name}
-    assert permissions == {
-        "/folder": "0o750",
-        "/folder/below": "0o750",
-        "/folder/below/file": "0o640",
-        "/stream": "0o640",
-    }
+    assert permissions == {"/folder": "0o750", "/folder/below": "0o750", "/folder/below/file": "0o640"}

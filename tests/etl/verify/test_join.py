@@ -140,10 +140,12 @@ def test_each_difference_is_reported_in_a_line() -> None:
     ]
     for dealt, rules, kind, line in cases:
         result, _ = reconcile(dealt, [image], {}, 1, **rules)
-        assert [text for _, text in result.findings.named.get(kind, [])] == [line] * bool(kind)
+        assert [each.line for each in result.findings.named.get(kind, [])] == [line] * bool(kind)
         assert result.findings.counts.keys() == {kind} - {""}
     gone, _ = reconcile([(0, image)], [image], {"a/b": True})
-    assert gone.findings.named[kinds.DEPARTED] == [("a/b", "a/b is in slice-0, and in departed.parquet")]
+    assert gone.findings.named[kinds.DEPARTED] == [
+        kinds.Finding(kinds.KEY, "a/b", "a/b is in slice-0, and in departed.parquet")
+    ]
 
 
 def test_an_example_is_in_the_slice_of_the_plan() -> None:
@@ -151,11 +153,11 @@ def test_an_example_is_in_the_slice_of_the_plan() -> None:
     found = table(FOUND, [row | {"number": 0, "split": "train"} for row in rows[:2]])
     result = Reconciler(["slice-0", "slice-1", "slice-2"])
     result.check_keys(found, table(GOOD, rows), GONE.empty_table())
-    assert [line for _, line in result.findings.named[kinds.DIFFERENT]] == [
+    assert [each.line for each in result.findings.named[kinds.DIFFERENT]] == [
         "a of part: slice is slice-0, not slice-1",
         "b of part: slice is slice-0, not none",
     ]
-    assert [key for key, _ in result.findings.named[kinds.MISSING]] == ["c"]
+    assert [each.name for each in result.findings.named[kinds.MISSING]] == ["c"]
 
 
 def test_the_pixels_of_the_training_split_are_summed_exactly() -> None:
@@ -185,7 +187,7 @@ def test_copies_and_groups_across_splits() -> None:
 def test_all_are_counted_and_the_first_named() -> None:
     result, _ = reconcile([], [Image(f"{number:04d}", number) for number in range(500)])
     assert result.findings.counts == {kinds.MISSING: 500}
-    assert [key for key, _ in result.findings.named[kinds.MISSING]] == [f"{n:04d}" for n in range(kinds.MAX_KEYS)]
+    assert [each.name for each in result.findings.named[kinds.MISSING]] == [f"{n:04d}" for n in range(kinds.MAX_KEYS)]
 
 
 def test_rows_come_back_by_bucket(tmp_path: Path) -> None:

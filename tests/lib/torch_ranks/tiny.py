@@ -52,11 +52,19 @@ class Scaled(nn.Module):
         return features * self.factors[0]
 
 
+class Detached(nn.Module):
+    """Its input gets no gradient."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features.detach()
+
+
 def branched(shape: Shape, classes: int) -> nn.Module:
     """Two modules with branches, of different widths and weights; some of them have none. No kink."""
     inputs = shape[0] * shape[1] * shape[2]
     joined = {f"of_{width}": nn.Linear(inputs, width) for width in (5, 8, 3)}
-    added = {name: nn.Sequential(nn.Tanh(), nn.Linear(16 + 1, 6)) for name in ("first", "second")}
+    heads = {"first": nn.Tanh(), "second": Detached()}
+    added = {name: nn.Sequential(each, nn.Linear(16 + 1, 6)) for name, each in heads.items()}
     pooled = nn.Sequential(nn.Unflatten(1, (1, inputs)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
     last = nn.Linear(6, classes)
     branches = Branches({"pooled": pooled, **joined}), Branches(added, "sum")

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import EnvironmentFailure
-from etl.hadoop.site_config import site_configuration
-from etl.hadoop.site_files import MAX_SUBSTITUTIONS, read_site_file, resolve
+from etl.hadoop.site_config import MAX_SUBSTITUTIONS, UMASK, read_site_file, resolve, site_configuration, site_umask
 
 XI = "http://www.w3.org/2001/XInclude"
 
@@ -65,6 +64,15 @@ def test_the_files_of_a_site_share_their_variables(tmp_path: Path, monkeypatch: 
     write(tmp_path / "yarn-site.xml", properties(**{"nn.host": "nn7"}))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     assert site_configuration()["fs.defaultFS"] == "hdfs://nn7:8020"
+
+
+def test_a_umask_is_octal() -> None:
+    octal = {"022": 0o022, "27": 0o027, "0077": 0o077, "0": 0}
+    assert {text: site_umask({UMASK: text}) for text in octal} == octal
+    assert site_umask({}) == 0o022
+    for text in ("", "888", "u=rwx,g=rx,o="):
+        with pytest.raises(EnvironmentFailure, match="is not an octal number; set it to one like 027"):
+            site_umask({UMASK: text})
 
 
 # --- includes ---
