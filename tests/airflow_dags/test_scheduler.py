@@ -81,7 +81,8 @@ def test_hostile_params_are_refused_or_stay_one_word(scheduler: Scheduler, tmp_p
     assert scheduler.wait_for_end("image_model", "hostile-model") == "failed"
     words = ["--ranks=2", f"--data={root}", "", f"--run={HOSTILE}", "--resume", f"--model={HOSTILE}"]
     assert scheduler.words("image_model", "hostile-model", "train/0") == words
-    assert scheduler.tasks("image_dataset", "hostile-dataset")["ingest"] == ("failed", 1)  # status 2
+    for dag, task in (("dataset", "ingest"), ("model", "train 0")):
+        assert scheduler.tasks(f"image_{dag}", f"hostile-{dag}")[task] == ("failed", 1)
     assert not [*tmp_path.rglob("pwned*"), *REPOSITORY.glob("pwned*")]
 
 
