@@ -1,6 +1,7 @@
 """A task whose job runs on YARN, or its command, is killed: the application ends, or the next try joins it."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.airflow_dags.real_airflow import Airflow
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
 from tests.airflow_dags.victims import QUICK, QUICK_DAGS, Kills, kill_each
 from tests.hadoop.cluster import Cluster
-from tests.hadoop.jobs import tasks
+from tests.hadoop.processes import Process, find_all
 from tests.lib.run_folder import fail_in_one_line
 
 
@@ -21,6 +22,15 @@ def scheduler(hadoop: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with fail_in_one_line(), running_scheduler(Airflow(folder / "home"), folder, QUICK_DAGS, more) as scheduler:
         scheduler.pause("image_dataset", False)
         yield scheduler
+
+
+FOLDERS = {"normalize": "normalized", "shard": "slices/default"}
+
+
+def mappers(folder: Place) -> list[Process]:
+    """Those of the job of the stage in this folder: the place of its job file is among their words."""
+    work = f"{folder}/_work/".encode()
+    return find_all(lambda words, _: b"--mapper" in words and any(work in word for word in words))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +47,7 @@ def test_kills_in_the_dataset(
     root = hdfs / "root"
     run = hdfs.name
     scheduler.trigger("image_dataset", undisturbed.params(root) | {"runner": "hadoop"}, run)
-    signs = {task: lambda: tasks(hadoop_undisturbed, "--mapper") for task in ("normalize", "shard")}
+    signs = {task: partial(mappers, root / folder) for task, folder in FOLDERS.items()}
     kill_each(scheduler, "image_dataset", run, kills, signs)
     assert undisturbed.is_equal(root)
     applications = [each for each in hadoop_undisturbed.yarn_applications() if str(root) in each["name"]]
