@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +17,7 @@ VENV = ".venvs/airflow"
 INSTALL = "make airflow"
 BIN = REPOSITORY / VENV / "bin"
 DAGS = ("image_dataset", "image_model")
+DAG_FILES = tuple(REPOSITORY / f"airflow_dags/{dag}.py" for dag in DAGS)
 TIMEOUT_S = 900  # a whole DAG run takes half a minute on two idle cores, the one on Hadoop 2
 
 Params = Mapping[str, object]
@@ -50,13 +51,13 @@ class Airflow:
 
     home: Path
 
-    def make(self, variables: Mapping[str, str] | None = None) -> None:
-        """Make its home, with the DAG files linked into it, and its database: SQLite's, or that of ``variables``."""
+    def make(self, variables: Mapping[str, str] | None = None, files: Sequence[Path] = DAG_FILES) -> None:
+        """Make its home with ``files`` of DAGs linked into it, and its database: SQLite's, or that of ``variables``."""
         if not (BIN / "airflow").exists():
             raise EnvironmentFailure(f"Airflow is missing; install it first: {INSTALL}")
         (self.home / "dags").mkdir(parents=True)
-        for dag in DAGS:
-            (self.home / f"dags/{dag}.py").symlink_to(REPOSITORY / f"airflow_dags/{dag}.py")
+        for file in files:
+            (self.home / "dags" / file.name).symlink_to(file)
         finished = self.run("airflow", "db", "migrate", variables=variables)
         if finished.returncode != 0:
             cause = (finished.stdout + finished.stderr).strip().rpartition("\n")[2] or f"status {finished.returncode}"

@@ -1,0 +1,63 @@
+"""Processes of a task of a DAG run, to be killed: its command, Airflow's runner of it, and the supervisor of that."""
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.airflow_dags.real_scheduler import Scheduler
+from tests.hadoop.processes import Process, find_all
+from tests.lib.ranks.running import wait_until
+
+# Airflow notices in half a minute, not in five, that a supervisor is gone; less would be too short for a busy machine.
+QUICK = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+}
+QUICK_DAGS = (Path(__file__).with_name("quick_retries.py"),)
+VICTIMS = ("command", "runner", "supervisor")  # each is the parent of the one before
+Kills = Sequence[tuple[str, str]]  # a task, which of its VICTIMS
+
+
+def processes_of_run(run: str) -> list[Process]:
+    """The processes of the commands of a DAG run, by a variable that Airflow gives them; the oldest first."""
+    found = find_all(lambda _, its: f"AIRFLOW_CTX_DAG_RUN_ID={run}".encode() in its)
+    return sorted(found, key=lambda each: each.started)
+
+
+def kill(scheduler: Scheduler, dag: str, run: str, victim: str) -> None:
+    """Kill -9 one of `VICTIMS`, and wait until the task has left no process; no task begins meanwhile."""
+    processes = processes_of_run(run)
+    for each in processes:  # so that the task does not end before
+        each.send(signal.SIGSTOP)
+    scheduler.pause(dag)
+    process = processes[0]
+    found = {VICTIMS[0]: process}
+    for name in VICTIMS[1:]:
+        pid = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found[name] = process = Process.find(pid) or Process(pid, 0)
+    found[victim].send(signal.SIGKILL)
+    for each in processes:
+        each.send(signal.SIGCONT)
+    wait_until(lambda: not processes_of_run(run) and not found["runner"].lives)
+    scheduler.pause(dag, False)
+
+
+def kill_each(
+    scheduler: Scheduler, dag: str, run: str, kills: Kills, is_at_work: Mapping[str, Callable[[], object]]
+) -> None:
+    """Kill those of a DAG run that runs, each once its task ``is_at_work``; then wait for the end, which is success.
+
+    Each kill costs one try, and no more.
+    """
+    tries = dict.fromkeys(is_at_work, 1)
+    for task, victim in kills:
+
+        def is_there(task: str = task) -> bool:
+            return bool(is_at_work[task]() and processes_of_run(run))
+
+        wait_until(is_there, scheduler.processes["scheduler"])
+        kill(scheduler, dag, run, victim)
+        tries[task] += 1
+    assert scheduler.wait_for_end(dag, run) == "success", scheduler.tasks(dag, run)
+    found = scheduler.tasks(dag, run)
+    assert {task: found[task] for task in tries} == {task: ("success", number) for task, number in tries.items()}
