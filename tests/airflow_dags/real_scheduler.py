@@ -1,6 +1,7 @@
 """A real scheduler, api-server, dag-processor and triggerer on a real PostgreSQL, on loopback; they end with the block.
 
-LocalExecutor, as on one machine in production; PostgreSQL runs as the user postgres if this process is root's.
+They end with this process, too, however it ends. LocalExecutor, as on one machine in production; PostgreSQL runs as
+the user postgres if this process is root's.
 """
 
 import json
@@ -14,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from etl.errors import EnvironmentFailure
+from tests.airflow_dags.guardian import Guardian
 from tests.airflow_dags.real_airflow import DAG_FILES, Airflow, Params
 from tests.hadoop.configuration import free_ports
 from tests.lib.commands import REPOSITORY
@@ -26,6 +28,7 @@ from tests.lib.ranks.running import wait_until
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 POSTGRES = "postgres"
 ENDED = ("success", "failed")
+STOP_SIGNALS = {POSTGRES: signal.SIGINT}  # of the others SIGTERM, for which PostgreSQL would wait for its clients
 STOP_TIMEOUT_S = 30
 REQUEST_TIMEOUT_S = 300
 
@@ -47,7 +50,7 @@ class Scheduler:
 
     def restart(self, service: str) -> None:
         """Kill a service, PostgreSQL in order, and start it again."""
-        self.processes[service].send_signal(signal.SIGINT if service == POSTGRES else signal.SIGKILL)
+        self.processes[service].send_signal(STOP_SIGNALS.get(service, signal.SIGKILL))
         self.processes[service].wait(STOP_TIMEOUT_S)
         self.start(service)
         wait_until(self.is_up, self.processes[service])
@@ -93,6 +96,13 @@ class Scheduler:
         fields = self.api("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}")["rendered_fields"]
         return [*fields["options"], *fields["arguments"]]
 
+    def log(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
+        """The entries of the first try of a task; of a mapped one as in ``train 0``."""
+        name, _, index = task.partition(" ")
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{name}/logs/1?full_content=true&map_index={index or -1}"
+        entries: list[dict[str, Any]] = self.api("GET", path)["content"]
+        return entries
+
     def runs(self, dag: str) -> dict[str, str]:
         return {each["dag_run_id"]: each["state"] for each in self.api("GET", f"/dags/{dag}/dagRuns")["dag_runs"]}
 
@@ -130,16 +140,23 @@ def running_scheduler(
     port = ports["api-server"]
     variables = _variables(airflow.home, ports[POSTGRES], port) | dict(more or {})
     with ExitStack() as stack:
-        data = stack.enter_context(_postgres_data())
+        data = _postgres_data()
+        guardian = Guardian(data)
+        stack.callback(guardian.end)
         processes: dict[str, subprocess.Popen[str]] = {}
 
         def start(name: str) -> None:
+            log = folder / f"{name}.log"
             if name == POSTGRES:
-                processes[name] = stack.enter_context(_postgres(data, folder, ports[POSTGRES]))
-                return
-            words = [name, *(["--skip-serve-logs"] if name in ("scheduler", "triggerer") else [])]
-            own = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(ports[name])}
-            processes[name] = stack.enter_context(_service(airflow, words, folder, variables | own))
+                process = _start_postgres(data, log, ports[POSTGRES])
+            else:
+                own = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(ports[name])}
+                process = _start_service(airflow, name, log, variables | own)
+            processes[name] = process
+            guardian.watch(process.pid)
+            stack.callback(_end, process, STOP_SIGNALS.get(name, signal.SIGTERM))
+            if name == POSTGRES:
+                wait_until(lambda: "ready to accept connections" in log.read_text(), process)
 
         start(POSTGRES)
         airflow.make(variables, files)
@@ -170,25 +187,20 @@ def _variables(home: Path, database_port: int, port: int) -> dict[str, str]:
     }
 
 
-@contextmanager
-def _service(
-    airflow: Airflow, words: list[str], folder: Path, variables: dict[str, str]
-) -> Iterator["subprocess.Popen[str]"]:
-    with (folder / f"{words[0]}.log").open("a") as log:
-        process = airflow.start("airflow", *words, log=log, variables=variables)
-    with _ended(process, signal.SIGTERM):
-        yield process
+def _start_service(airflow: Airflow, name: str, log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[str]":
+    words = [name, *(["--skip-serve-logs"] if name in ("scheduler", "triggerer") else [])]
+    with log.open("a") as output:
+        return airflow.start("airflow", *words, log=output, variables=variables)
 
 
-@contextmanager
-def _postgres_data() -> Iterator[str]:
+def _postgres_data() -> str:
     """A new data folder, outside of pytest's folders, which are closed to the user of PostgreSQL."""
-    with TemporaryDirectory(prefix="ringslice-postgres-") as data:
-        if os.getuid() == 0:
-            shutil.chown(data, "postgres", "postgres")
-        initdb = [*_postgres_program("initdb"), "--auth=trust", "--username=postgres", "--no-sync", data]
-        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/")
-        yield data
+    data = mkdtemp(prefix="ringslice-postgres-")
+    if os.getuid() == 0:
+        shutil.chown(data, "postgres", "postgres")
+    initdb = [*_postgres_program("initdb"), "--auth=trust", "--username=postgres", "--no-sync", data]
+    subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/")
+    return data
 
 
 def _postgres_program(name: str) -> list[str]:
@@ -197,42 +209,19 @@ def _postgres_program(name: str) -> list[str]:
     return [*become, str(Path(shutil.which(POSTGRES) or "").resolve().parent / name)]
 
 
-@contextmanager
-def _postgres(data: str, folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
+def _start_postgres(data: str, log: Path, port: int) -> "subprocess.Popen[str]":
     options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
     words = [*_postgres_program(POSTGRES), "-D", data, "-p", str(port), *options]
-    with (folder / "postgres.log").open("w") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, cwd="/", text=True)
-    with _ended(process, signal.SIGINT):
-        wait_until(lambda: "ready to accept connections" in (folder / "postgres.log").read_text(), process)
-        yield process
+    with log.open("w") as output:
+        return subprocess.Popen(words, stdout=output, stderr=output, start_new_session=True, cwd="/", text=True)
 
 
-@contextmanager
-def _ended(process: "subprocess.Popen[str]", number: signal.Signals) -> Iterator[None]:
-    """End the process and its session once the block has ended; a second Ctrl-C does not wait for it.
-
-    A scheduler that is killed leaves its executor's processes, and these the tasks that they run.
-    """
+def _end(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    """End a service in order; after a while, or a second Ctrl-C, by SIGKILL."""
     try:
-        yield
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
     finally:
-        try:
-            process.send_signal(number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_TIMEOUT_S)
-        finally:
-            for each in _of_session(process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
-            process.wait()
-
-
-def _of_session(leader: int) -> list[int]:
-    """The processes of a session; proc(5) has its number in the sixth field."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[3]) == leader:
-                found.append(int(stat.parent.name))
-    return found
+        process.kill()
+        process.wait()

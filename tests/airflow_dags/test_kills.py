@@ -11,7 +11,7 @@ from tests.airflow_dags.conftest import Dataset
 from tests.airflow_dags.real_airflow import DAGS, Airflow
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
 from tests.airflow_dags.victims import QUICK, QUICK_DAGS, VICTIMS, Kills, kill_each, processes_of_run
-from tests.lib.ranks.audits import require_each_key_once
+from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.ranks.running import wait_until
 from tests.lib.run_folder import fail_in_one_line
 
@@ -46,13 +46,13 @@ def test_kills_in_the_dataset(kills: Kills, scheduler: Scheduler, undisturbed: D
         "normalize": lambda: list(root.glob("normalized/parts/*.parquet")),
         "shard": lambda: list(root.glob("slices/default/_work/slices/*.parquet")),
     }
-    kill_each(scheduler, "image_dataset", run, kills, signs)
+    kill_each(scheduler, "image_dataset", run, kills, is_at_work=signs)
     assert undisturbed.is_equal(open_place(str(root)))
 
 
 @pytest.fixture
 def sliced(undisturbed: Dataset, tmp_path: Path) -> Path:
-    shutil.copytree(undisturbed.root / "slices", tmp_path / "root/slices")
+    shutil.copytree(undisturbed.root, tmp_path / "root")  # export also reads how images were normalized
     return tmp_path / "root"
 
 
@@ -71,7 +71,7 @@ def test_kills_in_training(scheduler: Scheduler, sliced: Path) -> None:
 
     kills = [(f"train {number}", victim) for number, victim in enumerate(VICTIMS)]
     signs = {task: lambda number=number: has_checkpoint(number) for number, (task, _) in enumerate(kills)}
-    kill_each(scheduler, "image_model", run, kills, signs)
+    kill_each(scheduler, "image_model", run, kills, is_at_work=signs)
     for number in range(len(VICTIMS)):
         require_each_key_once(sliced / f"runs/run-{number + 1}", sliced / "slices/default", EPOCHS)
 

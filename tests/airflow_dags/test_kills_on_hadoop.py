@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,18 @@ def mappers(folder: Place) -> list[Process]:
     return find_all(lambda words, _: b"--mapper" in words and any(work in word for word in words))
 
 
+def applications(cluster: Cluster, folder: Place) -> dict[bytes, str]:
+    """The final status of each YARN application of the stage in this folder."""
+    found = [each for each in cluster.yarn_applications() if each["name"].endswith(str(folder))]
+    return {each["id"].encode(): each["finalStatus"] for each in found}
+
+
+def left_on(cluster: Cluster, folder: Place) -> list[Process] | bool:
+    """Truthy if an application of the stage has not ended, or has processes."""
+    found = applications(cluster, folder)
+    return "UNDEFINED" in found.values() or find_all(lambda words, _: any(a in word for a in found for word in words))
+
+
 @pytest.mark.parametrize(
     "kills",
     [
@@ -42,13 +55,20 @@ def mappers(folder: Place) -> list[Process]:
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )
 def test_kills_in_the_dataset(
-    kills: Kills, scheduler: Scheduler, undisturbed: Dataset, hdfs: Place, hadoop_undisturbed: Cluster
+    kills: Kills,
+    scheduler: Scheduler,
+    undisturbed: Dataset,
+    *,
+    hdfs: Place,
+    hadoop_undisturbed: Cluster,
+    tmp_path: Path,
 ) -> None:
-    root = hdfs / "root"
-    run = hdfs.name
+    root, run = hdfs / "root", tmp_path.name
     scheduler.trigger("image_dataset", undisturbed.params(root) | {"runner": "hadoop"}, run)
-    signs = {task: partial(mappers, root / folder) for task, folder in FOLDERS.items()}
-    kill_each(scheduler, "image_dataset", run, kills, signs)
+    places = {task: root / folder for task, folder in FOLDERS.items()}
+    at_work = {task: partial(mappers, place) for task, place in places.items()}
+    left = {task: partial(left_on, hadoop_undisturbed, place) for task, place in places.items()}
+    kill_each(scheduler, "image_dataset", run, kills, is_at_work=at_work, is_left=left)
     assert undisturbed.is_equal(root)
-    applications = [each for each in hadoop_undisturbed.yarn_applications() if str(root) in each["name"]]
-    assert {each["finalStatus"] for each in applications} <= {"SUCCEEDED", "KILLED"}
+    for place in places.values():
+        assert set(applications(hadoop_undisturbed, place).values()) <= {"SUCCEEDED", "KILLED"}

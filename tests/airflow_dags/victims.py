@@ -1,6 +1,7 @@
 """Processes of a task of a DAG run, to be killed: its command, Airflow's runner of it, and the supervisor of that."""
 
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ QUICK = {
 QUICK_DAGS = (Path(__file__).with_name("quick_retries.py"),)
 VICTIMS = ("command", "runner", "supervisor")  # each is the parent of the one before
 Kills = Sequence[tuple[str, str]]  # a task, which of its VICTIMS
+Signs = Mapping[str, Callable[[], object]]  # by task
 
 
 def processes_of_run(run: str) -> list[Process]:
@@ -24,8 +26,11 @@ def processes_of_run(run: str) -> list[Process]:
     return sorted(found, key=lambda each: each.started)
 
 
-def kill(scheduler: Scheduler, dag: str, run: str, victim: str) -> None:
-    """Kill -9 one of `VICTIMS`, and wait until the task has left no process; no task begins meanwhile."""
+def kill(scheduler: Scheduler, dag: str, run: str, victim: str, is_left: Callable[[], object]) -> float:
+    """Kill -9 one of `VICTIMS`, and wait until nothing ``is_left`` of the task, and no process here.
+
+    No task begins meanwhile. Returns the seconds that it took.
+    """
     processes = processes_of_run(run)
     for each in processes:  # so that the task does not end before
         each.send(signal.SIGSTOP)
@@ -38,16 +43,19 @@ def kill(scheduler: Scheduler, dag: str, run: str, victim: str) -> None:
     found[victim].send(signal.SIGKILL)
     for each in processes:
         each.send(signal.SIGCONT)
-    wait_until(lambda: not processes_of_run(run) and not found["runner"].lives)
+    killed = time.monotonic()
+    wait_until(lambda: not (processes_of_run(run) or found["runner"].lives or is_left()))
+    seconds = time.monotonic() - killed
     scheduler.pause(dag, False)
+    return seconds
 
 
 def kill_each(
-    scheduler: Scheduler, dag: str, run: str, kills: Kills, is_at_work: Mapping[str, Callable[[], object]]
+    scheduler: Scheduler, dag: str, run: str, kills: Kills, *, is_at_work: Signs, is_left: Signs | None = None
 ) -> None:
     """Kill those of a DAG run that runs, each once its task ``is_at_work``; then wait for the end, which is success.
 
-    Each kill costs one try, and no more.
+    Each kill costs one try, and no more. Nothing ``is_left`` elsewhere of a task whose command could end in order.
     """
     tries = dict.fromkeys(is_at_work, 1)
     for task, victim in kills:
@@ -56,7 +64,9 @@ def kill_each(
             return bool(is_at_work[task]() and processes_of_run(run))
 
         wait_until(is_there, scheduler.processes["scheduler"])
-        kill(scheduler, dag, run, victim)
+        left = (is_left or {}).get(task, list) if victim != VICTIMS[0] else list
+        seconds = kill(scheduler, dag, run, victim, left)
+        print(f"kill -9 of the {victim} of {task}: no process after {seconds:.1f} s")
         tries[task] += 1
     assert scheduler.wait_for_end(dag, run) == "success", scheduler.tasks(dag, run)
     found = scheduler.tasks(dag, run)
