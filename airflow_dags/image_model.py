@@ -19,7 +19,8 @@ from ringslice_airflow import RingsliceOperator, number, option, text
 OWN_OPTIONS = "data|name|run|resume|json"  # of plan_runs
 CANDIDATE = {
     "type": "object",
-    "propertyNames": {"pattern": f"^(?!({OWN_OPTIONS})$)[a-z][a-z-]*{ringslice.END}"},
+    "propertyNames": {"pattern": f"^(?!({OWN_OPTIONS})$)[a-z][a-z-]{{0,49}}{ringslice.END}"},
+    "maxProperties": 50,
     "additionalProperties": {"type": ["string", "number"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT},
 }
 

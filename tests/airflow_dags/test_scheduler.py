@@ -1,6 +1,8 @@
 """The DAGs under a real scheduler on PostgreSQL: an event starts the model's DAG; what users can send through REST."""
 
+import tarfile
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,19 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
         yield scheduler
 
 
+def print_shares(scheduler: Scheduler, dag: str, run: str) -> None:
+    """Print the seconds of a DAG run, and those of them in which a command was at work, by the tasks' logs."""
+    times = scheduler.api("GET", f"/dags/{dag}/dagRuns/{run}")
+    whole = datetime.fromisoformat(times["end_date"]) - datetime.fromisoformat(times["start_date"])
+    commands = timedelta()
+    for task in scheduler.tasks(dag, run):
+        at: dict[str, Any] = {each["event"][:12]: each.get("timestamp") for each in scheduler.log(dag, run, task)}
+        began = next((moment for event, moment in at.items() if event.startswith("cd ")), None)
+        if began:
+            commands += datetime.fromisoformat(at["Pushing xcom"]) - datetime.fromisoformat(began)
+    print(f"{dag}: {whole.total_seconds():.1f} s, of them {commands.total_seconds():.1f} in commands")
+
+
 def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: Path, tmp_path: Path) -> None:
     """Unpausing starts nothing; the model's params have their defaults, but for the event's root and slices."""
     assert scheduler.runs("image_dataset") == scheduler.runs("image_model") == {}
@@ -40,6 +55,8 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     assert scheduler.wait_for_end("image_model") == "success", scheduler.runs("image_model")
     ((run, _),) = scheduler.runs("image_model").items()
     assert {state for state, _ in scheduler.tasks("image_model", run).values()} == {"success"}
+    print_shares(scheduler, "image_dataset", "first-night")
+    print_shares(scheduler, "image_model", run)
     champion = (root / "models/champion.json").read_json()["champion"]
     assert champion["run"].startswith("airflow-asset_triggered__")
     assert champion["evaluated_slices"] == champion["slices"]
@@ -51,7 +68,7 @@ LONG = "x" * (1 << 20)
 REFUSED: dict[str, dict[str, list[Any]]] = {
     "image_dataset": {
         "root": ["", "a\nb", "a\n", "\0", LONG],
-        "name": ["../x", "a/b", "-m", ".x", ""],
+        "name": ["../x", "a/b", "-m", ".x", "", "x" * 201],
         "size": ["28; touch pwned", "28\n", "-1"],
         "workers": ["2", 0, 1.5, None],
         "runner": ["elsewhere"],
@@ -59,7 +76,10 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     },
     "image_model": {
         "run": ["-m", "a/b"],
-        "candidates": [[], "mlp", [{}] * 101, [{"data": "/"}], [{"run": "x"}], [{"m x": 1}], [{"model": "a\n"}]],
+        "candidates": [
+            *([], "mlp", [{}] * 101, [{"data": "/"}], [{"run": "x"}], [{"m x": 1}], [{"model": "a\n"}]),
+            *([{"model": LONG}], [{LONG: 1}], [{"x" * number: 1 for number in range(1, 51)} | {"y": 1}]),
+        ],
     },
 }
 
@@ -86,7 +106,28 @@ def test_hostile_params_are_refused_or_stay_one_word(scheduler: Scheduler, tmp_p
     assert not [*tmp_path.rglob("pwned*"), *REPOSITORY.glob("pwned*")]
 
 
-def test_undeclared_params_fail_the_first_task(scheduler: Scheduler) -> None:
-    scheduler.trigger("image_dataset", {"siez": LONG}, "undeclared")
-    assert scheduler.wait_for_end("image_dataset", "undeclared") == "failed"
-    assert scheduler.tasks("image_dataset", "undeclared")["ingest"] == ("failed", 1)
+@pytest.mark.parametrize(
+    ("params", "error"),
+    [
+        ({"siez": LONG}, "UsageError: no such param: 'siez'. Give: config, keep"),
+        ({"source": "/proc/none"}, "UsageError: ingest ended with status 2: /proc/none: no such folder or file"),
+        ({"source": "{cut}"}, "DataError: ingest ended with status 1: {cut} is cut off"),
+    ],
+    ids=["misspelt", "wrong use", "damaged"],
+)
+def test_what_cannot_go_well_is_tried_once(
+    params: dict[str, str], error: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.tar"
+    with tarfile.open(cut, "w") as archive:
+        archive.addfile(tarfile.TarInfo("a/x.png"))
+    cut.write_bytes(cut.read_bytes()[:700])
+    run = tmp_path.name
+    given = {name: value.replace("{cut}", str(cut)) for name, value in params.items()}
+    scheduler.trigger("image_dataset", {"root": str(tmp_path / "root"), **given}, run)
+    assert scheduler.wait_for_end("image_dataset", run) == "failed"
+    assert scheduler.tasks("image_dataset", run)["ingest"] == ("failed", 1)
+    (failure,) = [
+        each["error_detail"][0] for each in scheduler.log("image_dataset", run, "ingest") if "error_detail" in each
+    ]
+    assert f"{failure['exc_type']}: {failure['exc_value']}".startswith(error.replace("{cut}", str(cut)))
