@@ -20,7 +20,7 @@ from typing import Any
 
 from etl.errors import EnvironmentFailure
 from tests.airflow_dags.guardian import Guardian
-from tests.airflow_dags.real_airflow import DAG_FILES, Airflow, Params
+from tests.airflow_dags.real_airflow import DAG_FILES, TIMEOUT_S, Airflow, Params
 from tests.hadoop.configuration import free_ports
 from tests.lib.commands import REPOSITORY
 from tests.lib.ranks.running import wait_until
@@ -31,6 +31,7 @@ ENDED = ("success", "failed")
 STOP_SIGNALS = {POSTGRES: signal.SIGINT}  # of the others SIGTERM, for which PostgreSQL would wait for its clients
 STOP_TIMEOUT_S = 30
 REQUEST_TIMEOUT_S = 300
+POLL_S = 1.0  # between requests, each of which takes 0.1 s of processor time
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Scheduler:
         self.processes[service].send_signal(STOP_SIGNALS.get(service, signal.SIGKILL))
         self.processes[service].wait(STOP_TIMEOUT_S)
         self.start(service)
-        wait_until(self.is_up, self.processes[service])
+        wait_until(self.is_up, self.processes[service], poll_s=POLL_S)
 
     def call(self, method: str, path: str, content: Any = None, token: str = "") -> Any:
         """What the REST API answers."""
@@ -97,10 +98,10 @@ class Scheduler:
         return [*fields["options"], *fields["arguments"]]
 
     def log(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
-        """The entries of the first try of a task; of a mapped one as in ``train 0``."""
+        """The entries of the last try of a task; of a mapped one as in ``train 0``."""
         name, _, index = task.partition(" ")
-        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{name}/logs/1?full_content=true&map_index={index or -1}"
-        entries: list[dict[str, Any]] = self.api("GET", path)["content"]
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{name}/logs/{self.tasks(dag, run)[task][1]}"
+        entries: list[dict[str, Any]] = self.api("GET", f"{path}?full_content=true&map_index={index or -1}")["content"]
         return entries
 
     def runs(self, dag: str) -> dict[str, str]:
@@ -116,7 +117,7 @@ class Scheduler:
             found = states.get(run, "") if run else next(iter(states.values()), "")
             return found in ENDED
 
-        wait_until(has_ended, self.processes["scheduler"], 600)
+        wait_until(has_ended, self.processes["scheduler"], TIMEOUT_S, POLL_S)
         return found
 
     def tasks(self, dag: str, run: str) -> dict[str, tuple[str, int]]:
@@ -165,7 +166,7 @@ def running_scheduler(
         for name in SERVICES:
             start(name)
         scheduler = Scheduler(airflow, f"http://127.0.0.1:{port}", processes, start)
-        wait_until(scheduler.is_up, processes["api-server"])
+        wait_until(scheduler.is_up, processes["api-server"], poll_s=POLL_S)
         yield scheduler
 
 
@@ -176,6 +177,7 @@ def _variables(home: Path, database_port: int, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",  # a busy machine; after 5 s, by default, a task has failed
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://postgres@127.0.0.1:{database_port}/postgres",
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,17 +64,26 @@ def train(scheduler: Scheduler, root: Path, candidates: int, epochs: int = EPOCH
     return root.parent.name
 
 
+def checkpoints(root: Path, run: str) -> list[Path]:
+    return list(root.glob(f"runs/{run}/checkpoints/*/checkpoint.json"))
+
+
 def test_kills_in_training(scheduler: Scheduler, sliced: Path) -> None:
     run = train(scheduler, sliced, len(VICTIMS))
-
-    def has_checkpoint(number: int) -> list[Path]:
-        return list(sliced.glob(f"runs/run-{number + 1}/checkpoints/*/checkpoint.json"))
-
     kills = [(f"train {number}", victim) for number, victim in enumerate(VICTIMS)]
-    signs = {task: lambda number=number: has_checkpoint(number) for number, (task, _) in enumerate(kills)}
+    signs = {task: partial(checkpoints, sliced, f"run-{number + 1}") for number, (task, _) in enumerate(kills)}
     kill_each(scheduler, "image_model", run, kills, is_at_work=signs)
     for number in range(len(VICTIMS)):
         require_each_key_once(sliced / f"runs/run-{number + 1}", sliced / "slices/default", EPOCHS)
+
+
+def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path) -> None:
+    run = train(scheduler, sliced, 1, epochs=5000)
+    wait_until(lambda: checkpoints(sliced, "run"), scheduler.processes["scheduler"])
+    scheduler.api("PATCH", f"/dags/image_model/dagRuns/{run}/taskInstances/train/0", {"new_state": "failed"})
+    wait_until(lambda: not processes_of_run(run))
+    assert scheduler.wait_for_end("image_model", run) == "failed"
+    assert scheduler.tasks("image_model", run)["train 0"] == ("failed", 1)
 
 
 def test_services_that_are_killed_in_training(scheduler: Scheduler, sliced: Path) -> None:

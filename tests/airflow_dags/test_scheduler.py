@@ -11,7 +11,7 @@ import pytest
 from etl.storage.place import open_place
 from tests.airflow_dags.real_airflow import DAGS, Airflow
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
-from tests.lib.commands import REPOSITORY
+from tests.lib.commands import REPOSITORY, copy_some
 from tests.lib.run_folder import fail_in_one_line
 
 pytestmark = pytest.mark.integration
@@ -43,8 +43,8 @@ def print_shares(scheduler: Scheduler, dag: str, run: str) -> None:
 def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: Path, tmp_path: Path) -> None:
     """Unpausing starts nothing; the model's params have their defaults, but for the event's root and slices."""
     assert scheduler.runs("image_dataset") == scheduler.runs("image_model") == {}
-    root = open_place(str(tmp_path / "root"))
-    scheduler.trigger("image_dataset", {"source": str(digits), "root": str(root), "size": "8"}, "first-night")
+    source, root = copy_some(digits, tmp_path / "source", "012", slice(40)), open_place(str(tmp_path / "root"))
+    scheduler.trigger("image_dataset", {"source": str(source), "root": str(root), "size": "8"}, "first-night")
     assert scheduler.wait_for_end("image_dataset") == "success", scheduler.tasks("image_dataset", "first-night")
     report = "/ringslice/report/image_dataset/first-night"
     status, text, policy = scheduler.page(report)

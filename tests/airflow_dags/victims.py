@@ -9,9 +9,9 @@ from tests.airflow_dags.real_scheduler import Scheduler
 from tests.hadoop.processes import Process, find_all
 from tests.lib.ranks.running import wait_until
 
-# Airflow notices in half a minute, not in five, that a supervisor is gone; less would be too short for a busy machine.
+# Airflow notices in a minute, not in five, that a supervisor is gone; less would be too short for a busy machine.
 QUICK = {
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
 }
 QUICK_DAGS = (Path(__file__).with_name("quick_retries.py"),)
