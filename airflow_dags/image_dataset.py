@@ -21,7 +21,7 @@ import ringslice_airflow as ringslice
 from ringslice_airflow import RingsliceOperator, number, option, text
 
 SOURCE = os.environ.get("RINGSLICE_SOURCE") or f"{ringslice.HOME}/data/sources/digits"
-DATE = "{date} in it is replaced by the day of the DAG run."
+DATE = "{date} and {time} in it are replaced by those of the DAG run."
 SIZE = f"^([1-9][0-9]*(x[1-9][0-9]*)?)?{ringslice.END}"
 QUALITY, MORE = {"section": "Quality: fail above these limits"}, {"section": "More"}
 
@@ -29,7 +29,7 @@ PARAMS = {
     "source": text(SOURCE, f"Images: a folder for each class, IDX files, archives, Parquet files, a list. {DATE}"),
     "root": text(f"{ringslice.DATA}/nightly", f"Of the dataset and its runs: a path, file:///… or hdfs://…. {DATE}"),
     "size": text("224", "Height x width in pixels. Empty: the source's own.", SIZE, type=["null", "string"]),
-    "name": text("{date}", f"Of the slices; known images keep their split. {DATE}", ringslice.FOLDER_NAME),
+    "name": text("{date}-{time}", f"Of the slices; known images keep their split. {DATE}", ringslice.FOLDER_NAME),
     "workers": number(2, "Ranks that train. The number of slices is a multiple of them.", minimum=1),
     "max_rejects": number(0.05, "Share of images that cannot be used.", "number", maximum=1, **QUALITY),
     "max_removed": number(None, "Images that the source lost or changed.", **QUALITY),
@@ -42,7 +42,7 @@ PARAMS = {
     "config": text(None, "TOML file with more options, as for ringslice --config.", **MORE),
     "overwrite": Param(False, "Replace what another source or configuration left.", type="boolean", **MORE),
 }
-FROM, ROOT, NAME = (f"{{{{ dated(params.{each}, dag_run) }}}}" for each in ("source", "root", "name"))
+FROM, ROOT, NAME = (f"{{{{ dated(params.{each}, dag_run, dag.timezone) }}}}" for each in ("source", "root", "name"))
 OVERWRITE = "{{ '--overwrite' if params.overwrite else '' }}"
 RUNNER, NAMED, OUTPUT = option("runner"), f"--name={NAME}", f"--output={ROOT}/{NAME}-report.html"
 
@@ -90,8 +90,10 @@ with DAG(
 
     @task(retries=0, doc_md="Fails if the numbers of the stages exceed the limits among the params.")
     def check_quality(params: dict[str, Any], ti: Any) -> None:
-        stages = ("ingest", "normalize", "shard", "verify")
-        if found := exceeded(dict(zip(stages, ti.xcom_pull(task_ids=stages), strict=True)), params):
+        summaries = {name: ti.xcom_pull(task_ids=name) for name in ("ingest", "normalize", "shard", "verify")}
+        if missing := [name for name, summary in summaries.items() if not summary]:
+            raise ringslice.DataError(f"no summary of {', '.join(missing)} (marked as success?). Clear it")
+        if found := exceeded(summaries, params):
             raise ringslice.DataError(f"the dataset is not good enough: {'; '.join(found)}")
 
     report = stage("report", "Writes `ROOT/NAME-report.html`: balance, rejects, duplicates, examples.", NAMED, OUTPUT)

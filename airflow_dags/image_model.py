@@ -19,7 +19,8 @@ from ringslice_airflow import RingsliceOperator, number, option, text
 OWN_OPTIONS = "data|name|run|resume|json"  # of plan_runs
 CANDIDATE = {
     "type": "object",
-    "propertyNames": {"pattern": f"^(?!({OWN_OPTIONS})$)[a-z][a-z-]*{ringslice.END}"},
+    "propertyNames": {"pattern": f"^(?!({OWN_OPTIONS})$)[a-z][a-z-]{{0,49}}{ringslice.END}"},
+    "maxProperties": 50,
     "additionalProperties": {"type": ["string", "number"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT},
 }
 
@@ -74,7 +75,7 @@ with DAG(
     train = RingsliceOperator.partial(
         task_id="train",
         max_active_tis_per_dagrun=1,
-        map_index_template="{{ task.options | join(' ') }}",
+        map_index_template="{{ (task.options[3:] | join(' '))[:250] }}",  # Airflow's database takes no more
         doc_md="Trains one candidate; tried again, it resumes from the last checkpoint.",
     ).expand(options=planned.map(lambda each: each["train"]))
     promote = RingsliceOperator(

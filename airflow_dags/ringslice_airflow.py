@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ERROR, BUSY = "ringslice: error: ", "is at work already"
 END = "$(?!\\n)"  # $ alone allows a line feed at the end
 LINE = f"^[^\\x00-\\x1f]+{END}"
-FOLDER_NAME = f"^[^-._/\\x00-\\x1f][^/\\x00-\\x1f]*{END}"
+FOLDER_NAME = f"^[^-._/\\x00-\\x1f][^/\\x00-\\x1f]{{0,199}}{END}"
 MAX_TEXT = 4096  # characters of a param, as of a path
 
 
@@ -71,9 +71,10 @@ def option(name: str) -> str:
     return f"{{{{ '' if {value} in (none, '') else '--{name}=' ~ {value} }}}}"
 
 
-def dated(template: str, dag_run: Any) -> str:
-    """``template`` with the day of the DAG run in place of ``{date}``."""
-    return template.replace("{date}", (dag_run.logical_date or dag_run.run_after).strftime("%Y-%m-%d"))
+def dated(template: str, dag_run: Any, timezone: tzinfo) -> str:
+    """``template`` with the day and the time of the DAG run in place of ``{date}`` and ``{time}``."""
+    moment = (dag_run.logical_date or dag_run.run_after).astimezone(timezone)
+    return template.replace("{date}", moment.strftime("%Y-%m-%d")).replace("{time}", moment.strftime("%H%M%S"))
 
 
 def run_name(dag_run: Any) -> str:

@@ -1,8 +1,4 @@
-"""A plugin of Airflow: the report of a DAG run of `image_dataset` as a tab of its page.
-
-Link this file into Airflow's folder of plugins, beside the api-server:
-
-    ln -s /path/to/ringslice/airflow_dags/ringslice_report.py "$AIRFLOW_HOME/plugins/"
+"""A plugin of Airflow: the report of a DAG run of `image_dataset` as a tab of its page. To install: docs/airflow.md.
 
 It serves the file that the XCom of the task ``report`` names, to users who may read the DAG's XComs; not from HDFS.
 """

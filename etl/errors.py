@@ -30,6 +30,7 @@ _REMEDIES = {
     errno.EROFS: "the filesystem is read-only: choose another place",
     errno.ENOENT: "check the path, or choose another place",
     errno.ENOTDIR: "check the path, or choose another place",
+    errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
     LIBHDFS_FAILED: "look at: hdfs dfsadmin -report; --debug shows what Java says",
 }
@@ -92,7 +93,8 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         what = os.strerror(code) if code and code != LIBHDFS_FAILED else text
         where = f": {error.filename or text}" if code and what != text else ""
         remedy = f" ({_REMEDIES[code]})" if code in _REMEDIES else ""
-        return EnvironmentFailure.status, f"{what}{where}{remedy}"
+        kind = UsageError if code == errno.ENAMETOOLONG else EnvironmentFailure
+        return kind.status, f"{what}{where}{remedy}"
     if isinstance(error, MemoryError):
         return EnvironmentFailure.status, "out of memory (use smaller packs or fewer processes at once)"
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:

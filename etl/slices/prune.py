@@ -127,12 +127,13 @@ class _Pruner:
         self.freed.runs = {name: self._free(sizes[name]) for name in gone}
 
     def remove_slices(self, stage: Stage) -> None:
-        """Remove finished slices, and what their verification left."""
-        verification = verification_stage(self.root, stage.folder.name)
+        """Remove finished slices, what their verification left, and their report if it is in the root."""
+        name = stage.folder.name
+        verification = verification_stage(self.root, name)
         stages = (verification, stage) if verification.folder.exists() else (stage,)
         freed = self._delete(_all_files, *stages)
         if freed is not None:
-            self.freed.slices[stage.folder.name] = freed
+            self.freed.slices[name] = freed + self._remove_file(self.root / f"{name}-report.html")
 
     def remove_leftovers(self) -> None:
         """Remove slices whose marker is gone already, and verifications of slices that are gone."""
@@ -192,6 +193,15 @@ class _Pruner:
         except BusyError as busy:
             log("prune", f"{stages[-1].folder} stays as it is: {busy}")
             return None
+        return freed
+
+    def _remove_file(self, place: Place) -> int:
+        """Remove a file, if it is there; returns its bytes."""
+        if not place.exists():
+            return 0
+        freed = self._free(_sizes(place))
+        if not self.dry_run:
+            place.delete()
         return freed
 
     def _free(self, sizes: Iterable[int]) -> int:

@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +17,8 @@ VENV = ".venvs/airflow"
 INSTALL = "make airflow"
 BIN = REPOSITORY / VENV / "bin"
 DAGS = ("image_dataset", "image_model")
+DAG_FILES = tuple(REPOSITORY / f"airflow_dags/{dag}.py" for dag in DAGS)
+TIED = ("setpriv", "--pdeathsig", "KILL")
 TIMEOUT_S = 900  # a whole DAG run takes half a minute on two idle cores, the one on Hadoop 2
 
 Params = Mapping[str, object]
@@ -50,13 +52,13 @@ class Airflow:
 
     home: Path
 
-    def make(self, variables: Mapping[str, str] | None = None) -> None:
-        """Make its home, with the DAG files linked into it, and its database: SQLite's, or that of ``variables``."""
+    def make(self, variables: Mapping[str, str] | None = None, files: Sequence[Path] = DAG_FILES) -> None:
+        """Make its home with ``files`` of DAGs linked into it, and its database: SQLite's, or that of ``variables``."""
         if not (BIN / "airflow").exists():
             raise EnvironmentFailure(f"Airflow is missing; install it first: {INSTALL}")
         (self.home / "dags").mkdir(parents=True)
-        for dag in DAGS:
-            (self.home / f"dags/{dag}.py").symlink_to(REPOSITORY / f"airflow_dags/{dag}.py")
+        for file in files:
+            (self.home / "dags" / file.name).symlink_to(file)
         finished = self.run("airflow", "db", "migrate", variables=variables)
         if finished.returncode != 0:
             cause = (finished.stdout + finished.stderr).strip().rpartition("\n")[2] or f"status {finished.returncode}"
@@ -65,7 +67,10 @@ class Airflow:
     def start(
         self, *words: object, variables: Mapping[str, str] | None = None, log: IO[str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start a command of Airflow's environment; the project's is not on its PATH. With a ``log``, a service."""
+        """Start a command of Airflow's environment; the project's is not on its PATH.
+
+        With a ``log``, a service, in a session of its own. Else it is killed if this process ends.
+        """
         own = {
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -74,7 +79,7 @@ class Airflow:
         }
         kept = {name: value for name, value in environment().items() if not name.startswith(("AIRFLOW", "PYTHON"))}
         return subprocess.Popen(
-            [str(BIN / str(words[0])), *map(str, words[1:])],
+            [*([] if log else TIED), str(BIN / str(words[0])), *map(str, words[1:])],
             cwd=self.home,
             env=kept | own | dict(variables or {}),
             stdout=log or subprocess.PIPE,
@@ -103,9 +108,11 @@ class Airflow:
         words = ("airflow", "dags", "test", dag, "--conf", json.dumps(params), *options)
         return self.start(*words, variables=environment)
 
-    def dags_test(self, dag: str, params: Params, environment: Mapping[str, str] | None = None) -> DagRun:
+    def dags_test(
+        self, dag: str, params: Params, environment: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> DagRun:
         """Run the whole DAG once with ``params``; ``environment`` is added to a worker's own."""
-        finished = self._finish(self.start_dags_test(dag, params, environment=environment))
+        finished = self._finish(self.start_dags_test(dag, params, *options, environment=environment))
         task = "task_id || CASE map_index WHEN -1 THEN '' ELSE ' ' || map_index END"
         rows = self.query(f"SELECT {task}, state, try_number FROM task_instance WHERE run_id = {{newest}}")
         xcoms = self.query(f"SELECT {task}, value FROM xcom WHERE key = 'return_value' AND run_id = {{newest}}")

@@ -1,6 +1,7 @@
-"""A real scheduler, api-server and dag-processor on a real PostgreSQL, all on loopback; they end with the block.
+"""A real scheduler, api-server, dag-processor and triggerer on a real PostgreSQL, on loopback; they end with the block.
 
-LocalExecutor, as on one machine in production; PostgreSQL runs as the user postgres if this process is root's.
+They end with this process, too, however it ends. LocalExecutor, as on one machine in production; PostgreSQL runs as
+the user postgres if this process is root's.
 """
 
 import json
@@ -10,22 +11,27 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from etl.errors import EnvironmentFailure
-from tests.airflow_dags.real_airflow import Airflow, Params
+from tests.airflow_dags.guardian import Guardian
+from tests.airflow_dags.real_airflow import DAG_FILES, TIMEOUT_S, Airflow, Params
 from tests.hadoop.configuration import free_ports
 from tests.lib.commands import REPOSITORY
 from tests.lib.ranks.running import wait_until
 
-SERVICES = ("api-server", "scheduler", "dag-processor")  # nothing is deferred, so there is no triggerer
+SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
+POSTGRES = "postgres"
 ENDED = ("success", "failed")
+STOP_SIGNALS = {POSTGRES: signal.SIGINT}  # of the others SIGTERM, for which PostgreSQL would wait for its clients
 STOP_TIMEOUT_S = 30
+REQUEST_TIMEOUT_S = 300
+POLL_S = 1.0  # between requests, each of which takes 0.1 s of processor time
 
 
 @dataclass(frozen=True)
@@ -35,13 +41,27 @@ class Scheduler:
     airflow: Airflow
     url: str
     processes: dict[str, "subprocess.Popen[str]"]
+    start: Callable[[str], None]
+
+    def is_up(self) -> bool:
+        try:
+            return self.api("GET", "/dags")["total_entries"] >= 2
+        except OSError:
+            return False
+
+    def restart(self, service: str) -> None:
+        """Kill a service, PostgreSQL in order, and start it again."""
+        self.processes[service].send_signal(STOP_SIGNALS.get(service, signal.SIGKILL))
+        self.processes[service].wait(STOP_TIMEOUT_S)
+        self.start(service)
+        wait_until(self.is_up, self.processes[service], poll_s=POLL_S)
 
     def call(self, method: str, path: str, content: Any = None, token: str = "") -> Any:
         """What the REST API answers."""
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         data = json.dumps(content).encode() if content is not None else None
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
             return json.load(answer)
 
     def api(self, method: str, path: str, content: Any = None) -> Any:
@@ -53,16 +73,36 @@ class Scheduler:
         token = self.call("GET", "/auth/token")["access_token"] if has_login else ""
         request = urllib.request.Request(f"{self.url}{path}", headers={"Authorization": f"Bearer {token}"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
                 return answer.status, answer.read().decode(), answer.headers["Content-Security-Policy"]
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(), ""
 
-    def unpause(self, dag: str) -> None:
-        self.api("PATCH", f"/dags/{dag}?update_mask=is_paused", {"is_paused": False})
+    def pause(self, dag: str, is_paused: bool = True) -> None:
+        self.api("PATCH", f"/dags/{dag}?update_mask=is_paused", {"is_paused": is_paused})
 
     def trigger(self, dag: str, params: Params, run: str) -> None:
         self.api("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run, "conf": params, "logical_date": None})
+
+    def refusal(self, dag: str, params: Params, run: str) -> str:
+        """Status and text of the answer to a trigger; of status 200 without text."""
+        try:
+            self.trigger(dag, params, run)
+        except urllib.error.HTTPError as error:
+            return f"{error.code} {error.read().decode()}"
+        return "200 "
+
+    def words(self, dag: str, run: str, task: str) -> list[str]:
+        """The options and arguments of a task, after templates were rendered; a mapped task as in ``train/0``."""
+        fields = self.api("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}")["rendered_fields"]
+        return [*fields["options"], *fields["arguments"]]
+
+    def log(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
+        """The entries of the last try of a task; of a mapped one as in ``train 0``."""
+        name, _, index = task.partition(" ")
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{name}/logs/{self.tasks(dag, run)[task][1]}"
+        entries: list[dict[str, Any]] = self.api("GET", f"{path}?full_content=true&map_index={index or -1}")["content"]
+        return entries
 
     def runs(self, dag: str) -> dict[str, str]:
         return {each["dag_run_id"]: each["state"] for each in self.api("GET", f"/dags/{dag}/dagRuns")["dag_runs"]}
@@ -77,7 +117,7 @@ class Scheduler:
             found = states.get(run, "") if run else next(iter(states.values()), "")
             return found in ENDED
 
-        wait_until(has_ended, self.processes["scheduler"], 600)
+        wait_until(has_ended, self.processes["scheduler"], TIMEOUT_S, POLL_S)
         return found
 
     def tasks(self, dag: str, run: str) -> dict[str, tuple[str, int]]:
@@ -88,32 +128,45 @@ class Scheduler:
 
 
 @contextmanager
-def running_scheduler(airflow: Airflow, folder: Path) -> Iterator[Scheduler]:
-    """A home with the DAGs in it, and the services that work with it; raises EnvironmentFailure if one cannot start."""
-    if shutil.which("postgres") is None:
+def running_scheduler(
+    airflow: Airflow, folder: Path, files: Sequence[Path] = DAG_FILES, more: Mapping[str, str] | None = None
+) -> Iterator[Scheduler]:
+    """A home with these files of DAGs in it, and the services that work with it, with ``more`` in their environment.
+
+    Raises EnvironmentFailure if one cannot start.
+    """
+    if shutil.which(POSTGRES) is None:
         raise EnvironmentFailure("PostgreSQL is missing; install it first: apt-get install postgresql")
-    ports = free_ports(("postgres", *SERVICES))
+    ports = free_ports((POSTGRES, *SERVICES))
     port = ports["api-server"]
+    variables = _variables(airflow.home, ports[POSTGRES], port) | dict(more or {})
     with ExitStack() as stack:
-        database = stack.enter_context(_postgres(folder, ports["postgres"]))
-        variables = _variables(airflow.home, ports["postgres"], port)
-        airflow.make(variables)
+        data = _postgres_data()
+        guardian = Guardian(data)
+        stack.callback(guardian.end)
+        processes: dict[str, subprocess.Popen[str]] = {}
+
+        def start(name: str) -> None:
+            log = folder / f"{name}.log"
+            if name == POSTGRES:
+                process = _start_postgres(data, log, ports[POSTGRES])
+            else:
+                own = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(ports[name])}
+                process = _start_service(airflow, name, log, variables | own)
+            processes[name] = process
+            guardian.watch(process.pid)
+            stack.callback(_end, process, STOP_SIGNALS.get(name, signal.SIGTERM))
+            if name == POSTGRES:
+                wait_until(lambda: "ready to accept connections" in log.read_text(), process)
+
+        start(POSTGRES)
+        airflow.make(variables, files)
         (airflow.home / "plugins").mkdir()
         (airflow.home / "plugins/ringslice_report.py").symlink_to(REPOSITORY / "airflow_dags/ringslice_report.py")
-        processes: dict[str, subprocess.Popen[str]] = {"postgres": database}
         for name in SERVICES:
-            words = [name, *(["--skip-serve-logs"] if name == "scheduler" else [])]
-            own = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(ports[name])}
-            processes[name] = stack.enter_context(_service(airflow, words, folder, variables | own))
-        scheduler = Scheduler(airflow, f"http://127.0.0.1:{port}", processes)
-
-        def is_up() -> bool:
-            try:
-                return scheduler.api("GET", "/dags")["total_entries"] >= 2
-            except OSError:
-                return False
-
-        wait_until(is_up, processes["api-server"])
+            start(name)
+        scheduler = Scheduler(airflow, f"http://127.0.0.1:{port}", processes, start)
+        wait_until(scheduler.is_up, processes["api-server"], poll_s=POLL_S)
         yield scheduler
 
 
@@ -124,6 +177,7 @@ def _variables(home: Path, database_port: int, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",  # a busy machine; after 5 s, by default, a task has failed
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://postgres@127.0.0.1:{database_port}/postgres",
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
@@ -135,61 +189,41 @@ def _variables(home: Path, database_port: int, port: int) -> dict[str, str]:
     }
 
 
-@contextmanager
-def _service(
-    airflow: Airflow, words: list[str], folder: Path, variables: dict[str, str]
-) -> Iterator["subprocess.Popen[str]"]:
-    with (folder / f"{words[0]}.log").open("w") as log:
-        process = airflow.start("airflow", *words, log=log, variables=variables)
-    with _ended(process, signal.SIGTERM):
-        yield process
+def _start_service(airflow: Airflow, name: str, log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[str]":
+    words = [name, *(["--skip-serve-logs"] if name in ("scheduler", "triggerer") else [])]
+    with log.open("a") as output:
+        return airflow.start("airflow", *words, log=output, variables=variables)
 
 
-@contextmanager
-def _postgres(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
-    """PostgreSQL, which refuses to run as root; its data is outside of pytest's folders, which are closed to others."""
-    become: list[str] = []
-    programs = Path(shutil.which("postgres") or "").resolve().parent
-    with TemporaryDirectory(prefix="ringslice-postgres-") as data:
-        if os.getuid() == 0:
-            shutil.chown(data, "postgres", "postgres")
-            become = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-        initdb = [*become, str(programs / "initdb"), "--auth=trust", "--username=postgres", "--no-sync", data]
-        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/")
-        options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
-        with (folder / "postgres.log").open("w") as log:
-            words = [*become, str(programs / "postgres"), "-D", data, "-p", str(port), *options]
-            process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, cwd="/", text=True)
-        with _ended(process, signal.SIGINT):
-            wait_until(lambda: "ready to accept connections" in (folder / "postgres.log").read_text(), process)
-            yield process
+def _postgres_data() -> str:
+    """A new data folder, outside of pytest's folders, which are closed to the user of PostgreSQL."""
+    data = mkdtemp(prefix="ringslice-postgres-")
+    if os.getuid() == 0:
+        shutil.chown(data, "postgres", "postgres")
+    initdb = [*_postgres_program("initdb"), "--auth=trust", "--username=postgres", "--no-sync", data]
+    subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/")
+    return data
 
 
-@contextmanager
-def _ended(process: "subprocess.Popen[str]", number: signal.Signals) -> Iterator[None]:
-    """End the process and its session once the block has ended; a second Ctrl-C does not wait for it.
+def _postgres_program(name: str) -> list[str]:
+    """The words that start a program of PostgreSQL's, which refuses to run as root."""
+    become = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
+    return [*become, str(Path(shutil.which(POSTGRES) or "").resolve().parent / name)]
 
-    A scheduler that is killed leaves its executor's processes, and these the tasks that they run.
-    """
+
+def _start_postgres(data: str, log: Path, port: int) -> "subprocess.Popen[str]":
+    options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
+    words = [*_postgres_program(POSTGRES), "-D", data, "-p", str(port), *options]
+    with log.open("w") as output:
+        return subprocess.Popen(words, stdout=output, stderr=output, start_new_session=True, cwd="/", text=True)
+
+
+def _end(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    """End a service in order; after a while, or a second Ctrl-C, by SIGKILL."""
     try:
-        yield
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
     finally:
-        try:
-            process.send_signal(number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_TIMEOUT_S)
-        finally:
-            for each in _of_session(process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
-            process.wait()
-
-
-def _of_session(leader: int) -> list[int]:
-    """The processes of a session; proc(5) has its number in the sixth field."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[3]) == leader:
-                found.append(int(stat.parent.name))
-    return found
+        process.kill()
+        process.wait()

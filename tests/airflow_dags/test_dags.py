@@ -6,8 +6,10 @@ import re
 import shutil
 import signal
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -23,6 +25,7 @@ STAGES = ["ingest", "normalize", "shard", "verify"]
 DATASET_TASKS = [*STAGES, "check_quality", "report", "prune", "publish"]
 MODEL_TASKS = ["plan", "train", "promote", "export"]
 HERE = Path(__file__).parent
+FAR_ZONE = "Pacific/Kiritimati"  # 14 hours ahead of UTC
 
 
 @pytest.fixture(scope="session")
@@ -134,19 +137,22 @@ def commands_of(fake_home: Path) -> list[list[str]]:
 def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) -> None:
     root = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} *"
     config = "&& touch pwned.toml {% raw %}"
-    params = {
-        **{"source": "{date}; touch pwned", "root": root, "config": config, "size": None, "name": "n -m {date} $HOME"},
-        **{"keep": 3, "slices": 7, "overwrite": True, "runner": "hadoop", "max_rejects": 0.1, "max_imbalance": 3},
+    params: dict[str, Any] = {
+        **{"source": "{date}; touch pwned {time}", "root": root, "config": config, "size": None, "keep": 3},
+        **{"name": "n -m {date} $HOME", "slices": 7, "overwrite": True, "runner": "hadoop"},
+        **{"max_rejects": 0.1, "max_imbalance": 3},
     }
-    done = airflow.dags_test("image_dataset", params, {"RINGSLICE_HOME": str(fake_home)})
+    home = {"RINGSLICE_HOME": str(fake_home)}
+    before = datetime.now(ZoneInfo(FAR_ZONE))
+    done = airflow.dags_test("image_dataset", params, {**home, "AIRFLOW__CORE__DEFAULT_TIMEZONE": FAR_ZONE})
     assert done.finished.returncode == 0, done.log
     started = commands_of(fake_home)
-    day = started[0][5].removesuffix("; touch pwned")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", day)
+    day, moment = started[0][5].split("; touch pwned ")
+    assert f"{day} {moment}" >= f"{before:%Y-%m-%d %H%M%S}"
     options, runner, name = ["--json", f"--config={config}"], "--runner=hadoop", f"--name=n -m {day} $HOME"
     of_slices = ["--splits-from=newest", "--workers=2", "--slices=7"]
     assert started == [
-        ["ingest", *options, "--overwrite", "--", f"{day}; touch pwned", root],
+        ["ingest", *options, "--overwrite", "--", f"{day}; touch pwned {moment}", root],
         ["normalize", *options, "--overwrite", runner, "--", root],
         ["shard", *options, "--overwrite", runner, name, *of_slices, "--", root],
         ["verify", *options, runner, name, "--", root],
@@ -155,7 +161,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     ]
     candidate = {"model": "-m $HOME ~ * {{ 1 + 1 }}", "epochs": 2.5, "lr": "$(touch pwned)"}
     params = {"root": root, "name": "n $HOME", "run": "|| touch pwned", "candidates": [candidate], "min_accuracy": 0.5}
-    assert airflow.dags_test("image_model", params, {"RINGSLICE_HOME": str(fake_home)}).finished.returncode == 0
+    assert airflow.dags_test("image_model", params, home).finished.returncode == 0
     slices, run = [f"--data={root}", "--name=n $HOME"], "|| touch pwned"
     assert commands_of(fake_home)[6:] == [
         [*("train", "--json", "--ranks=2"), *slices, f"--run={run}", "--resume"]
@@ -175,14 +181,21 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
         (3, "EnvironmentFailure: ingest ended with status 3: this is why", 1),
         ({"siez": "28", "epoch": 1}, "UsageError: no such param: 'epoch', 'siez'. Give: config, ", 0),
         ({"max_rejects": 0.05, "max_imbalance": 2.5}, "max_rejects: 0.1 is above 0.05; max_imbalance: 3 is", 4),
+        ("verify", "DataError: no summary of verify (marked as success?). Clear it", 3),
         ({"workers": "two"}, "Invalid input for param workers: 'two' is not of type 'integer'", 0),
     ],
 )
-def test_what_fails(case: int | dict[str, Any], error: str, started: int, airflow: Airflow, fake_home: Path) -> None:
-    """The reason is in the exception; only what may go well next time is tried again. A case is a status, or params."""
-    params, status = (case, 0) if isinstance(case, dict) else ({}, case)
+def test_what_fails(
+    case: int | str | dict[str, Any], error: str, started: int, airflow: Airflow, fake_home: Path
+) -> None:
+    """The reason is in the exception; only what may go well next time is tried again.
+
+    A case is a status, the task that is marked as successful, or params.
+    """
+    params, status = case if isinstance(case, dict) else {}, case if isinstance(case, int) else 0
     variables = {"RINGSLICE_HOME": str(fake_home), "FAKE_STATUS": str(status)}
-    done = airflow.dags_test("image_dataset", params, variables)
+    options = ("--mark-success-pattern", case) if isinstance(case, str) else ()
+    done = airflow.dags_test("image_dataset", params, variables, options)
     assert error in done.log, done.log[-3000:]
     assert len(commands_of(fake_home) if started else list(fake_home.glob("started.txt"))) == started
     if started == 1:

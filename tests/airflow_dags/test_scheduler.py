@@ -1,18 +1,17 @@
-"""The DAGs under a real scheduler on PostgreSQL: an event starts the model's DAG, and a killed task leaves nothing."""
+"""The DAGs under a real scheduler on PostgreSQL: an event starts the model's DAG; what users can send through REST."""
 
-import os
-import shutil
-import signal
+import tarfile
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import DAGS, Airflow, processes_of
+from tests.airflow_dags.real_airflow import DAGS, Airflow
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
-from tests.hadoop.processes import Process
-from tests.lib.ranks.running import wait_until
+from tests.lib.commands import REPOSITORY, copy_some
 from tests.lib.run_folder import fail_in_one_line
 
 pytestmark = pytest.mark.integration
@@ -24,15 +23,28 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     airflow = Airflow(folder / "home")
     with fail_in_one_line(), running_scheduler(airflow, folder) as scheduler:
         for dag in DAGS:
-            scheduler.unpause(dag)
+            scheduler.pause(dag, False)
         yield scheduler
+
+
+def print_shares(scheduler: Scheduler, dag: str, run: str) -> None:
+    """Print the seconds of a DAG run, and those of them in which a command was at work, by the tasks' logs."""
+    times = scheduler.api("GET", f"/dags/{dag}/dagRuns/{run}")
+    whole = datetime.fromisoformat(times["end_date"]) - datetime.fromisoformat(times["start_date"])
+    commands = timedelta()
+    for task in scheduler.tasks(dag, run):
+        at: dict[str, Any] = {each["event"][:12]: each.get("timestamp") for each in scheduler.log(dag, run, task)}
+        began = next((moment for event, moment in at.items() if event.startswith("cd ")), None)
+        if began:
+            commands += datetime.fromisoformat(at["Pushing xcom"]) - datetime.fromisoformat(began)
+    print(f"{dag}: {whole.total_seconds():.1f} s, of them {commands.total_seconds():.1f} in commands")
 
 
 def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: Path, tmp_path: Path) -> None:
     """Unpausing starts nothing; the model's params have their defaults, but for the event's root and slices."""
     assert scheduler.runs("image_dataset") == scheduler.runs("image_model") == {}
-    root = open_place(str(tmp_path / "root"))
-    scheduler.trigger("image_dataset", {"source": str(digits), "root": str(root), "size": "8"}, "first-night")
+    source, root = copy_some(digits, tmp_path / "source", "012", slice(40)), open_place(str(tmp_path / "root"))
+    scheduler.trigger("image_dataset", {"source": str(source), "root": str(root), "size": "8"}, "first-night")
     assert scheduler.wait_for_end("image_dataset") == "success", scheduler.tasks("image_dataset", "first-night")
     report = "/ringslice/report/image_dataset/first-night"
     status, text, policy = scheduler.page(report)
@@ -43,23 +55,79 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     assert scheduler.wait_for_end("image_model") == "success", scheduler.runs("image_model")
     ((run, _),) = scheduler.runs("image_model").items()
     assert {state for state, _ in scheduler.tasks("image_model", run).values()} == {"success"}
+    print_shares(scheduler, "image_dataset", "first-night")
+    print_shares(scheduler, "image_model", run)
     champion = (root / "models/champion.json").read_json()["champion"]
     assert champion["run"].startswith("airflow-asset_triggered__")
     assert champion["evaluated_slices"] == champion["slices"]
     assert (root / f"runs/{champion['run']}/export/export.json").exists()
 
 
-def parent_of(process: Process) -> int:
-    return int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
+HOSTILE = """$(touch pwned)`touch pwned` 'a' "b" \\ ; {{ 1 + 1 }} {% raw %} --help -m * é漢🙂"""
+LONG = "x" * (1 << 20)
+REFUSED: dict[str, dict[str, list[Any]]] = {
+    "image_dataset": {
+        "root": ["", "a\nb", "a\n", "\0", LONG],
+        "name": ["../x", "a/b", "-m", ".x", "", "x" * 201],
+        "size": ["28; touch pwned", "28\n", "-1"],
+        "workers": ["2", 0, 1.5, None],
+        "runner": ["elsewhere"],
+        "config": [LONG, 1, ["a"]],
+    },
+    "image_model": {
+        "run": ["-m", "a/b"],
+        "candidates": [
+            *([], "mlp", [{}] * 101, [{"data": "/"}], [{"run": "x"}], [{"m x": 1}], [{"model": "a\n"}]),
+            *([{"model": LONG}], [{LONG: 1}], [{"x" * number: 1 for number in range(1, 51)} | {"y": 1}]),
+        ],
+    },
+}
 
 
-def test_a_killed_task_leaves_no_process(scheduler: Scheduler, digits_root: Path, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    shutil.copytree(digits_root / "slices", root / "slices")
-    params = {"root": str(root), "run": "long", "candidates": [{"model": "mlp", "epochs": 5000}]}
-    scheduler.trigger("image_model", params, "killed")
-    wait_until(lambda: list(root.glob("runs/long/checkpoints/*/checkpoint.json")), scheduler.processes["scheduler"])
-    first = min(processes_of(root), key=lambda each: each.started)
-    os.kill(parent_of(first), signal.SIGKILL)  # the task's own process
-    wait_until(lambda: not processes_of(root))
-    wait_until(lambda: scheduler.tasks("image_model", "killed")["train 0"] == ("up_for_retry", 1))
+def test_hostile_params_are_refused_or_stay_one_word(scheduler: Scheduler, tmp_path: Path) -> None:
+    """What the trigger form sends is what the REST API takes."""
+    for dag, params in REFUSED.items():
+        for name, value in ((name, value) for name, values in params.items() for value in values):
+            answer = scheduler.refusal(dag, {name: value}, "refused")
+            assert answer.startswith("400 "), (name, str(value)[:80], answer[:300])
+            assert name in answer
+    root = f"{tmp_path}/{HOSTILE}"
+    scheduler.trigger("image_dataset", {"source": HOSTILE, "root": root, "config": HOSTILE}, "hostile-dataset")
+    scheduler.trigger(
+        "image_model", {"root": root, "run": HOSTILE, "candidates": [{"model": HOSTILE}]}, "hostile-model"
+    )
+    assert scheduler.wait_for_end("image_dataset", "hostile-dataset") == "failed"
+    assert scheduler.words("image_dataset", "hostile-dataset", "ingest") == [f"--config={HOSTILE}", "", HOSTILE, root]
+    assert scheduler.wait_for_end("image_model", "hostile-model") == "failed"
+    words = ["--ranks=2", f"--data={root}", "", f"--run={HOSTILE}", "--resume", f"--model={HOSTILE}"]
+    assert scheduler.words("image_model", "hostile-model", "train/0") == words
+    for dag, task in (("dataset", "ingest"), ("model", "train 0")):
+        assert scheduler.tasks(f"image_{dag}", f"hostile-{dag}")[task] == ("failed", 1)
+    assert not [*tmp_path.rglob("pwned*"), *REPOSITORY.glob("pwned*")]
+
+
+@pytest.mark.parametrize(
+    ("params", "error"),
+    [
+        ({"siez": LONG}, "UsageError: no such param: 'siez'. Give: config, keep"),
+        ({"source": "/proc/none"}, "UsageError: ingest ended with status 2: /proc/none: no such folder or file"),
+        ({"source": "{cut}"}, "DataError: ingest ended with status 1: {cut} is cut off"),
+    ],
+    ids=["misspelt", "wrong use", "damaged"],
+)
+def test_what_cannot_go_well_is_tried_once(
+    params: dict[str, str], error: str, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.tar"
+    with tarfile.open(cut, "w") as archive:
+        archive.addfile(tarfile.TarInfo("a/x.png"))
+    cut.write_bytes(cut.read_bytes()[:700])
+    run = tmp_path.name
+    given = {name: value.replace("{cut}", str(cut)) for name, value in params.items()}
+    scheduler.trigger("image_dataset", {"root": str(tmp_path / "root"), **given}, run)
+    assert scheduler.wait_for_end("image_dataset", run) == "failed"
+    assert scheduler.tasks("image_dataset", run)["ingest"] == ("failed", 1)
+    (failure,) = [
+        each["error_detail"][0] for each in scheduler.log("image_dataset", run, "ingest") if "error_detail" in each
+    ]
+    assert f"{failure['exc_type']}: {failure['exc_value']}".startswith(error.replace("{cut}", str(cut)))

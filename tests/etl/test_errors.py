@@ -1,5 +1,7 @@
 """Errors of the system that end a command in one line."""
 
+import errno
+import os
 import signal
 import sys
 import threading
@@ -21,6 +23,11 @@ def test_a_library_that_no_memory_is_left_for_is_named() -> None:
         "can't start new thread (raise the limit: ulimit -v)",
     )
     assert explain(ImportError("No module named 'numpy'")) is None
+
+
+def test_a_name_that_is_too_long_is_wrong_use() -> None:
+    error = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "xxx")
+    assert explain(error) == (2, "File name too long: xxx (choose a shorter name)")
 
 
 def test_a_task_that_cannot_load_one_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,8 @@ def require_whole(root: Path) -> None:
 
 @pytest.mark.integration
 def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
+    for name in ("night-0", "night-3", "mine"):
+        (root / f"{name}-report.html").write_text(name)
     before, size = contents(root), sum(map(len, contents(root).values()))
     summary = run(root, keep=2, dry_run=True)
     assert contents(root) == before
@@ -112,6 +114,7 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     assert done["removed_generations"] == 4  # two of raw, two of normalized
     assert done["removed_bytes"] == size - sum(map(len, contents(root).values()))
     assert done["removed_files"] == len(before) - len(contents(root))
+    assert sorted(each.name for each in root.glob("*.html")) == ["mine-report.html", "night-3-report.html"]
     after = contents(root)
     assert "raw/packs/pack-00000.tar" in before
     assert "raw/packs/pack-00000.tar" not in after

@@ -37,14 +37,17 @@ def bytes_per_step(run: Path) -> list[float]:
 
 
 def wait_until(
-    holds: Callable[[], Any], running: "subprocess.Popen[str] | None" = None, timeout_s: float = 300
+    holds: Callable[[], Any],
+    running: "subprocess.Popen[str] | None" = None,
+    timeout_s: float = 300,
+    poll_s: float = 0.05,
 ) -> None:
     """Wait for a state. Fail if ``running`` ends before, or after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert running is None or running.poll() is None, "it ended before it was disturbed"
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(poll_s)
 
 
 def marked(mark: str) -> list[Process]:

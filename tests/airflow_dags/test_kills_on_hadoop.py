@@ -1,0 +1,74 @@
+"""A task whose job runs on YARN, or its command, is killed: the application ends, or the next try joins it."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from etl.storage.place import Place
+from tests.airflow_dags.conftest import Dataset
+from tests.airflow_dags.real_airflow import Airflow
+from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
+from tests.airflow_dags.victims import QUICK, QUICK_DAGS, Kills, kill_each
+from tests.hadoop.cluster import Cluster
+from tests.hadoop.processes import Process, find_all
+from tests.lib.run_folder import fail_in_one_line
+
+
+@pytest.fixture(scope="module")
+def scheduler(hadoop: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
+    folder = tmp_path_factory.mktemp("scheduler")
+    more = QUICK | hadoop.environment()
+    with fail_in_one_line(), running_scheduler(Airflow(folder / "home"), folder, QUICK_DAGS, more) as scheduler:
+        scheduler.pause("image_dataset", False)
+        yield scheduler
+
+
+FOLDERS = {"normalize": "normalized", "shard": "slices/default"}
+
+
+def mappers(folder: Place) -> list[Process]:
+    """Those of the job of the stage in this folder: the place of its job file is among their words."""
+    work = f"{folder}/_work/".encode()
+    return find_all(lambda words, _: b"--mapper" in words and any(work in word for word in words))
+
+
+def applications(cluster: Cluster, folder: Place) -> dict[bytes, str]:
+    """The final status of each YARN application of the stage in this folder."""
+    found = [each for each in cluster.yarn_applications() if each["name"].endswith(str(folder))]
+    return {each["id"].encode(): each["finalStatus"] for each in found}
+
+
+def left_on(cluster: Cluster, folder: Place) -> list[Process] | bool:
+    """Truthy if an application of the stage has not ended, or has processes."""
+    found = applications(cluster, folder)
+    return "UNDEFINED" in found.values() or find_all(lambda words, _: any(a in word for a in found for word in words))
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        (("normalize", "command"), ("normalize", "runner"), ("shard", "supervisor")),
+        (("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")),
+    ],
+    ids=lambda kills: ", ".join(map(" ".join, kills)),
+)
+def test_kills_in_the_dataset(
+    kills: Kills,
+    scheduler: Scheduler,
+    undisturbed: Dataset,
+    *,
+    hdfs: Place,
+    hadoop_undisturbed: Cluster,
+    tmp_path: Path,
+) -> None:
+    root, run = hdfs / "root", tmp_path.name
+    scheduler.trigger("image_dataset", undisturbed.params(root) | {"runner": "hadoop"}, run)
+    places = {task: root / folder for task, folder in FOLDERS.items()}
+    at_work = {task: partial(mappers, place) for task, place in places.items()}
+    left = {task: partial(left_on, hadoop_undisturbed, place) for task, place in places.items()}
+    kill_each(scheduler, "image_dataset", run, kills, is_at_work=at_work, is_left=left)
+    assert undisturbed.is_equal(root)
+    for place in places.values():
+        assert set(applications(hadoop_undisturbed, place).values()) <= {"SUCCEEDED", "KILLED"}

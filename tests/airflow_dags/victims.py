@@ -1,0 +1,73 @@
+"""Processes of a task of a DAG run, to be killed: its command, Airflow's runner of it, and the supervisor of that."""
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.airflow_dags.real_scheduler import Scheduler
+from tests.hadoop.processes import Process, find_all
+from tests.lib.ranks.running import wait_until
+
+# Airflow notices in a minute, not in five, that a supervisor is gone; less would be too short for a busy machine.
+QUICK = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+}
+QUICK_DAGS = (Path(__file__).with_name("quick_retries.py"),)
+VICTIMS = ("command", "runner", "supervisor")  # each is the parent of the one before
+Kills = Sequence[tuple[str, str]]  # a task, which of its VICTIMS
+Signs = Mapping[str, Callable[[], object]]  # by task
+
+
+def processes_of_run(run: str) -> list[Process]:
+    """The processes of the commands of a DAG run, by a variable that Airflow gives them; the oldest first."""
+    found = find_all(lambda _, its: f"AIRFLOW_CTX_DAG_RUN_ID={run}".encode() in its)
+    return sorted(found, key=lambda each: each.started)
+
+
+def kill(scheduler: Scheduler, dag: str, run: str, victim: str, is_left: Callable[[], object]) -> float:
+    """Kill -9 one of `VICTIMS`, and wait until nothing ``is_left`` of the task, and no process here.
+
+    No task begins meanwhile. Returns the seconds that it took.
+    """
+    processes = processes_of_run(run)
+    for each in processes:  # so that the task does not end before
+        each.send(signal.SIGSTOP)
+    scheduler.pause(dag)
+    process = processes[0]
+    found = {VICTIMS[0]: process}
+    for name in VICTIMS[1:]:
+        pid = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found[name] = process = Process.find(pid) or Process(pid, 0)
+    found[victim].send(signal.SIGKILL)
+    for each in processes:
+        each.send(signal.SIGCONT)
+    killed = time.monotonic()
+    wait_until(lambda: not (processes_of_run(run) or found["runner"].lives or is_left()))
+    seconds = time.monotonic() - killed
+    scheduler.pause(dag, False)
+    return seconds
+
+
+def kill_each(
+    scheduler: Scheduler, dag: str, run: str, kills: Kills, *, is_at_work: Signs, is_left: Signs | None = None
+) -> None:
+    """Kill those of a DAG run that runs, each once its task ``is_at_work``; then wait for the end, which is success.
+
+    Each kill costs one try, and no more. Nothing ``is_left`` elsewhere of a task whose command could end in order.
+    """
+    tries = dict.fromkeys(is_at_work, 1)
+    for task, victim in kills:
+
+        def is_there(task: str = task) -> bool:
+            return bool(is_at_work[task]() and processes_of_run(run))
+
+        wait_until(is_there, scheduler.processes["scheduler"])
+        left = (is_left or {}).get(task, list) if victim != VICTIMS[0] else list
+        seconds = kill(scheduler, dag, run, victim, left)
+        print(f"kill -9 of the {victim} of {task}: no process after {seconds:.1f} s")
+        tries[task] += 1
+    assert scheduler.wait_for_end(dag, run) == "success", scheduler.tasks(dag, run)
+    found = scheduler.tasks(dag, run)
+    assert {task: found[task] for task in tries} == {task: ("success", number) for task, number in tries.items()}
