@@ -14,7 +14,6 @@ from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from etl.storage.place import Place, open_place
 from tests.lib.commands import succeeded
-from tests.lib.faults import Fault, faulty
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.outcomes import committed_keys
 from tests.lib.ranks.running import bytes_per_step, metric_lines
@@ -122,19 +121,6 @@ def test_lines_are_written_once_if_the_curves_could_not_be_written(place: Place,
     writer.write()
     assert not lines
     assert steps_of(tmp_path) == [1, 2, 3]
-
-
-def test_lines_that_cannot_be_written_are_kept(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fault = Fault(5, dies=True)
-    made = lines_of([measured(1), measured(2)])
-    lines = made.copy()
-    MetricsWriter(faulty(place, fault), faulty((place / "_work").make_folder(), fault), lines).write()
-    assert "2 lines of metrics were not written (" in capsys.readouterr().err
-    assert lines == made
-    MetricsWriter(place, place / "_work", lines).write()
-    assert (lines, steps_of(tmp_path)) == ([], [1, 2])
 
 
 def steps_of(run: Path) -> list[int]:
