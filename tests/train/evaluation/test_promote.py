@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy.stats import binomtest, chi2
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import EnvironmentFailure
 from etl.slices.manifest import Manifest
 from etl.slices.prune import prune
 from etl.slices.prune_runs import KeptRuns
@@ -99,11 +99,6 @@ def test_the_class_that_loses_most_is_named() -> None:
     assert (found.dropped_class, found.class_drop) == ("b", 0.25)
     with pytest.raises(EnvironmentFailure, match="different examples"):
         compare(Answers(keys[::-1], labels, candidate), Answers(keys, labels, champion), CLASSES)
-
-
-def test_limits_are_fractions() -> None:
-    with pytest.raises(UsageError, match=r"--max-p 5 is out of range"):
-        Rules(max_p=5)
 
 
 NIGHT = ("--name", "night-2")

@@ -4,9 +4,9 @@ import errno
 import hashlib
 import json
 import math
-import resource
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
 from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, flip_bit, horovodrun, succeeded
+from tests.lib.faults import full_disk
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
 from tests.lib.ranks.running import FINISHED, checkpoints_of, metric_lines
@@ -246,14 +247,15 @@ FAILS = range(26, 37)  # the steps before which the kernel refuses every write t
 class FailingStorage(Hooks):
     """The kernel refuses every write to a file in the steps `FAILS`."""
 
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    def __init__(self) -> None:
+        self.is_full = ExitStack()
 
     def on_step(self, running: Running, position: Position) -> None:
         running.checkpoints.wait()
-        self.limit(0 if position.step in FAILS else self.most)
-
-    def limit(self, size_bytes: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, self.most))
+        if position.step == FAILS[0]:
+            self.is_full.enter_context(full_disk())
+        elif position.step == FAILS[-1] + 1:
+            self.is_full.close()
 
 
 @pytest.mark.integration
@@ -262,10 +264,8 @@ def test_a_run_whose_storage_fails_for_a_while_goes_on_and_loses_nothing(
 ) -> None:
     made, storage = stopped.copy(tmp_path / "root"), FailingStorage()
     words = (*made.training, "--epochs", 2, "--resume", "--checkpoint-steps", 4, "--keep", 9)
-    try:
+    with storage.is_full:
         outcome = succeeded(train_here(*words, "--checkpoint-failures", 4, hooks=storage)).stderr
-    finally:
-        storage.limit(storage.most)
     for step, number in ((28, 1), (32, 2), (36, 3)):
         assert f"checkpoint step-{step:08d} was not written (File too large" in outcome
         assert f"(failure {number} of --checkpoint-failures 4)" in outcome
