@@ -364,16 +364,6 @@ def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
         store.amend(place, attempts, 20, {})
 
 
-def test_what_a_checkpoint_records_itself_is_not_given(place: Place, attempts: Place) -> None:
-    with pytest.raises(ValueError, match=r"'\.\./model' is not a name of a group"):
-        write(place, attempts, 1, {"../model": {}}, {})
-    with pytest.raises(ValueError, match="records its files itself"):
-        write(place, attempts, 1, {}, {"files": {}})
-    write_some(place, attempts, 10)
-    with pytest.raises(ValueError, match="records its step itself"):
-        store.amend(place, attempts, 10, {"step": 20})
-
-
 scores_by_step = st.dictionaries(
     st.integers(0, 1000), st.none() | st.floats(allow_nan=True) | st.sampled_from([0.1, 0.2]), max_size=12
 )

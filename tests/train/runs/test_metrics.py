@@ -23,7 +23,6 @@ from train.parallel.trainer import StepOfRank
 from train.runs import metrics_log
 from train.runs.hooks import Hooks, Running
 from train.runs.metrics import PARTS, now, shares, step_lines, sums_over, to_maximise, to_sum
-from train.runs.metrics_log import steps_to_report
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.tensorboard_events import scalars, windows
@@ -71,13 +70,6 @@ def test_sums_and_shares_of_steps() -> None:
     assert sums_over([*steps, measured(3, examples=4)]) == (40, 5, 20)
     curve = scalars(lines_of(steps, steps))
     assert (curve["step/images_per_s"], curve["share/input"]) == pytest.approx((32, 0.2))
-
-
-@pytest.mark.parametrize(
-    ("step_s", "left_s", "steps"), [(0.001, math.inf, 256), (0.5, math.inf, 20), (11, math.inf, 1), (0.5, 3.0, 6)]
-)
-def test_a_report_is_due_after_ten_seconds_or_at_the_end(step_s: float, left_s: float, steps: int) -> None:
-    assert steps_to_report(step_s, left_s) == steps
 
 
 @given(st.integers(0, 2000), st.integers(1, 150))
