@@ -94,6 +94,12 @@ def test_batches_come_whole_and_in_order() -> None:
             assert weights.numpy().tolist() == [1] * 4
 
 
+def test_errors_of_tensorflow_itself_are_left_alone() -> None:
+    failing = tf.function(lambda *_: tf.debugging.assert_equal(1, 2, "it has failed"), autograph=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="it has failed"):
+        list(Feed(4, lambda dataset: dataset.map(failing)).epoch(batches_of(3)))
+
+
 class Numbers:
     """Decodes nothing: a picture is its number."""
 
