@@ -117,7 +117,7 @@ def test_the_better_one_of_two_is_the_champion_over_two_nights(mine: TrainedRun)
     first = promote(mine, "weak", "--name", "default")
     assert (first["promoted"], first["reason"]) == (True, "it is the first champion")
     found = promote(mine, "mine", "--name", "default")
-    result = json.loads((mine.folder / "result.json").read_text())["result"]
+    result = mine.read()["result"]
     assert (found["promoted"], found["champion"], found["before"]) == (True, "mine", "weak")
     assert (found["accuracy"], found["examples"]) == (round(result["test_accuracy"], 4), 240)
     gained = found["only_candidate"] - found["only_champion"]
@@ -153,7 +153,7 @@ def test_other_commands_know_the_champion(mine: TrainedRun) -> None:
     failed(evaluate_here(*words), 2, "has no champion; make one with: ringslice promote")
     promote(mine, "mine", "--name", "default")
     succeeded(evaluate_here(*words, *NIGHT))
-    found = json.loads((mine.folder / "evaluation-test.json").read_text())
+    found = mine.read("evaluation-test.json")
     assert found["slices"] == find_dataset(str(mine.root), "default").fingerprint
     assert found["evaluated_slices"] == find_dataset(str(mine.root), "night-2").fingerprint
     picture = next(mine.source.glob("3/*"))

@@ -119,21 +119,17 @@ def steps_of(run: Path) -> list[int]:
     return [line["step"] for line in metric_lines(run) if line["kind"] == "step"]
 
 
-def read(made: TrainedRun, name: str = "result.json") -> Any:
-    return json.loads((made.folder / name).read_text())
-
-
 @pytest.mark.integration
 def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: TrainedRun, tmp_path: Path) -> None:
-    result = read(stopped)
+    result = stopped.read()
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 25, 1)
     assert steps_of(stopped.folder) == list(range(1, 26))  # 20 of the first epoch, 5 of the second
-    result = read(trained)
+    result = trained.read()
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 40, 2)
     assert steps_of(trained.folder) == list(range(1, 41))
     require_metrics(trained)
     assert max(bytes_per_step(trained.folder)) < 1000  # there is no other rank; see tests/train/test_commands.py
-    accuracy, counts = result["result"]["test_accuracy"], read(trained, "confusion-test.json")["counts"]
+    accuracy, counts = result["result"]["test_accuracy"], trained.read("confusion-test.json")["counts"]
     assert sum(counts[each][each] for each in range(10)) / sum(map(sum, counts)) == pytest.approx(accuracy)
     page = tmp_path / "page.html"
     succeeded(ringslice_here("report", trained.folder, "-o", page))
@@ -173,7 +169,7 @@ def require_metrics(made: TrainedRun) -> None:
     """The epochs of the result are those of the lines and the sums of their steps; TensorBoard shows the same."""
     lines = metric_lines(made.folder)
     of_steps, history = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
-    epochs = [{**each, "kind": "epoch"} for each in read(made)["epochs"]]
+    epochs = [{**each, "kind": "epoch"} for each in made.read()["epochs"]]
     assert [line | {"step": None, "time": None} for line in history] == [
         each | {"step": None, "time": None} for each in epochs
     ]
