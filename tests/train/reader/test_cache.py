@@ -94,8 +94,10 @@ def test_what_is_fetched_is_read_without_its_original(originals: Place, make_cac
     assert cache.place_of(SLICES[3]) is None
     cache.fetch_ahead(originals, SLICES[:5])
     wait_until(lambda: held(cache) == [0, 1, 2, 3, 4])
+    cache.fetch_ahead(originals, SLICES[5:6])  # of the next epoch
+    wait_until(lambda: held(cache) == [0, 1, 2, 3, 4, 5])
     originals.delete()
-    assert [read(cache.place_of(each)) for each in SLICES[:6]] == [*(content(n) for n in range(5)), None]
+    assert [read(cache.place_of(each)) for each in SLICES[:7]] == [*(content(n) for n in range(6)), None]
     same = slice_of("validation/other", content(0))  # of another dataset
     cache.fetch(originals, same)  # is not asked for again
     assert read(make_cache(10).place_of(same)) == content(0)
