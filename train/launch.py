@@ -34,14 +34,13 @@ from etl.options.click_command import invoke
 from etl.processes import block_interrupts, stop_all, tied_environment
 from train.monitor.launcher import without_place
 from train.parallel.cluster import CHIEF, SERVER, WORKER
+from train.parallel.endings import ERROR, Endings
 
 POLL_S = 0.1
 STOP_TIMEOUT_S = 20.0
 FORWARD, FORWARD_S = "forward", 2.0  # for the last lines of processes that have ended
 NOTICE_S = 10.0  # for the chief, to report a lost server itself
 MAX_REPLACEMENTS = 10  # of each worker
-ERROR = b"ringslice: error: "  # how a line begins that says why a process ended
-INTERRUPTIONS = b"ringslice: interrupted", ERROR + b"interrupted"
 REPORTED = (UsageError.status, EnvironmentFailure.status)  # of a worker that would fail again
 
 Process = subprocess.Popen[bytes]
@@ -84,7 +83,7 @@ class Task:
             variables["HOROVOD_RANK"] = str(self.index + 1)  # a wrong option is reported by the chief, rank 0, alone
         return variables
 
-    def start(self, endings: "Endings") -> Process:
+    def start(self, endings: Endings) -> Process:
         with block_interrupts():  # until it has handlers
             process = subprocess.Popen(
                 [sys.executable, "-u", *self.words],
@@ -103,31 +102,11 @@ class Task:
         return process
 
 
-class Endings:
-    """Which lines on why processes ended are shown: each once, and no interruption once one has failed."""
-
-    def __init__(self) -> None:
-        self._shown: set[bytes] = set()
-        self._lock = threading.Lock()
-        self.has_failed = False
-
-    def is_shown(self, line: bytes) -> bool:
-        is_interruption = line.startswith(INTERRUPTIONS)
-        if not is_interruption and not line.startswith(ERROR):
-            return True
-        reason = INTERRUPTIONS[0] if is_interruption else line
-        with self._lock:
-            if reason in self._shown or (is_interruption and self.has_failed):
-                return False
-            self._shown.add(reason)
-        return True
-
-
 def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes, endings: Endings) -> None:
     """Print the lines of a process; they end with it. If standard error is closed, they are dropped."""
     for line in stream:
         with suppress(OSError, ValueError):  # ValueError: closed
-            if endings.is_shown(line):
+            if endings.is_shown(line.decode(errors="replace")):
                 out.write(prefix + line)
                 out.flush()
 
@@ -164,10 +143,11 @@ class Group:
             time.sleep(POLL_S)
 
     def _end(self, failed: int) -> int:
-        self.endings.has_failed = True
         status = self.processes[failed].returncode
         if status < 0:
-            log(f"error: {self.tasks[failed].name} {ending(status)}; the others end, too")
+            line = f"{ERROR} {self.tasks[failed].name} {ending(status)}; the others end, too"
+            self.endings.is_shown(line)
+            print(line, file=sys.stderr)
         self.stop(signal.SIGTERM)
         return 128 - status if status < 0 else status
 
@@ -191,7 +171,7 @@ class ServedGroup(Group):
                 if status and (status in REPORTED or not replacements[number]):
                     return self._end(number)
                 if status:
-                    log(f"{self.tasks[number].name} {ending(status)}; it is replaced")
+                    print(f"ringslice: {self.tasks[number].name} {ending(status)}; it is replaced", file=sys.stderr)
                     replacements[number] -= 1
                     self.processes[number] = self.tasks[number].start(self.endings)
             time.sleep(POLL_S)
@@ -208,10 +188,6 @@ class ServedGroup(Group):
 
 def ending(status: int) -> str:
     return f"was killed ({signal.Signals(-status).name})" if status < 0 else f"ended with status {status}"
-
-
-def log(line: str) -> None:
-    print(f"ringslice: {line}", file=sys.stderr)
 
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
@@ -247,6 +223,8 @@ def command(ranks: int | None, workers: int | None, servers: int | None, words: 
     for thread in threading.enumerate():
         if thread.name == FORWARD:
             thread.join(FORWARD_S)
+    if group.endings.lost and not group.endings.is_explained:
+        print(group.endings.lost, end="", file=sys.stderr)
     return status
 
 

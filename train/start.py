@@ -165,6 +165,7 @@ class Launcher:
                 thread.start()
             status = self._process.wait()
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first one is enough: nothing is left behind
             self._process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)

@@ -20,6 +20,7 @@ from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
+from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.read_bench import show
 from train.start import STRATEGY
@@ -110,6 +111,13 @@ def test_lines_of_ours_are_bare_and_an_ending_comes_once() -> None:
     for last in ("error: z", "interrupted; z"):
         text = f"[0] x\n[worker 1] y\n[0] ringslice: {last}\n[1] ringslice: {last}\n"
         assert shown_of(LAUNCH, text, 2) == (2, f"x\n[worker 1] y\nringslice: {last}\n")
+
+
+def test_what_follows_from_the_end_of_another_rank_is_shown_if_there_is_nothing_else() -> None:
+    cause, interruption = "[0] ringslice: error: x\n", "[2] ringslice: error: interrupted; z\n"
+    first, second = (f"[1] ringslice: error: step {number}: {LOST}\n" for number in (1, 2))
+    assert shown_of(LAUNCH, first + cause + second + interruption, 1) == (1, cause[4:])
+    assert shown_of(LAUNCH, first + second, 3) == (3, first[4:])
 
 
 def test_wrong_use_is_refused_before_anything_is_started() -> None:

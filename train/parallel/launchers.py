@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError
 from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SYNCHRONOUS
+from train.parallel.endings import ERROR, Endings
 
 SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
 HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
 OURS = "ringslice"  # what lines begin with that name their rank, if it matters
-ERROR, INTERRUPTION = f"{OURS}: error:", f"{OURS}: interrupted"
 FIRST = ("0", "chief 0")
 
 
@@ -110,10 +110,15 @@ class RankLines:
 
     launcher: str
     kept: list[str] = field(default_factory=list)  # the launcher's own
-    is_explained: bool = False  # by a rank
-    _endings: set[str] = field(default_factory=set)
+    _endings: Endings = field(default_factory=Endings)
+    _has_traceback: bool = False
     _pending: dict[str, str] = field(default_factory=dict)  # by stream
     _is_torch_ending: bool = False
+
+    @property
+    def is_explained(self) -> bool:
+        """True if a rank reported why it ended."""
+        return self._endings.is_explained or self._has_traceback
 
     def take(self, line: str, stream: str) -> list[str]:
         """The lines to show, of ranks, now that the launcher printed ``line`` to the ``stream``."""
@@ -143,12 +148,10 @@ class RankLines:
         return []
 
     def _of_rank(self, rank: str, line: str) -> list[str]:
-        """As it is if it is of the first rank, or one of ours; else with its rank before it. An ending comes once."""
-        is_ending = line.startswith((ERROR, INTERRUPTION))
-        if is_ending and line in self._endings:
+        """As it is if it is of the first rank, or one of ours; else with its rank before it."""
+        if not self._endings.is_shown(line):
             return []
-        self._endings |= {line} if is_ending else set()
-        self.is_explained |= is_ending or line.startswith(TORCH_END[0])
+        self._has_traceback |= line.startswith(TORCH_END[0])
         return [line if rank in FIRST or line.startswith(OURS) else f"[{rank}] {line}"]
 
     def ending(self, status: int) -> tuple[int, list[str]]:
@@ -167,6 +170,8 @@ class RankLines:
             first = EnvironmentFailure.status
         if (found or status < 0) and first > 128 and first != INTERRUPTED:
             return first, [f"{ERROR} {who} was killed ({_signal_name(first - 128)})\n"]
+        if first and self._endings.lost and not self.is_explained:
+            return first, [self._endings.lost]
         if not first or self.is_explained or self.launcher not in _FAILURES:
             return first, []
         last = f"{ERROR} {who} ended with status {first}; above is what {self.launcher} printed\n"

@@ -25,6 +25,7 @@ from train.monitor.monitor import Monitor
 from train.parallel.collective import Alone, Collective, Number, Operation
 from train.parallel.cores import physical_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
+from train.parallel.endings import LOST
 from train.strategies import Strategy
 from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import TorchTrainer
@@ -161,7 +162,7 @@ def name_lost_ranks() -> Iterator[None]:
         lost = ("Connection closed by peer", "Connection reset", "Timed out", "timed out", "NCCL", "Broken pipe")
         if not any(each in str(error) for each in lost):
             raise
-        raise EnvironmentFailure("another rank has ended, or does not answer; see what its launcher reports") from error
+        raise EnvironmentFailure(LOST) from error
 
 
 @name_lack_of_memory()

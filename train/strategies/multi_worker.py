@@ -21,6 +21,7 @@ from etl.errors import EnvironmentFailure
 from train.monitor.monitor import Monitor
 from train.parallel.cluster import require_workers
 from train.parallel.collective import Collective, Number, Operation
+from train.parallel.endings import LOST
 from train.strategies.mirrored import Mirrored, MirroredReplicas
 from train.tf_backend.devices import take_all_gpus
 
@@ -90,7 +91,7 @@ def name_lost_workers() -> Iterator[None]:
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "ollective" not in str(error):
             raise
-        raise EnvironmentFailure("another rank has ended, or does not answer; see what its launcher reports") from error
+        raise EnvironmentFailure(LOST) from error
 
 
 def run_workers(work: Callable[[Mirrored], None], monitor: Monitor, device: str) -> None:

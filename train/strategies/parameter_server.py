@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,7 +85,11 @@ def name_taken_port(task: Task) -> Iterator[None]:
 
 @contextmanager
 def name_lost_servers() -> Iterator[None]:
-    """Turn what TensorFlow raises in the chief after a server has ended into one line."""
+    """Turn what TensorFlow raises in the chief after a server has ended into one line; leave out what it raises when
+    objects are deleted.
+    """
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda found: None if isinstance(found.exc_value, LOST) else hook(found)
     try:
         yield
     except LOST as error:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -70,11 +71,13 @@ def test_synchronous_workers_take_the_steps_of_one_process(root: Path, words: tu
 
 
 def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
+    """And with other numbers of ranks; each example counts once."""
     options = ("--data", root, "--run", "one", "--model", "tests.lib.ranks.tiny:tiny", "--epochs", 2, "--batch", 36)
     words = (MAIN, *options, "--audit", "--resume", "auto")
-    succeeded(horovodrun(2, *words, "--max-steps", 9))
-    result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 15, TF_CONFIG="of another job")).stderr
-    assert "on 1 rank: 11 steps of --batch 36 on each of 2 replicas, from step 9 on" in result
+    succeeded(horovodrun(4, *words, "--max-steps", 3))
+    succeeded(horovodrun(3, *words, "--max-steps", 6))
+    result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 12, TF_CONFIG="of another job")).stderr
+    assert "on 1 rank: 10 steps of --batch 36 on each of 2 replicas, from step 6 on" in result
     succeeded(launch(2, *words, *WORKERS, "--max-steps", 24))
     succeeded(launch_served(*words, *SYNCHRONOUS, "--max-steps", 32))
     succeeded(run("python", *words))
@@ -151,25 +154,32 @@ def test_a_killed_worker_is_replaced(strategy: tuple[str, ...], root: Path, tmp_
         assert distance(root, "alone", "served") < CLOSE
 
 
-@pytest.mark.parametrize("victim", ["ps", "interrupt"])
-def test_nothing_stays_of_a_run_that_ended_early(victim: str, root: Path, tmp_path: Path) -> None:
+def test_nothing_stays_of_a_run_that_lost_its_server(root: Path, tmp_path: Path) -> None:
     words = ("train/main.py", "--data", root, "--run", "long", *ASYNCHRONOUS, *MODEL, "--epochs", 500)
     log = tmp_path / "log"
     with started(*LAUNCH, *words, "--checkpoint-steps", 5, log=log) as process:
         wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
-        server = process_of("ps", 0, log)
-        os.kill(*((server.pid, signal.SIGKILL) if victim == "ps" else (process.pid, signal.SIGINT)))
-        status = process.wait(120)
+        os.kill(process_of("ps", 0, log).pid, signal.SIGKILL)
+        assert process.wait(120) == 3, log.read_text()
         wait_until(lambda: not marked(str(log)))
-    lines = [each for each in log.read_text().splitlines() if "ringslice: " in each]
-    if victim == "ps":
-        assert status == 3, log.read_text()
-        assert sum("error:" in each for each in lines) == 1
-        assert "a parameter server has ended, and with it the weights" in lines[-1]
-        assert "--resume goes on from the last checkpoint" in lines[-1]
-    else:
-        assert status == 130
-        assert [each for each in lines if "interrupted" in each] == lines[-1:]
+    [line] = [each for each in log.read_text().splitlines() if "ringslice: error:" in each]
+    assert "a parameter server has ended, and with it the weights" in line
+    assert "--resume goes on from the last checkpoint" in line
+    assert "Traceback" not in log.read_text()
+
+
+def test_nothing_stays_of_a_run_that_was_interrupted_twice(root: Path, tmp_path: Path) -> None:
+    words = ("train", root, "--ranks", 2, "--run", "long", *ASYNCHRONOUS, *MODEL, "--epochs", 500)
+    log = tmp_path / "log"
+    with started("ringslice", *words, "--checkpoint-steps", 5, log=log) as process:
+        wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130, log.read_text()
+        assert not marked(str(log))
+    lines = log.read_text().splitlines()
+    assert [each for each in lines if "interrupted" in each] == lines[-1:]
     assert "Traceback" not in log.read_text()
 
 

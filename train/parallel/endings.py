@@ -1,0 +1,36 @@
+"""The lines in which ranks report why they ended, and which of them a launcher shows."""
+
+import threading
+
+LOST = "another rank has ended, or does not answer; see what its launcher reports"  # of a rank that did not fail itself
+ERROR = "ringslice: error:"
+INTERRUPTION = "ringslice: interrupted"
+_INTERRUPTIONS = (INTERRUPTION, f"{ERROR} interrupted")
+
+
+class Endings:
+    """Each reason is shown once: no interruption behind another one, and `LOST` only if there is nothing else."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+        self._lock = threading.Lock()
+        self.lost = ""  # the first such line
+
+    @property
+    def is_explained(self) -> bool:
+        """True if one was shown."""
+        return bool(self._shown)
+
+    def is_shown(self, line: str) -> bool:
+        """False if ``line`` is an ending that is left out; it is without the launcher's prefix."""
+        is_interruption = line.startswith(_INTERRUPTIONS)
+        if not is_interruption and not line.startswith(ERROR):
+            return True
+        with self._lock:
+            if LOST in line:
+                self.lost = self.lost or line
+                return False
+            if line in self._shown or (is_interruption and self._shown):
+                return False
+            self._shown.add(line)
+        return True
