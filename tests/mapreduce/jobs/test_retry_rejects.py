@@ -15,7 +15,7 @@ from etl.inspection.command import inspect_example
 from etl.inspection.record_file import open_record_file
 from etl.normalized import part_writer
 from etl.raw.removed import Removed
-from etl.report.dataset.samples import sample_rejects
+from etl.report.pictures import sample_rejects
 from etl.slices.prune import prune
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
