@@ -188,7 +188,7 @@ def report(places: tuple[str, ...], name: str | None, output: str | None, **valu
 
 def _report(places: Sequence[Place], name: str | None, output: str | None) -> Summary:
     if len(places) == 1 and is_root(places[0]):
-        from etl.report.command import report_slices  # only here: other commands do without its libraries
+        from etl.report.dataset_page import report_slices  # only here: other commands do without its libraries
 
         return report_slices(places[0], "default" if name is None else name, output)
     if name is not None:

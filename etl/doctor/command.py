@@ -1,13 +1,11 @@
 """``ringslice doctor``: all groups of checks, and those of this machine: Python, Horovod, the native op, GPUs."""
 
-import csv
-import glob
 import json
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
-from ctypes.util import find_library
 from importlib import metadata
 
 from etl.doctor import hadoop, storage
@@ -35,16 +33,11 @@ def _python_checks(context: Context) -> Checks:
 
 
 def _training_checks(context: Context) -> Checks:
-    """Horovod, the reader's native op, and each GPU that the driver reports."""
+    """Horovod, the reader's native op, and the GPUs that the driver reports."""
     built: dict[str, bool] = {}
-    gpus: list[list[str]] = []
     yield TRAINING, "Horovod", lambda: _horovod(built)
     yield TRAINING, "native op", _native_op
-    yield TRAINING, "GPUs", lambda: _gpus(gpus, built)
-    for number, name, memory, driver in gpus:
-        yield TRAINING, f"GPU {number}", f"{name}, {memory}, driver {driver}".__str__
-    if gpus:
-        yield TRAINING, "NCCL", _nccl
+    yield TRAINING, "GPUs", lambda: _gpus(built)
 
 
 _GROUPS: dict[str, Callable[[Context], Checks]] = {
@@ -117,28 +110,19 @@ def _native_op() -> str:
     return "the reader's native op is built for this TensorFlow"
 
 
-def _gpus(gpus: list[list[str]], built: dict[str, bool]) -> str:
+def _gpus(built: dict[str, bool]) -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
         raise Skipped("no nvidia-smi, so no NVIDIA GPU; training uses the CPU")
-    query = "--query-gpu=index,name,memory.total,driver_version"
-    result = run([program, query, "--format=csv,noheader"], GPU_TIMEOUT_S)
+    result = run([program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"], GPU_TIMEOUT_S)
     if result.status:
-        said = result.output.strip().splitlines()
-        reason = said[-1] if said and not result.errors.strip() else result.reason
+        lines = result.output.strip().splitlines()
+        reason = lines[-1] if lines and not result.errors.strip() else result.reason
         raise EnvironmentFailure(f"{program}: {reason}; look at the driver")
-    gpus += [row for row in csv.reader(result.output.splitlines(), skipinitialspace=True) if len(row) == 4]
-    cuda = re.search(r"CUDA Version: *([\d.]+)", run([program], GPU_TIMEOUT_S).output)
-    text = f"{len(gpus)}" + (f", CUDA {cuda[1]}" if cuda else "")
+    gpus = Counter(result.output.splitlines())
+    text = "; ".join(f"{number} of {gpu}" for gpu, number in gpus.items()) or "none"
     if gpus and built and not built["NCCL"]:
         raise Skipped(
             f"{text}; Horovod is built without NCCL, so gradients go through the CPU; run: make install GPU=1", WARNING
         )
     return text
-
-
-def _nccl() -> str:
-    packaged = (found for each in sys.path for found in glob.glob(f"{each}/nvidia/nccl/lib/libnccl.so*"))
-    if found := find_library("nccl") or next(packaged, None):
-        return found
-    raise Skipped("no libnccl.so.2 found; only needed for several GPUs")

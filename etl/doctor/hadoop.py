@@ -5,15 +5,13 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
-from etl.doctor.check import FAILS, NOTE, WARNING, Checks, Context, Skipped, run, run_python
+from etl.doctor.check import NOTE, WARNING, Checks, Context, Skipped, run, run_python
 from etl.doctor.storage import PROBE
 from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import (
     SITE_FILES,
-    class_path,
     configuration_folder,
     hadoop_command,
     java_home,
@@ -39,12 +37,11 @@ Answer = TypeVar("Answer")
 
 
 def client_checks(context: Context) -> Checks:
-    """What depends on Java is only checked if there is one, or one is needed."""
+    """libhdfs, with its JVM and its jars, is only checked if there is a Java, or one is needed."""
     yield CLIENT, "configuration", lambda: _configuration(context)
     yield CLIENT, "Java", lambda: _java(context)
     yield CLIENT, "hadoop program", lambda: _or_skipped(hadoop_command, context.has_site, _FOR_JAVA)
     if context.needs_java or context.has_passed("Java"):
-        yield CLIENT, "class path", lambda: _class_path(context)
         yield CLIENT, "libhdfs", lambda: _libhdfs(context)
 
 
@@ -105,17 +102,6 @@ def _java(context: Context) -> str:
     return text
 
 
-def _class_path(context: Context) -> str:
-    source = "CLASSPATH" if os.environ.get("CLASSPATH") else "hadoop classpath --glob"
-    if source != "CLASSPATH" and FAILS in (context.states["Java"], context.states["hadoop program"]):
-        raise Skipped("not checked, because Java and the hadoop program come first")
-    jars = [Path(entry) for entry in _or_skipped(class_path, context.needs_java, _FOR_JAVA).split(os.pathsep)]
-    if not any(jar.name.startswith(("hadoop-common", "hadoop-client")) and jar.is_file() for jar in jars):
-        remedy = "unset CLASSPATH, or set it to what `hadoop classpath --glob` prints; look at HADOOP_HOME"
-        raise EnvironmentFailure(f"{source} names no existing hadoop-common*.jar; {remedy}")
-    return f"Hadoop's jars, by {source}"
-
-
 def _libhdfs(context: Context) -> str:
     """Load it and start its JVM, in a process that may crash."""
     try:
@@ -124,8 +110,8 @@ def _libhdfs(context: Context) -> str:
         if context.settings.driver == LIBHDFS or os.environ.get("ARROW_LIBHDFS_DIR"):
             raise
         raise Skipped(f"{error}; only needed for that driver", WARNING if context.has_site else NOTE) from None
-    if not context.has_passed("Java", "class path"):
-        raise Skipped(f"{folder}/libhdfs.so was not tried, because Java or its class path comes first")
+    if not context.has_passed("Java"):
+        raise Skipped(f"{folder}/libhdfs.so was not tried, because Java comes first")
     context.require_site()
     result = run_python([*PROBE, "libhdfs"], JVM_TIMEOUT_S)
     if result.status < 0:

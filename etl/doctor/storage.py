@@ -1,12 +1,10 @@
 """The checks of the place for datasets: whether it answers, and keeps the promises that publishing depends on."""
 
-import json
 import os
 import secrets
 import shutil
 import socket
 import time
-import urllib.request
 from functools import partial
 
 from etl.doctor.check import FAILS, WARNING, Checks, Context, Skipped, run_python
@@ -19,8 +17,6 @@ from etl.storage.hdfs_settings import (
     DRIVERS,
     LIBHDFS,
     NATIVE,
-    authority_of,
-    default_filesystem,
     split_authority,
 )
 from etl.storage.place import open_place
@@ -40,8 +36,6 @@ def checks(context: Context) -> Checks:
         return
     yield GROUP, "NameNode", lambda: _namenode(context)
     if context.has_passed("NameNode"):
-        if web := _web_addresses(context):
-            yield GROUP, "DataNodes", lambda: _datanodes(web)
         for driver in DRIVERS:
             yield GROUP, f"files by {driver}", partial(_try_out, context, driver)
 
@@ -49,7 +43,7 @@ def checks(context: Context) -> Checks:
 def _namenode(context: Context) -> str:
     context.require_site()
     answers, silent = [], []
-    for address in _addresses(context, "dfs.namenode.rpc-address") or [_authority(context)]:
+    for address in _namenodes(context):
         host, port = split_authority(address)
         began = time.monotonic()
         try:
@@ -68,45 +62,13 @@ def _namenode(context: Context) -> str:
     return "; ".join(answers)
 
 
-def _authority(context: Context) -> str:
+def _namenodes(context: Context) -> list[str]:
+    """The addresses of the place's NameNodes: those of a nameservice by the site's configuration, else its own."""
     assert context.place is not None
-    return context.place.uri.removeprefix("hdfs://").partition("/")[0]
-
-
-def _addresses(context: Context, prefix: str) -> list[str]:
-    """The addresses of a nameservice's NameNodes, by the site's properties with this prefix."""
-    authority = _authority(context)
+    authority = context.place.uri.removeprefix("hdfs://").partition("/")[0]
     nodes = context.site.get(f"dfs.ha.namenodes.{authority}", "").split(",")
-    keys = [f"{prefix}.{authority}.{name.strip()}" for name in nodes]
-    return [context.site[key] for key in keys if key in context.site]
-
-
-def _web_addresses(context: Context) -> list[str]:
-    """Those of the web servers of the place's NameNodes, if the site's configuration has them."""
-    key, authority = "dfs.namenode.http-address", _authority(context)
-    found = _addresses(context, key)
-    if not found and key in context.site and default_filesystem(context.site) and authority_of("") == authority:
-        found = [context.site[key]]
-    return [address.replace("0.0.0.0", authority.partition(":")[0]) for address in found]  # noqa: S104
-
-
-def _datanodes(addresses: list[str]) -> str:
-    for address in addresses:
-        url = f"http://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
-        try:
-            with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as answer:
-                state = json.loads(answer.read())["beans"][0]
-            live, dead, is_safe = (state[name] for name in ("NumLiveDataNodes", "NumDeadDataNodes", "FSState"))
-        except (OSError, ValueError, LookupError):
-            continue
-        if not live:
-            raise EnvironmentFailure("none is alive, so nothing can be written or read; look at: hdfs dfsadmin -report")
-        if is_safe == "safeMode":
-            raise EnvironmentFailure("HDFS is in safe mode: wait, or: hdfs dfsadmin -safemode leave")
-        if dead:
-            raise Skipped(f"{live} alive, {dead} dead; look at: hdfs dfsadmin -report", WARNING)
-        return f"{live} alive"
-    raise Skipped(f"not known, because the NameNode's web server does not answer ({' or '.join(addresses)})")
+    keys = [f"dfs.namenode.rpc-address.{authority}.{name.strip()}" for name in nodes]
+    return [context.site[key] for key in keys if key in context.site] or [authority]
 
 
 def _try_out(context: Context, driver: str) -> str:

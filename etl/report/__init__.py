@@ -1,4 +1,4 @@
-"""The command `report`: one HTML page about a set of slices, about a training run, or about several runs.
+"""The report on a set of slices, as an HTML page, and what every page needs.
 
-`command` chooses the page by what the places are; `dataset` and `run` make the pages. Only what both use belongs here:
-`render`, `charts`, `text`, and the HTML in `templates`. Only `render` imports jinja2."""
+`dataset_page` gathers what its template shows, section by section: `balance`, `source_images`, `pictures`, `verified`.
+`render`, `charts` and `text` serve `train.report` too. Only `render` imports jinja2, only `charts` matplotlib."""

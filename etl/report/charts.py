@@ -1,8 +1,8 @@
-"""The charts of a page: curves, bars and maps, as SVG in data URIs. The same numbers give the same bytes."""
+"""The charts of a page: curves and maps, as SVG in data URIs. The same numbers give the same bytes."""
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +16,15 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, Powe
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, PercentFormatter
 
-from etl.report.dataset.thumbnails import data_uri
+from etl.report.text import UNKNOWN, data_uri
 
 INCH = 96  # CSS pixels
 NARROW = 3.9  # inches: a third of the page at 1,280 pixels, the whole of it on a phone
 HALF, WHOLE = 7.8, 11.9  # two thirds of the page, and all of it
 HEIGHT = 2.5
-SPLIT_COLORS = {"train": "#3266c4", "validation": "#d9932b", "test": "#2a9d8f"}
-RUN_COLORS = ("#3266c4", "#d9932b", "#2a9d8f", "#b3261e", "#7b4fb5", "#8a5a00", "#d0609b", "#5a6675")
+BLUE = "#3266c4"
+SPLIT_COLORS = {"train": BLUE, "validation": "#d9932b", "test": "#2a9d8f"}
+RUN_COLORS = (BLUE, "#d9932b", "#2a9d8f", "#b3261e", "#7b4fb5", "#8a5a00", "#d0609b", "#5a6675")
 INK = "#39424e"
 
 _STYLE: Any = {
@@ -57,7 +58,6 @@ MAX_NAMES = 60  # of rows or columns that can be read
 MAX_NUMBERED = 20  # rows or columns of a map whose numbers can be read
 NARROW_COLUMNS = 12
 SHARES, COUNTS, DIFFERENCES = "shares", "counts", "differences"  # what a map may show
-THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a chart; those that are not finite are left out."""
+    """Points of a chart; those that are not finite are left out. Without a ``color`` it has that of the split."""
 
     label: str
     x: npt.NDArray[np.float64]
     y: npt.NDArray[np.float64]
-    color: str
+    color: str | None = None
     width: float = 1.4
 
 
@@ -111,7 +111,7 @@ class Cells:
         if self.are == DIFFERENCES:
             return AROUND, Normalize(-max(2.0, most), max(2.0, most)), None
         if self.are == COUNTS:
-            return BLUES, PowerNorm(0.5, 0, most), THOUSANDS
+            return BLUES, PowerNorm(0.5, 0, most), _thousands()
         return BLUES, PowerNorm(0.5, 0, 1), PercentFormatter(1)
 
 
@@ -119,63 +119,44 @@ def line_chart(
     title: str,
     x_label: str,
     curves: Sequence[Curve],
-    caption: str,
+    caption: str | Callable[[float], str],
     *,
     is_share: bool = False,
     from_zero: bool = False,
     width: float = NARROW,
 ) -> Chart:
-    """Curves over one axis; values of 0 to 1 if it ``is_share``."""
+    """Curves over one axis; values of 0 to 1 if it ``is_share``.
+
+    ``caption`` is a text, or a function that writes a value: then it has the first and the last of each curve.
+    """
     with _drawing(width) as axes:
         for curve in curves:
             known = np.isfinite(curve.y)
             marker = "o" if known.sum() <= FEW_POINTS else ""
-            style: Any = {"color": curve.color, "marker": marker, "markersize": 3, "linewidth": curve.width}
+            color = curve.color or SPLIT_COLORS.get(curve.label, BLUE)
+            style: Any = {"color": color, "marker": marker, "markersize": 3, "linewidth": curve.width}
             axes.plot(curve.x[known], curve.y[known], label=_shortened(curve.label), **style)
         axes.set_xlabel(x_label)
         axes.margins(x=0.02)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.grid(axis="y")
-        axes.xaxis.set_major_formatter(THOUSANDS)
+        axes.xaxis.set_major_formatter(_thousands())
         if is_share:
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
         elif axes.dataLim.y1 >= 1000:
-            axes.yaxis.set_major_formatter(THOUSANDS)
+            axes.yaxis.set_major_formatter(_thousands())
         if from_zero:
             axes.set_ylim(0, float(axes.dataLim.y1) * 1.08 or 1)
         _add_legend(axes)
+        if not isinstance(caption, str):
+            caption = "; ".join(f"{curve.label}: {from_to(curve.y, caption)}" for curve in curves) + "."
         return _finish(axes, title, caption)
 
 
-def bar_chart(
-    title: str,
-    x_label: str,
-    heights: Sequence[float],
-    caption: str,
-    *,
-    names: Sequence[str] = (),
-    groups: Sequence[str] = (),
-) -> Chart:
-    """A bar for each number, with its name below; coloured by the split in ``groups``, if given."""
-    with _drawing() as axes:
-        owners = groups or ["train"] * len(heights)
-        for owner in dict.fromkeys(owners):
-            own = [number for number, each in enumerate(owners) if each == owner]
-            axes.bar(
-                own, [heights[number] for number in own], color=SPLIT_COLORS.get(owner, INK), width=0.8, label=owner
-            )
-        axes.set_xlabel(x_label)
-        spare = max(0, 3 - len(heights)) / 2  # so that one bar is no wall
-        axes.set_xlim(-0.5 - spare, len(heights) - 0.5 + spare)
-        every = max(1, len(names) // 6)
-        axes.set_xticks(range(0, len(names), every), [_shortened(each, 12) for each in names[::every]])
-        axes.grid(axis="y")
-        if max(heights, default=0) >= 10:
-            axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-            axes.yaxis.set_major_formatter(THOUSANDS)
-        if groups:
-            _add_legend(axes)
-        return _finish(axes, title, caption)
+def from_to(values: npt.NDArray[np.float64], wording: Callable[[float], str]) -> str:
+    """The first and the last finite value in words."""
+    known = values[np.isfinite(values)].tolist()
+    return " to ".join(dict.fromkeys(map(wording, (known[0], known[-1])))) if known else UNKNOWN
 
 
 def heatmap(title: str, axis_labels: tuple[str, str], cells: Cells, caption: str) -> Chart:
@@ -238,6 +219,10 @@ def _finish(axes: Axes, title: str, caption: str) -> Chart:
     uri = data_uri(text[text.index("<svg") :].encode(), "svg+xml")  # without the DTD's address
     width, height = figure.get_size_inches() * INCH
     return Chart(uri, round(width), round(height), title, caption, f"{title}. {caption}")
+
+
+def _thousands() -> FuncFormatter:
+    return FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def _shortened(name: str, length: int = 24) -> str:

@@ -1,11 +1,17 @@
-"""Numbers, sizes and times as a page writes them."""
+"""Numbers, sizes, times and images as a page writes them."""
 
+import base64
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 UNKNOWN = "\N{EN DASH}"
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    """An image of this media type, as the address of an ``img`` element."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def count(value: int) -> str:

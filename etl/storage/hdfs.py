@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -39,11 +39,6 @@ _NOT_EMPTY = "is non empty"  # a NameNode's words
 
 Result = TypeVar("Result")
 Opened = TypeVar("Opened")
-
-
-def unless_set(defaults: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
-    """Those of our ``defaults`` that the site's configuration does not set."""
-    return {name: value for name, value in defaults.items() if name not in site}
 
 
 class Connection(Generic[Opened]):
@@ -155,9 +150,9 @@ class HdfsFilesystem(Filesystem):
         with self.explaining(path):
             return self.client.create(path, options)
 
-    def buffered(self, path: str, writer: Any) -> pyarrow.NativeFile:
-        """A file that the driver opened for writing at ``path``, buffered, with failures explained."""
-        file = pyarrow.PythonFile(_Writer(self, path, writer), mode="w")
+    def buffered(self, path: str, write: Callable[[bytes], object], close: Callable[[], object]) -> pyarrow.NativeFile:
+        """A buffered file at ``path`` that a driver writes and closes by these functions, with failures explained."""
+        file = pyarrow.PythonFile(_Writer(self, path, write, close), mode="w")
         return pyarrow.BufferedOutputStream(file, WRITE_BUFFER_BYTES)
 
     def sync(self, path: str) -> None:
@@ -286,9 +281,11 @@ class _Handler(fs.FileSystemHandler):
 class _Writer(io.RawIOBase):
     """A file that a driver opened for writing, with failures explained."""
 
-    def __init__(self, hdfs: HdfsFilesystem, path: str, writer: Any) -> None:
+    def __init__(
+        self, hdfs: HdfsFilesystem, path: str, write: Callable[[bytes], object], close: Callable[[], object]
+    ) -> None:
         super().__init__()
-        self._hdfs, self._path, self._writer = hdfs, path, writer
+        self._hdfs, self._path, self._write, self._close = hdfs, path, write, close
 
     def writable(self) -> bool:
         return True
@@ -296,10 +293,11 @@ class _Writer(io.RawIOBase):
     def write(self, data: Any) -> int:
         whole = bytes(data)  # hdfs-native takes any other buffer byte by byte, at 5 MB/s
         with self._hdfs.explaining(self._path):
-            return self._writer.write(whole)
+            self._write(whole)
+        return len(whole)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
             with self._hdfs.explaining(self._path):
-                self._writer.close()
+                self._close()

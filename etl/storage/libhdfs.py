@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from etl.errors import DEBUG_VARIABLE
 from etl.hadoop.site_config import UMASK, class_path, java_home, libhdfs_folder, site_configuration
-from etl.storage.hdfs import Connection, HdfsFilesystem, unless_set
+from etl.storage.hdfs import Connection, HdfsFilesystem
 from etl.storage.hdfs_errors import KINDS, HdfsFailure
 from etl.storage.hdfs_settings import HdfsSettings
 
@@ -54,7 +54,7 @@ class LibhdfsHdfs(HdfsFilesystem):
             if _STRIPED not in str(error):
                 raise
             stream = self._open_striped(path)
-        return self.buffered(path, stream)
+        return self.buffered(path, stream.write, stream.close)
 
     def _open_striped(self, path: str) -> pyarrow.NativeFile:
         """Open the new file ``path`` of an erasure-coded folder, to which nothing can be appended, by making it again.
@@ -83,6 +83,7 @@ class LibhdfsHdfs(HdfsFilesystem):
         host, _, port = self.authority.partition(":")
         site = site_configuration()
         replication = self.settings.replication or int(site.get("dfs.replication", DEFAULT_REPLICATION))
+        patience = {name: value for name, value in _PATIENCE.items() if name not in site}
         with self.explaining("/"):
             return fs.HadoopFileSystem(
                 host,
@@ -90,7 +91,7 @@ class LibhdfsHdfs(HdfsFilesystem):
                 user=self.settings.user,
                 replication=replication,
                 default_block_size=self.settings.block_size_bytes,
-                extra_conf=unless_set(_PATIENCE, site) | {UMASK: f"{self.umask:03o}"},
+                extra_conf=patience | {UMASK: f"{self.umask:03o}"},
             )
 
 

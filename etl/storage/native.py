@@ -27,7 +27,31 @@ class NativeHdfs(HdfsFilesystem):
         return _Driver(self)
 
     def open_new(self, path: str) -> pyarrow.NativeFile:
-        return self.buffered(path, _SyncedWriter(self.client, path, self.create(path)))
+        writer = self.create(path)
+        return self.buffered(path, writer.write, lambda: self._close_synced(path, writer))
+
+    def _close_synced(self, path: str, writer: hdfs_native.FileWriter) -> None:
+        """Close a file, which is on disks then; hdfs-native refuses that of one that is erasure-coded."""
+        is_striped = False
+        try:
+            writer.hsync()
+        except RuntimeError as error:
+            is_striped = "erasure-coded" in str(error)
+            if not is_striped:
+                raise
+        finally:
+            writer.close()
+        if is_striped:
+            self._refuse_xor(path)
+
+    def _refuse_xor(self, path: str) -> None:
+        """Raise RuntimeError if what was written cannot be restored: hdfs-native always computes Reed-Solomon's parity.
+
+        A file of one cell has as many copies of itself as there are units of parity; XOR has one.
+        """
+        summary = self.client.get_content_summary(path)
+        if 0 < summary.length <= CELL_BYTES and summary.space_consumed == 2 * summary.length:
+            raise RuntimeError(UNSUPPORTED_CODEC)
 
 
 class _Driver:
@@ -64,38 +88,6 @@ class _Driver:
 
     def open_input_file(self, path: str) -> pyarrow.NativeFile:
         return pyarrow.PythonFile(_Reader(self._hdfs, path, self._client.read(path)), mode="r")
-
-
-class _SyncedWriter:
-    """A file being written, which is on disks when it is closed."""
-
-    def __init__(self, client: hdfs_native.Client, path: str, writer: hdfs_native.FileWriter) -> None:
-        self._client, self._path, self._writer = client, path, writer
-
-    def write(self, data: bytes) -> int:
-        return self._writer.write(data)
-
-    def close(self) -> None:
-        is_striped = False
-        try:
-            self._writer.hsync()
-        except RuntimeError as error:
-            is_striped = "erasure-coded" in str(error)
-            if not is_striped:
-                raise
-        finally:
-            self._writer.close()
-        if is_striped:
-            self._refuse_xor()
-
-    def _refuse_xor(self) -> None:
-        """Raise RuntimeError if what was written cannot be restored: hdfs-native always computes Reed-Solomon's parity.
-
-        A file of one cell has as many copies of itself as there are units of parity; XOR has one.
-        """
-        summary = self._client.get_content_summary(self._path)
-        if 0 < summary.length <= CELL_BYTES and summary.space_consumed == 2 * summary.length:
-            raise RuntimeError(UNSUPPORTED_CODEC)
 
 
 def _file_info(status: hdfs_native.FileStatus) -> fs.FileInfo:

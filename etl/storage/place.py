@@ -1,5 +1,6 @@
 """Places: files and folders on any root, opened from a URI, read through ``pyarrow.fs``."""
 
+import functools
 import hashlib
 import json
 import os
@@ -143,8 +144,6 @@ def open_place(uri: str) -> Place:
 
 _LOCAL = LocalFilesystem()
 
-_OPENED: dict[tuple[object, ...], Filesystem] = {}
-
 
 def locate(uri: str) -> tuple[Filesystem, str]:
     """The filesystem and the path that ``uri`` names; it connects when it is first used.
@@ -195,18 +194,14 @@ def _local_path(path: str) -> str:
 
 def _hdfs(authority: str) -> Filesystem:
     site = tuple(os.environ.get(name) for name in SITE_VARIABLES)
-    key = ("hdfs", authority, settings := HdfsSettings.from_environment(), site)
-    if key not in _OPENED:
-        name = authority_of(authority)
-        canonical = ("hdfs", name, settings, site)
-        if canonical not in _OPENED:
-            _OPENED[canonical] = open_hdfs(name, settings)
-        _OPENED[key] = _OPENED[canonical]
-    return _OPENED[key]
+    return _hdfs_of_site(authority, HdfsSettings.from_environment(), site)
 
 
-def open_hdfs(authority: str, settings: HdfsSettings) -> Filesystem:
-    """The HDFS at ``authority``, as `authority_of` spells it, with the driver of ``settings``."""
+@functools.cache  # of the files of a site, too: they are read once
+def _hdfs_of_site(authority: str, settings: HdfsSettings, site: tuple[str | None, ...]) -> Filesystem:
+    canonical = authority_of(authority)
+    if canonical != authority:
+        return _hdfs_of_site(canonical, settings, site)
     from etl.storage.libhdfs import LibhdfsHdfs  # local work needs no HDFS client
     from etl.storage.native import NativeHdfs
 

@@ -12,7 +12,6 @@ from etl.report.charts import RUN_COLORS, Chart, Curve, line_chart
 from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
 from etl.storage.place import Place
 from train.report.metrics import OWN, Metrics, Series, part_times, smooth, usage_by_rank
-from train.report.run_charts import from_to
 from train.report.run_files import RunFiles
 from train.report.run_page import MAX_RANKS, best_epoch, ranks_of, steps_done, why_stopped
 
@@ -154,6 +153,5 @@ def compare(
     wording: Callable[[float], str],
 ) -> Chart:
     """A curve for each run that has points (x, y)."""
-    drawn = [(run, Curve(run.label, *own, run.color)) for run, own in zip(runs, points, strict=True) if len(own[0])]
-    caption = "; ".join(f"{run.label}: {from_to(curve.y, wording)}" for run, curve in drawn)
-    return line_chart(title, x_label, [curve for _, curve in drawn], f"{caption}.", is_share=wording is accuracy)
+    curves = [Curve(run.label, *own, run.color) for run, own in zip(runs, points, strict=True) if len(own[0])]
+    return line_chart(title, x_label, curves, wording, is_share=wording is accuracy)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from etl.report.charts import HALF, INK, SPLIT_COLORS, Cells, Chart, Curve, heatmap, line_chart
-from etl.report.text import UNKNOWN, accuracy, loss, percent, speed
-from train.report.metrics import Epoch, Metrics, Series, shares_of, smooth
+from etl.report.charts import HALF, INK, Cells, Chart, Curve, from_to, heatmap, line_chart
+from etl.report.text import accuracy, loss, percent, speed
+from train.report.metrics import Epoch, Metrics, shares_of, smooth
 from train.runs.confusion import Confusion
 
 PART_COLORS = {"input": "#d9932b", "compute": "#3266c4", "all-reduce": "#2a9d8f", "other": "#b4bcc7"}
@@ -30,15 +30,9 @@ def _by_epoch(
     """A curve for each of the metrics ``names`` that is there, by its label; None if there is none."""
     numbers = np.array([epoch["epoch"] for epoch in epochs], np.float64)
     series = {label: np.array([epoch.get(name, np.nan) for epoch in epochs]) for label, name in names.items()}
-    series = {label: values for label, values in series.items() if np.isfinite(values).any()}
-    if not series:
-        return None
-    curves = [
-        Curve(label, numbers, values, SPLIT_COLORS.get(label, SPLIT_COLORS["train"]))
-        for label, values in series.items()
-    ]
-    caption = "; ".join(f"{label}: {from_to(values, wording)}" for label, values in series.items())
-    return line_chart(title, "epoch", curves, f"{caption}.", is_share=wording is accuracy, from_zero=wording is speed)
+    curves = [Curve(label, numbers, values) for label, values in series.items() if np.isfinite(values).any()]
+    is_share, from_zero = wording is accuracy, wording is speed
+    return line_chart(title, "epoch", curves, wording, is_share=is_share, from_zero=from_zero) if curves else None
 
 
 def step_charts(metrics: Metrics) -> list[Chart]:
@@ -48,7 +42,7 @@ def step_charts(metrics: Metrics) -> list[Chart]:
     if np.isfinite(losses).any():
         curves = [
             Curve("each step", steps, losses, PALE, 0.7),
-            Curve("mean", steps, smooth(losses), SPLIT_COLORS["train"]),
+            Curve("mean", steps, smooth(losses)),
         ]
         caption = f"Means over the last fiftieth of all steps (dark): {from_to(smooth(losses), loss)}."
         if lacking := int(np.isnan(losses).sum()):
@@ -79,12 +73,3 @@ def confusion_map(confusion: Confusion, summary: str) -> Chart:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     caption = f"True classes (rows), predicted ones (columns); colour: share of the true class. {summary}"
     return heatmap("Confusion matrix", ("predicted", "true"), Cells(shares, names, names, counts), caption)
-
-
-def from_to(values: Series, wording: Callable[[float], str]) -> str:
-    """The first and the last finite value in words."""
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return UNKNOWN
-    first, last = wording(known[0]), wording(known[-1])
-    return first if len(known) == 1 else f"{first} to {last}"

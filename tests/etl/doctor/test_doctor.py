@@ -24,10 +24,7 @@ from tests.lib.in_process import ringslice_here
 SETTINGS = ("HADOOP_", "YARN_", "CLASSPATH", "ARROW_", "LIBHDFS_", "JAVA_HOME", "RINGSLICE_", "HTTP_PROXY")
 CLOSED_PORT = 1
 NVIDIA_SMI = """#!/bin/sh
-case "$1" in
---query*) echo "0, NVIDIA H200, 143771 MiB, 570.86.15" ;;
-*) echo "| Driver Version: 570.86.15   CUDA Version: 12.8 |" ;;
-esac
+for number in 0 1; do echo "NVIDIA H200, 143771 MiB, 570.86.15"; done
 """
 CRASHING = "void __attribute__((constructor)) crash(void) { *(volatile int *)0 = 1; }"
 
@@ -84,13 +81,10 @@ def test_a_machine_without_hadoop_is_healthy(tmp_path: Path, monkeypatch: pytest
     found = {line.split(": ")[1]: line for line in lines}
     states = {name: line.split()[0] for name, line in found.items()}
     assert last == "nothing fails"
-    assert {states[name] for name in ("version", "packages", "files", "Horovod", "native op", "GPU 0")} == {"ok"}
-    assert {states[name] for name in ("configuration", "ResourceManager", "streaming jar", "imports", "NCCL")} == {
-        "note"
-    }
+    assert {states[name] for name in ("version", "packages", "files", "Horovod", "native op")} == {"ok"}
+    assert {states[name] for name in ("configuration", "ResourceManager", "streaming jar", "imports")} == {"note"}
     assert found["ResourceManager"].endswith("not set up; only needed for -r hadoop")
-    assert "NVIDIA H200, 143771 MiB, driver 570.86.15" in found["GPU 0"]
-    assert "1, CUDA 12.8; Horovod is built without NCCL" in found["GPUs"]
+    assert "2 of NVIDIA H200, 143771 MiB, 570.86.15; Horovod is built without NCCL" in found["GPUs"]
     assert finished.stderr == ""
     assert os.listdir(place) == []
 
@@ -98,10 +92,9 @@ def test_a_machine_without_hadoop_is_healthy(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.integration
 def test_wrong_settings(site: dict[str, str], tmp_path: Path) -> None:
     absent = tmp_path / "absent"
-    found = diagnosed(3, "--only", "hadoop", JAVA_HOME=str(absent), CLASSPATH=f"{absent}.jar", **site)
+    found = diagnosed(3, "--only", "hadoop", JAVA_HOME=str(absent), **site)
     assert f"JAVA_HOME {absent} has no bin/java" in failures(found)["Java"]
     assert "no hadoop program" in failures(found)["hadoop program"]
-    assert "unset CLASSPATH" in failures(found)["class path"]
     (tmp_path / "file").touch()
     found = diagnosed(3, "--only", "storage", tmp_path / "file" / "below")
     assert failures(found) == {"files": f"{tmp_path}/file is a file; give a folder"}
@@ -191,7 +184,7 @@ def test_a_hadoop_cluster_is_healthy(hadoop: Cluster) -> None:
         words += ["--only", group]
     found = diagnosed(0, *words, **cluster.environment())
     assert {state for state, _ in found.values()} == {"ok"}
-    assert {"NameNode", "DataNodes", "files by native", "files by libhdfs", "queues", "streaming jar"} <= found.keys()
+    assert {"NameNode", "files by native", "files by libhdfs", "queues", "streaming jar"} <= found.keys()
     assert _listing(cluster) == before
     found = diagnosed(3, "--only", "yarn", "--queue", "missing", **cluster.environment())
     assert "there is no queue 'missing'" in failures(found)["queues"]

@@ -132,17 +132,8 @@ def test_a_failure_is_one_line_with_its_remedy(words: str, line: str, is_transie
 
 def test_a_write_larger_than_the_buffer_reaches_the_driver_as_bytes(hdfs: NativeHdfs) -> None:
     """hdfs-native converts any other buffer one byte at a time: 5 MB/s, and a core of its own."""
-    written = list[object]()
-
-    class Driver:
-        def write(self, data: object) -> int:
-            written.append(data)
-            return len(data)  # type: ignore[arg-type]
-
-        def close(self) -> None: ...
-
-    data = b"x" * (3 * MIB)
-    with hdfs.buffered("/file", Driver()) as stream:
+    written, data = list[object](), b"x" * (3 * MIB)
+    with hdfs.buffered("/file", written.append, lambda: None) as stream:
         for large in (data, memoryview(data), pyarrow.py_buffer(data)):
             stream.write(large)
     assert {type(each) for each in written} == {bytes}

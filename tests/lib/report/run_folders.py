@@ -1,22 +1,25 @@
-"""Folders of training runs as the trainer leaves them, made up: every number follows from the step and the rank."""
+"""Folders of made-up training runs, with lines of metrics as the trainer writes them.
+
+Every number follows from the step and the rank.
+"""
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from train.parallel.trainer import StepOfRank
+from train.runs.metrics import ranks_line, step_lines, to_maximise, to_sum
+
 RECIPE = 'model = "cnn"\nepochs = {epochs}\nbatch = 64\nlr = 0.1\ndecay = "cosine"\nseed = 7\n'
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 WORK_S, LATE_WORK_S, REDUCE_S, OTHER_S = 0.1, 0.15, 0.004, 0.001
 Line = dict[str, Any]
-
-
-def spread(seconds: Sequence[float]) -> Line:
-    """What a line of metrics has of the seconds of all ranks."""
-    return {"mean": sum(seconds) / len(seconds), "max": max(seconds), "slowest_rank": seconds.index(max(seconds))}
 
 
 def loss_of(step: int) -> float:
@@ -103,54 +106,34 @@ class RunFolder:
         return self
 
     def _write(self, epoch: int, ranks: int, steps: Sequence[int]) -> None:
-        lines: Iterable[Mapping[str, Any]] = [
-            *(self._step(epoch, step, ranks) for step in steps),
-            self._usage(epoch, steps, ranks),
+        """A file of these steps, as all ranks measured them, of what they used, and of the epoch.
+
+        In each step, rank r sends 1,000,000 + r bytes and receives twice as many.
+        """
+        measured = [[self._step(step, rank, ranks) for step in steps] for rank in range(ranks)]
+        sums = np.sum([to_sum(own) for own in measured], axis=0)
+        largest = np.max([to_maximise(own, rank) for rank, own in enumerate(measured)], axis=0)
+        usage = [[len(steps) * (10**6 + rank) * times for times in (1, 2)] for rank in range(ranks)]
+        memory = [[10**9 * (epoch + rank)] for rank in range(ranks)]
+        lines = [
+            *step_lines(epoch, measured[0], sums, largest, ranks),
+            ranks_line(epoch, measured[0], np.hstack([usage, memory])),
             self._epoch(epoch),
         ]
         place = self.folder / "metrics" / f"steps-{steps[0]:09d}-{steps[-1]:09d}.jsonl"
-        place.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        place.write_text("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
-    def _stamp(self, step: int) -> str:
-        return (BEGAN + timedelta(seconds=step)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-    def _step(self, epoch: int, step: int, ranks: int) -> Line:
-        waits = [self.input_s] * ranks
+    def _step(self, step: int, rank: int, ranks: int) -> StepOfRank:
         late = self.late
         if late is not None:
             late = step % ranks if late == -1 else late - (step % 10 == 0)
-        works = [LATE_WORK_S if rank == late else WORK_S for rank in range(ranks)]
-        reduces = [max(works) - work + REDUCE_S for work in works]
-        return {
-            "kind": "step",
-            "epoch": epoch,
-            "step": step,
-            "time": self._stamp(step),
-            "examples": 64 * ranks,
-            "loss": loss_of(step),
-            "accuracy": 0.5,
-            "rate": rate_of(step),
-            "ranks": ranks,
-            "step_s": spread([self.input_s + max(works) + REDUCE_S + OTHER_S] * ranks),
-            "input_s": spread(waits),
-            "compute_s": spread(works),
-            "reduce_s": spread(reduces),
-            "own_s": spread([wait + work + OTHER_S for wait, work in zip(waits, works, strict=True)]),
-        }
+        works = [LATE_WORK_S if each == late else WORK_S for each in range(ranks)]
+        whole_s = self.input_s + max(works) + REDUCE_S + OTHER_S
+        seconds = self.input_s, works[rank], max(works) - works[rank] + REDUCE_S, whole_s
+        return StepOfRank.of(step, rate_of(step), (64 * loss_of(step), 32, 64), seconds, self._stamp(step))
 
-    def _usage(self, epoch: int, steps: Sequence[int], ranks: int) -> Line:
-        """In each step, rank r sends 1,000,000 + r bytes and receives twice as many."""
-        sent = [len(steps) * (1_000_000 + rank) for rank in range(ranks)]
-        return {
-            "kind": "ranks",
-            "epoch": epoch,
-            "step": steps[-1],
-            "time": self._stamp(steps[-1]),
-            "steps": len(steps),
-            "sent_bytes": sent,
-            "received_bytes": [2 * each for each in sent],
-            "peak_memory_bytes": [10**9 * (epoch + rank) for rank in range(ranks)],
-        }
+    def _stamp(self, step: int) -> str:
+        return (BEGAN + timedelta(seconds=step)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def _epoch(self, epoch: int) -> Line:
         """The accuracy of the last epoch but one is the best."""

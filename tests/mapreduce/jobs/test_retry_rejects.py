@@ -16,7 +16,7 @@ from etl.inspection.record_file import open_record_file
 from etl.normalized import part_writer
 from etl.normalized.parts import pack_of
 from etl.raw.removed import Removed
-from etl.report.dataset.samples import sample_rejects
+from etl.report.pictures import sample_rejects
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage
 from etl.storage.place import open_place

@@ -1,12 +1,16 @@
-"""Examples and rejects to show on a page: so many and no more, however large the dataset is."""
+"""Pictures of examples and rejects to show on a page: so many and no more, however large the dataset is."""
 
 import io
-from collections import defaultdict
+import struct
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from etl.errors import DataError
 from etl.formats import parquet_tables
@@ -15,17 +19,56 @@ from etl.formats.records import read_records
 from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import pack_of, rejects_places
 from etl.raw.removed import Removed
-from etl.report.dataset.thumbnails import Picture, thumbnail
+from etl.report.text import data_uri
 from etl.stages.marker import Generation
 from etl.storage.place import Place
 
+SIDE = 96  # pixels: drawn at half of that or less on fine screens
+MAX_PIXELS = 50_000_000  # of an image that is tried; a JPEG's after it was decoded at an eighth of its size
+JPEG_QUALITY = 80
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
 PICTURES_OF_A_CLASS = 8
 PICTURES_OF_A_REASON = 12
 MAX_REJECT_LISTS = 64
 MAX_BYTES = 64 << 20
 
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error)
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page; ``uri`` is None if it cannot be decoded. ``width`` and ``height`` in pixels."""
+
+    uri: str | None
+    width: int
+    height: int
+    caption: str
+    alt: str
+
+    @property
+    def is_tiny(self) -> bool:
+        """True if it is to be enlarged with its pixels kept sharp."""
+        return max(self.width, self.height) <= SIDE // 2
+
+
+def thumbnail(data: bytes, *, caption: str, alt: str) -> Picture:
+    """A picture, at most `SIDE` pixels each way, of an image file; without a URI if it cannot be decoded."""
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
+            warnings.simplefilter("ignore")
+            image.draft("RGB", (2 * SIDE, 2 * SIDE))
+            if image.width * image.height > MAX_PIXELS:
+                return Picture(None, 0, 0, caption, alt)
+            is_gray = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
+            reduced = image.convert("L" if is_gray else "RGB")
+            reduced.thumbnail((SIDE, SIDE))
+            kind, buffer = "png" if max(reduced.size) <= SIDE // 2 else "jpeg", io.BytesIO()
+            reduced.save(buffer, kind, quality=JPEG_QUALITY)
+            return Picture(data_uri(buffer.getvalue(), kind), *reduced.size, caption, alt)
+    except (*_DAMAGE, Image.DecompressionBombError):
+        return Picture(None, 0, 0, caption, alt)
 
 
 def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence[int]) -> dict[int, list[Picture]]:
@@ -37,9 +80,8 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
     table = folder / manifest["tables"]["examples"]["file"]
     columns = ["key", "label", "split", "slice", "offset", "size"]
     positions = first_of_classes(parquet_tables.iterate_groups(table, ["label"]), labels, number)
-    rows = parquet_tables.take_rows(table, positions, columns).to_pylist()
     by_slice = defaultdict(list)
-    for row in rows:
+    for row in parquet_tables.take_rows(table, positions, columns).to_pylist():
         by_slice[row["slice"]].append(row)
     pictures: dict[int, list[Picture]] = {label: [] for label in labels}
     for name, chosen in by_slice.items():
@@ -92,30 +134,20 @@ def sample_rejects(normalized: Generation, removed: Removed, seed: int) -> dict[
     Raises DataError if a list is damaged.
     """
     pictures: dict[str, list[Picture]] = {reason: [] for reason in normalized.marker["counts"]["rejects_by_reason"]}
+    chosen: Counter[str] = Counter()
     parts = [part for part in normalized.entries if live_facts(part)["rejects"]["count"]]
     for part in choose(parts, MAX_REJECT_LISTS, seed):
         tar, listed = rejects_places(normalized.folder, part["part"])
-        rows = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
-        live = rows.filter(pa.array(removed.live(pack_of(part), rows["key"])))
-        chosen = _choose_rejects(live, {reason: len(own) for reason, own in pictures.items()})
-        for row, data in _read_ranges(tar, chosen):
-            pictures.setdefault(row["reason"], []).append(_reject_picture(row, data))
+        table = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
+        rows = []
+        for row in table.filter(pa.array(removed.live(pack_of(part), table["key"]))).to_pylist():
+            chosen[row["reason"]] += 1
+            if chosen[row["reason"]] <= PICTURES_OF_A_REASON:
+                rows.append(row)
+        for row, data in _read_ranges(tar, rows):
+            caption, alt = f"{row['key']} · {row['detail']}", f"reject {row['key']} ({row['reason']})"
+            pictures.setdefault(row["reason"], []).append(thumbnail(data, caption=caption, alt=alt))
     return pictures
-
-
-def _choose_rejects(rows: pa.Table, have: dict[str, int]) -> list[dict[str, Any]]:
-    """Rows of reasons that have not enough pictures yet."""
-    chosen = []
-    for row in rows.to_pylist():
-        if have.get(row["reason"], 0) < PICTURES_OF_A_REASON:
-            have[row["reason"]] = have.get(row["reason"], 0) + 1
-            chosen.append(row)
-    return chosen
-
-
-def _reject_picture(row: Mapping[str, Any], data: bytes) -> Picture:
-    alt = f"reject {row['key']} ({row['reason']})"
-    return thumbnail(data, caption=f"{row['key']} · {row['detail']}", alt=alt)
 
 
 def choose(things: Sequence[T], most: int, seed: int) -> list[T]:

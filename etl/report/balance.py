@@ -1,0 +1,114 @@
+"""How evenly the examples are divided among splits and slices: from the manifest and the table of class counts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.report.charts import DIFFERENCES, Cells, Chart, Curve, heatmap, line_chart
+from etl.slices.manifest import slices_of
+
+MAX_CLASSES = 50  # with more, a page shows the largest and the smallest
+SHOWN_AT_EACH_END = 12
+MAX_SLICES = 64  # with more, a page has no table of classes by slice
+COLUMNS = ["slice", "split", "label", "records"]
+
+Counts = npt.NDArray[np.int64]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """The ``least`` and the ``most`` examples of each class on any slice of a split, of shape (splits, classes).
+
+    ``by_slice`` has the examples of each class on each slice, of shape (classes, slices); None if either are many.
+    """
+
+    least: Counts
+    most: Counts
+    by_slice: Counts | None
+
+
+def count_classes(manifest: Mapping[str, Any], groups: Iterable[pa.Table]) -> ClassCounts:
+    """Read the table of class counts, ``groups`` of its rows with `COLUMNS`. Memory is splits x classes."""
+    splits, slices = list(manifest["splits"]), [each["name"] for _, each in slices_of(manifest)]
+    shape = len(splits), len(manifest["classes"])
+    least, most, seen = np.full(shape, np.iinfo(np.int64).max), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    is_small = shape[1] <= MAX_CLASSES and len(slices) <= MAX_SLICES
+    by_slice = np.zeros((shape[1], len(slices)), np.int64) if is_small else None
+    for group in groups:
+        label, records = (group[name].to_numpy() for name in ("label", "records"))
+        cells = pc.index_in(group["split"], pa.array(splits)).to_numpy(), label
+        np.minimum.at(least, cells, records)
+        np.maximum.at(most, cells, records)
+        np.add.at(seen, cells, 1)
+        if by_slice is not None:
+            by_slice[label, pc.index_in(group["slice"], pa.array(slices)).to_numpy()] = records
+    slices_of_split = np.array([[len(split["slices"])] for split in manifest["splits"].values()])
+    return ClassCounts(np.where(seen == slices_of_split, least, 0), most, by_slice)
+
+
+def split_balances(manifest: Mapping[str, Any], counts: ClassCounts) -> list[Row]:
+    """How evenly each split is divided among its slices, in the manifest's order.
+
+    ``per_slice``, ``bytes_per_slice`` and ``by_class``, of the class that differs most between two slices, are (least,
+    most). ``off_share`` is the largest distance, in examples, of a class from its exact share of the split (its part of
+    all examples).
+    """
+    classes, splits = manifest["classes"], manifest["splits"]
+    overall, found = np.sum([split["by_class"] for split in splits.values()], axis=0), []
+    for (name, split), least, most in zip(splits.items(), counts.least, counts.most, strict=True):
+        worst = int(np.argmax(most - least))
+        off_share = np.abs(np.asarray(split["by_class"]) - overall * (split["records"] / max(1, overall.sum())))
+        furthest = int(np.argmax(off_share))
+        row = {"name": name, "records": split["records"], "bytes": split["bytes"], "slices": len(split["slices"])}
+        for title, what in (("per_slice", "records"), ("bytes_per_slice", "bytes")):
+            numbers = [each[what] for each in split["slices"]] or [0]
+            row[title] = min(numbers), max(numbers)
+        row |= {"by_class": (int(least[worst]), int(most[worst])), "worst_class": classes[worst]}
+        found.append(row | {"off_share": float(off_share[furthest]), "off_share_class": classes[furthest]})
+    return found
+
+
+def class_rows(manifest: Mapping[str, Any]) -> list[Row]:
+    """One for each class, in the order of the labels: examples by split, in all, and the share of all examples."""
+    by_split = [split["by_class"] for split in manifest["splits"].values()]
+    total = max(1, sum(map(sum, by_split)))
+    columns = enumerate(zip(manifest["classes"], *by_split, strict=True))
+    return [
+        {"label": label, "name": name, "by_split": own, "total": sum(own), "share": sum(own) / total}
+        for label, (name, *own) in columns
+    ]
+
+
+def ends_of(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """The classes to show: all in the order of labels and none, or with very many the largest and the smallest ones."""
+    if len(rows) <= MAX_CLASSES:
+        return list(rows), []
+    by_size = sorted(rows, key=lambda row: (-row["total"], row["label"]))
+    return by_size[:SHOWN_AT_EACH_END], by_size[-SHOWN_AT_EACH_END:]
+
+
+def ranked_chart(title: str, x_label: str, numbers: Mapping[str, Sequence[float]]) -> Chart:
+    """A curve of ``numbers`` by label, a split or not, each from the largest to the smallest."""
+    ranked = {label: np.sort(np.asarray(own, np.float64))[::-1] for label, own in numbers.items() if own}
+    curves = [Curve(label, np.arange(1.0, len(own) + 1), own) for label, own in ranked.items()]
+    return line_chart(title, x_label, curves, lambda value: f"{value:,.6g}", from_zero=True)
+
+
+def class_map(counts: Counts, classes: Sequence[str], slices: Sequence[tuple[str, str]]) -> Chart:
+    """Examples by class and slice: ``counts`` of shape (classes, slices); ``slices`` are (split, label).
+
+    The colour is the distance from the class's mean over the slices of the split.
+    """
+    above = counts.astype(np.float64)
+    for split in dict.fromkeys(split for split, _ in slices):
+        own = [number for number, (each, _) in enumerate(slices) if each == split]
+        above[:, own] -= above[:, own].mean(axis=1, keepdims=True)
+    cells = Cells(above, classes, [label for _, label in slices], counts, DIFFERENCES)
+    caption = "Each class (rows) on each slice (columns): examples above or below the class's mean in the split."
+    return heatmap("Classes on slices", ("slice", "class"), cells, caption)
