@@ -45,10 +45,8 @@ def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
         rejects = sample_rejects(normalized, removed, seed)
     except (DataError, FileNotFoundError) as error:
         return found | {"sources_note": f"Not known: {error}."}
-    images, by_reason = (
-        pa.concat_tables([SCHEMA.empty_table(), *tables]),
-        normalized.marker["counts"]["rejects_by_reason"],
-    )
+    images, counts = pa.concat_tables([SCHEMA.empty_table(), *tables]), normalized.marker["counts"]
+    by_reason = counts["rejects_by_reason"]
     if len(chosen) < len(parts):
         number = f"{count(len(chosen))} of {count(len(parts))} parts, chosen by the seed"
         found["sources_note"] = f"From the {count(images.num_rows)} images of {number}."
