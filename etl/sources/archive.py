@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import groupby
 from threading import Lock
 from typing import ClassVar
@@ -57,7 +56,7 @@ class ArchiveSource:
         folders = sorted(set().union(*(archive.folders for archive in self._archives)))
         is_deep = all(archive.is_deep for archive in self._archives)
         reject_wrong_level(folders, is_deep, options, named, "pack again from inside it (tar -C)")
-        labels = {label for archive in self._archives for label in archive.labels}
+        labels = set().union(*(archive.labels for archive in self._archives))
         self.classes, numbers = number_labels(labels, options, named)
         self.images = [image for archive in self._archives for image in archive.take_images(numbers)]
         keys = [image.key for image in self.images]
@@ -124,7 +123,7 @@ class _Archive:
         self._labeller = Labeller(file, options, split_of(path))
         self._names: set[str] = set()  # of all members so far
         self.images: list[Labelled] = []
-        self.labels: dict[str, str] = {}  # to itself: one text for all images of a label
+        self.labels: set[str] = set()
         self.folders: set[str] = set()
         self.is_deep = True
         self.skipped = 0
@@ -175,7 +174,8 @@ class _Archive:
         if image.by_folder:
             self.folders.add(image.label)
         self.is_deep = self.is_deep and image.is_deep
-        self.images.append(replace(image, label=self.labels.setdefault(image.label, image.label)))
+        self.labels.add(image.label)
+        self.images.append(image)
 
     def _read_members(self, file: DecompressedFile) -> Iterator[Member]:
         """The visible members, and the visible members of archives within the archive in place of these."""

@@ -6,6 +6,7 @@ of an image does.
 """
 
 from dataclasses import dataclass, field
+from sys import intern  # one text for all images of a label
 from typing import Any, NoReturn
 
 from etl.errors import UsageError
@@ -100,7 +101,7 @@ class Labeller:
         (image,) = sample.images
         if self.options.split_folders:
             split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0].lower())
-        return [Labelled(image, label, split or self.split, columns)]
+        return [Labelled(image, intern(label), split or self.split, columns)]
 
     def _fields(self, sample: Sample) -> Fields:
         """The fields of the sample's .json, without nulls."""
@@ -154,7 +155,9 @@ class Labeller:
             )
         label = checked_label(folder[1], self._where(image.name))
         is_deep = path.count("/") > 1 + bool(is_split_first)
-        return Labelled(image, label, split or folder[0] or self.split, columns, by_folder=True, is_deep=is_deep)
+        return Labelled(
+            image, intern(label), split or folder[0] or self.split, columns, by_folder=True, is_deep=is_deep
+        )
 
     def _where(self, name: str) -> str:
         return f"the member {name[:200]!r} of {self.archive}"
