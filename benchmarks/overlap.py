@@ -79,8 +79,8 @@ def main(
 def measure(model: str, sizes: list[int], steps: int, rounds: int) -> dict[int, list[float]]:
     """Milliseconds per step by bytes of a bucket, one for each round."""
     samples: dict[int, list[float]] = {size: [] for size in sizes}
-    for told in run_ranks(RANKS, "overlap.py", steps, rounds, model, *sizes):
-        samples[told["bytes"]].append(told["ms"])
+    for sample in run_ranks(RANKS, "overlap.py", steps, rounds, model, *sizes):
+        samples[sample["bytes"]].append(sample["ms"])
     return samples
 
 
@@ -92,8 +92,8 @@ def draw_steps(path: Path, steps: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "timeline.json"
             job = f"{name}:{count}:{megabytes}"
-            (told,) = run_ranks(RANKS, "overlap.py", steps, 1, job, size, variables={"HOROVOD_TIMELINE": str(trace)})
-            gradients = timelines.read_step(trace, told["started"], told["there"])
+            (sample,) = run_ranks(RANKS, "overlap.py", steps, 1, job, size, variables={"HOROVOD_TIMELINE": str(trace)})
+            gradients = timelines.read_step(trace, sample["started"], sample["there"])
         panels[f"{title}: {max(each.reduced for each in gradients):.0f} ms"] = gradients
     path.write_text(timelines.draw(panels))
     click.echo(f"{path}: " + "; ".join(panels))

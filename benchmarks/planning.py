@@ -113,12 +113,12 @@ def _write_slices(root: Path) -> None:
         .append_column("split", pa.array([SPLIT_NAMES[number] for number in numbers.tolist()]))
         for part, numbers in zip(made.normalized.entries, made.assignment.splits, strict=True)
     ]
-    told = {}
+    tables = {}
     for name, table in {"examples": pa.concat_tables(rows), **made.history}.items():
         data = parquet_tables.table_bytes(table)
         (folder / f"{name}.parquet").write_bytes(data)
-        told[name] = {"file": f"{name}.parquet", "rows": len(table), "sha256": hashlib.sha256(data).hexdigest()}
-    marker = {"format": SLICES_FORMAT, "config": made.config.to_json(), "lineage": FIRST, "tables": told}
+        tables[name] = {"file": f"{name}.parquet", "rows": len(table), "sha256": hashlib.sha256(data).hexdigest()}
+    marker = {"format": SLICES_FORMAT, "config": made.config.to_json(), "lineage": FIRST, "tables": tables}
     (folder / "manifest.json").write_bytes(json_bytes(with_checksum(marker)))
 
 

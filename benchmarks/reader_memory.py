@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the reader keeps within its memory: the peak of each of many epochs, by number of slices read at once.
+"""Peak memory of the reader in each of many epochs, by number of slices read at once.
 
     python benchmarks/reader_memory.py
     python benchmarks/reader_memory.py --hdfs hdfs://127.0.0.1:8020/tmp/memory

@@ -41,7 +41,7 @@ class Result:
 def compare(claim: str, unit: str, ours: Sequence[float], peer: str, theirs: Sequence[float]) -> Result:
     """Medians, and the median of the ratios round by round, because other work on the machine slows a whole round.
 
-    There is no ratio where a round of the peer took no time that the clock could tell.
+    There is no ratio if a round of the peer took no measurable time.
     """
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True)) if all(theirs) else None
     return Result(claim, unit, statistics.median(ours), peer, statistics.median(theirs), ratio)

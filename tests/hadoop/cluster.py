@@ -91,7 +91,7 @@ class Cluster:
 
     @classmethod
     def is_up(cls, folder: Path) -> bool:
-        """Whether any daemon of a cluster in ``folder`` lives."""
+        """True if any daemon of a cluster in ``folder`` is alive."""
         return any(process.lives for process in state.read_processes(folder.absolute()).values())
 
     def __enter__(self) -> "Cluster":
@@ -137,7 +137,7 @@ class Cluster:
         return daemon in state.read_processes(self.folder) and self._process(daemon).lives
 
     def serves(self, daemon: str) -> bool:
-        """Whether a daemon does its work: the NameNode out of safe mode, the others known to their masters."""
+        """True if a daemon does its work: the NameNode out of safe mode, the others known to their masters."""
         process = self._process(daemon)
         return process.lives and health.serves(daemon, self.web(daemon), self.resource_manager, process.started_s)
 

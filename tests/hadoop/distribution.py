@@ -66,7 +66,7 @@ def hadoop_home() -> Path:
 
 
 def java_home() -> Path:
-    """JAVA_HOME, or the home of the java on the PATH. Raises EnvironmentFailure where there is no java."""
+    """JAVA_HOME, or the home of the java on the PATH. Raises EnvironmentFailure if there is none."""
     if named := os.environ.get("JAVA_HOME"):
         if not os.access(Path(named) / "bin" / "java", os.X_OK):
             remedy = f"Set it to the home of a Java 17, or unset it: apt-get install {JDK}"

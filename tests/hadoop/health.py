@@ -25,7 +25,7 @@ def put(url: str, value: object = None) -> None:
 
 
 def serves(daemon: str, web: str, resource_manager: str, started: float) -> bool:
-    """Whether a daemon does its work: the NameNode out of safe mode, the others known to their masters.
+    """True if a daemon does its work: the NameNode out of safe mode, the others known to their masters.
 
     ``started`` is the time it was started at, because a master may report the one before it.
     """

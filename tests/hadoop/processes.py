@@ -64,7 +64,7 @@ def spawn(words: list[str], environment: Mapping[str, str], folder: Path, log: P
 
 
 def end(processes: list[Process], grace_s: float) -> None:
-    """Ask them to end, and end them where they have not after ``grace_s``."""
+    """Send SIGTERM to processes, and SIGKILL to those that are alive after ``grace_s``."""
     for process in processes:
         process.send(signal.SIGTERM)
     if not _gone(processes, grace_s):

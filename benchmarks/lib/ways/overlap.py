@@ -104,11 +104,11 @@ def main(steps: str, rounds: str, job: str, *sizes: str) -> None:
                 started = time.perf_counter()
                 take_step()
                 seconds.append(time.perf_counter() - started)
-            told: dict[str, Any] = {"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}
+            sample: dict[str, Any] = {"bytes": int(size), "ms": 1_000 * statistics.median(seconds)}
             if there:
-                told |= {"started": begun, "there": there[: int(side)]}
+                sample |= {"started": begun, "there": there[: int(side)]}
             if ring.rank == 0:
-                print(json.dumps(told), flush=True)
+                print(json.dumps(sample), flush=True)
     ring.close()
 
 

@@ -86,9 +86,9 @@ def test_a_damaged_part_is_found(transport: Transport, damage: str, normalized: 
         data[last + size // 2] ^= 1
     elif damage == "cut":
         del data[-5:]
-    else:  # whole records, but not those of the rows
-        first = rows["size"].to_pylist()[0]
-        data = data[first:] + data[:first]
+    else:  # a whole record, but not that of its row
+        others = pa.array([crc ^ 1 for crc in rows["crc32c"].to_pylist()], rows.schema.field("crc32c").type)
+        rows = rows.set_column(rows.column_names.index("crc32c"), "crc32c", others)
     Path(records_place(copy, part).path).write_bytes(data)
     with pytest.raises(DataError, match=part):
         list(transport.receive(copy, transport.send(copy, part, rows, np.ones(len(examples), dtype=bool))))
