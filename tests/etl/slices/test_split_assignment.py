@@ -94,7 +94,7 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     found = split_by_key(assignment, keys)
     assert {key: found[key] for key in known} == known
     assert None not in found.values()
-    assert int(assignment.keys.sum()) == np.count_nonzero(assignment.contents) == len(known)
+    assert int(assignment.seen_keys.sum()) == np.count_nonzero(assignment.seen_contents) == len(known)
     assert assignment.known.to_json() == {
         "kept": len(known),
         "moved": 0,
@@ -140,13 +140,13 @@ def test_a_known_content_keeps_its_split_under_any_key() -> None:
     assignment = assign_splits(Rules(config(), 3, known), [part(["c", "d"], c="a", d="b")])
     assert split_by_key(assignment, ["c", "d"]) == {"c": "test", "d": "train"}
     assert (assignment.known.kept, assignment.known.moved) == (2, 2)
-    assert not assignment.keys.any()  # as keys they departed
-    assert assignment.contents.all()
+    assert not assignment.seen_keys.any()  # as keys they departed
+    assert assignment.seen_contents.all()
     assignment = assign_splits(Rules(config(), 3, known), [part(["a", "b"], a="another", b="a")])
     assert split_by_key(assignment, ["a", "b"]) == {"a": "test", "b": "test"}
     assert assignment.known.to_json() == {"kept": 1, "moved": 0, "changed": 1, "new": 0, "disagreeing": 1}
     assert assignment.known.named == ("b (train by its key, test now)",)
-    assert not assignment.contents.all()
+    assert not assignment.seen_contents.all()
 
 
 def test_copies_of_a_new_content_follow_the_known_keys_among_them() -> None:
