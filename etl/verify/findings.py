@@ -148,9 +148,7 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """As verification.json has it: files by what they are, keys by what is wrong with them."""
         kept, files = self.findings()[:MAX_KEPT], Counter(each.what for each in self.files)
-        by_kind = dict(sorted(files.items())) | {
-            f"{What.KEY} {kind}": count for kind, count in self.keys.counts.items()
-        }
+        of_keys = {f"{What.KEY} {fault}": count for fault, count in self.keys.counts.items()}
         return {
             "findings": [vars(each) for each in kept],
             "more_findings": self.number - len(kept),
