@@ -26,27 +26,20 @@ BLOCK_RECORDS = 256
 SourcedExample = tuple[bytes, str, bytes]
 
 
-def slice_name(split: str, number: int, count: int, *within: str) -> str:
-    """``train/train-00002-of-00008``: the path of a slice below its manifest, without an ending.
-
-    ``within`` are folders that it lies in besides that of its split.
-    """
-    return "/".join((split, *within, f"{split}-{number:05d}-of-{count:05d}"))
-
-
 def slice_names(slices: dict[str, int], workers: int = 1, groups: int = 1) -> list[tuple[str, str]]:
     """(split, name) of every slice, numbered through, for so many slices by split.
 
-    With several ``groups`` of workers the training split's slices lie in folders by group and worker.
+    A name is the path of a slice below its manifest, without an ending: ``train/train-00002-of-00008``. With several
+    ``groups`` of workers the training split's slices lie in folders by group and worker.
     """
     names = []
     for split, count in slices.items():
         for number in range(count):
-            within: tuple[str, ...] = ()
+            folder = split
             if groups > 1 and split == "train":
                 group, worker = worker_of(number, workers, groups)
-                within = (f"group-{group}", f"worker-{worker}")
-            names.append((split, slice_name(split, number, count, *within)))
+                folder = f"{split}/group-{group}/worker-{worker}"
+            names.append((split, f"{folder}/{split}-{number:05d}-of-{count:05d}"))
     return names
 
 
