@@ -28,7 +28,7 @@ from etl.raw.packs import list_place, pack_place
 from etl.raw.removed import Removed
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.verify.findings import DATASET, RAW_DATASET, Finding, What, differences, marker_fault, table_difference
-from etl.verify.result import Result
+from etl.verify.result import LineResult
 
 COLUMNS = ["key", "sha256", "label", "split", "columns"]  # what a row and a reject have from the pack's list
 RECORD_COLUMNS = ("key", "label", "width", "height", "offset", "size", "crc32c")
@@ -44,7 +44,7 @@ class PartCheck:
     (None if they differ) and channels. Findings go to ``result``.
     """
 
-    result: Result
+    result: LineResult
     root: Place
     part: Entry
     pack: Entry | None
@@ -164,7 +164,7 @@ def _counts(rows: pa.Table, rejects: pa.Table, examples: Mapping[str, Sequence[i
     return part_facts(rows, rejects, max(classes, 1 + (pc.max(rows["label"]).as_py() or 0)))
 
 
-def _count_images(result: Result, live: pa.Table) -> None:
+def _count_images(result: LineResult, live: pa.Table) -> None:
     result.live.update({"images": live.num_rows, "bytes": sum(live["size"].to_pylist())})
     for name in ("label", "split"):
         counted = live[name].value_counts().to_pylist()

@@ -15,7 +15,7 @@ from etl.slices.manifest import table_file
 from etl.slices.writer import SliceScan, index_of, order_key, scan_slice
 from etl.storage.place import Place, open_place
 from etl.verify.findings import MANIFEST_FILE, What, table_difference
-from etl.verify.result import Result
+from etl.verify.result import LineResult
 
 NOT_IN_RECORDS = ("source", "sha256")  # columns of the table of examples that only the parts have
 
@@ -23,7 +23,7 @@ Entry = Mapping[str, Any]
 
 
 def check_slice(
-    result: Result, job: Mapping[str, Any], entry: Entry, rows: pa.Table | None, blocks: pa.Table | None
+    result: LineResult, job: Mapping[str, Any], entry: Entry, rows: pa.Table | None, blocks: pa.Table | None
 ) -> pa.Table | None:
     """Compare a slice with its ``entry`` in the manifest and its split, its index, and its part of both tables.
 
@@ -72,7 +72,7 @@ def _misfit(scan: SliceScan, keys: list[str], job: Mapping[str, Any]) -> str | N
     return next((f"{key} is not in the order of the manifest's seed {job['seed']}" for key in late), None)
 
 
-def _compare(result: Result, name: str, table: str, expected: pa.Table, recorded: pa.Table | None) -> bool:
+def _compare(result: LineResult, name: str, table: str, expected: pa.Table, recorded: pa.Table | None) -> bool:
     """Whether the rows of a table beside the manifest are there, and right; if they are wrong, that is a finding."""
     if recorded is None:
         return False
@@ -83,7 +83,7 @@ def _compare(result: Result, name: str, table: str, expected: pa.Table, recorded
     return line is None
 
 
-def _check_index(result: Result, name: str, index: Place, expected: bytes) -> None:
+def _check_index(result: LineResult, name: str, index: Place, expected: bytes) -> None:
     try:
         if index.read_bytes() != expected:
             raise DataError(f"{index} does not fit its slice")

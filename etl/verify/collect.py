@@ -15,8 +15,8 @@ from etl.storage.place import Place
 from etl.verify.erased import find_erased, history_findings
 from etl.verify.expected import marker_findings, statistics_findings
 from etl.verify.findings import Finding, KeyFault, Outcome, What, marker_fault
-from etl.verify.join import CONTENTS, RETIRED_KEYS, TABLES, Reconciler, key_buckets, read_bucket
-from etl.verify.result import Result, table_place
+from etl.verify.join import CONTENTS, RETIRED_KEYS, Reconciler, key_buckets
+from etl.verify.result import LineResult, read_rows
 from etl.verify.target import Line, Target
 
 DUPLICATES_FILE = "duplicates.parquet"
@@ -28,13 +28,13 @@ class Collected:
 
     target: Target
     folder: Place
-    results: dict[int, Result]
+    results: dict[int, LineResult]
     reconciler: Reconciler
 
     @classmethod
     def read(cls, target: Target, lines: Sequence[Line], folder: Place) -> "Collected":
         """What is in ``folder``. Raises EnvironmentFailure if something is missing though the tasks ended."""
-        results = {line["line"]: Result.read_published(folder, line["line"]) for line in lines}
+        results = {line["line"]: LineResult.read_published(folder, line["line"]) for line in lines}
         config = target.manifest["config"]
         by_source = config["split"] == SOURCE_SPLIT and not config["splits_from"]
         rules = (bool(config["drop_duplicates"]), by_source, config["group_by"] is not None)
@@ -55,12 +55,7 @@ class Collected:
             yield self.reconciler.check_contents(self._bucket(CONTENTS, bucket))
 
     def _bucket(self, name: str, bucket: int) -> pa.Table:
-        files = [
-            (table_place(self.folder, name, line), result.rows[name])
-            for line, result in self.results.items()
-            if name in result.rows
-        ]
-        return read_bucket(TABLES[name], files, bucket)
+        return read_rows(self.folder, self.results, name, bucket)
 
     def outcome(self, plan: Plan | None, why_unplanned: str = "") -> Outcome:
         """What it all says, after `reconcile`. ``plan`` is that of the slices, made again, or None, and why.
@@ -68,7 +63,7 @@ class Collected:
         If there is no plan because something is damaged, that is found elsewhere; else the config is wrong.
         """
         target, keys, results = self.target, self.reconciler.findings, self.results.values()
-        total = Result()
+        total = LineResult()
         for result in results:
             total.counts.update(result.counts)
             total.unreadable.update(result.unreadable)

@@ -47,7 +47,7 @@ _NO_REPAIR: dict[str, str] = {
 
 @contextmanager
 def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
-    """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
+    """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write to.
 
     Raises EnvironmentFailure if another run is at work on it, or its marker is not the one of ``fingerprint``.
     """
@@ -80,10 +80,10 @@ class Repair:
             self._repair_part(part, [thing for thing in todo if thing[1] == part])
         own = [thing for thing in todo if thing[0] in (What.SLICE, What.INDEX, What.TABLE)]
         if own:
-            with holding(self.target.slices, self.target.slices.fingerprint()) as attempts:
-                self._repair_slices([name for what, name in own if what == What.SLICE], own, attempts)
-                self._repair_indexes([name for what, name in own if what == What.INDEX], attempts)
-                self._repair_tables([name for what, name in own if what == What.TABLE], attempts)
+            with holding(self.target.slices, self.target.slices.fingerprint()) as staging:
+                self._repair_slices([name for what, name in own if what == What.SLICE], own, staging)
+                self._repair_indexes([name for what, name in own if what == What.INDEX], staging)
+                self._repair_tables([name for what, name in own if what == What.TABLE], staging)
         return len(self.repaired) > before
 
     def _tidy(self) -> None:
@@ -118,10 +118,10 @@ class Repair:
         target, stage = self.target, normalized_stage(self.target.root)
         assert target.dataset is not None
         entry = next(part for part in target.dataset["parts"] if part["part"] == name)
-        with holding(stage, stage.fingerprint()) as attempts:
-            made = attempts / "made"
+        with holding(stage, stage.fingerprint()) as staging:
+            made = staging / "made"
             try:
-                _normalize_again(target.root, made, entry, target.dataset, attempts)
+                _normalize_again(target.root, made, entry, target.dataset, staging)
             except (DataError, FileNotFoundError) as error:
                 self.left |= dict.fromkeys(things, f"its pack is damaged too: {error}")
                 return
@@ -130,7 +130,7 @@ class Repair:
                 self._put(thing, [(again, damaged, sha256) for (again, sha256), (damaged, _) in pairs])
             made.delete()
 
-    def _repair_slices(self, names: Sequence[str], things: Sequence[Thing], attempts: Place) -> None:
+    def _repair_slices(self, names: Sequence[str], things: Sequence[Thing], staging: Place) -> None:
         """Write slices once more, from the records of the parts, and put them and their indexes in place."""
         if names and self.target.dataset is None:
             why = "the normalised images that it was made from are not here"
@@ -138,47 +138,47 @@ class Repair:
             return
         try:
             if (What.TABLE, table_file("examples")) in things:
-                keys = planned_keys(self.target, names, attempts)
+                keys = planned_keys(self.target, names, staging)
             else:
                 keys = recorded_keys(self.target, names)
             for name, _, rows in locate(self.target, keys) if names else ():
-                self._repair_slice(name, rows, attempts)
+                self._repair_slice(name, rows, staging)
         except (DataError, FileNotFoundError) as error:
             left = [(What.SLICE, name) for name in names if (What.SLICE, name) not in self.repaired]
             self.left = dict.fromkeys(left, str(error)) | self.left
 
-    def _repair_slice(self, name: str, rows: pa.Table, attempts: Place) -> None:
+    def _repair_slice(self, name: str, rows: pa.Table, staging: Place) -> None:
         try:
-            self._write_again(name, rows, attempts)
+            self._write_again(name, rows, staging)
         except DamagedPartError as error:
             self._repair_part(error.part, [(What.PART, error.part)])
             if (What.PART, error.part) in self.left:
                 self.left[What.SLICE, name] = f"{error.part} is damaged too: {error}"
             else:
-                self._write_again(name, rows, attempts)
+                self._write_again(name, rows, staging)
 
-    def _write_again(self, name: str, rows: pa.Table, attempts: Place) -> None:
+    def _write_again(self, name: str, rows: pa.Table, staging: Place) -> None:
         split, entry = self.target.find_slice(name)
-        made, folder = attempts / "made", self.target.slices.folder
+        made, folder = staging / "made", self.target.slices.folder
         made.delete()
         examples = read_located(self.target.root / "normalized", rows)
-        write_slice(made, attempts, (split, name, entry["records"]), examples)
+        write_slice(made, staging, (split, name, entry["records"]), examples)
         files = ((f"{name}.tfrecord", entry["sha256"]), (f"{name}.idx", None))
         self._put((What.SLICE, name), [(made / file, folder / file, sha256) for file, sha256 in files])
         made.delete()
 
-    def _repair_indexes(self, names: Sequence[str], attempts: Place) -> None:
+    def _repair_indexes(self, names: Sequence[str], staging: Place) -> None:
         folder = self.target.slices.folder
         for name in names:
             if (What.SLICE, name) in self.left:
                 self.left[What.INDEX, name] = "its slice is damaged"
             elif (What.SLICE, name) not in self.repaired:  # with its slice its index came too
                 scan, _ = scan_slice(folder, self.target.find_slice(name)[0], name)
-                made = attempts / "made.idx"
-                publish_bytes(made, attempts, index_of(scan.rows()))
+                made = staging / "made.idx"
+                publish_bytes(made, staging, index_of(scan.rows()))
                 self._put((What.INDEX, name), [(made, folder / f"{name}.idx", None)])
 
-    def _repair_tables(self, files: Sequence[str], attempts: Place) -> None:
+    def _repair_tables(self, files: Sequence[str], staging: Place) -> None:
         """Rebuild tables from the slices, which must all be right by now."""
         damaged = [name for what, name in self.left if what == What.SLICE]
         tables = {entry["file"]: (name, entry) for name, entry in self.target.manifest["tables"].items()}
@@ -192,7 +192,7 @@ class Repair:
                 self.left[What.TABLE, file] = "the normalised images that its examples come from are not here"
             else:
                 rows = rebuild_table(name, self.target)
-                made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, TABLES[name], rows)
+                made, _ = parquet_tables.write_tables(staging / "made" / file, staging, TABLES[name], rows)
                 self._put((What.TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
 
 
@@ -207,7 +207,7 @@ def _part_files(what: str, normalized: Place, entry: dict[str, Any]) -> list[tup
 
 
 def _normalize_again(
-    root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], attempts: Place
+    root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], staging: Place
 ) -> dict[str, Any]:
     """Normalise the pack of a part as it was done, into the folder ``made``.
 
@@ -224,5 +224,5 @@ def _normalize_again(
             Origin.of_part(entry),
             worker,
             classes=dataset["classes"][:classes],
-            attempts=attempts,
+            attempts=staging,
         )

@@ -1,7 +1,7 @@
 """What the check of one line of work found: a task publishes it, the driver reads it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 from etl.verify.findings import Finding
-from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, write_buckets
+from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, read_bucket, write_buckets
 
 MAY_BE_NULL = {"split", "columns"}  # columns
 
@@ -29,7 +29,7 @@ def table_place(results: Place, name: str, line: int) -> Place:
 
 
 @dataclass
-class Result:
+class LineResult:
     """What was found; ``tables`` has what is compared across lines, by the names of `etl.verify.join.TABLES`.
 
     ``unreadable`` counts slices, parts and lists whose content is not known. ``slices`` are the facts of slices, None
@@ -108,6 +108,7 @@ class Result:
         return cls(**facts | {name: Counter(facts[name]) for name in ("counts", "unreadable", "live")})
 
 
-def files_of(results: Place, name: str, published: Sequence[tuple[int, Result]]) -> list[tuple[Place, list[int]]]:
-    """The files of a table, with the rows of each bucket."""
-    return [(table_place(results, name, line), each.rows[name]) for line, each in published if name in each.rows]
+def read_rows(folder: Place, results: Mapping[int, LineResult], name: str, bucket: int) -> pa.Table:
+    """The rows of a bucket of a table, of all ``results``, by line."""
+    files = [(table_place(folder, name, line), each.rows[name]) for line, each in results.items() if name in each.rows]
+    return read_bucket(TABLES[name], files, bucket)

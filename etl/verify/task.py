@@ -17,21 +17,21 @@ from etl.verify.check_part import PartCheck
 from etl.verify.check_slice import check_slice
 from etl.verify.findings import What
 from etl.verify.join import CONTENTS
-from etl.verify.result import Result
+from etl.verify.result import LineResult
 from etl.verify.target import FILES, PARTS, SLICES
 
 Job = Mapping[str, Any]  # what the driver wrote for all tasks, see `Target.job`
 
 
-def check_line(job: Job, line: Mapping[str, Any]) -> Result:
+def check_line(job: Job, line: Mapping[str, Any]) -> LineResult:
     """Check slices, parts or files."""
-    result = Result()
+    result = LineResult()
     checks = {SLICES: _check_slices, PARTS: _check_parts, FILES: _check_files}
     checks[line["kind"]](result, job, line)
     return result
 
 
-def _check_slices(result: Result, job: Job, line: Mapping[str, Any]) -> None:
+def _check_slices(result: LineResult, job: Job, line: Mapping[str, Any]) -> None:
     folder, first = open_place(job["folder"]), {"examples": line["row"], "blocks": line["block"]}
     for number, entry in enumerate(line["items"], start=line["number"]):
         tables = {}
@@ -50,7 +50,7 @@ def _check_slices(result: Result, job: Job, line: Mapping[str, Any]) -> None:
         result.keep(CONTENTS, found.filter(found["sha256"].is_valid()))
 
 
-def _check_parts(result: Result, job: Job, line: Mapping[str, Any]) -> None:
+def _check_parts(result: LineResult, job: Job, line: Mapping[str, Any]) -> None:
     root = open_place(job["root"])
     try:
         removed = Removed.read(root, job)
@@ -88,6 +88,6 @@ def _groups_of(job: Job, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
     return pc.map_lookup(rows["columns"], pa.scalar(job["group_by"]), "first")
 
 
-def _check_files(result: Result, job: Job, line: Mapping[str, Any]) -> None:
+def _check_files(result: LineResult, job: Job, line: Mapping[str, Any]) -> None:
     for each in line["items"]:
         result.require_sha256(each["what"], each["name"], open_place(each["uri"]), each["sha256"])

@@ -17,7 +17,7 @@ from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
 from etl.verify.check_slice import check_slice
 from etl.verify.findings import What
-from etl.verify.result import Result
+from etl.verify.result import LineResult
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
 SIZE = {"height": 2, "width": None, "channels": 1, "format": "RAW"}
@@ -37,9 +37,9 @@ class Written:
     def path(self, ending: str) -> Path:
         return Path(self.folder.path) / f"{self.facts['name']}.{ending}"
 
-    def check(self) -> tuple[Result, pa.Table | None]:
+    def check(self) -> tuple[LineResult, pa.Table | None]:
         """What was found, and the rows of the examples."""
-        result = Result()
+        result = LineResult()
         job = {"folder": self.folder.uri, "classes": ["a", "b"], "image": SIZE, "seed": SEED}
         return result, check_slice(result, job, self.facts, self.rows, self.blocks)
 

@@ -26,7 +26,7 @@ from etl.verify.join import (
     read_bucket,
     write_buckets,
 )
-from etl.verify.result import Result
+from etl.verify.result import LineResult
 from etl.verify.target import Target
 
 SPLITS = ("train", "test", "test")  # of the slices 0, 1, 2
@@ -205,6 +205,6 @@ def test_rows_come_back_by_bucket(tmp_path: Path) -> None:
 
 def test_a_result_that_is_missing_is_an_error(tmp_path: Path) -> None:
     results = open_place(str(tmp_path))
-    Result().publish(results, results, 0, buckets=1)
+    LineResult().publish(results, results, 0, buckets=1)
     with pytest.raises(EnvironmentFailure, match=r"line-000001.json is missing though the job ended"):
         Collected.read(cast(Target, None), [{"line": 0}, {"line": 1}], results)
