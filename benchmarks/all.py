@@ -6,9 +6,9 @@
     python benchmarks/all.py --hdfs hdfs://127.0.0.1:8020/tmp/benchmarks
 
 Each runs in a process of its own and is ended after its time limit. Figures of the short form are rough, because the
-start of processes is most of it: run a benchmark alone, without --short, to judge a claim. The column "full form" has
-the ratio that is claimed for that. Peers that are not installed are left out, with a line that names the command to
-install them. Exit status: 0 if all have run, 1 if one failed or ran out of time.
+start of processes is most of it: run a benchmark alone, without --short, to judge a claim. Peers that are not installed
+are left out, with a line that names the command to install them. Exit status: 0 if all have run, 1 if one failed or ran
+out of time.
 """
 
 import os
@@ -57,7 +57,6 @@ ALL = (
     Benchmark("reader_memory", 90, hdfs_option="--hdfs"),
     Benchmark("checkpoint", 60, has_folder=False, hdfs_option="--root"),
     Benchmark("trainer", 240, has_folder=False),
-    Benchmark("remainders", 120, has_folder=False),
     Benchmark("overlap", 90, has_folder=False),
     Benchmark("network", 180, has_folder=False),
     Benchmark("gpu", 240),
@@ -128,11 +127,11 @@ def _last_line(log: Path) -> str:
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     """Print the table; below it a line for each part that was left out or failed."""
-    table = make_table("claim", ("ours", "peer", "ratio", "full form", "seconds"))
+    table = make_table("claim", ("ours", "peer", "ratio", "seconds"))
     for outcome in outcomes:
         seconds = f"{outcome.seconds:.0f}"
         for result in outcome.results or [Result(outcome.name, "", 0.0)]:
-            table.add_row(*(_cells(result) if outcome.results else (outcome.name, outcome.state, "", "", "")), seconds)
+            table.add_row(*(_cells(result) if outcome.results else (outcome.name, outcome.state, "", "")), seconds)
             seconds = ""
     print_table(table)
     for outcome in outcomes:
@@ -145,7 +144,7 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
 def _cells(result: Result) -> tuple[str, ...]:
     peer = f"{result.peer}: {format_figure(result.theirs)}" if result.theirs is not None else ""
     ratio = f"{result.ratio:.2f}" if result.ratio is not None else ""
-    return result.claim, f"{format_figure(result.ours)} {result.unit}", peer, ratio, result.goal
+    return result.claim, f"{format_figure(result.ours)} {result.unit}", peer, ratio
 
 
 def choose(names: Iterable[str]) -> list[Benchmark]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Images per second of processor time: ringslice and its peers, in turns, each way in a process and thread of its own.
+"""Images per second of processor time: ringslice and its peers, in turns, each pass in a process and thread of its own.
 
     make img2dataset
     python benchmarks/normalize.py
@@ -15,9 +15,8 @@ and nothing else; floor_area is the same with OpenCV's antialiasing resizer (INT
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -26,7 +25,7 @@ from lib.command import COUNT, benchmark, leave_out
 from lib.failure import Failure
 from lib.peers import IMG2DATASET
 from lib.photographs import LARGE, USUAL, ingested, make_photographs
-from lib.processes import Child, describe_machine
+from lib.processes import call, describe_machine
 from lib.results import Result, compare, print_results, print_samples
 from lib.rounds import take_turns
 from lib.ways.normalize import WAYS
@@ -38,45 +37,19 @@ QUIET = {"NO_ALBUMENTATIONS_UPDATE": "1"}
 SHORT = {"usual": 100, "large": 6, "repeats": 2}
 
 
-@dataclass(frozen=True)
-class Claim:
-    """Ringslice has at least ``least`` times the images per CPU-second of ``peer``, if ``least`` is given."""
-
-    workload: str
-    peer: str
-    least: float | None = None
+PEERS = {"usual": (PEER, "floor", "opencv", "pillow"), "large": (PEER, "opencv")}  # of ringslice, by workload
 
 
-CLAIMS = (
-    Claim("usual", PEER, 1.2),
-    Claim("usual", "floor", 0.85),
-    Claim("usual", "opencv"),
-    Claim("usual", "pillow"),
-    Claim("large", PEER, 3.0),
-    Claim("large", "opencv"),
-)
-
-
-@contextmanager
-def running(names: Sequence[str], root: Path, source: Path, peer: Path) -> Iterator[dict[str, Child]]:
-    """One process for each way, warmed up by a pass that is not counted."""
-    with ExitStack() as stack:
-        ways = {}
-        for name in names:
-            python = peer if name == PEER else None
-            ways[name] = Child(
-                "lib.ways.normalize:passes", name, str(root), str(source), python=python, variables=QUIET
-            )
-            stack.callback(ways[name].finish)
-            ways[name].ask()
-        yield ways
+def pass_seconds(name: str, root: Path, source: Path, peer: Path) -> float:
+    """Processor time of a pass over all photographs in one way, after one that is not counted."""
+    words = ("lib.ways.normalize:measure_pass", name, str(root), str(source))
+    return float(call(*words, python=peer if name == PEER else None, variables=QUIET)[0])
 
 
 def measure(files: list[Path], names: Sequence[str], root: Path, repeats: int, peer: Path) -> dict[str, list[float]]:
     """Images per CPU-second of each round, by way."""
     images, source = len(files), files[0].parent.parent
-    with running(names, root, source, peer) as ways:
-        seconds = take_turns({name: way.ask for name, way in ways.items()}, repeats)
+    seconds = take_turns({name: partial(pass_seconds, name, root, source, peer) for name in names}, repeats)
     rates = {name: [images / each for each in own] for name, own in seconds.items()}
     size = sum(path.stat().st_size for path in files) / images / 1000
     per_image = {name: f"{1000 / statistics.median(own):.2f}" for name, own in rates.items()}
@@ -85,13 +58,10 @@ def measure(files: list[Path], names: Sequence[str], root: Path, repeats: int, p
     return rates
 
 
-def judge(workload: str, rates: dict[str, list[float]]) -> list[Result]:
-    """A result for each claim whose ways were measured."""
-    return [
-        compare(f"normalize, {workload}", "images/CPU-s", rates[OURS], claim.peer, rates[claim.peer], least=claim.least)
-        for claim in CLAIMS
-        if claim.workload == workload and {claim.peer, OURS} <= rates.keys()
-    ]
+def compare_rates(workload: str, rates: dict[str, list[float]]) -> list[Result]:
+    """A result for each peer that was measured, if ringslice was."""
+    peers = [peer for peer in PEERS[workload] if {peer, OURS} <= rates.keys()]
+    return [compare(f"normalize, {workload}", "images/CPU-s", rates[OURS], peer, rates[peer]) for peer in peers]
 
 
 @benchmark(__file__, __doc__, SHORT)
@@ -131,7 +101,7 @@ def main(  # noqa: PLR0917
         for workload, files in make_photographs(place, usual, large).items():
             if files:
                 root = ingested(place / f"dataset-{workload}-{len(files)}", files)
-                results += judge(workload, measure(files, chosen, root, repeats, peer_python))
+                results += compare_rates(workload, measure(files, chosen, root, repeats, peer_python))
     print_results(results)
     return results
 

@@ -1,17 +1,14 @@
 #!/usr/bin/env python3
-"""What a second worker process adds, and how much memory the whole tree of processes takes for more and more images.
+"""What a second worker process adds to `normalize -r local`.
 
     python benchmarks/normalize_workers.py
 
-- speed: `normalize -r local`, whose tasks share all cores, against as many independent runs side by side, each with its
-  own dataset and pinned to a core; images per second of wall time, start and end included. Packs are small and many,
-  so that no core has a pack more than another for long.
-- memory: the proportional set sizes (proc(5), smaps_rollup) of `ingest` and of `normalize -r local` with all
-  descendants, sampled ten times a second, for the images once and ten times.
+One job, whose tasks share all cores, against as many independent runs side by side, each with its own dataset and
+pinned to a core; images per second of wall time, start and end included. Packs are small and many, so that no core has
+a pack more than another for long.
 """
 
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,18 +17,15 @@ from pathlib import Path
 
 import click
 
-from etl.values import parse_counts
-from lib.command import COUNT, NUMBERS, benchmark
-from lib.memory import TreePeak
+from lib.command import COUNT, benchmark
 from lib.photographs import make_photographs
-from lib.processes import command_failure, environment, require_program, run_quietly
+from lib.processes import require_program, run_quietly
 from lib.results import Result, compare, print_results
 from lib.rounds import take_turns
 
-LEAST_SPEED = 0.95
 PACK_SIZE = "16MB"
 SETTINGS = ("--size", "256", "--fit", "shorter", "--overwrite")
-SHORT = {"photographs": 100, "times": 6, "repeats": 2, "sizes": "1,10"}
+SHORT = {"photographs": 100, "times": 6, "repeats": 2}
 ONE, APART = "one job", "runs apart"
 
 
@@ -44,18 +38,6 @@ def _source(folder: Path, photographs: Sequence[Path], times: int) -> Path:
             if not link.exists():
                 os.link(path, link)
     return folder
-
-
-def _measure(*words: object) -> tuple[float, int]:
-    """Seconds, and bytes at the peak, of a command with all its processes."""
-    command = [str(word) for word in words]
-    started = time.monotonic()
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL)
-    with TreePeak(process.pid) as peak:
-        status = process.wait()
-    if status:
-        raise command_failure(command, status)
-    return time.monotonic() - started, peak.size_bytes
 
 
 def _rate_side_by_side(roots: Sequence[Path], images: int) -> float:
@@ -82,30 +64,15 @@ def measure_speed(folder: Path, photographs: Sequence[Path], times: int, repeats
         run_quietly("ringslice", "ingest", source, root, "--pack-size", PACK_SIZE, "--overwrite")
 
     def together() -> float:
-        return images * len(cores) / _measure("ringslice", "normalize", shared, "-r", "local", *SETTINGS)[0]
+        started = time.monotonic()
+        run_quietly("ringslice", "normalize", shared, "-r", "local", *SETTINGS)
+        return images * len(cores) / (time.monotonic() - started)
 
     rates = take_turns({ONE: together, APART: lambda: _rate_side_by_side(roots, images)}, repeats)
     for one, apart in zip(rates[ONE], rates[APART], strict=True):
         click.echo(f"one job {one:7.1f} images/s, {len(cores)} runs apart {apart:7.1f}: {one / apart:.3f}")
     title = f"normalize workers: one job on {len(cores)} cores"
-    return compare(title, "images/s", rates[ONE], APART, rates[APART], least=LEAST_SPEED)
-
-
-def measure_memory(folder: Path, photographs: Sequence[Path], sizes: Sequence[int]) -> Result:
-    """Print the peaks of ingest and of normalize by the number of images; the result has the first and the last."""
-    peaks = []
-    for each in sizes:
-        source, root = _source(folder / f"source-{each}", photographs, each), folder / f"memory-{each}"
-        _, ingest = _measure("ringslice", "ingest", source, root, "--overwrite")
-        _, normalize = _measure("ringslice", "normalize", root, "-r", "local", *SETTINGS)
-        peaks.append(normalize / 1e6)
-        click.echo(
-            f"{len(photographs) * each:7,} images: peak of ingest {ingest / 1e6:.0f} MB,"
-            f" of normalize with all its processes {normalize / 1e6:.0f} MB"
-        )
-    title = f"normalize workers: memory for {len(photographs) * sizes[-1]:,} images"
-    peer = f"{len(photographs) * sizes[0]:,} images"
-    return Result(title, "MB", peaks[-1], peer, peaks[0], peaks[-1] / peaks[0])
+    return compare(title, "images/s", rates[ONE], APART, rates[APART])
 
 
 @benchmark(__file__, __doc__, SHORT)
@@ -115,16 +82,13 @@ def measure_memory(folder: Path, photographs: Sequence[Path], sizes: Sequence[in
 )
 @click.option("--times", type=COUNT, default=10, show_default=True, help="How often one process normalises them.")
 @click.option("--repeats", type=COUNT, default=3, show_default=True, help="Rounds of the comparison of speed.")
-@click.option(
-    "--sizes", type=NUMBERS, default="2,20", show_default=True, help="How often the photographs, to compare memory."
-)
-def main(folder: Path | None, photographs: int, times: int, repeats: int, sizes: str) -> list[Result]:
+def main(folder: Path | None, photographs: int, times: int, repeats: int) -> list[Result]:
     """See the module."""
     require_program("taskset", "Install it: apt-get install util-linux")
     with tempfile.TemporaryDirectory() as temporary:
         place = (folder or Path(temporary)).absolute()
         files = make_photographs(place, photographs, 0)["usual"]
-        results = [measure_speed(place, files, times, repeats), measure_memory(place, files, parse_counts(sizes))]
+        results = [measure_speed(place, files, times, repeats)]
     print_results(results)
     return results
 

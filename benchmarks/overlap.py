@@ -60,7 +60,7 @@ def bucket_bytes(text: str) -> int:
 def main(
     models: tuple[str, ...], buckets: tuple[str, ...], steps: int, rounds: int, timeline: Path | None
 ) -> list[Result]:
-    describe_machine(VERSIONS)
+    click.echo(describe_machine(VERSIONS))
     if timeline is not None:
         draw_steps(timeline, steps)
         return []

@@ -18,11 +18,12 @@ CRC of every byte. Processor time is that of the process, including a JVM in it,
 """
 
 import dataclasses
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -38,8 +39,7 @@ from lib.failure import Failure
 from lib.hdfs import check_hdfs
 from lib.peers import FASHION, TENSORFLOW_IO, check_fashion
 from lib.processes import call, describe_machine
-from lib.reader_table import HEADER, Claim, Sample, print_medians, variant_name
-from lib.results import Result, print_results
+from lib.results import Result, format_figure, make_table, print_results, print_table
 from lib.ways.reader_job import Job
 from train.toolchain.build_records_op import installed_library
 
@@ -51,6 +51,18 @@ SMALL_EPOCHS = 5
 SIDE = 224
 BUFFER = {"buffer_bytes": 8 << 20}
 ONE, TWO, FOUR, EIGHT = ({"at_once": number} for number in (1, 2, 4, 8))
+
+
+class Figures(NamedTuple):
+    """Of one timed pass: wall time for the first two, processor time for the last."""
+
+    mb_per_s: float
+    examples_per_s: float
+    cpu_s_per_gb: float
+
+
+Names = tuple[str, str, str]  # workload, way, variant
+Samples = dict[Names, list[Figures]]
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,6 @@ WAYS = (
     Way(SERIALIZED, "ringslice, native", "lib.ways.our_reader:serialized", LARGE, NATIVE, (TWO, FOUR, EIGHT), WARM),
     Way(SERIALIZED, "ringslice, local", "lib.ways.our_reader:serialized", LARGE, None, (TWO, FOUR, EIGHT), WARM),
     Way(SERIALIZED, "tensorflow-io", "lib.ways.tf_peers:tensorflow_io", LARGE, LIBHDFS, (ONE, EIGHT, *PLAIN), WARM),
-    Way(SERIALIZED, "copy first", "lib.ways.pyarrow_reader:copied", LARGE, LIBHDFS, (EIGHT,)),
-    Way(SERIALIZED, "generator", "lib.ways.pyarrow_reader:generator", LARGE, LIBHDFS),
     Way(SERIALIZED, "TFRecordDataset", "lib.ways.tf_peers:tfrecords", LARGE, None, PLAIN, WARM),
     Way(SMALL_RECORDS, "ringslice", "lib.ways.our_reader:serialized", SMALL, None, (FOUR,), EPOCHS),
     Way(SMALL_RECORDS, "TFRecordDataset", "lib.ways.tf_peers:tfrecords", SMALL, None, PLAIN, EPOCHS),
@@ -91,14 +101,14 @@ WAYS = (
     Way(DECODED, "ringslice, crop, flip", "lib.ways.our_reader:augmented", PICTURES, None, (FOUR,), ONE_CORE),
     Way(DECODED, "TFRecordDataset", "lib.ways.tf_peers:recipe", PICTURES, None, PLAIN[1:], ONE_CORE),
 )
-CLAIMS = (
-    Claim(SERIALIZED, "ringslice, libhdfs", "pyarrow, libhdfs", 0.8),
-    Claim(SERIALIZED, "ringslice, native", "pyarrow, native", 0.8),
-    Claim(SERIALIZED, "ringslice, libhdfs", "tensorflow-io", 1.0),
-    Claim(SERIALIZED, "ringslice, local", "TFRecordDataset", 0.9),
-    Claim(SMALL_RECORDS, "ringslice", "TFRecordDataset", 0.7),
-    Claim(DECODED, "ringslice, centre", "TFRecordDataset", 1.0),
-    Claim(DECODED, "ringslice, crop, flip", "TFRecordDataset", 1.0),
+COMPARED = (  # workload, way, its peer
+    (SERIALIZED, "ringslice, libhdfs", "pyarrow, libhdfs"),
+    (SERIALIZED, "ringslice, native", "pyarrow, native"),
+    (SERIALIZED, "ringslice, libhdfs", "tensorflow-io"),
+    (SERIALIZED, "ringslice, local", "TFRecordDataset"),
+    (SMALL_RECORDS, "ringslice", "TFRecordDataset"),
+    (DECODED, "ringslice, centre", "TFRecordDataset"),
+    (DECODED, "ringslice, crop, flip", "TFRecordDataset"),
 )
 
 
@@ -124,7 +134,7 @@ class Options:
     names: Sequence[str]
 
 
-def take_samples(way: Way, data: Data) -> Iterator[Sample]:
+def take_samples(way: Way, data: Data) -> Iterator[tuple[Names, Figures]]:
     """One sample of each variant of the way, all from one process."""
     manifest = read_manifest(slices_stage(open_place(str(data.local)), reader_data.NAME))
     split = Manifest.from_json(manifest).splits["train"]
@@ -132,13 +142,15 @@ def take_samples(way: Way, data: Data) -> Iterator[Sample]:
     files = [f"{folder}/{each.name}.tfrecord" for each in split]
     records, size_bytes = sum(each.records for each in split), sum(each.size_bytes for each in split)
     job = Job(way.function, folder, files, records, variants=[dict(each) for each in way.variants], **way.settings)
-    for figures in _run(way, job):
-        if not figures["examples"]:
+    for found in _run(way, job):
+        examples, wall_s = found["examples"], found["wall_s"]
+        if not examples:
             reason = "its slices have fewer examples than a batch"
             raise Failure("workload", way.workload, reason, "Give a larger --size or --pictures")
-        size = figures["examples"] * size_bytes / records
-        name = variant_name(figures["variant"])
-        yield Sample(way.workload, way.name, name, figures["examples"], size, figures["wall_s"], figures["cpu_s"])
+        size = examples * size_bytes / records
+        name = " ".join(f"{name}={value}" for name, value in found["variant"].items())
+        figures = Figures(size / wall_s / 1e6, examples / wall_s, found["cpu_s"] / size * 1e9)
+        yield (way.workload, way.name, name), figures
 
 
 def _run(way: Way, job: Job) -> list[dict[str, Any]]:
@@ -202,6 +214,29 @@ def choose_ways(options: Options) -> list[Way]:
     return chosen
 
 
+def print_medians(samples: Samples) -> None:
+    """Print the median figures of each variant, and the MB/s of each of its samples."""
+    table = make_table("workload: way", ("variant", *Figures._fields, "MB/s of each"))
+    for (workload, way, variant), own in samples.items():
+        medians = (format_figure(statistics.median(figures)) for figures in zip(*own, strict=True))
+        table.add_row(f"{workload}: {way}", variant, *medians, " ".join(f"{each.mb_per_s:.0f}" for each in own))
+    print_table(table)
+
+
+def compare_best(samples: Samples) -> list[Result]:
+    """The examples/s of each way of `COMPARED` beside its peer: of both the best variant that was measured."""
+    best: dict[tuple[str, str], float] = {}
+    for (workload, way, _), own in samples.items():
+        rate = statistics.median(each.examples_per_s for each in own)
+        best[workload, way] = max(rate, best.get((workload, way), 0.0))
+    pairs = [(each, best.get(each[:2]), best.get((each[0], each[2]))) for each in COMPARED]
+    return [
+        Result(f"reader, {workload}: {way}", "examples/s", ours, peer, theirs, ours / theirs)
+        for (workload, way, peer), ours, theirs in pairs
+        if ours and theirs
+    ]
+
+
 @benchmark(__file__, __doc__, SHORT)
 @click.option("--folder", type=Path, help="Keep the datasets there; default: a temporary folder.")
 @click.option("--hdfs", help="A folder on the cluster, as a URI; without it only local files are measured.")
@@ -221,14 +256,14 @@ def main(**values: Any) -> list[Result]:
     click.echo(f"{describe_machine(VERSIONS)}; native op {native}")
     with tempfile.TemporaryDirectory() as temporary:
         data = make_data((options.folder or Path(temporary)).absolute(), options, chosen)
-        samples = []
-        click.echo(HEADER)
+        samples: Samples = {}
         for _ in range(options.repeats):
             for way in chosen:
-                for sample in take_samples(way, data[way.dataset]):
-                    samples.append(sample)
-                    click.echo(str(sample))
-    results = print_medians(samples, CLAIMS)
+                for names, figures in take_samples(way, data[way.dataset]):
+                    samples.setdefault(names, []).append(figures)
+                    click.echo(f"{', '.join(names)}: {figures.mb_per_s:.0f} MB/s")
+    print_medians(samples)
+    results = compare_best(samples)
     print_results(results)
     return results
 

@@ -5,9 +5,9 @@
     python benchmarks/reader_memory.py --hdfs hdfs://127.0.0.1:8020/tmp/memory
 
 Each number of slices has a process of its own that reads epoch after epoch into `tf.data` batches of serialized
-examples. Its memory is counted beyond what it takes after imports, connecting, and a few empty batches. It is to be
-within 10 percent of the budget, and not to grow from the first epochs to the last. The kernel reports the peak of each
-epoch (VmHWM, reset in between), so that no peak is missed; that the process starts no other process is checked.
+examples. Its memory is counted beyond what it takes after imports, connecting, and a few empty batches. The kernel
+reports the peak of each epoch (VmHWM, reset in between), so that no peak is missed; that the process starts no other
+process is checked.
 """
 
 import tempfile
@@ -27,7 +27,6 @@ from lib.results import Result, print_results
 
 SLICES = 40
 BATCH = 256
-TOLERANCE = 1.1
 COMPARED = 10  # epochs at either end, for growth
 SHORT = {"size": "320MB", "at_once": "1,8", "epochs": 8}
 
@@ -64,7 +63,7 @@ def measure(folder: str, at_once: int, budget_bytes: int, epochs: int) -> Result
         f" first epochs {first:.0f}, last {last:.0f}; each: {' '.join(f'{peak:.0f}' for peak in peaks)}"
     )
     title = f"reader memory, slices at once: {at_once}"
-    return Result(title, "MB", max(peaks), "budget", budget, max(peaks) / budget, most=TOLERANCE)
+    return Result(title, "MB", max(peaks), "budget", budget, max(peaks) / budget)
 
 
 @benchmark(__file__, __doc__, SHORT)

@@ -14,9 +14,8 @@ Records are seeded noise of 116x116 pixels, 40 KB each. The ways, taken in turns
 - copy: `hadoop fs -cp` of the parts.
 
 Processor time is that of the command with all its children and, on Hadoop, that of all containers (`cutime` and
-`cstime` of the NodeManager: application master, JVMs and Python); that of the DataNode and the NodeManager themselves
-is printed beside it and is in no other figure. Memory is the resident set, sampled 20 times a second: of a task's
-Python, on Hadoop of its whole container.
+`cstime` of the NodeManager: application master, JVMs and Python), without that of the daemons themselves. Memory is the
+resident set, sampled 20 times a second: of a task's Python, on Hadoop of its whole container.
 """
 
 import hashlib
@@ -29,7 +28,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -44,7 +42,7 @@ from lib.hdfs import check_hdfs, delete_folder, hadoop_fs
 from lib.noise import make_normalized
 from lib.processes import child_words, describe_machine, environment, with_repository
 from lib.results import Result, compare, print_results
-from lib.usage import Usage, find_daemons, measure
+from lib.usage import Usage, find_node_manager, measure
 
 SIDE = 116
 PIXEL_BYTES = SIDE * SIDE * 3
@@ -58,8 +56,8 @@ SHORT = {"sizes": ["80MB"], "repeats": 2}
 VERSIONS = ("mrjob", "numpy", "pyarrow", "hdfs-native", "crc32c", "protobuf")
 
 
-def plain_loop(root_path: str, target_path: str, slices: int) -> list[str]:
-    """Read all records, shuffle them, and write them as so many slices with an index each; return their SHA-256."""
+def plain_loop(root_path: str, target_path: str, slices: int) -> Iterator[str]:
+    """Read all records, shuffle them, and write them as so many slices with an index each; yield their SHA-256."""
     root, target = Path(root_path), Path(target_path)
     normalized = open_place(str(root / "normalized"))
     examples = []
@@ -69,7 +67,6 @@ def plain_loop(root_path: str, target_path: str, slices: int) -> list[str]:
             examples += [record.data for record in read_records(stream, str(place))]
     random.Random(0).shuffle(examples)
     target.mkdir()
-    digests = []
     for number in range(slices):
         digest, offsets, sizes, offset = hashlib.sha256(), [], [], 0
         with (target / f"{number:05d}.tfrecord").open("wb", buffering=1 << 20) as file:
@@ -83,9 +80,7 @@ def plain_loop(root_path: str, target_path: str, slices: int) -> list[str]:
             file.flush()
             os.fsync(file.fileno())
         (target / f"{number:05d}.idx").write_bytes(index_bytes(offsets, sizes))
-        digests.append(digest.hexdigest())
-    (target / "manifest.json").write_text(json.dumps(digests))
-    return digests
+        yield digest.hexdigest()
 
 
 class Ways:
@@ -96,7 +91,6 @@ class Ways:
         self._hdfs = f"{hdfs}/{root.name}" if hdfs else None
         manifest = json.loads((root / "normalized" / "dataset.json").read_bytes())
         self.size_bytes = sum(part["bytes"] for part in manifest["parts"])
-        self.digests: dict[str, list[str]] = {}
         if self._hdfs:
             delete_folder(self._hdfs)
             hadoop_fs("-mkdir", "-p", f"{self._hdfs}/raw")
@@ -126,9 +120,7 @@ class Ways:
     def _shard(self, root: str, runner: str) -> Usage:
         words = ["ringslice", "shard", root, "-r", runner, "--name", NAME, "--workers", WORKERS]
         usage = measure(words, KINDS, root)
-        slices = open_place(root) / "slices" / NAME
-        self.digests[runner] = list(_digests((slices / "manifest.json").read_json()))
-        slices.delete()
+        (open_place(root) / "slices" / NAME).delete()
         return usage
 
     def _copy(self) -> Usage:
@@ -138,12 +130,6 @@ class Ways:
         )
         delete_folder(target)
         return usage
-
-
-def _digests(value: Any) -> Iterator[str]:
-    """Every SHA-256 of a slice in a manifest."""
-    for slices in (split["slices"] for split in value["splits"].values()):
-        yield from (each["sha256"] for each in slices)
 
 
 Samples = dict[tuple[str, int], list[Usage]]
@@ -160,10 +146,6 @@ def take_samples(datasets: Sequence[Ways], wanted: Sequence[str], repeats: int) 
                 usage = ways.run(way)
                 samples.setdefault((way, ways.size_bytes), []).append(usage)
                 print_sample(way, ways.size_bytes / 1e6, usage)
-    for ways in datasets:
-        if len(ways.digests) > 1:
-            assert ways.digests["local"] == ways.digests[HADOOP], "the runners' slices differ"
-            click.echo(f"{ways.size_bytes / 1e6:.0f} MB: the same SHA-256 of every slice by both runners")
     return samples
 
 
@@ -171,7 +153,7 @@ def print_sample(way: str, megabytes: float, usage: Usage) -> None:
     peaks = ", ".join(f"{kind} {size / 1e6:.0f} MB" for kind, size in sorted(usage.peaks.items()))
     click.echo(
         f"{way:7} {megabytes:6.0f} MB  wall {usage.wall_s:6.1f} s  CPU {usage.processor_s:6.1f} s"
-        f" (own {usage.own_s:.1f}, containers {usage.containers_s:.1f}; daemons {usage.daemons_s:.1f})  {peaks}"
+        f" (own {usage.own_s:.1f}, containers {usage.containers_s:.1f})  {peaks}"
     )
 
 
@@ -191,24 +173,12 @@ def print_medians(samples: Samples) -> None:
 
 
 def print_growth(samples: Samples, cpus: dict[tuple[str, int], float], sizes: tuple[int, int]) -> None:
-    """Print what each way costs for every further MB between two sizes, and its memory at both."""
+    """Print what each way costs for every further MB between two sizes."""
     small, large = sizes
     click.echo(f"\nfrom {small / 1e6:.0f} to {large / 1e6:.0f} MB ({large / small:.1f} times the data):")
     for way in dict.fromkeys(way for way, _ in samples):
         marginal = (cpus[way, large] - cpus[way, small]) / (large - small) * 1e6
-        peaks = [
-            f"{kind} {' -> '.join(f'{peak(samples[way, size], kind):.0f}' for size in sizes)}"
-            for kind in sorted({kind for usage in samples[way, large] for kind in usage.peaks})
-        ]
-        click.echo(
-            f"{way:7} {marginal:.4f} CPU-s/MB marginal, {cpus[way, large] / cpus[way, small]:.1f} times the CPU time;"
-            f" peak MB: {', '.join(peaks) or '-'}"
-        )
-
-
-def peak(usages: Sequence[Usage], kind: str) -> float:
-    """The largest of one kind of process, in MB."""
-    return max(usage.peaks.get(kind, 0) for usage in usages) / 1e6
+        click.echo(f"{way:7} {marginal:.4f} CPU-s for a further MB")
 
 
 def judge(samples: Samples) -> list[Result]:
@@ -247,8 +217,8 @@ def main(
     """See the module."""
     if hdfs:
         check_hdfs("--hdfs", hdfs)
-        if len(find_daemons()) < 2:
-            reason = "no DataNode and NodeManager of $HADOOP_CONF_DIR run on this machine"
+        if find_node_manager() is None:
+            reason = "no NodeManager of $HADOOP_CONF_DIR runs on this machine"
             raise Failure("--hdfs", hdfs, reason, "Start them: make hadoop-up")
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):  # not set in a user's shell
         os.environ.pop(name, None)

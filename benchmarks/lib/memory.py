@@ -1,14 +1,13 @@
-"""Peak memory: of this process, of a process with all its descendants, and of each kind of task."""
+"""Peak memory: of this process, and of each kind of task."""
 
 import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-TREE_INTERVAL_S = 0.1
 TASK_INTERVAL_S = 0.05
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -39,37 +38,6 @@ class Background(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
         self.join()
-
-
-class TreePeak(Background):
-    """``size_bytes`` is the largest sum of the proportional set sizes of a process and all its descendants."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__()
-        self._pid = pid
-        self.size_bytes = 0
-
-    def run(self) -> None:
-        while not self.stopping.wait(TREE_INTERVAL_S):
-            self.size_bytes = max(self.size_bytes, sum(map(_proportional_size, _tree(self._pid))))
-
-
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    try:
-        children = children_of(pid)
-    except OSError:  # it has ended
-        return
-    for child in children:
-        yield from _tree(child)
-
-
-def _proportional_size(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
 class TaskPeaks(Background):

@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ def run_ranks(
     """Run ``lib/ways/SCRIPT`` under horovodrun; the lines of JSON that its ranks print. Raises Failure."""
     command = ["horovodrun", "-np", str(ranks), sys.executable, str(BENCHMARKS / "lib/ways" / script), *map(str, words)]
     done = subprocess.run(
-        command, env=with_repository(environment() | dict(variables or {})), stdout=subprocess.PIPE, text=True
+        command, env=with_repository(environment()) | dict(variables or {}), stdout=subprocess.PIPE, text=True
     )
     if done.returncode:
         raise command_failure(command[:5], done.returncode)
@@ -69,55 +68,20 @@ def child_words(function: str, *arguments: Any, python: Path | None = None) -> l
     return [str(python or sys.executable), "-P", "-m", "lib.child", function, json.dumps(arguments)]
 
 
-class Child:
-    """A process that runs a generator function and is read value by value."""
-
-    def __init__(
-        self, function: str, *arguments: Any, python: Path | None = None, variables: Mapping[str, str] | None = None
-    ) -> None:
-        self._function = function
-        # not a pipe: it would block the child once it is full
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `finish`
-        self._process = subprocess.Popen(
-            child_words(function, *arguments, python=python),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=with_repository(environment() | dict(variables or {})),
-        )
-
-    def ask(self) -> Any:
-        """Send an empty line, and return the next value."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            print(file=self._process.stdin, flush=True)
-        except BrokenPipeError:  # it has failed
-            pass
-        line = self._process.stdout.readline()
-        if not line:
-            self.finish()
-            raise Failure("child process", self._function, "it ended early", "Report this as a defect")
-        return json.loads(line)
-
-    def finish(self) -> list[Any]:
-        """The values that are left once it has ended. Raises Failure if it failed."""
-        output, _ = self._process.communicate()
-        self._errors.seek(0)
-        errors = self._errors.read()
-        self._errors.close()
-        if self._process.returncode:
-            if os.environ.get(DEBUG_VARIABLE):
-                click.echo(errors, err=True)
-            reason = (errors.strip().splitlines() or [f"status {self._process.returncode}"])[-1]
-            raise Failure("child process", self._function, reason, f"Set {DEBUG_VARIABLE}=1 to see all that it printed")
-        return [json.loads(line) for line in output.splitlines()]
-
-
-def call(function: str, *arguments: Any, variables: Mapping[str, str] | None = None, python: Path | None = None) -> Any:
-    """All values that a generator function, ``MODULE:FUNCTION``, yields in a process of its own."""
-    return Child(function, *arguments, python=python, variables=variables).finish()
+def call(
+    function: str, *arguments: Any, variables: Mapping[str, str] | None = None, python: Path | None = None
+) -> list[Any]:
+    """All values that a generator function, ``MODULE:FUNCTION``, yields in a process of its own. Raises Failure."""
+    words = child_words(function, *arguments, python=python)
+    done = subprocess.run(
+        words, env=with_repository(environment() | dict(variables or {})), capture_output=True, text=True
+    )
+    if done.returncode:
+        if os.environ.get(DEBUG_VARIABLE):
+            click.echo(done.stderr, err=True)
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise Failure("child process", function, reason, f"Set {DEBUG_VARIABLE}=1 to see all that it printed")
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def describe_machine(packages: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Claims, what was measured for them, and the table and the JSON of both."""
+"""What was measured for each claim, its table and its JSON."""
 
 import dataclasses
 import json
@@ -20,10 +20,7 @@ WIDTH = 140
 
 @dataclass(frozen=True)
 class Result:
-    """One measured claim: ``ours`` in ``unit``, beside ``theirs`` of ``peer`` if there is one.
-
-    The goal is a ratio of at least ``least``, or of at most ``most``; without either the ratio is only reported.
-    """
+    """One measured claim: ``ours`` in ``unit``, beside ``theirs`` of ``peer`` if there is one."""
 
     claim: str
     unit: str
@@ -31,21 +28,6 @@ class Result:
     peer: str = ""
     theirs: float | None = None
     ratio: float | None = None
-    least: float | None = None
-    most: float | None = None
-
-    @property
-    def goal(self) -> str:
-        if self.least is not None:
-            return f"at least {self.least:g}"
-        return f"at most {self.most:g}" if self.most is not None else ""
-
-    @property
-    def is_reached(self) -> bool | None:
-        """None if there is no goal."""
-        if self.ratio is None or not self.goal:
-            return None
-        return self.ratio >= self.least if self.least is not None else self.ratio <= (self.most or 0.0)
 
     def __str__(self) -> str:
         line = f"{self.claim}: {format_figure(self.ours)} {self.unit}"
@@ -53,27 +35,16 @@ class Result:
             line += f", {self.peer} {format_figure(self.theirs)}"
         if self.ratio is not None:
             line += f": ratio {self.ratio:.3f}"
-        if self.is_reached is not None:
-            line += f", {self.goal} claimed: {'holds' if self.is_reached else 'DOES NOT HOLD'}"
         return line
 
 
-def compare(
-    claim: str,
-    unit: str,
-    ours: Sequence[float],
-    peer: str,
-    theirs: Sequence[float],
-    *,
-    least: float | None = None,
-    most: float | None = None,
-) -> Result:
+def compare(claim: str, unit: str, ours: Sequence[float], peer: str, theirs: Sequence[float]) -> Result:
     """Medians, and the median of the ratios round by round, because other work on the machine slows a whole round.
 
     There is no ratio where a round of the peer took no time that the clock could tell.
     """
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True)) if all(theirs) else None
-    return Result(claim, unit, statistics.median(ours), peer, statistics.median(theirs), ratio, least, most)
+    return Result(claim, unit, statistics.median(ours), peer, statistics.median(theirs), ratio)
 
 
 def print_results(results: Iterable[Result]) -> None:

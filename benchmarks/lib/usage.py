@@ -14,7 +14,6 @@ from lib.processes import command_failure, environment
 
 POLL_INTERVAL_S = 0.05
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-DAEMONS = {"DataNode": "datanode", "NodeManager": "nodemanager"}  # by the last name of a Java main class
 
 
 @dataclass
@@ -22,13 +21,12 @@ class Usage:
     """Seconds, and bytes by kind of process.
 
     ``own_s`` is the processor time of the command and of all its children that ended; ``containers_s`` that of the
-    cluster's containers with all processes in them; ``daemons_s`` that of the DataNode and the NodeManager themselves.
+    cluster's containers with all processes in them.
     """
 
     wall_s: float = 0.0
     own_s: float = 0.0
     containers_s: float = 0.0
-    daemons_s: float = 0.0
     peaks: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -41,8 +39,8 @@ def measure(
 ) -> Usage:
     """Run a command to its end. ``kinds`` and ``mark`` are those of `TaskPeaks`. Raises Failure."""
     usage = Usage()
-    daemons = find_daemons()
-    before = [_ticks(pid) for pid in daemons.values()]
+    node_manager = find_node_manager()
+    before = _ticks_of_children(node_manager) if node_manager else 0
     own = _children_s()
     started = time.monotonic()
     with TaskPeaks(kinds, mark) as tasks:
@@ -53,11 +51,9 @@ def measure(
         raise command_failure(command, status)
     usage.peaks = tasks.peaks
     usage.own_s = _children_s() - own
-    if daemons:
-        _wait_for_containers(daemons["nodemanager"])
-        after = [_ticks(pid) for pid in daemons.values()]
-        usage.daemons_s = sum(b[0] - a[0] for a, b in zip(before, after, strict=True)) / TICKS_PER_S
-        usage.containers_s = sum(b[1] - a[1] for a, b in zip(before, after, strict=True)) / TICKS_PER_S
+    if node_manager:
+        _wait_for_containers(node_manager)
+        usage.containers_s = (_ticks_of_children(node_manager) - before) / TICKS_PER_S
     return usage
 
 
@@ -66,25 +62,24 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def find_daemons() -> dict[str, int]:
-    """Process ids of the DataNode and the NodeManager on this machine that ``$HADOOP_CONF_DIR`` configures."""
+def find_node_manager() -> int | None:
+    """Process id of the NodeManager on this machine that ``$HADOOP_CONF_DIR`` configures."""
     wanted = f"HADOOP_CONF_DIR={os.environ.get('HADOOP_CONF_DIR')}".encode()
-    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            name = DAEMONS.get(words[-2].decode().rpartition(".")[2]) if len(words) > 1 else None
-            if name and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found[name] = int(entry.name)
+            is_node_manager = len(words) > 1 and words[-2].endswith(b".NodeManager")  # a Java main class
+            if is_node_manager and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                return int(entry.name)
         except OSError:  # it has ended
             continue
-    return found
+    return None
 
 
-def _ticks(pid: int) -> tuple[int, int]:
-    """Processor time of a process itself, and of its children that ended, with theirs: proc(5), in clock ticks."""
+def _ticks_of_children(pid: int) -> int:
+    """Processor time of a process's children that ended, with theirs: proc(5), in clock ticks."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    return int(fields[13]) + int(fields[14])
 
 
 def _wait_for_containers(node_manager: int, timeout_s: float = 60.0) -> None:

@@ -1,7 +1,6 @@
 """The ways to normalise photographs that `benchmarks/normalize.py` compares. Each imports only what it needs."""
 
 import io
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -130,13 +129,13 @@ def _each(source: Path, convert: Convert) -> Pass:
 WAYS = {way.__name__: way for way in (ringslice, floor, floor_area, opencv, pillow, img2dataset)}
 
 
-def passes(name: str, root: str, source: str) -> Iterator[float]:
-    """Make a pass over all photographs for each line of standard input; yield its processor time in seconds.
+def measure_pass(name: str, root: str, source: str) -> Iterator[float]:
+    """Make two passes over all photographs, and yield the processor time of the second in seconds.
 
     ``root`` is a dataset that `ingest` has packed, ``source`` a folder with the same photographs as files.
     """
     run = WAYS[name](Path(root), Path(source))
-    for _ in sys.stdin:
-        started = time.process_time()
-        run()
-        yield time.process_time() - started
+    run()
+    started = time.process_time()
+    run()
+    yield time.process_time() - started
