@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Wall seconds, processor time and peak memory of planning and of loading a large manifest, each in a fresh process.
+"""Wall seconds, processor time and peak memory of what drivers do about all images, each in a fresh process.
 
     python benchmarks/planning.py --parts 10000 --classes 1000 --slices 100000 --images 1000000
 
 Plans the shares of made-up parts that all contain every class and the source's splits, the worst case; then, from the
 rows of so many made-up images, the splits of a first night and of a second one that keeps them (half a percent of the
-images are gone, one percent are new). Loads the manifest of so many slices. The peer of the second night is the first,
-that of the manifest `json.loads` of the same bytes.
+images are gone, one percent are new). Loads the manifest of so many slices. Joins so many examples with as many good
+images, as `verify` does with what its tasks publish. The peer of the second night is the first, that of the manifest
+`json.loads` of the same bytes.
 """
 
 import hashlib
@@ -33,11 +34,15 @@ from etl.slices.writer import slice_names
 from etl.stages.layout import NORMALIZED_FORMAT, PARTS, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
+from etl.verify.join import RETIRED_KEYS, Reconciler
+from etl.verify.result import LineResult, read_rows
+from etl.verify.target import LINE_IMAGES
 from lib.command import COUNT, benchmark
 from lib.memory import own_memory
 from lib.processes import call, describe_machine
 from lib.results import Result, compare, print_results
 from lib.rounds import take_turns
+from mapreduce.verify import BUCKET_EXAMPLES
 
 SHORT = {"parts": 2_000, "slices": 20_000, "images": 100_000, "times": 3}
 VERSIONS = ("numpy",)
@@ -46,6 +51,7 @@ PART_ROWS = 2_000
 CLASSES_OF_IMAGES = 100
 NEW, GONE = 100, 200  # of so many images one is new on the second night, and one gone
 COLUMNS = schemas.ROWS.field("columns").type
+SLICES_OF_EXAMPLES = 1_000
 
 
 def write_normalized(folder: Path, parts: int, classes: int) -> None:
@@ -152,6 +158,46 @@ def write_manifest(folder: Path, slices: int) -> None:
     path.write_bytes(json_bytes(with_checksum({**content, "splits": splits, "statistics": statistics_})))
 
 
+def write_results(folder: Path, examples: int) -> None:
+    """What the tasks of a verification of so many examples publish: a line of slices and a line of parts in turns."""
+    results, buckets = open_place(str(folder / "results")).make_folder(), -(-examples // BUCKET_EXAMPLES)
+    for line, start in enumerate(range(0, examples, LINE_IMAGES)):
+        numbers = list(range(start, min(start + LINE_IMAGES, examples)))
+        rows = _rows(numbers).drop_columns(["split", "columns"])
+        sums = pa.array([[1_000_000] * 3] * len(numbers), pa.list_(pa.int64()))
+        part = pa.array([f"pack-{number // PART_ROWS:05d}" for number in numbers])
+        in_slices, in_parts = LineResult(), LineResult()
+        for name in ("width", "height", "crc32c"):
+            rows = rows.append_column(name, pa.array([224] * len(numbers), pa.int32()))
+        rows = rows.append_column("split", pa.repeat("train", len(numbers)))
+        rows = rows.append_column("number", pa.array([number % SLICES_OF_EXAMPLES for number in numbers], pa.int64()))
+        for name, column in (("source", part), ("part", part), ("sums", sums), ("squares", sums)):
+            rows = rows.append_column(name, column)
+        rows = rows.append_column("planned", rows["number"]).append_column("group", pa.nulls(len(rows), pa.string()))
+        in_slices.keep("found", rows)
+        in_slices.keep("contents", rows)
+        in_parts.keep("good", rows)
+        for number, result in enumerate((in_slices, in_parts)):
+            result.publish(results, results, 2 * line + number, buckets)
+
+
+def join(folder: Path) -> int:
+    """All that the driver of a verification does with them."""
+    results = open_place(str(folder / "results"))
+    lines = len(list((folder / "results").glob("line-*")))
+    read = {line: LineResult.read_published(results, line) for line in range(lines)}
+    buckets = len(read[0].rows["found"])
+    reconciler = Reconciler([str(number) for number in range(SLICES_OF_EXAMPLES)])
+    for bucket in range(buckets):
+        found, good = (read_rows(results, read, name, bucket) for name in ("found", "good"))
+        reconciler.check_keys(found, good, RETIRED_KEYS.empty_table())
+    duplicates = sum(
+        len(reconciler.check_contents(read_rows(results, read, "contents", bucket))) for bucket in range(buckets)
+    )
+    assert not reconciler.findings.counts
+    return duplicates
+
+
 def plan(folder: Path) -> int:
     normalized = normalized_stage(open_place(str(folder))).read_generation()
     values = option_values(SHARD_OPTIONS)
@@ -174,6 +220,7 @@ WORK: dict[str, Callable[[Path], int]] = {
     "second night": second_night,
     "load the manifest": load,
     "json.loads of the same bytes": parse,
+    "join of verify": join,
 }
 
 
@@ -198,6 +245,7 @@ def main(parts: int, classes: int, images: int, slices: int, times: int) -> list
         write_normalized(folder, parts, classes)
         write_manifest(folder, slices)
         write_images(folder, images)
+        write_results(folder, images)
         files = [*folder.glob("normalized/tables/*"), *folder.rglob("slices/*/*")]
         sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
         click.echo(f"{describe_machine(VERSIONS)}; {parts} parts x {classes} classes, {slices} slices, bytes: {sizes}")
@@ -207,11 +255,12 @@ def main(parts: int, classes: int, images: int, slices: int, times: int) -> list
         click.echo(f"{work}: {own}")
         medians = {figure: statistics.median(each[figure] for each in own) for figure in own[0]}
         click.echo(f"{work}: medians {medians}")
-    planned, first, second, loaded, parsed = ([each["cpu"] for each in samples[work]] for work in WORK)
+    planned, first, second, loaded, parsed, joined = ([each["cpu"] for each in samples[work]] for work in WORK)
     results = [
         Result(f"planning of {parts:,} parts x {classes:,} classes", "CPU-s", statistics.median(planned)),
         compare(f"splits of {images:,} images, kept", "CPU-s", second, "the first night", first),
         compare(f"manifest of {slices:,} slices", "CPU-s to load", loaded, "json.loads", parsed),
+        Result(f"verify's join of {images:,} examples", "CPU-s", statistics.median(joined)),
     ]
     print_results(results)
     return results

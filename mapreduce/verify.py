@@ -25,9 +25,9 @@ from etl.verify.collect import DUPLICATES_FILE, Collected
 from etl.verify.findings import Outcome
 from etl.verify.join import DUPLICATES
 from etl.verify.repair import Repair
-from etl.verify.target import Target
-from etl.verify.task import TaskCheck, task_place
-from etl.verify.work_list import SLICES
+from etl.verify.result import result_place
+from etl.verify.target import SLICES, Target
+from etl.verify.task import check_line
 from mapreduce.jobs.stage_job import Show, StageJob, main
 from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
 
@@ -43,17 +43,16 @@ class Verify(StageJob):
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
         """From a line of slices, parts or files: check them."""
-        check = TaskCheck(self.job)
-        check.check(task)
-        check.publish(self.staging / RESULTS_FOLDER, self.staging, task["line"])
-        self.count_task(check.counts["bytes"] + check.counts["other_bytes"], 0)
-        yield f"line {task['line']}", check.counts["examples"]
+        result = check_line(self.job, task)
+        result.publish(self.staging / RESULTS_FOLDER, self.staging, task["line"], self.job["buckets"])
+        self.count_task(result.counts["bytes"] + result.counts["other_bytes"], 0)
+        yield f"line {task['line']}", result.counts["examples"]
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
         target, to = Target.find(self.root, values["name"]), values["to"]
         stage = verification_stage_in(open_place(to)) if to else verification_stage(self.root, values["name"])
         repair = Repair(target) if values["repair"] else None
-        identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.fingerprint}
+        identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.slices.fingerprint()}
         tasks = TaskRunner(self, stage, values)
         with stage.reopen(identity) as run:
             outcome, duplicates = _check(tasks, run, target, values["every_stage"])
@@ -83,16 +82,15 @@ def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tu
         parquet_tables.write_tables(assignments, run.staging, schemas.ASSIGNMENTS, plan.assignment.tables())
     lines = target.lines(every_stage, plan)
     examples = sum(split["records"] for split in target.manifest["splits"].values())
-    read = (each["bytes"] for line in lines for each in [*line.get("files", ()), *line.get("slices", ())])
-    number = worthwhile_tasks(sum(read), examples)
+    number = worthwhile_tasks(sum(each["bytes"] for line in lines for each in line["items"]), examples)
     buckets = max(1, -(-examples // BUCKET_EXAMPLES))
-    job = {"stage": "verify", **target.job(plan, assignments), "buckets": buckets, "mappers": number}
+    job = {"stage": "verify", **target.job(plan, assignments, every_stage), "buckets": buckets, "mappers": number}
 
     def watch() -> tuple[int, str]:
         folders = stage.task_folders()
         done = {info.base_name for info in (folders[-1] / RESULTS_FOLDER).children()} if folders else set()
-        checked = (line for line in lines if task_place(stage.folder, line["line"]).name in done)
-        return sum(each["records"] for line in checked if line["kind"] == SLICES for each in line["slices"]), ""
+        checked = (line for line in lines if result_place(stage.folder, line["line"]).name in done)
+        return sum(each["records"] for line in checked if line["kind"] == SLICES for each in line["items"]), ""
 
     tasks.run(run, Work(job, lines, number, examples, watch))
     collected = Collected.read(target, lines, stage.task_folders()[-1] / RESULTS_FOLDER)
@@ -105,7 +103,7 @@ def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tu
 
 def _plan_again(target: Target) -> tuple[Plan | None, str]:
     """The plan of the slices, made again; else why it cannot be, empty if what it was made of is gone."""
-    if target.dataset is None or not target.knows_parent:
+    if not target.has_plan:
         return None, ""
     try:
         return target.plan_again(), ""

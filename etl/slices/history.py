@@ -22,7 +22,8 @@ from etl.storage.place import Place
 Bools = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]  # sets of splits: bit n for SPLIT_NAMES[n]
 
-TABLES_OF_HISTORY = ("examples", "departed", "contents", "groups")
+RETIRED_TABLES = ("departed", "contents", "groups")
+TABLES_OF_HISTORY = ("examples", *RETIRED_TABLES)
 
 
 def find(values: pa.ChunkedArray, known: pa.ChunkedArray) -> Integers:
@@ -67,6 +68,11 @@ class SplitHistory:
         return cls(keys["key"], split_numbers(keys["split"]), known, bits, groups, removed)
 
     @classmethod
+    def empty(cls) -> "SplitHistory":
+        """That of slices without any before them."""
+        return cls.of(schemas.DEPARTED.empty_table(), schemas.CONTENTS.empty_table(), {})
+
+    @classmethod
     def read(cls, folder: Place, manifest: Mapping[str, Any]) -> "SplitHistory":
         """That of the slices in ``folder``. Raises DataError if a table is not the one that the manifest names."""
         for name in TABLES_OF_HISTORY:
@@ -82,14 +88,43 @@ class SplitHistory:
             frozenset(removed_keys(folder)),
         )
 
-    def retired_keys(self, assigned: Bools) -> pa.Table:
-        """Rows (key, split) of the keys that are not ``assigned``: bool by a key's place."""
-        splits = pa.array(self.key_splits[~assigned], mask=self.key_splits[~assigned] < 0)
-        return pa.table({"key": self.keys.filter(pa.array(~assigned)), "split": pa.array(SPLIT_NAMES).take(splits)})
+    def find_seen(self, places: Integers, contents: Integers, splits: npt.NDArray[np.int8]) -> tuple[Bools, Bits]:
+        """Which keys are examples again, and the splits that the contents are in now, by a key's and a content's place.
 
-    def retired_contents(self, assigned: Bits) -> pa.Table:
-        """`schemas.CONTENTS` of the contents in those splits that are not ``assigned``, by a content's place."""
-        left = self.content_splits & ~assigned
+        ``places`` and ``contents`` are those of all examples, -1 for what is new; ``splits`` their numbers.
+        """
+        seen_keys = np.zeros(len(self.keys), dtype=bool)
+        seen_keys[places[places >= 0]] = True
+        seen_contents, known = np.zeros(len(self.contents), dtype=np.uint8), contents >= 0
+        np.bitwise_or.at(seen_contents, contents[known], np.left_shift(1, splits[known]).astype(np.uint8))
+        return seen_keys, seen_contents
+
+    def retired_tables(
+        self, seen_keys: Bools, seen_contents: Bits, *, removed: frozenset[str], groups: Mapping[str, int]
+    ) -> dict[str, pa.Table]:
+        """The tables ``departed``, ``contents`` and ``groups`` of slices that have these splits of all ``groups``.
+
+        Departed are the keys that are not seen, and those of ``removed`` that never were there.
+        """
+        import pyarrow.compute as pc
+
+        listed = pa.chunked_array([sorted(removed)], pa.string())
+        unknown = listed.filter(pa.array(find(listed, self.keys) < 0))
+        splits = pa.array(self.key_splits[~seen_keys], mask=self.key_splits[~seen_keys] < 0)
+        names = pa.chunked_array([pa.array(SPLIT_NAMES).take(splits), pa.nulls(len(unknown), pa.string())])
+        keys = pa.chunked_array([*self.keys.filter(pa.array(~seen_keys)).chunks, *unknown.chunks], pa.string())
+        departed = {"key": keys, "split": names, "removed": pc.is_in(keys, value_set=listed.combine_chunks())}
+        in_order = sorted(groups.items())
+        of_groups = [SPLIT_NAMES[number] for _, number in in_order]
+        return {
+            "departed": pa.table(departed, schemas.DEPARTED).combine_chunks(),
+            "contents": self._retired_contents(seen_contents),
+            "groups": pa.table({"group": [name for name, _ in in_order], "split": of_groups}, schemas.GROUPS),
+        }
+
+    def _retired_contents(self, seen: Bits) -> pa.Table:
+        """`schemas.CONTENTS` of the contents in those of their splits in which they are not ``seen``."""
+        left = self.content_splits & ~seen
         tables = []
         for number, name in enumerate(SPLIT_NAMES):
             contents = self.contents.filter(pa.array(left >> number & 1 == 1))

@@ -1,7 +1,7 @@
 """What decides the splits of images, as arrays: the rows of all parts, joined with what earlier slices record."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ class Rules:
 
     config: ShardConfig
     classes: int
-    history: SplitHistory | None = None
+    history: SplitHistory = field(default_factory=SplitHistory.empty)
     removed: frozenset[str] = frozenset()
 
 
@@ -92,12 +92,9 @@ def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
 
 
 def _look_up(
-    history: SplitHistory | None, table: pa.Table, own: Splits, groups: list[str]
+    history: SplitHistory, table: pa.Table, own: Splits, groups: list[str]
 ) -> tuple[Splits, Splits, Integers, Integers]:
     """By key and by content, the split of each image and its place in the history."""
-    if history is None:
-        free, nowhere = np.full(len(table), FREE, dtype=np.int8), np.full(len(table), -1, dtype=np.int64)
-        return free, free, nowhere, nowhere
     places, contents = find(table["key"], history.keys), find(table["sha256"], history.contents)
     known, is_known = places >= 0, contents >= 0
     if len(history.keys) and not (known.any() or is_known.any() or not history.groups.keys().isdisjoint(groups)):

@@ -130,31 +130,25 @@ def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
 
 def lineage_ends(root: Place) -> list[Stage]:
     """The finished slices of a root that are on a lineage, and that no others were made from."""
-    stages = {stage.folder: stage for stage in finished_slices(root)}
-    return [stages[each.folder] for each in _ends(_on_lineage(list(map(_read, stages.values()))))]
+    return [slices_stage_in(each.folder) for each in _ends(list(map(_read, finished_slices(root))))]
 
 
-def _on_lineage(finished: Sequence[ParentSlices]) -> list[ParentSlices]:
+def _ends(finished: Sequence[ParentSlices]) -> list[ParentSlices]:
     ancestors = {fingerprint for each in finished for fingerprint in each.ancestors}
-    return [each for each in finished if each.manifest["lineage"] or each.fingerprint in ancestors]
-
-
-def _ends(slices: Sequence[ParentSlices]) -> list[ParentSlices]:
-    ancestors = {fingerprint for each in slices for fingerprint in each.ancestors}
-    return [each for each in slices if each.fingerprint not in ancestors]
+    return [each for each in finished if each.manifest["lineage"] and each.fingerprint not in ancestors]
 
 
 def _end_of_lineage(finished: Sequence[ParentSlices]) -> ParentSlices | None:
-    on_lineage = _on_lineage(finished)
-    ends = _ends(on_lineage or finished)
-    if len(ends) > 1:
-        names = " and ".join(each.folder.name for each in ends)
-        what = "several ends of the lineage" if on_lineage else "several sets of slices, none made from another"
+    """The end of the lineage; without a lineage the only finished slices. Raises UsageError if there are several."""
+    ends = _ends(finished)
+    if len(candidates := ends or finished) > 1:
+        names = " and ".join(each.folder.name for each in candidates)
+        what = "several ends of the lineage" if ends else "several sets of slices, none made from another"
         raise UsageError(
             f"--splits-from {NEWEST}: {what}, {names}; name the one whose splits are to be kept,"
             " and remove the others or give them another ROOT"
         )
-    return ends[0] if ends else None
+    return candidates[0] if candidates else None
 
 
 def finished_slices(root: Place) -> Iterator[Stage]:

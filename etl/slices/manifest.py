@@ -107,18 +107,10 @@ class Manifest:
         """Raises DataError if something is missing."""
         try:
             image, statistics = marker["image"], marker["statistics"]
-            return cls(
-                tuple(marker["classes"]),
-                image["height"],
-                image["width"],
-                image["channels"],
-                image["format"],
-                _slices_by_split(marker),
-                tuple(statistics["mean"]),
-                tuple(statistics["std"]),
-                tuple(image.get("subtract", ())),
-                tuple(image.get("divide_by", ())),
-            )
+            facts: dict[str, Any] = {name: image[name] for name in ("height", "width", "channels", "format")}
+            facts |= {name: tuple(statistics[name]) for name in ("mean", "std")}
+            facts |= {name: tuple(image[name]) for name in ("subtract", "divide_by") if name in image}
+            return cls(classes=tuple(marker["classes"]), splits=_slices_by_split(marker), **facts)
         except KeyError as error:
             raise DataError(f"the manifest lacks {error}; it was damaged or written by something else") from None
 

@@ -13,12 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl.errors import UsageError
-from etl.formats import parquet_tables, schemas
+from etl.formats import parquet_tables
 from etl.normalized.parts import pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
     SOURCE_SPLIT,
-    SPLIT_NAMES,
     ShardConfig,
     SplitRequest,
     parse_split,
@@ -28,11 +27,11 @@ from etl.partition.shares import PartCounts, SlicePlan, count_part, split_sizes
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.slices.group_assignment import GroupConflict
-from etl.slices.history import find, split_numbers
+from etl.slices.history import RETIRED_TABLES, SplitHistory, find, split_numbers
 from etl.slices.images import COLUMNS, Rules
 from etl.slices.key_list import BYTE_ORDER_MARK, list_sha256, read_keys
 from etl.slices.lineage import NEWEST, ParentSlices
-from etl.slices.manifest import read_manifest
+from etl.slices.manifest import TABLES, read_manifest
 from etl.slices.split_assignment import Known, SplitAssignment, assign_splits
 from etl.stages.layout import slices_stage
 from etl.stages.marker import Generation
@@ -50,8 +49,7 @@ _NAMES_OF_CONFIG = ("partition", "workers", "groups", "seed", "group_by", "drop_
 class Plan:
     """A plan for the parts of ``normalized``. Without ``assignment`` their facts are all that is needed.
 
-    ``history`` are the tables of what later slices need to know, by name: ``departed`` and ``contents`` of the keys and
-    contents that earlier slices had, or a list removed, and that are not examples now; ``groups``.
+    ``history`` are the tables of what later slices need to know, by name (`SplitHistory.retired_tables`).
     """
 
     config: ShardConfig
@@ -109,15 +107,16 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
     return plan
 
 
+def option_values_of(config: ShardConfig) -> dict[str, Any]:
+    """The option values that slices of this ``config`` were made with, but for --splits-from and --remove."""
+    values = {name: getattr(config, name) for name in _NAMES_OF_CONFIG}
+    return values | {"split": SOURCE_SPLIT if config.split is None else config.split, "slices": config.slices["train"]}
+
+
 def recorded_options(root: Place, name: str) -> dict[str, Any]:
     """The option values that finished slices were made with; splits are those that they have."""
     config = ShardConfig.from_json(read_manifest(slices_stage(root, name))["config"])
-    return {
-        **{option: getattr(config, option) for option in _NAMES_OF_CONFIG},
-        "split": SOURCE_SPLIT if config.split is None else config.split,
-        "splits_from": name,
-        "slices": config.slices["train"],
-    }
+    return option_values_of(config) | {"splits_from": name}
 
 
 def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> bool:
@@ -129,14 +128,12 @@ def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> 
         return False
     manifest = stage.read_marker()
     config = ShardConfig.from_json(manifest["config"])
-    asked = ShardConfig(
-        **{name: values[name] for name in _NAMES_OF_CONFIG},
-        split=config.split if values["split"] is None else _resolve_request(values["split"], None, None),
-        slices={**config.slices, "train": values["slices"] or config.slices["train"]},
-        splits_from=config.splits_from,
-        removed_keys=list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None,
-    )
-    return manifest["lineage"] is not None and manifest["input"] == normalized and asked == config
+    recorded = option_values_of(config)
+    asked = {name: values[name] for name in recorded}
+    asked |= {name: recorded[name] for name in ("split", "slices") if values[name] is None}
+    removed = list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None
+    is_same = (asked, removed, normalized) == (recorded, config.removed_keys, manifest["input"])
+    return is_same and manifest["lineage"] is not None
 
 
 def plan_slices(
@@ -158,10 +155,11 @@ def plan_slices(
         splits_from=parent.fingerprint if parent else None,
         removed_keys=list_sha256(listed) if listed is not None else None,
     )
-    removed = frozenset(listed or ()) | (parent.history.removed if parent else frozenset())
+    history = parent.history if parent else SplitHistory.empty()
+    removed = history.removed.union(listed or ())
     assignment = None
     if config.split or parent or removed or config.drop_duplicates or normalized.marker["removed"]:
-        rules = Rules(config, len(normalized.marker["classes"]), parent.history if parent else None, removed)
+        rules = Rules(config, len(normalized.marker["classes"]), history, removed)
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
     size_bytes, records = map(normalized.entries.sum, ("bytes", "records"))
@@ -172,7 +170,11 @@ def plan_slices(
     config = replace(config, slices=resolve_slices(sizes, size_bytes, workers, wanted, values["slice_size"]))
     is_stratified = config.partition == "stratified"
     slice_plan = SlicePlan.of(total, config.slices, config.seed, is_stratified=is_stratified)
-    return Plan(config, normalized, slice_plan, assignment, _history(parent, removed, assignment))
+    retired = {name: TABLES[name].empty_table() for name in RETIRED_TABLES}
+    if assignment:
+        seen = assignment.seen_keys, assignment.seen_contents
+        retired = history.retired_tables(*seen, removed=removed, groups=assignment.groups)
+    return Plan(config, normalized, slice_plan, assignment, retired)
 
 
 def assign_rows(
@@ -251,27 +253,3 @@ def _live_parts(root: Place, normalized: Generation) -> Iterator[tuple[pa.Table,
     for part in normalized.entries:
         rows = read_rows(root / "normalized", part["part"], COLUMNS)
         yield rows, removed.live(pack_of(part), rows["key"])
-
-
-def _history(
-    parent: ParentSlices | None, removed: frozenset[str], assignment: SplitAssignment | None
-) -> dict[str, pa.Table]:
-    """The tables ``departed``, ``contents`` and ``groups`` of a plan."""
-    unknown, gone, contents = sorted(removed), list[dict[str, Any]](), schemas.CONTENTS.empty_table()
-    if parent:
-        assert assignment is not None
-        gone = parent.history.retired_keys(assignment.keys).to_pylist()
-        contents = parent.history.retired_contents(assignment.contents)
-        is_known = _is_known(unknown, parent.history.keys)
-        unknown = [key for key, was_there in zip(unknown, is_known, strict=True) if not was_there]
-    gone += [{"key": key, "split": None} for key in unknown]
-    groups = sorted(assignment.groups.items()) if assignment else []
-    return {
-        "departed": parquet_tables.table_of(
-            schemas.DEPARTED, [row | {"removed": row["key"] in removed} for row in gone]
-        ),
-        "contents": contents,
-        "groups": parquet_tables.table_of(
-            schemas.GROUPS, [{"group": group, "split": SPLIT_NAMES[number]} for group, number in groups]
-        ),
-    }

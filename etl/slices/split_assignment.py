@@ -50,17 +50,16 @@ class SplitAssignment:
     """The split (or `LEFT_OUT`) and the label of every image, part by part, and how many live ones were left out, by
     cause.
 
-    ``keys`` (bool, by the place in the history) are the keys of earlier slices that are examples again, ``contents``
-    the splits in which their contents are; ``groups`` the splits of all groups, those of the history too; ``removed``
-    the keys that a list removed.
+    ``seen_keys`` and ``seen_contents`` are what `SplitHistory.find_seen` gives; ``groups`` the splits of all groups,
+    those of the history too; ``removed`` the keys that a list removed.
     """
 
     splits: list[Splits]
     labels: list[Integers]
     classes: int
     left_out: dict[str, int]
-    keys: Bools
-    contents: Bits
+    seen_keys: Bools
+    seen_contents: Bits
     groups: Mapping[str, int] = field(default_factory=dict)
     known: Known = field(default_factory=Known)
     removed: frozenset[str] = frozenset()
@@ -84,27 +83,21 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
     Raises DataError if an image has no split or no group though one is needed; UsageError if the history has none of
     the images, or no image has a group; GroupConflict if no split is right for an image.
     """
-    images, history = gather(rules, parts), rules.history
-    groups = dict(history.groups) if history else {}
+    images, groups = gather(rules, parts), dict(rules.history.groups)
     if rules.config.group_by is not None:
         splits, groups, doubles = _by_group(rules, images, groups)
     else:
         splits, doubles = (_by_source if rules.config.split is None else _by_share)(rules, images)
     splits[~images.live | doubles] = LEFT_OUT
     there = splits >= 0
-    keys = np.zeros(len(history.keys) if history else 0, dtype=bool)
-    keys[images.places[there & (images.places >= 0)]] = True
-    contents = np.zeros(len(history.contents) if history else 0, dtype=np.uint8)
-    known = there & (images.contents >= 0)
-    np.bitwise_or.at(contents, images.contents[known], np.left_shift(1, splits[known]).astype(np.uint8))
+    seen = rules.history.find_seen(images.places[there], images.contents[there], splits[there])
     ends = np.cumsum(images.sizes)[:-1]
     return SplitAssignment(
         np.split(splits, ends),
         np.split(images.labels, ends),
         rules.classes,
         {"removed_keys": len(images.removed), "duplicates": int(doubles.sum())},
-        keys,
-        contents,
+        *seen,
         groups,
         _count_known(images, splits),
         frozenset(images.removed),

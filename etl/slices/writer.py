@@ -2,7 +2,8 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,27 +26,20 @@ BLOCK_RECORDS = 256
 SourcedExample = tuple[bytes, str, bytes]
 
 
-def slice_name(split: str, number: int, count: int, *within: str) -> str:
-    """``train/train-00002-of-00008``: the path of a slice below its manifest, without an ending.
-
-    ``within`` are folders that it lies in besides that of its split.
-    """
-    return "/".join((split, *within, f"{split}-{number:05d}-of-{count:05d}"))
-
-
 def slice_names(slices: dict[str, int], workers: int = 1, groups: int = 1) -> list[tuple[str, str]]:
     """(split, name) of every slice, numbered through, for so many slices by split.
 
-    With several ``groups`` of workers the training split's slices lie in folders by group and worker.
+    A name is the path of a slice below its manifest, without an ending: ``train/train-00002-of-00008``. With several
+    ``groups`` of workers the training split's slices lie in folders by group and worker.
     """
     names = []
     for split, count in slices.items():
         for number in range(count):
-            within: tuple[str, ...] = ()
+            folder = split
             if groups > 1 and split == "train":
                 group, worker = worker_of(number, workers, groups)
-                within = (f"group-{group}", f"worker-{worker}")
-            names.append((split, slice_name(split, number, count, *within)))
+                folder = f"{split}/group-{group}/worker-{worker}"
+            names.append((split, f"{folder}/{split}-{number:05d}-of-{count:05d}"))
     return names
 
 
@@ -66,12 +60,14 @@ def blocks_place(folder: Place, name: str) -> Place:
 class SliceScan:
     """What follows from the records of a slice, in order: its rows, blocks, index and facts.
 
-    A slice that is written and one that is read give the same.
+    A slice that is written and one that is read give the same. ``kinds`` are examples that differ in more than key and
+    image, without these, each with the key of its first.
     """
 
     def __init__(self, split: str, name: str) -> None:
         self.split, self.name = split, name
         self.size_bytes = 0
+        self.kinds: dict[ImageExample, str] = {}
         self._rows = parquet_tables.TableBuilder(schemas.EXAMPLES)
         self._labels: Counter[int] = Counter()
         self._blocks: list[dict[str, Any]] = []
@@ -85,6 +81,7 @@ class SliceScan:
         self._add_to_block(record)
         self._rows.add(row)
         self._labels[example.label] += 1
+        self.kinds.setdefault(replace(example, key="", encoded=b""), example.key)
         self.size_bytes += record.size
 
     def _add_to_block(self, record: Record) -> None:
@@ -170,24 +167,18 @@ class _HashingReader:
         return self._digest.hexdigest()
 
 
-def scan_slice(
-    folder: Place, split: str, name: str, check: Callable[[ImageExample], None] | None = None
-) -> tuple[SliceScan, str]:
+def scan_slice(folder: Place, split: str, name: str) -> tuple[SliceScan, str]:
     """Read a slice below ``folder``, front to back; returns what follows from its records, and its SHA-256.
 
-    ``check`` is given each example. Memory goes with the number of examples.
-
-    Raises DataError for a record that is damaged or not an example, FileNotFoundError.
+    Memory goes with the number of examples. Raises DataError for a record that is damaged or not an example,
+    FileNotFoundError.
     """
     scan, place = SliceScan(split, name), folder / f"{name}.tfrecord"
     with place.open_stream() as stream:
         reader = _HashingReader(stream)
         for record in read_records(reader, str(place)):
             try:
-                example = parse(record.data)
+                scan.add(record, parse(record.data), None)
             except DataError as error:
                 raise DataError(f"{place} at offset {record.offset}: {error}") from None
-            if check is not None:
-                check(example)
-            scan.add(record, example, None)
     return scan, reader.sha256

@@ -11,92 +11,147 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.errors import RingsliceError
-from etl.formats import parquet_tables
+from etl.errors import DataError, RingsliceError
+from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse
 from etl.formats.records import read_records
-from etl.normalized.parts import Origin, pack_of, part_facts, read_images
+from etl.normalized.parts import (
+    Origin,
+    pack_of,
+    part_facts,
+    read_images,
+    records_place,
+    rejects_places,
+    rows_place,
+)
+from etl.raw.packs import list_place, pack_place
 from etl.raw.removed import Removed
 from etl.storage.place import READ_BUFFER_BYTES, Place
-from etl.verify.compare import differences, table_difference
-from etl.verify.findings import DATASET, INPUT, LISTED, RAW_DATASET, REMOVED, Finding, marker_fault
+from etl.verify.findings import DATASET, RAW_DATASET, Finding, What, differences, marker_fault, table_difference
+from etl.verify.result import LineResult
 
 COLUMNS = ["key", "sha256", "label", "split", "columns"]  # what a row and a reject have from the pack's list
 RECORD_COLUMNS = ("key", "label", "width", "height", "offset", "size", "crc32c")
-DEFAULTS = {"split", "columns"}  # columns that may be null
 
 Entry = Mapping[str, Any]
 
 
-def table_fault(table: pa.Table, schema: pa.Schema) -> str | None:
-    """Why a table is not one of this schema: another column or type, or a missing value."""
-    if not table.schema.remove_metadata().equals(schema):
-        return "has other columns than such a table has"
-    empty = [name for name in schema.names if name not in DEFAULTS and table[name].null_count]
-    return f"has rows without {empty[0]}" if empty else None
-
-
 @dataclass(frozen=True)
 class PartCheck:
-    """A part, and what the markers record of it and of its pack (None if that is not known).
+    """A part below ``root``, and what the markers record of it and of its pack (None if that is not known).
 
     ``removed`` are the removed images of all packs; ``image`` has what all images of these parts have: height and width
-    (None if they differ) and channels.
+    (None if they differ) and channels. Findings go to ``result``.
     """
 
+    result: LineResult
+    root: Place
     part: Entry
     pack: Entry | None
     removed: Removed
     image: Entry
 
+    @property
+    def name(self) -> str:
+        return str(self.part["part"])
+
+    @property
+    def pack_name(self) -> str:
+        return pack_of(self.part)
+
+    def check(self, every_stage: bool) -> pa.Table | None:
+        """Compare the tables of part and pack with each other and with the markers, and with ``every_stage`` the files
+        with the tables. Returns the part's rows, None if they are in doubt.
+        """
+        result, rejects = self.result, self.part["rejects"]
+        normalized, raw = self.root / "normalized", self.root / "raw"
+        images = self._read(What.LIST, list_place(raw, self.pack_name), schemas.IMAGES, self.part["list_sha256"])
+        rows = self._read(What.ROWS, rows_place(normalized, self.name), schemas.ROWS, self.part["rows_sha256"])
+        tar, listed = rejects_places(normalized, self.name)
+        bad: pa.Table | None = schemas.REJECTS.empty_table()
+        if "list_sha256" in rejects:
+            bad = self._read(What.REJECTS, listed, schemas.REJECTS, rejects["list_sha256"])
+        if every_stage:
+            pack = pack_place(raw, self.pack_name, self.part.get("file"))
+            self._check_file(What.PART, records_place(normalized, self.name), self.part["sha256"], rows)
+            self._check_file(What.PACK, pack, self.part["pack_sha256"], images)
+            if "sha256" in rejects:
+                self._check_file(What.REJECTS, tar, rejects["sha256"], bad)
+        result.unreadable.update(lists=images is None, rejects=bad is None)
+        if images is not None:
+            result.findings += self._list_findings(images)
+            _count_images(result, self.live(images))
+        if rows is None or bad is None:
+            return None
+        if fault := self._row_fault(images, rows, bad):
+            result.find(What.INPUT, self.name, f"{self.name}: {fault}")
+            return None
+        result.findings += self._entry_findings(rows, bad)
+        result.counts["rejects"] += self.live(bad).num_rows
+        return rows
+
     def live(self, table: pa.Table) -> pa.Table:
         """The rows of the images that are not removed."""
-        if not self.removed.number(pack_of(self.part)):
+        if not self.removed.number(self.pack_name):
             return table
-        return table.filter(pa.array(self.removed.live(pack_of(self.part), table["key"])))
+        return table.filter(pa.array(self.removed.live(self.pack_name, table["key"])))
 
-    def list_findings(self, images: pa.Table) -> Iterator[Finding]:
+    def _read(self, what: str, place: Place, schema: pa.Schema, sha256: str) -> pa.Table | None:
+        """A table; None, and a finding, if it is not the one that was written, or was written with a defect."""
+        name, defect = (self.pack_name, What.LIST) if what == What.LIST else (self.name, What.INPUT)
+        if not self.result.require_sha256(what, name, place, sha256):
+            return None
+        return self.result.read(defect, name, place, schema)
+
+    def _check_file(self, what: str, place: Place, sha256: str, table: pa.Table | None) -> None:
+        """A file against its SHA-256, and against the table of what is in it (None: not known)."""
+        name, defect = (self.pack_name, What.LIST) if what == What.PACK else (self.name, What.INPUT)
+        fault = _records_fault if what == What.PART else _images_fault
+        is_written = self.result.require_sha256(what, name, place, sha256)
+        if is_written and table is not None and (line := fault(place, table)):
+            self.result.find(defect, name, line)
+
+    def _list_findings(self, images: pa.Table) -> Iterator[Finding]:
         """The list of the pack against its own facts, the table of removed images, and the marker of the packs."""
-        name, facts = pack_of(self.part), parquet_tables.facts_of(images)
+        name, facts = self.pack_name, parquet_tables.facts_of(images)
         removed = self.removed.number(name)
         due = facts | {"name": name, "images": images.num_rows}
         others = (pack for pack in pc.unique(images["pack"]).to_pylist() if pack != name)
         found = [*differences(due, facts, "its facts"), *(f"it has an image of {pack}" for pack in others)]
-        yield from (Finding(LISTED, name, f"the list of {name}: {line}") for line in found[:1])
+        yield from (Finding(What.LIST, name, f"the list of {name}: {line}") for line in found[:1])
         if images.num_rows - self.live(images).num_rows != removed:
-            yield Finding(REMOVED, name, f"the table of removed images has some that {name} does not have")
+            yield Finding(What.REMOVED, name, f"the table of removed images has some that {name} does not have")
         if self.pack is not None and not found:
             due |= {"list_sha256": self.part["list_sha256"], "removed": removed}
             yield from (marker_fault(line, RAW_DATASET) for line in differences(due, self.pack, name))
 
-    def row_fault(self, images: pa.Table | None, rows: pa.Table, rejects: pa.Table) -> Finding | None:
+    def _row_fault(self, images: pa.Table | None, rows: pa.Table, rejects: pa.Table) -> str | None:
         """Whether ``images``, those of the pack (None if its list is damaged), are the good ones and the rejects of the
         part; the facts that these give, against those in the table of rows; and whether pixels are possible.
         """
-        facts, line = parquet_tables.facts_of(rows), None
         if images is not None:
             own = pa.concat_tables([rows.select(COLUMNS), rejects.select(COLUMNS)]).sort_by("key")
             if line := table_difference(images.select(COLUMNS).sort_by("key"), own):
-                counts = f"{len(images)} images of {pack_of(self.part)}, {len(rows)} good + {len(rejects)} rejects"
-                line = f"{counts}, by key: {line}"
+                counts = f"{len(images)} images of {self.pack_name}, {len(rows)} good + {len(rejects)} rejects"
+                return f"{counts}, by key: {line}"
+        facts = parquet_tables.facts_of(rows)
         try:
             due = self._facts(facts, rows, rejects)
-            line = line or next(differences(due, facts, "its facts"), None) or pixel_fault(rows, self.image)
         except (KeyError, TypeError, AttributeError):
-            line = line or "its rows have no facts"
-        return Finding(INPUT, self.part["part"], f"{self.part['part']}: {line}") if line else None
+            return "its rows have no facts"
+        return next(differences(due, facts, "its facts"), None) or _pixel_fault(rows, self.image)
 
-    def entry_findings(self, rows: pa.Table, rejects: pa.Table) -> Iterator[Finding]:
+    def _entry_findings(self, rows: pa.Table, rejects: pa.Table) -> Iterator[Finding]:
         """What the marker of the normalised images records of the part, against rows and rejects without a fault."""
-        due = parquet_tables.facts_of(rows) | {"removed": self.removed.number(pack_of(self.part))}
+        due = parquet_tables.facts_of(rows) | {"removed": self.removed.number(self.pack_name)}
         due |= {name: self.part[name] for name in ("rows_sha256", "limits") if name in self.part}
         if due["removed"]:
             due["live"] = _counts(self.live(rows), self.live(rejects), self.part.get("live", {}).get("examples", {}))
-        yield from (marker_fault(line, DATASET) for line in differences(due, self.part, self.part["part"]))
+        yield from (marker_fault(line, DATASET) for line in differences(due, self.part, self.name))
 
     def _facts(self, facts: Entry, rows: pa.Table, rejects: pa.Table) -> dict[str, Any]:
         """The facts that a part of these rows has; of ``facts``, hashes, and how many classes there were, are taken."""
-        own = {} if self.pack is None else replace(Origin.of_pack(self.pack), part=self.part["part"]).to_json()
+        own = {} if self.pack is None else replace(Origin.of_pack(self.pack), part=self.name).to_json()
         due = {**facts, **own, "input": rows.num_rows + rejects.num_rows, **_counts(rows, rejects, facts["examples"])}
         if rejects.num_rows:
             due["rejects"] |= {name: facts["rejects"][name] for name in ("sha256", "list_sha256")}
@@ -109,7 +164,14 @@ def _counts(rows: pa.Table, rejects: pa.Table, examples: Mapping[str, Sequence[i
     return part_facts(rows, rejects, max(classes, 1 + (pc.max(rows["label"]).as_py() or 0)))
 
 
-def pixel_fault(rows: pa.Table, image: Entry) -> str | None:
+def _count_images(result: LineResult, live: pa.Table) -> None:
+    result.live.update({"images": live.num_rows, "bytes": sum(live["size"].to_pylist())})
+    for name in ("label", "split"):
+        counted = live[name].value_counts().to_pylist()
+        result.live.update({f"{name} {each['values']}": each["counts"] for each in counted})
+
+
+def _pixel_fault(rows: pa.Table, image: Entry) -> str | None:
     """Why sizes or sums of pixels cannot be; only decoding the images could compare them."""
     for name in ("height", "width"):
         sides, of_source = (set(rows[each].to_pylist()) for each in (name, f"source_{name}"))
@@ -118,30 +180,33 @@ def pixel_fault(rows: pa.Table, image: Entry) -> str | None:
     values = (rows[name].to_pylist() for name in ("key", "height", "width", "sums", "squares"))
     for key, height, width, *counted in zip(*values, strict=True):
         is_whole = all(len(each) == image["channels"] and None not in each for each in counted)
-        if not is_whole or not all(pixels_can_have(height * width, *pair) for pair in zip(*counted, strict=True)):
+        if not is_whole or not all(_is_possible(height * width, *pair) for pair in zip(*counted, strict=True)):
             return f"{key} has sums of pixels that no image has"
     return None
 
 
-def pixels_can_have(pixels: int, total: int, squares: int) -> bool:
+def _is_possible(pixels: int, total: int, squares: int) -> bool:
     """Whether so many values from 0 to 255 can have this sum and this sum of squares."""
     return 0 <= total <= squares <= 255 * total and total * total <= squares * pixels and (total - squares) % 2 == 0
 
 
-def records_fault(place: Place, rows: pa.Table) -> str | None:
+def _records_fault(place: Place, rows: pa.Table) -> str | None:
     """Why the records of a part, in this file, are not those of its rows (`RECORD_COLUMNS`), if so."""
     expected = zip(*(rows[name].to_pylist() for name in RECORD_COLUMNS), strict=True)
-    with place.open_stream() as stream:
-        for record in read_records(stream, str(place)):
-            found = parse(record.data)
-            facts = (found.key, found.label, found.width, found.height, record.offset, record.size, record.crc32c)
-            if next(expected, None) != facts:
-                return f"{place} at offset {record.offset}: {found.key} is not as in its rows"
+    try:
+        with place.open_stream() as stream:
+            for record in read_records(stream, str(place)):
+                found = parse(record.data)
+                facts = (found.key, found.label, found.width, found.height, record.offset, record.size, record.crc32c)
+                if next(expected, None) != facts:
+                    return f"{place} at offset {record.offset}: {found.key} is not as in its rows"
+    except DataError as error:
+        return str(error)
     left = next(expected, None)
     return f"{place} has no {left[0]}, which its rows have" if left else None
 
 
-def images_fault(place: Place, images: pa.Table) -> str | None:
+def _images_fault(place: Place, images: pa.Table) -> str | None:
     """Why a pack, a file of the source or the file of rejects does not have the images of its list, if so."""
     facts = parquet_tables.facts_of(images)
     column, total = facts.get("column"), facts.get("bytes")

@@ -23,8 +23,16 @@ from etl.stages.layout import normalized_stage
 from etl.stages.marker import Generation
 from etl.stages.names import RUN_FILE, WORK_FOLDER
 from etl.stages.stage import Stage
-from etl.verify.compare import differences, table_difference
-from etl.verify.findings import DATASET, MANIFEST_FILE, RAW_DATASET, STRAY, TABLE, Finding, marker_fault
+from etl.verify.findings import (
+    DATASET,
+    MANIFEST_FILE,
+    RAW_DATASET,
+    Finding,
+    What,
+    differences,
+    marker_fault,
+    table_difference,
+)
 from etl.verify.target import Target
 
 MAX_LINES = 10  # differences of one marker that are named
@@ -50,7 +58,7 @@ def marker_findings(
         with suppress(DataError, FileNotFoundError, pa.ArrowException):  # found by its SHA-256
             if line := table_difference(table, parquet_tables.read_table(folder / table_file(name))):
                 line = f"{table_file(name)}: {line}"
-                yield Finding(TABLE, table_file(name), line) if name == "class_counts" else marker_fault(line)
+                yield Finding(What.TABLE, table_file(name), line) if name == "class_counts" else marker_fault(line)
     if dataset is not None:
         yield from _dataset_findings(dataset, target)
     elif not target.damaged and erased_config(target.root, manifest["input"]) is None:
@@ -157,7 +165,7 @@ def _raw_findings(generation: Generation, dataset: Generation, live: Mapping[str
         counts = {
             "images": live.get("images", 0),
             "bytes": live.get("bytes", 0),
-            "by_class": [live.get(f"class {label}", 0) for label in range(len(raw["classes"]))],
+            "by_class": [live.get(f"label {label}", 0) for label in range(len(raw["classes"]))],
             "by_split": {name: live[f"split {name}"] for name in SPLIT_NAMES if f"split {name}" in live},
         }
     in_place, size = any("file" in pack for pack in generation.entries), raw["config"]["pack_bytes"]
@@ -178,4 +186,4 @@ def _stray_files(stage: Stage, manifest: Marker) -> Iterator[Finding]:
     for info in stage.folder.children(recursive=True):
         name = info.path[above:]
         if info.is_file and name not in named and not name.startswith(f"{WORK_FOLDER}/"):
-            yield Finding(STRAY, name, f"{stage.folder / name} is not named by the manifest; remove it")
+            yield Finding(What.STRAY, name, f"{stage.folder / name} is not named by the manifest; remove it")

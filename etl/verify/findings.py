@@ -1,31 +1,55 @@
-"""What a verification found: its findings, all counted and the first of them named, and their lines."""
+"""What a verification found: comparisons, their findings, all counted and the first of them named, and their lines."""
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
+
+import pyarrow as pa
 
 MAX_KEPT = 1000  # findings in verification.json
 MAX_LINES = 20  # on standard error
 MAX_KEYS = 100  # that are named, for each kind of finding
 
-# What a finding may be about. Those before KEY are files, named without what is above them.
-MANIFEST, TABLE, SLICE, INDEX, STRAY = "manifest", "table", "slice", "index", "stray"
-PART, ROWS, REJECTS, PACK, LISTED = "part", "rows", "rejects", "pack", "list"
-REMOVED = "removed"  # a table of removed images
-INPUT = "input"  # a part that does not have the images of its pack
-EARLIER = "earlier"  # a table of the slices whose splits were kept
-KEY = "key"
-
 MANIFEST_FILE, DATASET, RAW_DATASET = "manifest.json", "dataset.json", "raw/dataset.json"  # names of markers
-
-# What may be wrong with a key.
-MISSING, UNKNOWN, DOUBLED, DIFFERENT, DEPARTED = "missing", "unknown", "doubled", "different", "departed"
-SAME_CONTENT = "same content"  # as another, though duplicates were to be left out
-SPLIT_GROUP = "split group"  # a group whose images are in several splits
 
 # Contents (by SHA-256 of the source image) that several keys have, and the examples that have them: what is counted.
 DUPLICATE_COUNTS = ("contents", "examples", "across_splits", "across_classes")
+
+_SEQUENCES = (list, tuple, array)
+
+
+class What(StrEnum):
+    """What a finding may be about. Those before KEY are files, named without what is above them."""
+
+    MANIFEST = "manifest"
+    TABLE = "table"
+    SLICE = "slice"
+    INDEX = "index"
+    STRAY = "stray"
+    PART = "part"
+    ROWS = "rows"
+    REJECTS = "rejects"
+    PACK = "pack"
+    LIST = "list"
+    REMOVED = "removed"  # a table of removed images
+    INPUT = "input"  # a part that does not have the images of its pack
+    PARENT = "earlier"  # a table of the slices whose splits were kept
+    KEY = "key"
+
+
+class KeyFault(StrEnum):
+    """What may be wrong with a key."""
+
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    DOUBLED = "doubled"
+    DIFFERENT = "different"
+    RETIRED = "departed"
+    SAME_CONTENT = "same content"  # as another, though duplicates were to be left out
+    SPLIT_GROUP = "split group"  # a group whose images are in several splits
 
 
 @dataclass(frozen=True, order=True)
@@ -39,7 +63,47 @@ class Finding:
 
 def marker_fault(line: str, marker: str = MANIFEST_FILE) -> Finding:
     """A finding about a marker."""
-    return Finding(MANIFEST, marker, f"{marker}: {line}")
+    return Finding(What.MANIFEST, marker, f"{marker}: {line}")
+
+
+def differences(expected: Any, recorded: Any, path: str = "") -> Iterator[str]:
+    """Where the JSON value ``recorded`` is not ``expected``: a line for each path."""
+    if isinstance(expected, Mapping) and isinstance(recorded, Mapping):
+        for name in dict.fromkeys([*expected, *recorded]):
+            where = f"{path}.{name}" if path else name
+            if name not in recorded or name not in expected:
+                yield f"{where} {'is missing' if name in expected else 'should not be there'}"
+            else:
+                yield from differences(expected[name], recorded[name], where)
+    elif isinstance(expected, _SEQUENCES) and isinstance(recorded, _SEQUENCES) and len(expected) == len(recorded):
+        for number, pair in enumerate(zip(expected, recorded, strict=True)):
+            yield from differences(*pair, f"{path}.{number}")
+    elif expected != recorded or isinstance(expected, bool) != isinstance(recorded, bool):
+        yield f"{path or 'it'} is {_short(recorded)}, not {_short(expected)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(list(value) if isinstance(value, array) else value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def table_difference(expected: pa.Table, recorded: pa.Table) -> str | None:
+    """The first row in which ``recorded`` is not ``expected``, None if it is.
+
+    A row is named by its key, if both tables have the same one there.
+    """
+    if expected.equals(recorded):
+        return None
+    if expected.column_names != recorded.column_names:
+        return f"it has the columns {_short(recorded.column_names)}, not {_short(expected.column_names)}"
+    rows = min(expected.num_rows, recorded.num_rows)
+    for name in expected.column_names:
+        pairs = zip(expected[name].to_pylist(), recorded[name].to_pylist(), strict=False)
+        for row, (due, value) in enumerate(pairs):
+            if due != value:
+                where = f"{expected['key'][row]}: " if name != "key" and "key" in expected.column_names else ""
+                return f"row {row}: {where}{name} is {_short(value)}, not {_short(due)}"
+    return f"there are {recorded.num_rows} rows, not {expected.num_rows}; the first {rows} are as they should be"
 
 
 @dataclass
@@ -54,7 +118,7 @@ class KeyFindings:
         if number:
             self.counts[kind] += number
             named = self.named.setdefault(kind, [])
-            named += [Finding(KEY, key, line) for key, line in first][: MAX_KEYS - len(named)]
+            named += [Finding(What.KEY, key, line) for key, line in first][: MAX_KEYS - len(named)]
 
     def drop(self, kinds: Iterable[str]) -> None:
         """Forget these kinds."""
@@ -84,11 +148,11 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """As verification.json has it: files by what they are, keys by what is wrong with them."""
         kept, files = self.findings()[:MAX_KEPT], Counter(each.what for each in self.files)
-        by_kind = dict(sorted(files.items())) | {f"{KEY} {kind}": count for kind, count in self.keys.counts.items()}
+        of_keys = {f"{What.KEY} {fault}": count for fault, count in self.keys.counts.items()}
         return {
             "findings": [vars(each) for each in kept],
             "more_findings": self.number - len(kept),
-            "findings_by_kind": by_kind,
+            "findings_by_kind": dict(sorted(files.items())) | of_keys,
             "counts": self.counts,
             "duplicates": {name: self.duplicates[name] for name in DUPLICATE_COUNTS},
         }

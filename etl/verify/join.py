@@ -20,18 +20,7 @@ import pyarrow.compute as pc
 from etl.formats import parquet_tables, schemas
 from etl.partition.pixel_statistics import PixelSums
 from etl.storage.place import Place
-from etl.verify.findings import (
-    DEPARTED,
-    DIFFERENT,
-    DOUBLED,
-    DUPLICATE_COUNTS,
-    MAX_KEYS,
-    MISSING,
-    SAME_CONTENT,
-    SPLIT_GROUP,
-    UNKNOWN,
-    KeyFindings,
-)
+from etl.verify.findings import DUPLICATE_COUNTS, MAX_KEYS, KeyFault, KeyFindings
 
 _SIZES = ("crc32c", "width", "height")
 # Examples of slices: number is the slice's. Of a damaged table of examples source and sha256 are null.
@@ -44,7 +33,7 @@ GOOD = pa.schema(
     [schemas.ROWS.field(name) for name in ("key", "label", "split", *_SIZES, "sha256", "sums", "squares")]
     + [pa.field("part", pa.string()), pa.field("planned", pa.int64()), pa.field("group", pa.string())]
 )
-GONE = pa.schema([schemas.DEPARTED.field(name) for name in ("key", "removed")])  # of departed.parquet
+RETIRED_KEYS = pa.schema([schemas.DEPARTED.field(name) for name in ("key", "removed")])  # of departed.parquet
 # Examples once more, by content.
 COPIES = pa.schema([FOUND.field(name) for name in ("sha256", "key", "label", "split", "number")])
 CONTENTS = "contents"
@@ -106,23 +95,27 @@ class Reconciler:
     left_out: Counter[str] = field(init=False, default_factory=Counter)
     _groups: list[pa.Table] = field(init=False, default_factory=list)
 
-    def check_keys(self, found: pa.Table, good: pa.Table, gone: pa.Table) -> None:
-        """All examples, good images and departed keys of one bucket of keys."""
+    def check_keys(self, found: pa.Table, good: pa.Table, retired: pa.Table) -> None:
+        """All examples, good images and retired keys of one bucket of keys."""
         found = found.append_column("slice", self._slices(found["number"]))
-        self._tell(DOUBLED, _repeated(found), lambda row: self._doubled(row, found))
-        self._tell(DOUBLED, _repeated(good), lambda row: f"{row['key']} is {row['count']} good images")
-        removed = gone.filter(gone["removed"])["key"]
-        departed = found.filter(_is_in(found["key"], gone["key"]))
-        self._tell(DEPARTED, departed, lambda row: f"{row['key']} is in {row['slice']}, and in departed.parquet")
+        self._add(KeyFault.DOUBLED, _repeated(found), lambda row: self._doubled(row, found))
+        self._add(KeyFault.DOUBLED, _repeated(good), lambda row: f"{row['key']} is {row['count']} good images")
+        removed = retired.filter(retired["removed"])["key"]
+        retired_again = found.filter(_is_in(found["key"], retired["key"]))
+        self._add(
+            KeyFault.RETIRED, retired_again, lambda row: f"{row['key']} is in {row['slice']}, and in departed.parquet"
+        )
         positions = pc.index_in(found["key"], value_set=good["key"].combine_chunks()).combine_chunks()
         unknown = found.filter(positions.is_null())
-        self._tell(UNKNOWN, unknown, lambda row: f"{row['key']} is in {row['slice']}, and is not a good image")
+        self._add(KeyFault.UNKNOWN, unknown, lambda row: f"{row['key']} is in {row['slice']}, and is not a good image")
         self._compare(found.filter(positions.is_valid()), good.take(positions.drop_null()))
         absent = good.filter(~_is_in(good["key"], found["key"]))
         is_removed, planned = _is_in(absent["key"], removed), _mask(pc.greater_equal(absent["planned"], 0))
         is_due = np.where(_mask(absent["planned"].is_valid()), planned, (not self.dropped) & ~is_removed)
-        self._tell(
-            MISSING, absent.filter(is_due), lambda row: f"{row['key']} of {row['part']} is good, and in no slice"
+        self._add(
+            KeyFault.MISSING,
+            absent.filter(is_due),
+            lambda row: f"{row['key']} of {row['part']} is good, and in no slice",
         )
         self.left_out.update(removed_keys=int(is_removed.sum()), duplicates=int((~is_removed & ~is_due).sum()))
 
@@ -136,11 +129,11 @@ class Reconciler:
             differs = left & _mask(pc.not_equal(found[name], due))
             left &= ~differs
             rows = pa.table({"key": found["key"], "part": good["part"], "is": found[name], "due": due}).filter(differs)
-            self._tell(DIFFERENT, rows, partial(_difference, name))
+            self._add(KeyFault.DIFFERENT, rows, partial(_difference, name))
         self.pixels.add(good.filter(pc.equal(found["split"], "train")))
         if self.grouped:
             without = found.filter(good["group"].is_null())
-            self._tell(DIFFERENT, without, lambda row: f"{row['key']} is in {row['slice']}, and has no group")
+            self._add(KeyFault.DIFFERENT, without, lambda row: f"{row['key']} is in {row['slice']}, and has no group")
             groups = pa.table({"group": good["group"], "split": found["split"]}).filter(good["group"].is_valid())
             self._groups.append(groups.group_by(["group", "split"]).aggregate([]))
 
@@ -165,7 +158,9 @@ class Reconciler:
         self.duplicates.update(dict(zip(DUPLICATE_COUNTS, numbers, strict=True)))
         if self.dropped:
             several = several.append_column("key", several["key_min"])
-            self._tell(SAME_CONTENT, several, lambda row: f"{row['key']} and others in slices have the same content")
+            self._add(
+                KeyFault.SAME_CONTENT, several, lambda row: f"{row['key']} and others in slices have the same content"
+            )
         return pa.Table.from_arrays(
             [*(rows[name] for name in COPIES.names[:4]), self._slices(rows["number"])], schema=DUPLICATES
         )
@@ -175,11 +170,11 @@ class Reconciler:
         if not self._groups:
             return
         splits = pa.concat_tables(self._groups).group_by("group").aggregate([("split", "distinct")]).sort_by("group")
-        torn = splits.filter(pc.greater(pc.list_value_length(splits["split_distinct"]), 1))
-        torn = torn.append_column("key", torn["group"])
-        self._tell(
-            SPLIT_GROUP,
-            torn,
+        divided = splits.filter(pc.greater(pc.list_value_length(splits["split_distinct"]), 1))
+        divided = divided.append_column("key", divided["group"])
+        self._add(
+            KeyFault.SPLIT_GROUP,
+            divided,
             lambda row: f"the images of {column} {row['key']!r} are in {' and '.join(sorted(row['split_distinct']))}",
         )
 
@@ -187,7 +182,7 @@ class Reconciler:
         slices = found.filter(pc.equal(found["key"], row["key"]))["slice"].slice(0, 2).to_pylist()
         return f"{row['key']} is in slices {row['count']} times: in {' and in '.join(slices)}"
 
-    def _tell(self, kind: str, rows: pa.Table, line: Callable[[dict[str, Any]], str]) -> None:
+    def _add(self, kind: str, rows: pa.Table, line: Callable[[dict[str, Any]], str]) -> None:
         """Count all rows, and name the first."""
         if rows.num_rows:
             self.findings.add(

@@ -24,24 +24,8 @@ from etl.stages.layout import normalized_stage
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes, replace_file
 from etl.storage.place import Place
-from etl.verify.findings import (
-    EARLIER,
-    INDEX,
-    INPUT,
-    KEY,
-    LISTED,
-    MANIFEST,
-    PACK,
-    PART,
-    REJECTS,
-    REMOVED,
-    ROWS,
-    SLICE,
-    STRAY,
-    TABLE,
-    Outcome,
-)
-from etl.verify.rebuild import DamagedPartError, planned_slices, read_located, rebuild_table, recorded_slices
+from etl.verify.findings import Outcome, What
+from etl.verify.rebuild import DamagedPartError, locate, planned_keys, read_located, rebuild_table, recorded_keys
 from etl.verify.target import Target
 
 MAX_LINES = 20
@@ -49,21 +33,21 @@ OTHER_BYTES = "it came out with other bytes: was it made with other versions of 
 
 Thing = tuple[str, str]  # what it is, and its name
 
-_NO_REPAIR = {
-    MANIFEST: "there is no other copy; put the original back, or run shard again with --overwrite",
-    STRAY: "what is not known is not deleted; look at it, and remove it",
-    REMOVED: "there is no other copy; put the original back",
-    PACK: "it is the only copy of its images here; put the original back",
-    LISTED: "it is the only list of its pack's images here; put the original back",
-    EARLIER: "it is of the slices whose splits were kept; verify and repair those: ringslice verify --name NAME",
-    INPUT: "the files are as they were written; run normalize again with --overwrite",
-    KEY: "the files are as they were written; run shard again with --overwrite",
+_NO_REPAIR: dict[str, str] = {
+    What.MANIFEST: "there is no other copy; put the original back, or run shard again with --overwrite",
+    What.STRAY: "what is not known is not deleted; look at it, and remove it",
+    What.REMOVED: "there is no other copy; put the original back",
+    What.PACK: "it is the only copy of its images here; put the original back",
+    What.LIST: "it is the only list of its pack's images here; put the original back",
+    What.PARENT: "it is of the slices whose splits were kept; verify and repair those: ringslice verify --name NAME",
+    What.INPUT: "the files are as they were written; run normalize again with --overwrite",
+    What.KEY: "the files are as they were written; run shard again with --overwrite",
 }
 
 
 @contextmanager
 def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
-    """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write in.
+    """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write to.
 
     Raises EnvironmentFailure if another run is at work on it, or its marker is not the one of ``fingerprint``.
     """
@@ -92,14 +76,14 @@ class Repair:
         self.left |= {thing: _NO_REPAIR[thing[0]] for thing in found if thing[0] in _NO_REPAIR}
         self.left |= {thing: "it was made again, and is damaged once more" for thing in found if thing in self.repaired}
         todo = [thing for thing in found if thing not in self.left]
-        for part in sorted({name for what, name in todo if what in (PART, ROWS, REJECTS)}):
+        for part in sorted({name for what, name in todo if what in (What.PART, What.ROWS, What.REJECTS)}):
             self._repair_part(part, [thing for thing in todo if thing[1] == part])
-        own = [thing for thing in todo if thing[0] in (SLICE, INDEX, TABLE)]
+        own = [thing for thing in todo if thing[0] in (What.SLICE, What.INDEX, What.TABLE)]
         if own:
-            with holding(self.target.slices, self.target.fingerprint) as attempts:
-                self._repair_slices([name for what, name in own if what == SLICE], own, attempts)
-                self._repair_indexes([name for what, name in own if what == INDEX], attempts)
-                self._repair_tables([name for what, name in own if what == TABLE], attempts)
+            with holding(self.target.slices, self.target.slices.fingerprint()) as staging:
+                self._repair_slices([name for what, name in own if what == What.SLICE], own, staging)
+                self._repair_indexes([name for what, name in own if what == What.INDEX], staging)
+                self._repair_tables([name for what, name in own if what == What.TABLE], staging)
         return len(self.repaired) > before
 
     def _tidy(self) -> None:
@@ -134,10 +118,10 @@ class Repair:
         target, stage = self.target, normalized_stage(self.target.root)
         assert target.dataset is not None
         entry = next(part for part in target.dataset.entries if part["part"] == name)
-        with holding(stage, stage.fingerprint()) as attempts:
-            made = attempts / "made"
+        with holding(stage, stage.fingerprint()) as staging:
+            made = staging / "made"
             try:
-                _normalize_again(target.root, made, entry, target.dataset.marker, attempts)
+                _normalize_again(target.root, made, entry, target.dataset.marker, staging)
             except (DataError, FileNotFoundError) as error:
                 self.left |= dict.fromkeys(things, f"its pack is damaged too: {error}")
                 return
@@ -146,84 +130,84 @@ class Repair:
                 self._put(thing, [(again, damaged, sha256) for (again, sha256), (damaged, _) in pairs])
             made.delete()
 
-    def _repair_slices(self, names: Sequence[str], things: Sequence[Thing], attempts: Place) -> None:
+    def _repair_slices(self, names: Sequence[str], things: Sequence[Thing], staging: Place) -> None:
         """Write slices once more, from the records of the parts, and put them and their indexes in place."""
         if names and self.target.dataset is None:
             why = "the normalised images that it was made from are not here"
-            self.left |= {(SLICE, name): why for name in names}
+            self.left |= {(What.SLICE, name): why for name in names}
             return
         try:
-            if (TABLE, table_file("examples")) in things:
-                located = planned_slices(self.target, names, attempts)
+            if (What.TABLE, table_file("examples")) in things:
+                keys = planned_keys(self.target, names, staging)
             else:
-                located = recorded_slices(self.target, names)
-            for name, rows in located if names else ():
-                self._repair_slice(name, rows, attempts)
+                keys = recorded_keys(self.target, names)
+            for name, _, rows in locate(self.target, keys) if names else ():
+                self._repair_slice(name, rows, staging)
         except (DataError, FileNotFoundError) as error:
-            left = [(SLICE, name) for name in names if (SLICE, name) not in self.repaired]
+            left = [(What.SLICE, name) for name in names if (What.SLICE, name) not in self.repaired]
             self.left = dict.fromkeys(left, str(error)) | self.left
 
-    def _repair_slice(self, name: str, rows: pa.Table, attempts: Place) -> None:
+    def _repair_slice(self, name: str, rows: pa.Table, staging: Place) -> None:
         try:
-            self._write_again(name, rows, attempts)
+            self._write_again(name, rows, staging)
         except DamagedPartError as error:
-            self._repair_part(error.part, [(PART, error.part)])
-            if (PART, error.part) in self.left:
-                self.left[SLICE, name] = f"{error.part} is damaged too: {error}"
+            self._repair_part(error.part, [(What.PART, error.part)])
+            if (What.PART, error.part) in self.left:
+                self.left[What.SLICE, name] = f"{error.part} is damaged too: {error}"
             else:
-                self._write_again(name, rows, attempts)
+                self._write_again(name, rows, staging)
 
-    def _write_again(self, name: str, rows: pa.Table, attempts: Place) -> None:
+    def _write_again(self, name: str, rows: pa.Table, staging: Place) -> None:
         split, entry = self.target.find_slice(name)
-        made, folder = attempts / "made", self.target.slices.folder
+        made, folder = staging / "made", self.target.slices.folder
         made.delete()
         examples = read_located(self.target.root / "normalized", rows)
-        write_slice(made, attempts, (split, name, entry["records"]), examples)
+        write_slice(made, staging, (split, name, entry["records"]), examples)
         files = ((f"{name}.tfrecord", entry["sha256"]), (f"{name}.idx", None))
-        self._put((SLICE, name), [(made / file, folder / file, sha256) for file, sha256 in files])
+        self._put((What.SLICE, name), [(made / file, folder / file, sha256) for file, sha256 in files])
         made.delete()
 
-    def _repair_indexes(self, names: Sequence[str], attempts: Place) -> None:
+    def _repair_indexes(self, names: Sequence[str], staging: Place) -> None:
         folder = self.target.slices.folder
         for name in names:
-            if (SLICE, name) in self.left:
-                self.left[INDEX, name] = "its slice is damaged"
-            elif (SLICE, name) not in self.repaired:  # with its slice its index came too
+            if (What.SLICE, name) in self.left:
+                self.left[What.INDEX, name] = "its slice is damaged"
+            elif (What.SLICE, name) not in self.repaired:  # with its slice its index came too
                 scan, _ = scan_slice(folder, self.target.find_slice(name)[0], name)
-                made = attempts / "made.idx"
-                publish_bytes(made, attempts, index_of(scan.rows()))
-                self._put((INDEX, name), [(made, folder / f"{name}.idx", None)])
+                made = staging / "made.idx"
+                publish_bytes(made, staging, index_of(scan.rows()))
+                self._put((What.INDEX, name), [(made, folder / f"{name}.idx", None)])
 
-    def _repair_tables(self, files: Sequence[str], attempts: Place) -> None:
+    def _repair_tables(self, files: Sequence[str], staging: Place) -> None:
         """Rebuild tables from the slices, which must all be right by now."""
-        damaged = [name for what, name in self.left if what == SLICE]
+        damaged = [name for what, name in self.left if what == What.SLICE]
         tables = {entry["file"]: (name, entry) for name, entry in self.target.manifest["tables"].items()}
         for file in files:
             name, entry = tables[file]
             if damaged:
-                self.left[TABLE, file] = f"{damaged[0]} is damaged and could not be repaired"
+                self.left[What.TABLE, file] = f"{damaged[0]} is damaged and could not be repaired"
             elif name in ("departed", "contents", "groups") and entry["rows"]:
-                self.left[TABLE, file] = "there is no other copy of what earlier slices had; put the original back"
+                self.left[What.TABLE, file] = "there is no other copy of what earlier slices had; put the original back"
             elif name == "examples" and self.target.dataset is None:
-                self.left[TABLE, file] = "the normalised images that its examples come from are not here"
+                self.left[What.TABLE, file] = "the normalised images that its examples come from are not here"
             else:
                 rows = rebuild_table(name, self.target)
-                made, _ = parquet_tables.write_tables(attempts / "made" / file, attempts, TABLES[name], rows)
-                self._put((TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
+                made, _ = parquet_tables.write_tables(staging / "made" / file, staging, TABLES[name], rows)
+                self._put((What.TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
 
 
 def _part_files(what: str, normalized: Place, entry: dict[str, Any]) -> list[tuple[Place, str]]:
     """The files of a part in ``normalized``, with the SHA-256 that they should have."""
     name, rejects = entry["part"], entry["rejects"]
-    if what == PART:
+    if what == What.PART:
         return [(records_place(normalized, name), entry["sha256"])]
-    if what == ROWS:
+    if what == What.ROWS:
         return [(rows_place(normalized, name), entry["rows_sha256"])]
     return list(zip(rejects_places(normalized, name), (rejects["sha256"], rejects["list_sha256"]), strict=True))
 
 
 def _normalize_again(
-    root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], attempts: Place
+    root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], staging: Place
 ) -> dict[str, Any]:
     """Normalise the pack of a part as it was done, into the folder ``made``.
 
@@ -240,5 +224,5 @@ def _normalize_again(
             Origin.of_part(entry),
             worker,
             classes=dataset["classes"][:classes],
-            attempts=attempts,
+            attempts=staging,
         )

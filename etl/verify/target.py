@@ -1,34 +1,42 @@
-"""The set of slices that is verified, with the markers of all that it was made from."""
+"""The set of slices that is verified, with the markers of all that it was made from, and the list of work.
+
+A line of work holds all that its task needs to know, so that a task reads no manifest.
+"""
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from etl.errors import DataError
 from etl.formats.json_schema import schema_fault
-from etl.partition.config import SOURCE_SPLIT, ShardConfig
+from etl.normalized.parts import pack_of
+from etl.partition.config import ShardConfig
 from etl.slices.history import removed_keys
 from etl.slices.lineage import ParentSlices, finished_slices
 from etl.slices.manifest import read_manifest, slices_of
 from etl.slices.manifest_builder import image_of
-from etl.slices.plan import Plan, plan_slices
+from etl.slices.plan import Plan, option_values_of, plan_slices
+from etl.stages.entries import TABLES_FOLDER
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.marker import Generation
+from etl.stages.names import GENERATIONS_FOLDER
 from etl.stages.stage import Stage, require
 from etl.storage.place import Place
-from etl.verify.findings import DATASET, EARLIER, MANIFEST_FILE, RAW_DATASET, Finding, marker_fault
-from etl.verify.work_list import (
-    Line,
-    file_lines,
-    kept_markers,
-    part_lines,
-    removed_files,
-    slice_lines,
-    stage_files,
-    table_files,
-)
+from etl.verify.findings import DATASET, MANIFEST_FILE, RAW_DATASET, Finding, What, marker_fault
+
+Line = dict[str, Any]
+Item = TypeVar("Item", bound=Mapping[str, Any])
+
+SLICES, PARTS, FILES = "slices", "parts", "files"  # kinds of lines, and of their items
+# What makes a line long enough; a cluster's task may get several.
+LINE_BYTES = 64 << 20
+LINE_IMAGES = 100_000
+LINE_ITEMS = 256
+ROW_BYTES = 128  # about, of a table
 
 _NAME = re.compile(r"pack-[0-9]{5,}(\.[0-9]+)?")  # of a pack or a part
 
@@ -56,11 +64,6 @@ class Target:
         Raises UsageError if there are none of this version, DataError if a marker is not as it was written.
         """
         slices = slices_stage(root, name)
-        if slices.marker.exists():
-            try:
-                json.loads(slices.marker.read_bytes())
-            except ValueError as error:
-                raise DataError(f"{slices.marker} was edited or damaged: it is no JSON ({error})") from None
         manifest = _require_shape(read_manifest(slices), slices)
         damaged = list[Finding]()
         dataset = _find_generation(normalized_stage(root), manifest["input"], DATASET, damaged)
@@ -71,11 +74,6 @@ class Target:
         return cls(root, slices, manifest, dataset, raw, parent, tuple(damaged))
 
     @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the manifest."""
-        return self.slices.fingerprint()
-
-    @property
     def slice_names(self) -> list[str]:
         return [each["name"] for _, each in slices_of(self.manifest)]
 
@@ -84,60 +82,62 @@ class Target:
         return next((split, each) for split, each in slices_of(self.manifest) if each["name"] == name)
 
     @property
-    def knows_parent(self) -> bool:
-        """Whether it is known which splits were to be kept."""
-        return self.parent is not None or self.manifest["config"]["splits_from"] is None
+    def has_plan(self) -> bool:
+        """Whether what the plan was made from is there: the normalised images, and slices whose splits were kept."""
+        has_parent = self.parent is not None or self.manifest["config"]["splits_from"] is None
+        return self.dataset is not None and has_parent
 
     def plan_again(self) -> Plan:
         """The plan that these slices were made by.
 
         Raises DataError if it does not come out as it was: images or earlier slices are damaged or gone.
         """
-        if self.dataset is None or not self.knows_parent:
+        if not self.has_plan:
             raise DataError("the normalised images, or the slices whose splits were kept, are not there")
+        assert self.dataset is not None
         recorded = self.manifest["config"]
         config = ShardConfig.from_json(recorded)
-        values = vars(config) | {
-            "split": SOURCE_SPLIT if config.split is None else config.split,
-            "slices": config.slices["train"],
-            "slice_size": 1,
-        }
         # perhaps more than were given, by those that were removed before
         removed = removed_keys(self.slices.folder) if config.removed_keys else None
+        values = option_values_of(config) | {"slice_size": None}  # there are as many slices as recorded
         plan = plan_slices(self.root, values, self.dataset, self.parent, removed)
         if plan.config.to_json() | {"removed_keys": None} != recorded | {"removed_keys": None}:
             raise DataError(f"a new plan is not the one of {self.slices.marker}")
         return plan
 
-    def job(self, plan: Plan | None, assignments: Place | None) -> dict[str, Any]:
+    def job(self, plan: Plan | None, assignments: Place | None, every_stage: bool) -> dict[str, Any]:
         """What tasks need to know: also of the new ``plan``, if there is one, and where its assignments are."""
-        config, dataset = self.manifest["config"], self.dataset
+        dataset = self.dataset
         return {
             "root": self.root.uri,
             "folder": self.slices.folder.uri,
+            "every_stage": every_stage,
             "removed": dataset.marker["removed"] if dataset else None,
-            "group_by": config["group_by"],
+            "group_by": self.manifest["config"]["group_by"],
             "classes": self.manifest["classes"],
             "image": self.manifest["image"],
             "normalized_image": image_of(dataset.marker) if dataset else None,
-            "seed": config["seed"],
+            "seed": self.manifest["config"]["seed"],
             "plan": plan.slice_plan.to_json() if plan else None,
             "assignments": assignments.uri if assignments else None,
         }
 
     def lines(self, every_stage: bool, plan: Plan | None) -> list[Line]:
-        """The list of work, numbered; with ``every_stage`` parts and packs are read too."""
-        files = list(table_files(self.slices.folder, self.manifest))
-        lines = [*slice_lines(self.manifest)]
+        """The list of work, numbered: runs of slices, of parts, and of files that are only hashed.
+
+        With ``every_stage`` the records of parts, their rejects and their packs are read too, and earlier markers.
+        """
+        files = list(_table_files(self.slices.folder, self.manifest, What.TABLE))
+        lines = [*_slice_lines(self.manifest)]
         if self.dataset is not None:
-            lines += part_lines(self.dataset, self.raw, plan)
-            files += removed_files(self.root, self.dataset)
-            files += stage_files(self.root, self.dataset) if every_stage else ()
+            lines += _part_lines(self.dataset, self.raw, plan, every_stage)
+            if removed := self.dataset.marker["removed"]:
+                files.append(_file(What.REMOVED, self.root / "raw", removed))
         if self.parent is not None:
-            files += table_files(self.parent.folder, self.parent.manifest, EARLIER)
+            files += _table_files(self.parent.folder, self.parent.manifest, What.PARENT)
         if every_stage:
-            files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]
-        lines += file_lines(files)
+            files += [*_earlier_markers(normalized_stage(self.root)), *_earlier_markers(raw_stage(self.root))]
+        lines += ({"kind": FILES, "items": run} for run in _runs(files))
         return [line | {"line": number} for number, line in enumerate(lines)]
 
 
@@ -171,3 +171,68 @@ def _require_shape(marker: dict[str, Any], stage: Stage) -> dict[str, Any]:
     if fault := schema_fault(marker, json.loads(schema.read_text())):
         raise DataError(f"{stage.marker} was edited or damaged: {fault}; put the original back")
     return marker
+
+
+def _slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
+    """Runs of consecutive slices, with the numbers of their first slice, row of examples and row of blocks."""
+    kept = ("name", "records", "blocks", "bytes", "sha256")
+    slices = [{"split": split, **{name: each[name] for name in kept}} for split, each in slices_of(manifest)]
+    number = row = block = 0
+    for run in _runs(slices):
+        yield {"kind": SLICES, "number": number, "row": row, "block": block, "items": run}
+        number += len(run)
+        row += sum(each["records"] for each in run)
+        block += sum(each["blocks"] for each in run)
+
+
+def _part_lines(dataset: Generation, raw: Generation | None, plan: Plan | None, every_stage: bool) -> Iterator[Line]:
+    """Runs of parts of a normalised generation.
+
+    Of each: what the generations record of it and of its pack, and its line of the ``plan``, None if not known; and
+    about how many bytes are read besides its rows.
+    """
+    packs = {pack["name"]: pack for pack in raw.entries} if raw else {}
+    plans = iter(plan) if plan else repeat(None)
+    parts: Iterator[Line] = (
+        {
+            "entry": each,
+            "pack": packs.get(pack_of(each)),
+            "plan": next(plans),
+            "bytes": 2 * each["bytes"] if every_stage else 0,
+        }
+        for each in dataset.entries
+    )
+    yield from ({"kind": PARTS, "items": run} for run in _runs(parts, lambda part: part["entry"]["input"]))
+
+
+def _table_files(folder: Place, manifest: Mapping[str, Any], what: str) -> Iterator[Line]:
+    """The tables beside a manifest; a finding about one says ``what`` it is."""
+    return (_file(what, folder, entry) for entry in manifest["tables"].values())
+
+
+def _file(what: str, folder: Place, table: Mapping[str, Any]) -> Line:
+    place = folder / table["file"]
+    size = table["rows"] * ROW_BYTES
+    return {"what": what, "name": table["file"], "uri": place.uri, "sha256": table["sha256"], "bytes": size}
+
+
+def _earlier_markers(stage: Stage) -> Iterator[Line]:
+    """The markers of earlier generations of a stage, and all tables of packs or parts: named by their SHA-256."""
+    for below in (GENERATIONS_FOLDER, TABLES_FOLDER):
+        for info in (stage.folder / below).children():
+            name, sha256 = f"{stage.folder.name}/{below}/{info.base_name}", info.base_name.partition(".")[0]
+            uri = (stage.folder / below / info.base_name).uri
+            yield {"what": What.MANIFEST, "name": name, "uri": uri, "sha256": sha256, "bytes": info.size}
+
+
+def _runs(items: Iterable[Item], images: Callable[[Item], int] = lambda item: 0) -> Iterator[list[Item]]:
+    """``items`` in runs that each make up a line or somewhat more, by their bytes and the ``images`` of each."""
+    run, filled = list[Item](), 0.0
+    for item in items:
+        run.append(item)
+        filled += item["bytes"] / LINE_BYTES + images(item) / LINE_IMAGES + 1 / LINE_ITEMS
+        if filled >= 1:
+            yield run
+            run, filled = [], 0.0
+    if run:
+        yield run

@@ -15,7 +15,7 @@ from etl.slices.writer import SourcedExample, write_slice
 from etl.storage.place import Place
 from mapreduce import normalize as normalize_module
 from mapreduce import shard as shard_module
-from tests.lib.generations import Entries, change_parts
+from tests.lib.generations import change_parts
 from tests.lib.inline import normalize_here, shard_here
 from tests.mapreduce.test_verify import FIRST, SECOND, root, source, verify, whole
 
@@ -72,7 +72,7 @@ def move_one(name: str, examples: Examples, shared: Examples) -> Examples:
 
 @pytest.mark.integration
 def test_slices_with_wrong_examples_are_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way by its own kind of finding; `tests/etl/verify/test_exactly_once.py` has all ways to judge a key."""
+    """Each way by its own kind of finding; `tests/etl/verify/test_join.py` has all ways to judge a key."""
     for change, kind, line in (
         (lambda name, examples, shared: examples, None, ""),  # the negative control
         (drop_one, "key missing", "is good, and in no slice"),
@@ -88,59 +88,47 @@ def test_slices_with_wrong_examples_are_found(root: Path, monkeypatch: pytest.Mo
         assert not kind or "run shard again with --overwrite" in verify(root, "--repair")[1]
 
 
-def lose_or_change_a_reject(image: dict[str, Any], loses: bool) -> bool:
-    if image["key"] == "1/bad.png" and not loses:
-        image["sha256"] = bytes(32)
-    return image["key"] != "1/bad.png" or not loses
-
-
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("loses", "line"),
-    [
-        (True, "good + 0 rejects, by key: row 17: key is '2/0002.png', not '1/bad.png'"),
-        (False, "1/bad.png: sha256 is b'\\x00"),
-    ],
-)
-def test_an_image_that_normalize_lost_or_changed_is_found(
-    loses: bool, line: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reject_that_normalize_lost_or_changed_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add = PartWriter.add
+    for changed, line in (
+        (None, "good + 0 rejects, by key: row 17: key is '2/0002.png', not '1/bad.png'"),
+        ({"sha256": bytes(32)}, "1/bad.png: sha256 is b'\\x00"),
+    ):
 
-    def add_wrongly(part: PartWriter, image: dict[str, Any], *rest: Any) -> object:
-        return lose_or_change_a_reject(image, loses) and add(part, image, *rest)
+        def add_wrongly(part: PartWriter, image: dict[str, Any], *rest: Any, changed: Any = changed) -> None:
+            if image["key"] != "1/bad.png":
+                add(part, image, *rest)
+            elif changed is not None:
+                add(part, image | changed, *rest)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(PartWriter, "add", add_wrongly)
-        patch.setattr(normalize_module, "require", lambda *_: None)
-        words = ("--size", "8", "--color", "gray", "--format", "png", "--max-rejects", "0.1")
-        normalize_here(root, *words, "--overwrite")
-    shard_here(root, "--workers", "2", "--overwrite")
-    found, error = verify(root)
-    assert {what for what, _ in found} <= {"input", "manifest"}
-    assert [what for what, _ in found].count("input") == 1
-    assert line in error
+        with monkeypatch.context() as patch:
+            patch.setattr(PartWriter, "add", add_wrongly)
+            patch.setattr(normalize_module, "require", lambda *_: None)
+            words = ("--size", "8", "--color", "gray", "--format", "png", "--max-rejects", "0.1")
+            normalize_here(root, *words, "--overwrite")
+        shard_here(root, "--workers", "2", "--overwrite")
+        found, error = verify(root)
+        assert sorted(what for what, _ in found if what != "manifest") == ["input"]
+        assert line in error
     assert "run normalize again with --overwrite" in verify(root, "--every-stage", "--repair")[1]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
+def test_parts_that_are_not_those_of_the_packs_are_found(root: Path) -> None:
+    marker = root / "normalized/dataset.json"
+    whole = marker.read_bytes()
+    for change, line in (
         (lambda parts: parts.pop(), "packs of its parts is"),
         (
             lambda parts: parts[0].update(pack="pack-00001"),
             "packs of its parts.0 is 'pack-00001', not 'pack-00000'",
         ),
         (lambda parts: parts[0].update(pack="pack-09999"), "packs of its parts.0 is 'pack-09999', not"),
-    ],
-    ids=["part lost", "two parts", "part of another pack"],
-)
-def test_parts_that_are_not_those_of_the_packs_are_found(
-    change: Callable[[Entries], object], line: str, root: Path
-) -> None:
-    change_parts(root, change)
-    shard_here(root, "--workers", "2", "--overwrite")
-    found, error = verify(root)
-    assert ("manifest", "dataset.json") in found
-    assert line in error
+    ):
+        marker.write_bytes(whole)
+        change_parts(root, change)
+        shard_here(root, "--workers", "2", "--overwrite")
+        found, error = verify(root)
+        assert ("manifest", "dataset.json") in found
+        assert line in error

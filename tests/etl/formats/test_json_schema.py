@@ -1,8 +1,6 @@
 """Our check of a schema against the library's, on values that each break one rule."""
 
-import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -10,8 +8,6 @@ import pytest
 
 from etl.formats.json_schema import schema_fault
 from tests.lib.commands import REPOSITORY
-
-ETL = REPOSITORY / "etl"
 
 SCHEMA = {
     "type": "object",
@@ -56,22 +52,18 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "fault"), WRONG)
-def test_a_value_that_breaks_a_rule(name: str, value: Any, fault: str) -> None:
+def test_a_value_that_breaks_a_rule() -> None:
+    theirs = jsonschema.Draft202012Validator(SCHEMA)
     assert schema_fault(RIGHT, SCHEMA) is None
-    jsonschema.Draft202012Validator(SCHEMA).validate(RIGHT)
-    wrong = copy.deepcopy(RIGHT) | {name: value}
-    if value is ...:
-        del wrong[name]
-    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(wrong)
-    assert str(schema_fault(wrong, SCHEMA)).startswith(fault)
-
-
-def test_a_rule_that_is_not_known_is_refused() -> None:
+    assert theirs.is_valid(RIGHT)
+    for name, value, fault in WRONG:
+        wrong = {key: each for key, each in (RIGHT | {name: value}).items() if each is not ...}
+        assert not theirs.is_valid(wrong), name
+        assert str(schema_fault(wrong, SCHEMA)).startswith(fault)
     with pytest.raises(ValueError, match="maxItems"):
         schema_fault([], {"maxItems": 3})
 
 
-@pytest.mark.parametrize("path", sorted(ETL.glob("*/schemas/*.json")), ids=lambda path: path.parent.parent.name)
-def test_the_schemas_are_schemas(path: Path) -> None:
-    jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
+def test_the_schemas_are_schemas() -> None:
+    for path in (REPOSITORY / "etl").glob("*/schemas/*.json"):
+        jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))

@@ -96,23 +96,24 @@ def test_a_table_that_is_not_as_it_was_written_is_refused(name: str, folder: Pla
         SplitHistory.read(folder, facts)
 
 
-def test_keys_that_retire_are_recorded_with_those_that_retired_before(folder: Place) -> None:
+def test_what_retires_is_recorded_with_what_retired_before(folder: Place) -> None:
+    """The first key left, one came back, and one was removed that never was there."""
     history = read(folder)
-    assigned = np.zeros(len(history.keys), dtype=bool)
-    assigned[find(keys_of([*list(EXAMPLES)[1:], "gone-a"]), history.keys)] = True  # the first left, and one came back
-    rows = history.retired_keys(assigned).to_pylist()
-    assert {row["key"]: row["split"] for row in rows} == {
-        "image-000": EXAMPLES["image-000"],
-        **{key: split for key, (split, _) in GONE.items() if key != "gone-a"},
+    names = [*list(EXAMPLES)[1:], "gone-a"]
+    places = find(keys_of(names), history.keys)
+    contents = find(pa.chunked_array([[sha256(name) for name in names]], pa.binary(32)), history.contents)
+    splits = np.array([SPLIT_NAMES.index(EXAMPLES.get(name, "test")) for name in names], dtype=np.int8)
+    seen = history.find_seen(places, contents, splits)
+    removed = history.removed | {"image-000", "unknown"}
+    tables = history.retired_tables(*seen, removed=removed, groups={"y": 2, "x": 0})
+    assert {row["key"]: (row["split"], row["removed"]) for row in tables["departed"].to_pylist()} == {
+        "image-000": ("train", True),
+        **{key: facts for key, facts in GONE.items() if key != "gone-a"},
+        "unknown": (None, True),
     }
+    left = {(sha256("image-000"), "train"), (sha256("image-001"), "train"), (sha256("before-it-changed"), "test")}
+    assert [(row["sha256"], row["split"]) for row in tables["contents"].to_pylist()] == sorted(left)
+    assert tables["groups"].to_pylist() == [{"group": "x", "split": "train"}, {"group": "y", "split": "test"}]
     assert sorted(removed_keys(folder)) == ["never-there", "removed"]
-
-
-def test_contents_that_retire_are_recorded_with_all_their_splits(folder: Place) -> None:
-    history = read(folder)
-    all_splits = np.full(len(history.contents), 7, dtype=np.uint8)
-    assert history.retired_contents(all_splits).to_pylist() == []
-    assert {row["split"] for row in history.retired_contents(all_splits - 4).to_pylist()} == {"test"}
-    rows = history.retired_contents(all_splits - 7).to_pylist()
-    expected = {(sha256(key), split) for key, split in (*EXAMPLES.items(), *CHANGED.items())}
-    assert [(row["sha256"], row["split"]) for row in rows] == sorted(expected)
+    for table, schema in zip(tables.values(), (schemas.DEPARTED, schemas.CONTENTS, schemas.GROUPS), strict=True):
+        assert table.schema == schema

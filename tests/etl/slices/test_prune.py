@@ -99,7 +99,6 @@ def require_whole(root: Path) -> None:
     assert not list(root.rglob("_work"))
 
 
-@pytest.mark.integration
 def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     for name in ("night-0", "night-3", "mine"):
         (root / f"{name}-report.html").write_text(name)
@@ -123,21 +122,16 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     assert run(root, keep=2)["removed_files"] == 0
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json", "_work/slices.json"])
-def test_slices_that_a_run_names_stay(root: Path, file: str) -> None:
-    record_run(root, 1, file)
-    (root / "runs/run-0001/x.json").mkdir()
-    (root / "runs/run-0001/notes.json").write_text("[1]")  # of a person
-    summary = run(root, keep=1)
-    assert summary["kept_slices"]["night-1"] == f"named by {root}/runs/run-0001"
-    assert slices_of(root) == ["night-1", "night-3"]
+def test_slices_that_a_run_names_stay(root: Path) -> None:
+    files = ("result.json", "checkpoints/step-00000002/checkpoint.json", "_work/slices.json")
+    for night, file in enumerate(files):
+        record_run(root, night, file, f"run-{night}")
+    (root / "runs/run-0/x.json").mkdir()
+    (root / "runs/run-0/notes.json").write_text("[1]")  # of a person
+    kept = run(root, keep=1)["kept_slices"]
+    assert [kept[f"night-{night}"] for night in range(3)] == [f"named by {root}/runs/run-{night}" for night in range(3)]
     shutil.rmtree(root / "runs")
-    require_whole(root)
-
-
-def test_a_run_that_has_not_recorded_its_slices_keeps_all(root: Path) -> None:
-    (root / "runs/run-0001/_work/claims").mkdir(parents=True)
+    (root / "runs/run-3/_work/claims").mkdir(parents=True)  # one that has not recorded its slices keeps all
     assert run(root, keep=1)["removed_slices"] == {}
 
 
@@ -159,11 +153,11 @@ def test_old_runs_of_a_job_go_with_the_slices_that_only_they_name(root: Path) ->
     require_whole(root)
 
 
-@pytest.mark.parametrize("file", ["result.json", "checkpoints/step-00000002/checkpoint.json"])
-def test_a_damaged_file_of_a_run_that_stays_is_found_before_anything_is_removed(file: str, root: Path) -> None:
+def test_a_damaged_file_of_a_run_that_stays_is_found_before_anything_is_removed(root: Path) -> None:
     record_run(root, 0, "run.json", "airflow-0")
-    (record_run(root, 1, file, "airflow-1") / file).write_text('{"slices": ')
-    before, damaged = contents(root), root / "runs/airflow-1" / file
+    damaged = record_run(root, 1, "checkpoints/step-00000002/checkpoint.json", "airflow-1").joinpath("result.json")
+    damaged.write_text('{"slices": ')
+    before = contents(root)
     line = f"damaged file of a run: {damaged} (not JSON: Expecting value: line 1 column 12 (char 11)). Remove the file"
     failed(ringslice_here("prune", root, "--keep-runs", 1), 1, line)
     assert contents(root) == before

@@ -82,6 +82,11 @@ def splits(rules: Rules, keys: Sequence[str], **more: Any) -> dict[str, str | No
     return split_by_key(assign_splits(rules, [part(keys, **more)]), keys)
 
 
+def grouped(known: SplitHistory | None = None, *removed: str, **more: Any) -> Rules:
+    """By patient, after slices that have ``known``."""
+    return Rules(config(group_by="patient", **more), 3, known or SplitHistory.empty(), frozenset(removed))
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -> None:
@@ -94,7 +99,7 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     found = split_by_key(assignment, keys)
     assert {key: found[key] for key in known} == known
     assert None not in found.values()
-    assert int(assignment.keys.sum()) == np.count_nonzero(assignment.contents) == len(known)
+    assert int(assignment.seen_keys.sum()) == np.count_nonzero(assignment.seen_contents) == len(known)
     assert assignment.known.to_json() == {
         "kept": len(known),
         "moved": 0,
@@ -140,13 +145,13 @@ def test_a_known_content_keeps_its_split_under_any_key() -> None:
     assignment = assign_splits(Rules(config(), 3, known), [part(["c", "d"], c="a", d="b")])
     assert split_by_key(assignment, ["c", "d"]) == {"c": "test", "d": "train"}
     assert (assignment.known.kept, assignment.known.moved) == (2, 2)
-    assert not assignment.keys.any()  # as keys they departed
-    assert assignment.contents.all()
+    assert not assignment.seen_keys.any()  # as keys they departed
+    assert assignment.seen_contents.all()
     assignment = assign_splits(Rules(config(), 3, known), [part(["a", "b"], a="another", b="a")])
     assert split_by_key(assignment, ["a", "b"]) == {"a": "test", "b": "test"}
     assert assignment.known.to_json() == {"kept": 1, "moved": 0, "changed": 1, "new": 0, "disagreeing": 1}
     assert assignment.known.named == ("b (train by its key, test now)",)
-    assert not assignment.contents.all()
+    assert not assignment.seen_contents.all()
 
 
 def test_copies_of_a_new_content_follow_the_known_keys_among_them() -> None:
@@ -190,7 +195,7 @@ def elsewhere(group: str) -> str:
 
 def test_a_known_group_stays_though_all_its_images_are_other_ones() -> None:
     split = elsewhere("x")
-    rules = Rules(config(group_by="patient"), 3, history({"seen": "train"}, groups={"x": split, "gone": "test"}))
+    rules = grouped(history({"seen": "train"}, groups={"x": split, "gone": "test"}))
     assignment = assign_splits(rules, [part(["1", "2", "seen"], {"1": "x", "2": "x", "seen": "y"})])
     assert split_by_key(assignment, ["1", "2", "seen"]) == {"1": split, "2": split, "seen": "train"}
     assert {name: SPLIT_NAMES[n] for name, n in assignment.groups.items()} == {"x": split, "gone": "test", "y": "train"}
@@ -199,34 +204,31 @@ def test_a_known_group_stays_though_all_its_images_are_other_ones() -> None:
 def test_a_new_group_goes_where_its_known_images_are() -> None:
     split = elsewhere("x")
     for known in (history({"1": split}, contents={}), history({"0": split}, contents={"1": split})):
-        rules = Rules(config(group_by="patient"), 3, known)
-        assert splits(rules, ["1", "2", "3"], groups=dict.fromkeys("123", "x")) == dict.fromkeys("123", split)
+        assert splits(grouped(known), ["1", "2", "3"], groups=dict.fromkeys("123", "x")) == dict.fromkeys("123", split)
 
 
 def test_images_in_another_split_than_their_group_are_named() -> None:
-    rules = Rules(
-        config(group_by="patient"), 3, history({"1": "train", "2": "test"}, groups={"x": "train", "y": "test"})
-    )
+    known = history({"1": "train", "2": "test"}, groups={"x": "train", "y": "test"})
+    groups = {"1": "x", "2": "x", "3": "y"}
     with pytest.raises(GroupConflict) as conflict:  # the value of 2 was corrected
-        splits(rules, ["1", "2", "3"], groups={"1": "x", "2": "x", "3": "y"})
+        splits(grouped(known), ["1", "2", "3"], groups=groups)
     line = "1 images were in another split than their patient is: 2 (test, patient 'x' in train); correct the column"
     assert str(conflict.value).startswith(line)
     assert conflict.value.keys == ["2"]
-    without = Rules(rules.config, 3, rules.history, frozenset({"2"}))
-    assert splits(without, ["1", "2", "3"], groups={"1": "x", "2": "x", "3": "y"}) == {
-        "1": "train",
-        "2": None,
-        "3": "test",
-    }
+    found = splits(grouped(known, "2"), ["1", "2", "3"], groups=groups)
+    assert found == {"1": "train", "2": None, "3": "test"}
 
 
 def test_of_copies_in_groups_of_two_splits_one_is_dealt_where_duplicates_are_dropped() -> None:
     known = history({"z": "train"}, groups={"x": "train", "y": "test"})
     keys, groups = ["a", "b", "z"], {"a": "x", "b": "y", "z": "x"}
-    dropping = Rules(config(group_by="patient", drop_duplicates=True), 3, known)
-    assert splits(dropping, keys, groups=groups, a="1", b="1") == {"a": "train", "b": None, "z": "train"}
+    assert splits(grouped(known, drop_duplicates=True), keys, groups=groups, a="1", b="1") == {
+        "a": "train",
+        "b": None,
+        "z": "train",
+    }
     with pytest.raises(GroupConflict, match=r"b \(train, patient 'y' in test\)"):
-        splits(Rules(config(group_by="patient"), 3, known), keys, groups=groups, a="1", b="1")
+        splits(grouped(known), keys, groups=groups, a="1", b="1")
 
 
 @settings(max_examples=100)
@@ -240,17 +242,12 @@ def test_groups_and_contents_are_in_one_split_whatever_they_share(data: st.DataO
     known_groups = data.draw(st.dictionaries(names, in_splits))
     known_contents = data.draw(st.dictionaries(st.sampled_from([f"c{n}" for n in range(1, 9)]), in_splits))
     remembered = history({"0": "train"}, contents=known_contents, groups=known_groups)
-    rules = Rules(config(group_by="patient", drop_duplicates=data.draw(st.booleans())), 3, remembered)
-    removed: set[str] = set()
-    while True:  # as a user would: leave out what is named
-        try:
-            assignment = assign_splits(
-                Rules(rules.config, 3, remembered, frozenset(removed)), [part(list(groups), groups, **contents)]
-            )
-            break
-        except GroupConflict as conflict:
-            assert not removed
-            removed |= set(conflict.keys)
+    is_dropping, rows_of_part = data.draw(st.booleans()), part(list(groups), groups, **contents)
+    try:
+        assignment = assign_splits(grouped(remembered, drop_duplicates=is_dropping), [rows_of_part])
+    except GroupConflict as conflict:  # as a user would: leave out what is named
+        rules = grouped(remembered, *conflict.keys, drop_duplicates=is_dropping)
+        assignment = assign_splits(rules, [rows_of_part])
     found = {key: split for key, split in split_by_key(assignment, list(groups)).items() if split is not None}
     of_group, of_content = dict(known_groups), dict(known_contents)
     for key, split in found.items():
@@ -265,15 +262,14 @@ def test_groups_go_about_by_fraction() -> None:
 
 
 def test_images_without_a_group_and_strangers_are_refused() -> None:
-    grouped = Rules(config(group_by="patient"), 3)
     some = {"b": "x"}
     for parts in ([part(["a", "b"], some)], [part(["a"]), part(["b"], some)]):
         with pytest.raises(DataError, match="a has no value in the column 'patient'"):
-            assign_splits(grouped, parts)
+            assign_splits(grouped(), parts)
     with pytest.raises(UsageError, match=r"--group-by video: no image .* columns there are: patient; add one"):
         assign_splits(Rules(config(group_by="video"), 3), [part(["a"]), part(["b"], some)])
     with pytest.raises(UsageError, match="columns there are: none"):
-        assign_splits(grouped, [part(["a"])])
+        assign_splits(grouped(), [part(["a"])])
     with pytest.raises(UsageError, match="none of the 1 keys of --splits-from is among these images, nor any of their"):
         assign_splits(Rules(config(), 3, history({"x": "train"})), [part(["a"])])
     with pytest.raises(DataError, match="1 images have no split of the source's own"):

@@ -15,13 +15,14 @@ from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
 from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
-from etl.verify.check_slice import ExampleCheck, SliceCheck, check_slice
-from etl.verify.findings import INDEX, MANIFEST, SLICE, TABLE
+from etl.verify.check_slice import check_slice
+from etl.verify.findings import What
+from etl.verify.result import LineResult
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
 SIZE = {"height": 2, "width": None, "channels": 1, "format": "RAW"}
 SEED = 55  # of the order of KEYS
-SLICE_A, INDEX_A, EXAMPLES = (SLICE, "train/a"), (INDEX, "train/a"), (TABLE, "examples.parquet")
+SLICE_A, INDEX_A, EXAMPLES = (What.SLICE, "train/a"), (What.INDEX, "train/a"), (What.TABLE, "examples.parquet")
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,14 @@ class Written:
     def path(self, ending: str) -> Path:
         return Path(self.folder.path) / f"{self.facts['name']}.{ending}"
 
-    def check(self) -> SliceCheck:
-        return check_slice(self.folder, self.facts, self.rows, self.blocks, ExampleCheck("ab", SIZE, SEED))
+    def check(self) -> tuple[LineResult, pa.Table | None]:
+        """What was found, and the rows of the examples."""
+        result = LineResult()
+        job = {"folder": self.folder.uri, "classes": ["a", "b"], "image": SIZE, "seed": SEED}
+        return result, check_slice(result, job, self.facts, self.rows, self.blocks)
 
     def found(self) -> list[tuple[str, str]]:
-        return [(finding.what, finding.name) for finding in self.check().findings]
+        return [(finding.what, finding.name) for finding in self.check()[0].findings]
 
     def records(self) -> list[bytes]:
         return [record.framed for record in read_records(io.BytesIO(self.path("tfrecord").read_bytes()), "slice")]
@@ -110,7 +114,7 @@ def test_every_lost_doubled_or_swapped_record_is_found(slices: tuple[Written, Wr
         assert SLICE_A in written.found()
         assert bare.found() == [SLICE_A]
         forged = written.facts | {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-        assert set(replace(bare, facts=forged).found()) <= {(MANIFEST, "manifest.json")}, "but for the order"
+        assert set(replace(bare, facts=forged).found()) <= {(What.MANIFEST, "manifest.json")}, "but for the order"
         assert EXAMPLES in replace(written, facts=forged).found(), "a forged manifest does not fit the tables"
 
 
@@ -119,19 +123,19 @@ def test_tables_that_do_not_fit_a_right_slice_are_found(slices: tuple[Written, W
     assert written.rows is not None
     labels, column = pa.array([0, 1, 1], pa.int32()), written.rows.schema.get_field_index("label")
     wrong = replace(written, rows=written.rows.set_column(column, "label", labels))
-    assert wrong.check().findings[0].line.endswith("rows of train/a: row 2: a/2: label is 1, not 0")
-    examples = wrong.check().examples
+    result, examples = wrong.check()
+    assert result.findings[0].line.endswith("rows of train/a: row 2: a/2: label is 1, not 0")
     assert examples is not None
     assert examples["label"].to_pylist() == [0, 1, 0], "the slice itself is believed"
     assert replace(written, rows=written.rows.slice(0, 2)).found() == [EXAMPLES]
-    assert replace(written, blocks=other.blocks).found() == [(TABLE, "blocks.parquet")]
+    assert replace(written, blocks=other.blocks).found() == [(What.TABLE, "blocks.parquet")]
 
 
 def test_a_damaged_slice_is_judged_by_its_table(slices: tuple[Written, Written]) -> None:
     written, _ = slices
     written.path("tfrecord").write_bytes(b"?")
-    result = written.check()
-    assert result.examples is written.rows
-    assert result.facts == {**written.facts, "by_label": {"0": 2, "1": 1}}
-    unknown = replace(written, rows=None, blocks=None).check()
-    assert (unknown.examples, unknown.facts) == (None, None)
+    result, examples = written.check()
+    assert examples is written.rows
+    assert result.slices == [{**written.facts, "by_label": {"0": 2, "1": 1}}]
+    result, examples = replace(written, rows=None, blocks=None).check()
+    assert (examples, result.slices) == (None, [None])

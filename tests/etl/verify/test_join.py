@@ -1,7 +1,6 @@
 """Examples of slices are compared with good images, bucket by bucket, and by plain sets."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,20 +14,20 @@ from hypothesis import strategies as st
 
 from etl.errors import EnvironmentFailure
 from etl.storage.place import open_place
-from etl.verify import findings as kinds
 from etl.verify.collect import Collected
+from etl.verify.findings import MAX_KEYS, Finding, KeyFault, What
 from etl.verify.join import (
     FOUND,
-    GONE,
     GOOD,
+    RETIRED_KEYS,
     Reconciler,
     content_buckets,
     key_buckets,
     read_bucket,
     write_buckets,
 )
+from etl.verify.result import LineResult
 from etl.verify.target import Target
-from etl.verify.task import task_place
 
 SPLITS = ("train", "test", "test")  # of the slices 0, 1, 2
 
@@ -64,7 +63,7 @@ def reconcile(
     """What all buckets give, and the rows of duplicates."""
     found = table(FOUND, [image.row(split=SPLITS[number], number=number) for number, image in dealt])
     images = table(GOOD, [image.row() for image in good])
-    departed = table(GONE, [{"key": key, "removed": removed} for key, removed in (gone or {}).items()])
+    departed = table(RETIRED_KEYS, [{"key": key, "removed": removed} for key, removed in (gone or {}).items()])
     reconciler, duplicates = Reconciler(["slice-0", "slice-1", "slice-2"], **rules), list[dict[str, Any]]()
     for bucket in range(buckets):
         reconciler.check_keys(
@@ -103,10 +102,10 @@ def test_findings_are_those_of_plain_sets(
     times = Counter(key for _, key in dealing)
     result, duplicates = reconcile(dealt, good, gone, buckets)
     expected = {
-        kinds.DOUBLED: sum(number > 1 for number in times.values()),
-        kinds.UNKNOWN: sum(times[key] for key in times.keys() - by_key.keys()),
-        kinds.DEPARTED: sum(times[key] for key in times.keys() & gone.keys()),
-        kinds.MISSING: sum(not gone.get(key) for key in by_key.keys() - times.keys()),
+        KeyFault.DOUBLED: sum(number > 1 for number in times.values()),
+        KeyFault.UNKNOWN: sum(times[key] for key in times.keys() - by_key.keys()),
+        KeyFault.RETIRED: sum(times[key] for key in times.keys() & gone.keys()),
+        KeyFault.MISSING: sum(not gone.get(key) for key in by_key.keys() - times.keys()),
     }
     assert result.findings.counts == +Counter(expected)
     assert result.left_out["removed_keys"] == sum(gone.get(key, False) for key in by_key.keys() - times.keys())
@@ -123,28 +122,28 @@ def test_each_difference_is_reported_in_a_line() -> None:
     image, other = Image("a/b", 1), Image("c", 2)
     cases: list[tuple[list[tuple[int, Image]], dict[str, bool], str, str]] = [
         ([(0, image)], {}, "", ""),  # the negative control
-        ([(0, image), (1, image)], {}, kinds.DOUBLED, "a/b is in slices 2 times: in slice-0 and in slice-1"),
-        ([(1, image), (2, image)], {}, kinds.DOUBLED, "a/b is in slices 2 times: in slice-1 and in slice-2"),
-        ([(0, image), (0, other)], {}, kinds.UNKNOWN, "c is in slice-0, and is not a good image"),
-        ([], {}, kinds.MISSING, "a/b of part is good, and in no slice"),
-        ([(0, replace(image, label=1))], {}, kinds.DIFFERENT, "a/b of part: label is 1, not 0"),
-        ([(0, replace(image, crc32c=5))], {}, kinds.DIFFERENT, "a/b of part: crc32c is 5, not 1"),
+        ([(0, image), (1, image)], {}, KeyFault.DOUBLED, "a/b is in slices 2 times: in slice-0 and in slice-1"),
+        ([(1, image), (2, image)], {}, KeyFault.DOUBLED, "a/b is in slices 2 times: in slice-1 and in slice-2"),
+        ([(0, image), (0, other)], {}, KeyFault.UNKNOWN, "c is in slice-0, and is not a good image"),
+        ([], {}, KeyFault.MISSING, "a/b of part is good, and in no slice"),
+        ([(0, replace(image, label=1))], {}, KeyFault.DIFFERENT, "a/b of part: label is 1, not 0"),
+        ([(0, replace(image, crc32c=5))], {}, KeyFault.DIFFERENT, "a/b of part: crc32c is 5, not 1"),
         (
             [(0, replace(image, content=5))],
             {},
-            kinds.DIFFERENT,
+            KeyFault.DIFFERENT,
             f"a/b of part: sha256 is {sha256(5).hex()}, not {sha256(1).hex()}",
         ),
-        ([(0, image)], {"by_source": True}, kinds.DIFFERENT, "a/b of part: split is train, not test"),
-        ([(0, image)], {"grouped": True}, kinds.DIFFERENT, "a/b is in slice-0, and has no group"),
+        ([(0, image)], {"by_source": True}, KeyFault.DIFFERENT, "a/b of part: split is train, not test"),
+        ([(0, image)], {"grouped": True}, KeyFault.DIFFERENT, "a/b is in slice-0, and has no group"),
     ]
     for dealt, rules, kind, line in cases:
         result, _ = reconcile(dealt, [image], {}, 1, **rules)
         assert [each.line for each in result.findings.named.get(kind, [])] == [line] * bool(kind)
         assert result.findings.counts.keys() == {kind} - {""}
     gone, _ = reconcile([(0, image)], [image], {"a/b": True})
-    assert gone.findings.named[kinds.DEPARTED] == [
-        kinds.Finding(kinds.KEY, "a/b", "a/b is in slice-0, and in departed.parquet")
+    assert gone.findings.named[KeyFault.RETIRED] == [
+        Finding(What.KEY, "a/b", "a/b is in slice-0, and in departed.parquet")
     ]
 
 
@@ -152,12 +151,12 @@ def test_an_example_is_in_the_slice_of_the_plan() -> None:
     rows = [Image("a", 1).row(planned=1), Image("b", 2).row(planned=-1), Image("c", 3).row(planned=2)]
     found = table(FOUND, [row | {"number": 0, "split": "train"} for row in rows[:2]])
     result = Reconciler(["slice-0", "slice-1", "slice-2"])
-    result.check_keys(found, table(GOOD, rows), GONE.empty_table())
-    assert [each.line for each in result.findings.named[kinds.DIFFERENT]] == [
+    result.check_keys(found, table(GOOD, rows), RETIRED_KEYS.empty_table())
+    assert [each.line for each in result.findings.named[KeyFault.DIFFERENT]] == [
         "a of part: slice is slice-0, not slice-1",
         "b of part: slice is slice-0, not none",
     ]
-    assert [each.name for each in result.findings.named[kinds.MISSING]] == ["c"]
+    assert [each.name for each in result.findings.named[KeyFault.MISSING]] == ["c"]
 
 
 def test_the_pixels_of_the_training_split_are_summed_exactly() -> None:
@@ -178,7 +177,7 @@ def test_copies_and_groups_across_splits() -> None:
             images = [image for _, image in dealt]
             result, found = reconcile(dealt, images, buckets=buckets, grouped=True, dropped=True)
             assert tuple(result.duplicates.values()) == expected
-            assert result.findings.counts == +Counter({kinds.SPLIT_GROUP: torn, kinds.SAME_CONTENT: 1})
+            assert result.findings.counts == +Counter({KeyFault.SPLIT_GROUP: torn, KeyFault.SAME_CONTENT: 1})
             assert {row["key"]: row["slice"] for row in found} == {
                 image.key: f"slice-{number}" for number, image in dealt
             }
@@ -186,21 +185,26 @@ def test_copies_and_groups_across_splits() -> None:
 
 def test_all_are_counted_and_the_first_named() -> None:
     result, _ = reconcile([], [Image(f"{number:04d}", number) for number in range(500)])
-    assert result.findings.counts == {kinds.MISSING: 500}
-    assert [each.name for each in result.findings.named[kinds.MISSING]] == [f"{n:04d}" for n in range(kinds.MAX_KEYS)]
+    assert result.findings.counts == {KeyFault.MISSING: 500}
+    assert [each.name for each in result.findings.named[KeyFault.MISSING]] == [f"{n:04d}" for n in range(MAX_KEYS)]
 
 
 def test_rows_come_back_by_bucket(tmp_path: Path) -> None:
     attempts = open_place(str(tmp_path)).make_folder()
-    whole, place = table(GONE, [{"key": key, "removed": False} for key in "abcdefgh"]), attempts / "gone.parquet"
+    whole, place = (
+        table(RETIRED_KEYS, [{"key": key, "removed": False} for key in "abcdefgh"]),
+        attempts / "x.parquet",
+    )
     numbers = key_buckets(whole, 5)
     counts = write_buckets(place, attempts, whole, numbers, 5)
     for bucket in range(5):
-        assert read_bucket(GONE, [(place, counts), (place, [0] * 5)], bucket).equals(whole.filter(numbers == bucket))
+        assert read_bucket(RETIRED_KEYS, [(place, counts), (place, [0] * 5)], bucket).equals(
+            whole.filter(numbers == bucket)
+        )
 
 
 def test_a_result_that_is_missing_is_an_error(tmp_path: Path) -> None:
     results = open_place(str(tmp_path))
-    Path(task_place(results, 0).path).write_text(json.dumps({}))
+    LineResult().publish(results, results, 0, buckets=1)
     with pytest.raises(EnvironmentFailure, match=r"line-000001.json is missing though the job ended"):
         Collected.read(cast(Target, None), [{"line": 0}, {"line": 1}], results)

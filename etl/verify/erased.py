@@ -13,9 +13,9 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.erased import read_record
 from etl.partition.permutation import Integers
-from etl.slices.history import Bits, SplitHistory, find, split_numbers
+from etl.slices.history import RETIRED_TABLES, Bits, SplitHistory, find, split_numbers
 from etl.slices.manifest import table_file
-from etl.verify.findings import DEPARTED, DIFFERENT, MAX_KEYS, Finding, KeyFindings, marker_fault
+from etl.verify.findings import MAX_KEYS, Finding, KeyFault, KeyFindings, marker_fault, table_difference
 from etl.verify.target import Target
 
 
@@ -27,7 +27,7 @@ def find_erased(target: Target, keys: KeyFindings) -> None:
         for table in groups if len(erased) else ():
             here = table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist()
             line = "was erased, and is still here; run: ringslice erase --slices"
-            keys.add(DEPARTED, len(here), [(key, f"{key} {line}") for key in here[:MAX_KEYS]])
+            keys.add(KeyFault.RETIRED, len(here), [(key, f"{key} {line}") for key in here[:MAX_KEYS]])
     except (DataError, FileNotFoundError):  # found by its SHA-256
         return
 
@@ -38,36 +38,31 @@ def history_findings(target: Target, keys: KeyFindings) -> Iterator[Finding]:
     """
     if target.parent is None:
         return
-    folder, names = target.slices.folder, ("departed", "contents", "groups")
+    folder = target.slices.folder
     try:
         history = target.parent.history
         examples = parquet_tables.read_table(folder / table_file("examples"), ["key", "split", "sha256"])
-        departed, contents, groups = (parquet_tables.read_table(folder / table_file(name)) for name in names)
+        recorded = {name: parquet_tables.read_table(folder / table_file(name)) for name in RETIRED_TABLES}
     except (DataError, FileNotFoundError, pa.ArrowException):  # found by its SHA-256
         return
-    own = np.left_shift(1, split_numbers(examples["split"])).astype(np.uint8)
-    places, places_of_content = find(examples["key"], history.keys), find(examples["sha256"], history.contents)
-    had = _had(target, history, places, places_of_content, examples["sha256"])
-    moved = np.flatnonzero((had & own == 0) & (had > 0))
+    splits = split_numbers(examples["split"])
+    places, contents = find(examples["key"], history.keys), find(examples["sha256"], history.contents)
+    had = _had(target, history, places, contents, examples["sha256"])
+    moved = np.flatnonzero((had & np.left_shift(1, splits).astype(np.uint8) == 0) & (had > 0))
     rows = examples.take(pa.array(moved[:MAX_KEYS])).to_pylist()
     lines = [f"{row['key']}: split is {row['split']}, not that of the slices whose splits were kept" for row in rows]
-    keys.add(DIFFERENT, len(moved), [(row["key"], line) for row, line in zip(rows, lines, strict=True)])
-    is_here = np.zeros(len(history.keys), dtype=bool)
-    is_here[places[places >= 0]] = True
-    splits_here = np.zeros(len(history.contents), dtype=np.uint8)
-    known = places_of_content >= 0
-    np.bitwise_or.at(splits_here, places_of_content[known], own[known])
-    retired = history.retired_keys(is_here)
-    known_groups = dict(zip(groups["group"].to_pylist(), split_numbers(groups["split"]).tolist(), strict=True))
-    removed = departed["key"].filter(departed["removed"]).to_pylist()
-    for name, is_right in (
-        ("departed", departed.select(["key", "split"]).slice(0, len(retired)).equals(retired)),
-        ("departed", history.removed.issubset(removed)),
-        ("contents", contents.equals(history.retired_contents(splits_here))),
-        ("groups", history.groups.items() <= known_groups.items()),
-    ):
-        if not is_right:
-            yield marker_fault(f"{table_file(name)} is not what the slices whose splits were kept give")
+    keys.add(KeyFault.DIFFERENT, len(moved), [(row["key"], line) for row, line in zip(rows, lines, strict=True)])
+    departed, groups = recorded["departed"], recorded["groups"]
+    removed = frozenset(departed["key"].filter(departed["removed"]).to_pylist())
+    of_groups = dict(zip(groups["group"].to_pylist(), split_numbers(groups["split"]).tolist(), strict=True))
+    due = history.retired_tables(
+        *history.find_seen(places, contents, splits),
+        removed=removed | history.removed,
+        groups=of_groups | dict(history.groups),
+    )
+    for name, table in due.items():
+        if line := table_difference(table, recorded[name]):
+            yield marker_fault(f"{table_file(name)} is not what the slices whose splits were kept give: {line}")
 
 
 def _had(
