@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from etl.errors import EnvironmentFailure
 
-SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # which say where they are
+SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # which name the folders of the site
 SITE_FILES = ("core-site.xml", "hdfs-site.xml", "mapred-site.xml", "yarn-site.xml")
 COMMAND_TIMEOUT_S = 60
 MAX_INCLUDES = 100  # files that one site file includes, directly or not

@@ -19,7 +19,7 @@ MOST_LOG_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Application:
-    """An application as the ResourceManager tells of it."""
+    """An application as the ResourceManager reports it."""
 
     id: str
     state: str
@@ -65,7 +65,7 @@ class Queues:
     may_make: bool = False
 
     def has(self, queue: str) -> bool:
-        """Whether ``queue``, as Hadoop takes it, is one of them."""
+        """True if ``queue``, as Hadoop takes it, is one of them."""
         return (queue.removeprefix("root.") if self.by_path else queue.rpartition(".")[2]) in self.names
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class ResourceManager:
 
     @classmethod
     def of_site(cls) -> "ResourceManager":
-        """The one that the files under HADOOP_CONF_DIR name. Raises EnvironmentFailure where they name none."""
+        """The one that the files under HADOOP_CONF_DIR name. Raises EnvironmentFailure if they name none."""
         site = site_configuration()
         scheme = "https" if site.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
         key = "yarn.resourcemanager.webapp" + (".https" if scheme == "https" else "") + ".address"
@@ -102,7 +102,7 @@ class ResourceManager:
         return " or ".join(self._addresses)
 
     def information(self) -> dict[str, Any]:
-        """Version and state. Raises EnvironmentFailure where no ResourceManager answers."""
+        """Version and state. Raises EnvironmentFailure if no ResourceManager answers."""
         return self._get("/ws/v1/cluster/info")["clusterInfo"]
 
     def queues(self) -> Queues:
@@ -135,12 +135,12 @@ class ResourceManager:
         self._request(f"/ws/v1/cluster/apps/{application}/state?user.name={user}", "PUT", body)
 
     def map_reduce_job(self, application: str) -> dict[str, Any]:
-        """What the application's master tells of its job; empty while there is none to ask."""
+        """The application's job as its master reports it; empty while there is no master."""
         jobs = self._ask_master(application, "jobs").get("jobs") or {}
         return next(iter(jobs.get("job", [])), {})
 
     def counters(self, application: str) -> dict[str, dict[str, int]]:
-        """The job's counters by group and name, as its master tells them; empty where it is gone."""
+        """The job's counters by group and name, as its master reports them; empty if it is gone."""
         job = _job_of(application)
         groups = self._ask_master(application, f"jobs/{job}/counters").get("jobCounters", {}).get("counterGroup", [])
         return {
@@ -149,7 +149,7 @@ class ResourceManager:
         }
 
     def failed_attempts(self, application: str, known: frozenset[str] = frozenset()) -> list[FailedAttempt]:
-        """Attempts that failed or were killed, but for those ``known`` by id; empty where the master is gone."""
+        """Attempts that failed or were killed, except those ``known`` by id; empty if the master is gone."""
         job = _job_of(application)
         found = []
         for task in (self._ask_master(application, f"jobs/{job}/tasks").get("tasks") or {}).get("task", []):
@@ -208,7 +208,7 @@ def _leaf_queues(queue: dict[str, Any], below: str) -> list[str]:
 
 
 def _container_error_output(node: str, container: str) -> str:
-    """The end of a container's standard error, from its NodeManager; empty where it does not tell."""
+    """The end of a container's standard error, from its NodeManager; empty if that has none."""
     url = f"http://{node}/ws/v1/node/containers/{container}/logs/stderr?size=-{MOST_LOG_BYTES}"
     try:
         with urllib.request.urlopen(url, timeout=REQUEST_TIMEOUT_S) as answer:

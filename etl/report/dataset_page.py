@@ -18,7 +18,7 @@ from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 
 SHOWN_EXTREME_SLICES = 8
-KNOWN_FACTS = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
+SHOWN_APART = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
 
 Facts = dict[str, Any]
 
@@ -202,7 +202,7 @@ def read_cost(stage: Stage, images: int | None) -> Facts:
     if not run:
         return {"stage": stage.name, "known": False, "details": []}
     details = [("command", " ".join(run["command"]))] if run.get("command") else []
-    details += [(name, plain(value)) for name, value in run.items() if name not in KNOWN_FACTS and value is not None]
+    details += [(name, plain(value)) for name, value in run.items() if name not in SHOWN_APART and value is not None]
     details += [(f"counted {name}", plain(value)) for name, value in sorted(run.get("counters", {}).items())]
     versions = {"python": run.get("python"), **run.get("versions", {})}
     details.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)))

@@ -1,4 +1,4 @@
-"""Fills the template of a page, and checks where the page may go."""
+"""Write a page from its template, and check the place that it is to be written to."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -74,7 +74,7 @@ class Filesystem(ABC):
         """Set a file's time of change to now. Raises FileNotFoundError."""
 
     def real_path(self, path: str) -> str:
-        """The path with symbolic links followed, where the filesystem has them."""
+        """The path with symbolic links followed, if the filesystem has them."""
         return path
 
     def links(self, folder: str) -> list[str]:

@@ -11,7 +11,7 @@ from etl.storage.hdfs_settings import nameservices
 
 UNSUPPORTED_CODEC = "UnsupportedErasureCodingPolicy"  # hdfs-native's word
 
-# Kinds of error that callers tell apart, and their words where a client raises them as any other failure.
+# Kinds of error that callers tell apart, and their words if a client raises them as any other failure.
 KINDS: dict[type[OSError], tuple[int, str | None]] = {
     FileNotFoundError: (
         errno.ENOENT,
