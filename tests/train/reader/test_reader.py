@@ -34,8 +34,9 @@ TRAIN = 1437
 RECORD_BYTES = 237  # of the tiny slices
 
 
-def open_reader(folder: Path, split: str = "train", reading: Reading | None = None) -> SplitReader:
-    return SplitReader(open_place(str(folder)), read_manifest(folder), split, reading)
+def open_reader(folder: Path, **how: object) -> SplitReader:
+    """Of the training split of these slices."""
+    return SplitReader(open_place(str(folder)), read_manifest(folder), "train", Reading(**how))  # type: ignore[arg-type]
 
 
 def keys_of(batches: Iterable[RecordBatch]) -> list[str]:
@@ -60,7 +61,7 @@ def slices(digits_root: Path) -> Path:
 )
 def test_readers_resume_with_any_number_of_ranks(slices: Path, changes: Sequence[tuple[int, int]], lanes: int) -> None:
     """World sizes and the steps taken at each; then one rank takes the rest."""
-    reader = open_reader(slices, reading=Reading(lanes=lanes))
+    reader = open_reader(slices, lanes=lanes)
     state = ReaderState.of("these", "train", reader.order(0, 1))
     keys: list[str] = []
     for world_size, most in [*changes, (1, TRAIN)]:
@@ -84,7 +85,7 @@ def test_readers_resume_with_any_number_of_ranks(slices: Path, changes: Sequence
 @pytest.mark.integration
 def test_the_same_ranks_resume_with_the_same_batches(slices: Path) -> None:
     """From whichever step on, with what fills the last ones up."""
-    world_size, reader = 5, open_reader(slices, reading=Reading(lanes=9))
+    world_size, reader = 5, open_reader(slices, lanes=9)
     order = reader.order(0, 1)
     state = ReaderState.of("these", "train", order).shared(world_size, reader.lanes(world_size), 61)
     steps = state.steps
@@ -97,7 +98,7 @@ def test_the_same_ranks_resume_with_the_same_batches(slices: Path) -> None:
 
 @pytest.mark.integration
 def test_the_order_is_the_same_however_slow_the_storage_is(slices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = open_reader(slices, reading=Reading(lanes=4))
+    reader = open_reader(slices, lanes=4)
     order, steps = reader.order(0, 1), Steps(reader.total, 2, 32)
 
     def numbers() -> list[int]:
@@ -112,26 +113,6 @@ def test_the_order_is_the_same_however_slow_the_storage_is(slices: Path, monkeyp
 
     monkeypatch.setattr(SliceFile, "read", read_late)
     assert numbers() == undisturbed == numbers()
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/3'"),
-        ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
-        ({"left": [[0, 10], [5, 20]]}, DataError, "not ascending intervals of 1437 examples"),
-        ({"seed": "x"}, DataError, "is damaged"),
-        ({"lanes": 0}, DataError, "is damaged"),
-        ({"taken": -1}, DataError, "is damaged"),
-    ],
-)
-def test_a_state_that_cannot_be_used_is_refused(
-    slices: Path, change: dict[str, object], error: type[Exception], message: str
-) -> None:
-    reader = open_reader(slices)
-    stored = ReaderState.of("these", "train", reader.order(0, 1)).to_json()
-    with pytest.raises(error, match=message):
-        ReaderState.from_json(stored | change, "these", reader.total)
 
 
 @dataclass(frozen=True)
@@ -150,7 +131,7 @@ class Written:
         return sorted((self.folder / "train").glob("*.tfrecord"))
 
     def open(self, **how: object) -> SplitReader:
-        return SplitReader(open_place(str(self.folder)), read_manifest(self.folder), "train", Reading(**how))  # type: ignore[arg-type]
+        return open_reader(self.folder, **how)
 
     def read(self, reader: SplitReader, batch: int = 50) -> Iterator[RecordBatch]:
         """The batches of an epoch on one rank; each is held to what was written."""
@@ -217,6 +198,26 @@ def long_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def long(long_root: Path, tmp_path: Path) -> Written:
     return Written.copied(long_root / "slices" / "default", tmp_path / "slices")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/3'"),
+        ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
+        ({"left": [[0, 4], [2, 6]]}, DataError, "not ascending intervals of 6 examples"),
+        ({"seed": "x"}, DataError, "is damaged"),
+        ({"lanes": 0}, DataError, "is damaged"),
+        ({"taken": -1}, DataError, "is damaged"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_refused(
+    change: dict[str, object], error: type[Exception], message: str, tiny: Written
+) -> None:
+    reader = tiny.open()
+    stored = ReaderState.of("these", "train", reader.order(0, 1)).to_json()
+    with pytest.raises(error, match=message):
+        ReaderState.from_json(stored | change, "these", reader.total)
 
 
 def test_damage_is_handed_out_without_checks(tiny: Written) -> None:
