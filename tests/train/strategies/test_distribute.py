@@ -41,33 +41,35 @@ def words(root: Path) -> tuple[object, ...]:
 @pytest.mark.witness
 def test_they_take_the_steps_of_others_fed_the_same_batches(root: Path, words: tuple[object, ...]) -> None:
     """Two copies in a process read what one process with a batch of both reads, two workers what two ranks of Horovod
-    do; batch norm is over all copies. Without the reduction it is noticed.
+    do; batch norm is over all copies.
     """
-    synchronised = (*words, "--batch-norm", "synchronised")
-    mirrored = (*synchronised, "--batch", 64, *MIRRORED, "--run")
-    workers = (*synchronised, "--batch", 64, *WORKERS, "--run")
-    succeeded(run("python", MAIN, *synchronised, "--batch", 128, "--run", "alone"))
-    succeeded(run("python", MAIN, *mirrored, "mirrored"))
-    succeeded(horovodrun(2, MAIN, *synchronised, "--batch", 64, "--run", "ring"))
-    succeeded(launch(2, MAIN, *workers, "workers"))
+    synchronised = (*words, "--batch-norm", "synchronised", "--run")
+    succeeded(run("python", MAIN, *synchronised, "alone", "--batch", 128))
+    succeeded(run("python", MAIN, *synchronised, "mirrored", "--batch", 64, *MIRRORED))
+    succeeded(horovodrun(2, MAIN, *synchronised, "ring", "--batch", 64))
+    succeeded(launch(2, MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
     assert distance(root, "alone", "mirrored") < CLOSE
     assert distance(root, "ring", "workers") < CLOSE
-    succeeded(run("python", WITHOUT_REDUCTION, *mirrored, "control"))
-    assert distance(root, "alone", "control") > 100 * CLOSE
-    result = launch(2, WITHOUT_REDUCTION, *workers, "control-2")
-    assert result.returncode == 3
-    assert "the weights of ranks [1] are not those of rank 0" in result.stderr
 
 
 @pytest.mark.witness
 def test_synchronous_workers_take_the_steps_of_one_process(root: Path, words: tuple[object, ...]) -> None:
-    """And without the sum it is noticed."""
+    succeeded(run("python", MAIN, *words, "--batch", 64, *MIRRORED, "--run", "alone"))
+    succeeded(launch_served(MAIN, *words, "--batch", 64, *SYNCHRONOUS, "--run", "served"))
+    assert distance(root, "alone", "served") < CLOSE / 10
+
+
+def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ...]) -> None:
+    """The negative controls of the two tests before."""
     plain = (*words, "--batch", 64)
     succeeded(run("python", MAIN, *plain, *MIRRORED, "--run", "alone"))
-    succeeded(launch_served(MAIN, *plain, *SYNCHRONOUS, "--run", "served"))
-    succeeded(launch_served(WITHOUT_REDUCTION, *plain, *SYNCHRONOUS, "--run", "control"))
-    assert distance(root, "alone", "served") < CLOSE / 10
-    assert distance(root, "alone", "control") > 100 * CLOSE
+    succeeded(run("python", WITHOUT_REDUCTION, *plain, *MIRRORED, "--run", "mirrored"))
+    succeeded(launch_served(WITHOUT_REDUCTION, *plain, *SYNCHRONOUS, "--run", "served"))
+    assert distance(root, "alone", "mirrored") > 100 * CLOSE
+    assert distance(root, "alone", "served") > 100 * CLOSE
+    result = launch(2, WITHOUT_REDUCTION, *plain, *WORKERS, "--run", "workers")
+    assert result.returncode == 3
+    assert "the weights of ranks [1] are not those of rank 0" in result.stderr
 
 
 def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
